@@ -283,7 +283,11 @@ class SparkDriver:
         output, lane.now = lane.now, None
         assert output is not None  # noqa: S101 - else the choice does not exist
         try:
-            rows, replayed = sink.publish(self.shared, output, how, lane.opened(sink, self.incarnation))
+            had = sink.had(self.shared, output) if lane.session is None else None  # whoever looks opens nothing
+            if had is None:
+                rows, replayed = sink.publish(self.shared, output, how, lane.opened(sink, self.incarnation))
+            else:
+                rows, replayed = had, True
         except CkptError as error:
             lane.session = None
             ways = ways_of(error, sink.name, output.epoch, self.log.state, self.log.manifest, self.shared.verify)

@@ -95,10 +95,11 @@ class SparkSink:
 
         `how`: "ok", "fail" (not done), "silent" (done, but the answer does not come) or "late" (not done yet, and no answer).
         """
-        if is_published(self.marker, output, self._context(output)):  # whoever looks needs no session
+        had = self.had(shared, output)
+        if had is not None:  # whoever looks needs no session
             if session == self.session:
                 self.abort()
-            return self._rows(shared, output), True
+            return had, True
         self._check(session)
         if how == "fail":
             raise PublishFailed(f"{self.name} is away")
@@ -113,6 +114,16 @@ class SparkSink:
         if how == "silent":
             raise PublishFailed(f"{self.name} does not answer")
         return self._rows(shared, output), False
+
+    def had(self, shared: Shared, output: EpochOutput) -> int | None:
+        """How many rows there are if its marker says that it has the epoch, else None.
+
+        As Kafka's sink: a marker of this very decision is enough, whichever incarnation has written it.
+        """
+        marker = self.marker
+        this = marker is not None and (marker.epoch, marker.decision) == (output.epoch, output.decision)
+        has = this or is_published(marker, output, self._context(output))
+        return self._rows(shared, output) if has else None
 
     def land(self) -> None:
         """The commit that is under way arrives."""

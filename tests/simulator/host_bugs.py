@@ -542,7 +542,6 @@ def _is_store_bound(core, event):
 
 
 PLANTED = [
-    a_replaced_driver_announces_what_its_successor_published,
     a_decision_that_is_overdue_is_taken_for_made,
     a_decision_that_is_overdue_is_waited_for_for_ever,
     a_batch_that_ends_before_its_epoch_is_open_is_forgotten,
