@@ -1,4 +1,4 @@
-"""Whatever a command is pointed at, its error is told in words and with a documented exit code: every verb, every kind of wrong place."""
+"""Whatever place a command is pointed at, its error is told in words, with a documented exit code: all verbs, all wrong places."""
 
 from __future__ import annotations
 
