@@ -18,13 +18,14 @@ import spark_ckpt_kafka.repair
 import typer
 from pyspark.sql import DataFrame
 
-from spark_ckpt import PinListener, SparkSource, connectors, read_state, session, state_frame
+from spark_ckpt import SparkSource, connectors, read_state, session, state_frame
 from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
 from spark_ckpt.api.job import Job
 from spark_ckpt.api.stream import Stream
 from spark_ckpt.cli.app import application
 from spark_ckpt.config import CONF_PREFIX, setting_names
 from spark_ckpt.driver.run import Run
+from spark_rewind import PinListener
 
 ANY = "X"
 """Stands for what a message fills in."""

@@ -10,7 +10,8 @@ from spark_ckpt.explained.causes import CAUSES
 from tests.named_ways import arguments, complaints, hints_of, texts_of, verbs, wrong_advice
 
 ROOT = Path(__file__).parents[1]
-MODULES = sorted([*(ROOT / "spark_ckpt").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")])
+PACKAGES = ("spark_ckpt", "spark_rewind", "checkpoint_lab", "checkpoint_protocols", "connectors", "examples")
+MODULES = sorted(module for package in PACKAGES for module in (ROOT / package).rglob("*.py"))
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_ckpt.explained.explanation import conditions
-from spark_ckpt.seen.page.serving import PageServer
+from spark_ckpt.observability.page.serving import PageServer
 from tests.named_ways import verbs
 from tests.store.store_world import OPERATOR
 

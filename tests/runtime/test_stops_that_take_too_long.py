@@ -13,10 +13,10 @@ from run_kit import STOPPED, Bench
 
 from spark_ckpt import errors
 from spark_ckpt.config import JobConfig
+from spark_ckpt.coordination.patience import stop_bound_ms
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.supervisor import Supervisor
 from spark_ckpt.errors import CkptError, StopTimedOut
-from spark_ckpt.coordination.patience import stop_bound_ms
 
 
 @pytest.fixture

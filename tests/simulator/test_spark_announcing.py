@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from host_bugs import a_replaced_driver_announces_what_its_successor_published, core_with
 
-from spark_ckpt.protocol.barrier import Outcome
-from spark_ckpt.simulator import SparkWorld
-from spark_ckpt.simulator.spark_driver import shipped
-from spark_ckpt.simulator.violations import Violation
+from checkpoint_lab import SparkWorld
+from checkpoint_lab.spark_driver import shipped
+from checkpoint_lab.violations import Violation
+from checkpoint_protocols.barrier import Outcome
 
 MOST_STEPS = 5_000
 
