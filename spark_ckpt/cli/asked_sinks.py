@@ -40,4 +40,10 @@ def sinks_behind(store: Store) -> tuple[list[Behind], dict[str, str]]:
 
 def refusal_of(store: Store, late: list[Behind]) -> PublishConflict | None:
     """What a start of the job would say, without the command that only the job's own sinks know."""
-    return refusal(late, store.log.state(), store.log.manifest, store.verify, lambda sink, epoch: "")
+    return refusal(
+        late,
+        store.log.state(),
+        store.log.manifest,
+        store.verify_for({each.sink: each.has for each in late}),
+        lambda sink, epoch: "",
+    )

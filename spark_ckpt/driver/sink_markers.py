@@ -66,7 +66,8 @@ def _raise(late: list[sinks_behind.Behind], bindings: Sequence[SinkBinding], sto
         context = SinkContext(store.job, name, store.id, Incarnation(log_state.incarnation))
         return sink.declaring(context, Epoch(epoch)) if isinstance(sink, DeclaresPublished) else ""
 
-    error = sinks_behind.refusal(late, log_state, store.log.manifest, store.verify, declaring)
+    verify = store.verify_for({each.sink: each.has for each in late})
+    error = sinks_behind.refusal(late, log_state, store.log.manifest, verify, declaring)
     if error is not None:
         raise error
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
+from types import MappingProxyType
 from typing import Self
 
 from spark_ckpt.content import check_size
@@ -109,7 +111,13 @@ class Store:
         """What the sink is owed lies below `root` now: its table was moved, and the staged files with it."""
         self._moved[sink] = root
 
-    def verify(self, manifest: Manifest, deep: bool = False) -> None:
+    def verify_for(self, taken_back: Mapping[str, int]) -> Callable[[Manifest], None]:
+        """`verify`, if each of these sinks has nothing after the epoch that stands with it."""
+        return partial(self.verify, taken_back=taken_back)
+
+    def verify(
+        self, manifest: Manifest, deep: bool = False, taken_back: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         """Every file of the epoch is there with its size; `deep`: and its bytes. Raises `EpochDamaged`.
 
         Rows staged outside of the store are looked at only while the sink is owed them: later they are the sink's own.
@@ -120,7 +128,8 @@ class Store:
         for edge, cut in manifest.edges.items():
             _verify(self.edge(edge).location, cut.files, deep, epoch=manifest.epoch, edge=edge)
         for sink, output in (*manifest.outputs.items(), *manifest.held.items()):
-            staged_at = self._staged_at(sink, output.root, manifest.epoch)
+            lacks = manifest.epoch > taken_back.get(sink, manifest.epoch)
+            staged_at = self._staged_at(sink, output.root, manifest.epoch, lacks)
             if staged_at is not None:
                 _verify(staged_at, output.files, deep, epoch=manifest.epoch, sink=sink)
 
@@ -217,10 +226,10 @@ class Store:
     def _tables(self, folder: str) -> list[str]:
         return folders(self.location, folder)
 
-    def _staged_at(self, sink: str, root: str, epoch: int) -> Location | None:
+    def _staged_at(self, sink: str, root: str, epoch: int, lacks: bool = False) -> Location | None:
         if not root:
             return self.outbox(sink).location
-        if epoch not in self.log.state().awaited(sink):
+        if not lacks and epoch not in self.log.state().awaited(sink):
             return None
         elsewhere = Location(self._moved.get(sink, root), self.location.storage_options)
         return elsewhere if elsewhere.local is not None or bucket_of(elsewhere) == bucket_of(self.location) else None

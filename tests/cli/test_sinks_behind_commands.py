@@ -61,6 +61,22 @@ def test_verify_names_the_sink_and_the_epoch_to_restore(
     assert "job.start(restore=3) publishes the missing epochs again" in shown.out
 
 
+def test_rows_that_were_staged_in_the_table_are_looked_for_before_they_are_promised(
+    command: CommandLine, world: World, table: Path, tmp_path: Path
+) -> None:
+    world.snapshot({"a": 4}, full=True)
+    made = world.manifest(world.acks(3))
+    outputs = {SINK: made.outputs[SINK].model_copy(update={"root": str(table)})}
+    identities = world.store.log.manifest(3).sink_identities
+    world.decide(made.model_copy(update={"outputs": outputs, "sink_identities": identities}))
+    world.store.log.record_acks(1, world.acks(4))
+
+    answer = command("verify", tmp_path / "store")
+
+    assert answer.code == PublishConflict.exit_code
+    assert "job.start(restore=3) reads the rows after epoch 3" in answer.out
+
+
 def test_the_doctor_fails_the_sink(command: CommandLine, world: World, table: Path, tmp_path: Path) -> None:
     lose_the_newest_commit(table)
 
