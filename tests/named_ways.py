@@ -109,7 +109,7 @@ def _wrong(written: str) -> str:
     words = _words(written)
     if not words or words[0] in _PROSE or not re.match(r"[a-z-]", words[0]):
         return ""
-    if "=" in words[0]:  # a label of ours, not a command
+    if any("=" in word and word[0] != "-" for word in words[:2]):  # a label of ours in a table's log, not a command
         return ""
     if words[0].startswith("-"):
         return "" if words[0] in ("--help", "--version") else f"spark-ckpt takes no {words[0]}"
