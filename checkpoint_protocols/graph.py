@@ -1,7 +1,7 @@
-"""The directed graph that a protocol runs on: processes, the channels between them, and what loops.
+"""The directed graph that a protocol runs on: processes, channels between them, and the edges that close loops.
 
-Sources have no input, sinks have no output.  Back edges are those that a depth-first search from the sources
-finds closing a loop; without them the graph is acyclic (Carbone et al. 2015, section 4.3).
+Sources have no input, sinks have no output. Back edges are the edges that close a loop in a depth-first search from the
+sources. Without them the graph is acyclic (Carbone et al. 2015, section 4.3).
 """
 
 from __future__ import annotations
@@ -13,24 +13,31 @@ from checkpoint_protocols.ids import ChannelId, ProcessId
 from checkpoint_protocols.machine import ProtocolViolation
 
 COORDINATOR = ProcessId("coordinator")
-"""The process that has no share of the application: it begins, counts, decides."""
+"""The process outside the application graph: it begins epochs, counts acknowledgements and decides."""
 
 
 @cache
 def channel_between(source: str, target: str) -> ChannelId:
-    """The channel of application messages, barriers and markers from one process to another."""
+    """Return the channel for application messages, barriers and markers from `source` to `target`."""
     return ChannelId(f"{source}->{target}")
 
 
 @cache
 def control_between(source: str, target: str) -> ChannelId:
-    """The control channel: reliable while both live, in no order, not part of the graph."""
+    """Return the control channel from `source` to `target`.
+
+    It is reliable while both processes live, keeps no order, and is not part of the graph.
+    """
     return ChannelId(f"{source}=>{target}")
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Processes in order of appearance; `edges` are (source, target) pairs without repetition."""
+    """Processes and the channels between them.
+
+    `edges` are (source, target) pairs without repetition; processes are ordered by first appearance. Raises
+    `ProtocolViolation` if `edges` is empty or repeats a pair, or if no source reaches some process.
+    """
 
     name: str
     edges: tuple[tuple[str, str], ...]
@@ -88,11 +95,11 @@ class Graph:
 
     @cached_property
     def regular_inputs(self) -> dict[ProcessId, tuple[ChannelId, ...]]:
-        """Inputs that are not back edges."""
+        """Inputs of each process that are not back edges."""
         return {p: tuple(c for c in self.inputs[p] if c not in self.back_edges) for p in self.processes}
 
     def upstream_of(self, failed: frozenset[ProcessId]) -> frozenset[ProcessId]:
-        """`failed` and all their ancestors: a loop comes as a whole."""
+        """Return `failed` and all their ancestors. A loop is included as a whole."""
         closed, new = set(failed), set(failed)
         while new:
             new = {source for source, target in self.ends.values() if target in new} - closed
@@ -112,6 +119,7 @@ class Graph:
         here = (*path, at)
         for channel in self.outputs[at]:
             target = self.ends[channel][1]
+            # The target is on the current search path, so this edge closes a loop.
             if target in here:
                 found.add(channel)
             else:

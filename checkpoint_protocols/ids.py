@@ -1,4 +1,4 @@
-"""The numbers and names that every message carries, so that stale is decidable."""
+"""Numbers and names that every message carries, so that a receiver can recognise a stale message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Epoch = NewType("Epoch", int)
 """Number of one consistent cut of the job; 0 is the initial one. Never reused within an incarnation."""
 
 Incarnation = NewType("Incarnation", int)
-"""One life of the job between recoveries, from 1. Durable before anything else carries it."""
+"""Number of one life of the job between recoveries, from 1. Durable before anything else carries it."""
 
 KeyGroup = NewType("KeyGroup", int)
 """Index of one share of an operator's keys, in [0, key groups)."""
@@ -23,7 +23,7 @@ ChannelId = NewType("ChannelId", str)
 """One FIFO input of a task."""
 
 TimerId = NewType("TimerId", int)
-"""Number of one setting of a timer within an incarnation: an elapsed timer with an older number is stale."""
+"""Number of one setting of a timer within an incarnation. An elapsed timer with an older number is stale."""
 
 ProcessId = NewType("ProcessId", str)
 """One process of a protocol over plain messages."""

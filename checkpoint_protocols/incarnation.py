@@ -1,10 +1,11 @@
-"""Incarnation numbers: which messages of earlier incarnations still count (rule G4, seed 004).
+"""Incarnation numbers: decide if a message of an earlier incarnation still counts (rule G4, seed 004).
 
-Each recovery i starts incarnation i and undoes, per process, everything from some index on: row i of the
-rollback table.  A message of an older incarnation may have been sent *behind* the line of every recovery
-since; then it is merely late and dropping it would lose it (erratum E14).  Its send was undone as soon as
-*one* of those rows is at or below its index, so all rows since count: the newest row alone accepts messages
-that an earlier recovery has undone.
+Recovery i starts incarnation i and undoes, per process, everything from some index on. That is row i of the rollback
+table. A message of an older incarnation may lie below the line of every recovery since. Then it is only delayed, and
+dropping it would lose it (erratum E14).
+
+A send is undone as soon as *one* of those rows is at or below its index. So all rows since count: the newest row alone
+would accept messages that an earlier recovery has undone.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from checkpoint_protocols.ids import Epoch, Incarnation, ProcessId
 from checkpoint_protocols.machine import ProtocolViolation
 
 Line = Epoch | Mapping[ProcessId, Epoch]
-"""The index from which a recovery undid: one for all, or per process; a process not named kept all."""
+"""The index from which a recovery undid sends: one for all processes, or one per process. A process not named kept all.
+"""
 
 RollbackTable = Mapping[Incarnation, Line]
-"""One row per recovery, keyed by the incarnation it started; durable before that incarnation sends."""
+"""One row per recovery, keyed by the incarnation it started. The row is durable before that incarnation sends."""
 
 
 class Age(Enum):
-    """What a message's incarnation and index say about it."""
+    """Verdict on a message, from its incarnation and index."""
 
     CURRENT = "sent in this incarnation"
     DELAYED = "sent in an earlier one and never undone: deliver it"
@@ -46,13 +48,17 @@ def age(
         return Age.NEWER
     if sent_in == now:
         return Age.CURRENT
+    # Any single recovery since the send can have undone it, so every row is checked.
     recoveries = (Incarnation(number) for number in range(sent_in + 1, now + 1))
     undone = [_undoes(_row(table, recovery), source, index) for recovery in recoveries]
     return Age.UNDONE if any(undone) else Age.DELAYED
 
 
 def adopt(mine: RollbackTable, theirs: RollbackTable) -> dict[Incarnation, Line]:
-    """Both tables' rows. Recoveries are serialised: rows of one number are equal, or this raises."""
+    """Return the rows of both tables.
+
+    Recoveries are serialised, so rows of one incarnation are equal. Raises `ProtocolViolation` if two of them differ.
+    """
     torn = [number for number in mine.keys() & theirs.keys() if mine[number] != theirs[number]]
     if torn:
         raise ProtocolViolation(f"two recoveries took the incarnations {sorted(torn)}: the fence did not hold")

@@ -1,19 +1,17 @@
-"""What every protocol machine is: events in, effects out, one table that says what may happen when.
+"""Base of every protocol machine: events in, effects out, one table of the events that each phase allows.
 
 Rules of this folder:
 
-1. A machine does no I/O and reads no clock.  Time is an event, storage is an effect answered by an event.
-2. `handle` is the only method that changes a machine.  One call is atomic; its effects are to be carried out
-   in order, and whatever a state depends on is stored before it is announced (rules G1 and G2 of the recovery
-   literature).
-3. Whether an event is stale is decided once, at the door, from incarnation, epoch and timer number.
-   Everything else that the table does not allow is a bug of the host and raises `InvalidTransition` with the
-   machine's story.
-4. The table is total: every phase and event type has a handler's name, `IGNORE_STALE` or `INVALID`.
+1. A machine does no I/O and reads no clock. Time is an event; storage is an effect that an event answers.
+2. `handle` is the only method that changes a machine. One call is atomic, and the host carries out its effects in
+   order. State is stored before anything that depends on it is announced (rules G1 and G2 of the recovery literature).
+3. One place, `_door`, decides if an event is stale, from incarnation, epoch and timer number. Any other event that the
+   table does not allow is a bug of the host. It raises `InvalidTransition` with the machine's story.
+4. The table is total: every pair of phase and event type has a handler's name, `IGNORE_STALE` or `INVALID`.
 
-A protocol is one module (or a few) of `Event`s, `Effect`s and `Machine`s; `vocabulary` holds those that most
-share. Errors here mean that a program broke the protocol, never that a user made a mistake, so this folder
-needs no error tree.
+A protocol is one module (or a few) of `Event`s, `Effect`s and `Machine`s. `vocabulary` holds those that most protocols
+share. An error here means that a program broke the protocol, never that a user made a mistake. So this folder needs no
+error tree.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from typing import ClassVar, Generic, TypeVar
 from checkpoint_protocols.ids import Incarnation
 
 STORY_LENGTH = 40
-"""Events an error tells about: a whole epoch of a small job, and still one screen."""
+"""Number of events that an error shows: a whole epoch of a small job, and still one screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Drop(Effect):
-    """Do nothing with `event`, and count it: `why` says what made it stale."""
+    """Ignore `event`, and count it. `why` says what made it stale."""
 
     event: Event
     why: str
@@ -67,7 +65,10 @@ Table = Mapping[tuple[Enum, type[Event]], Cell]
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """One event in a machine's story: what it met and what came of it. Text is made when somebody reads it."""
+    """One event in a machine's story: the phase that received it, the phase after it, and its effects.
+
+    The text is built only when it is read.
+    """
 
     phase: Enum
     event: Event
@@ -76,7 +77,7 @@ class Chapter:
 
     @property
     def outcome(self) -> str:
-        """The phase it led to and what had to be done."""
+        """The phase that the event led to, and the effects."""
         return f"{self.after.name} {self.effects}"
 
     def __str__(self) -> str:
@@ -97,22 +98,21 @@ class InvalidTransition(ProtocolViolation):
 
 
 class InvariantBroken(ProtocolViolation):
-    """The machine itself is wrong: its state contradicts what must always hold."""
+    """The machine itself is wrong: its state contradicts an invariant."""
 
 
 class Story(deque[tuple[Enum, Event, Enum, Sequence[Effect]]]):
-    """A machine's newest chapters to be: they are made when somebody reads them."""
+    """Raw material of a machine's newest chapters. `Machine.story` builds the chapters on demand."""
 
 
 PhaseT = TypeVar("PhaseT", bound=Enum, covariant=True)
 
 
 class Machine(ABC, Generic[PhaseT]):
-    """Base of all machines. Subclasses set `PHASES`, `EVENTS`, `TABLE` and write the handlers the table
-    names.
+    """Base of all machines. Subclasses set `PHASES`, `EVENTS`, `TABLE` and write the handlers that the table names.
 
-    A handler takes the event, changes the machine and returns effects.  It checks before it changes, so that
-    a raised `InvalidTransition` leaves the machine as it was.
+    A handler takes the event, changes the machine and returns effects. It checks before it changes, so that a raised
+    `InvalidTransition` leaves the machine as it was.
     """
 
     PHASES: ClassVar[type[Enum]]
@@ -125,7 +125,11 @@ class Machine(ABC, Generic[PhaseT]):
         self._story = Story((), STORY_LENGTH)
 
     def handle(self, event: Event) -> list[Effect]:
-        """Take in one event; what the host must do now, in order. Raises a `ProtocolViolation`."""
+        """Process one event and return the effects that the host must carry out, in order.
+
+        Raises `InvalidTransition` if the phase does not allow the event, and `InvariantBroken` if an invariant fails;
+        both are a `ProtocolViolation`.
+        """
         before = self.phase
         effects = self._react(self.TABLE.get((before, type(event)), INVALID), event)
         self._story.append((before, event, self.phase, effects))
@@ -139,19 +143,20 @@ class Machine(ABC, Generic[PhaseT]):
 
     @abstractmethod
     def validate(self) -> None:
-        """Raise `InvariantBroken` unless every invariant holds. Called after every event: one pass."""
+        """Raise `InvariantBroken` unless every invariant holds. `handle` calls this after every event."""
 
     def _stale(self, event: Event) -> str | None:
-        """Why `event`, of this incarnation, comes too late to matter; None lets it in."""
+        """Return the reason why `event`, of this incarnation, is too late to matter; None admits it."""
         return None
 
     def _superseded(self, event: Event) -> list[Effect] | None:
-        """What to do about an event of a newer incarnation; None lets it in."""
+        """Return the effects for an event of a newer incarnation; None admits it to the table."""
         return None
 
     def _react(self, cell: Cell, event: Event) -> list[Effect]:
         if cell is IGNORE_STALE:
             return []
+        # An INVALID cell is a bug only for a current event, so staleness is judged first.
         turned_away = self._door(event)
         if turned_away is not None:
             return turned_away
@@ -174,26 +179,26 @@ class Machine(ABC, Generic[PhaseT]):
         return InvalidTransition(what, self.story)
 
     def _ensure(self, holds: bool, what: str) -> None:
-        """Asserts that survive `python -O`."""
+        """Assert in a way that survives `python -O`."""
         if not holds:
             raise InvariantBroken(f"{type(self).__name__} in phase {self.phase.name}: {what}", self.story)
 
 
 def missing_cells(machine: type[Machine[PhaseT]]) -> list[tuple[Enum, type[Event]]]:
-    """Phase and event pairs that the table does not decide. A finished machine has none."""
+    """Return the pairs of phase and event type that the table does not decide. A finished machine has none."""
     return [
         (phase, event) for phase in machine.PHASES for event in machine.EVENTS if (phase, event) not in machine.TABLE
     ]
 
 
 def rows(phase_cells: Mapping[Enum, Mapping[type[Event], Cell]], events: Iterable[type[Event]]) -> Table:
-    """A total table from what each phase handles; whatever a phase leaves out is `INVALID`."""
+    """Build a total table from the cells that each phase handles. Pairs that a phase leaves out become `INVALID`."""
     known = tuple(events)
     return {(phase, event): cells.get(event, INVALID) for phase, cells in phase_cells.items() for event in known}
 
 
 def render_table(machine: type[Machine[PhaseT]]) -> str:
-    """The transition table as Markdown: one row per event type, one column per phase."""
+    """Return the transition table as Markdown: one row per event type, one column per phase."""
     phases = list(machine.PHASES)
     header = ["event", *(phase.name for phase in phases)]
     body = [

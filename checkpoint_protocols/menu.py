@@ -1,7 +1,7 @@
-"""The menu: every protocol over plain messages, by the name users type.
+"""The menu: every protocol over plain messages, by the name that users type.
 
-Barriers with two-phase-commit sinks (`barrier`) and the checkpoint lease (`lease`) have words of their own and are not
-in this table; `barrier` and `lease` are their modules.
+Two protocols have a vocabulary of their own and are not in this table: barriers with two-phase-commit sinks (`barrier`)
+and the checkpoint lease (`lease`). Import them as modules.
 """
 
 from __future__ import annotations
@@ -36,4 +36,4 @@ MENU: dict[str, Protocol] = {
         wall_clock,
     )
 }
-"""Snapshots first, then checkpoints of single processes, then message logs; last the counter-example."""
+"""Snapshots first, then checkpoints of single processes, then message logs; the counter-example is last."""

@@ -1,4 +1,4 @@
-"""Base of the machines over plain messages: numbering, the door for older and newer incarnations, the record of now."""
+"""Base of the machines over plain messages: message numbers, judgement of older and newer incarnations, and the current record."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ APP = "app"
 class MessageMachine(Machine[PhaseT]):
     """One process of a protocol over plain messages.
 
-    The door (rule G4) judges every `Received` before the table: an application's message whose send was undone
-    is dropped, and so is every protocol message of an older incarnation; a message of a newer one makes the
-    process roll back first (`Restore`, with the message in `replay`), whichever arrives first, it or the news.
-    A `DELAYED` message (older incarnation, never undone) passes: what to do with it is the protocol's.
+    The door (rule G4) judges every `Received` before the table:
+
+    - It drops an application message whose send was undone.
+    - It drops every protocol message of an older incarnation.
+    - A message of a newer incarnation makes the process roll back first: `Restore`, with the message in `replay`. This
+      holds if the message arrives before the news of the recovery, and after it.
+    - A `DELAYED` message (older incarnation, never undone) passes; the protocol decides its handling.
     """
 
     AT_REST: ClassVar[tuple[Enum, ...]] = ()
-    """Phases in which nothing is under way here; when nothing is under way anywhere it is in one of them."""
+    """Phases without pending work in this process. A system without pending work has every process in one of them."""
 
     def __init__(self, phase: PhaseT, birth: Birth) -> None:
         super().__init__(phase, birth.incarnation)
@@ -43,12 +46,12 @@ class MessageMachine(Machine[PhaseT]):
 
     @abstractmethod
     def record(self) -> Record:
-        """This machine as a checkpoint record: a `Birth` with it continues exactly here. JSON."""
+        """Return this machine as a checkpoint record, as JSON. A `Birth` with it continues from exactly this state."""
 
     # -- sending -------------------------------------------------------------------------------------------------
 
     def _send_app(self, channel: ChannelId, body: Json, index: int, header: Mapping[str, Json] | None = None) -> Send:
-        """The application's next message on a channel of the graph."""
+        """Return the send of the application's next message on a channel of the graph."""
         self.sent[channel] = self.sent.get(channel, 0) + 1
         target = self.graph.ends[channel][1]
         return Send(
@@ -57,12 +60,12 @@ class MessageMachine(Machine[PhaseT]):
         )
 
     def _send_on(self, channel: ChannelId, kind: str, index: int, body: Json = None) -> Send:
-        """A message of the protocol on a channel of the graph, in order with the application's: barrier, marker."""
+        """Return the send of a protocol message (barrier, marker) on a graph channel, in order with application messages."""
         target = self.graph.ends[channel][1]
         return Send(channel, Envelope(self.me, target, self.incarnation, 0, index, kind, {}, body))
 
     def _send_control(self, target: ProcessId, kind: str, index: int, body: Json = None) -> Send:
-        """A message of the protocol on the control channel."""
+        """Return the send of a protocol message on the control channel."""
         return Send(
             control_between(self.me, target),
             Envelope(self.me, target, self.incarnation, 0, index, kind, {}, body),
@@ -84,6 +87,7 @@ class MessageMachine(Machine[PhaseT]):
             return [Restore(message.incarnation, None, (event,), {})]
         if message.kind != APP:
             return [Drop(event, f"{message.kind} of incarnation {message.incarnation}, this is {self.incarnation}")]
+        # Control messages of a recovered epoch are void; application messages may only be late.
         verdict = age(message.source, message.incarnation, Epoch(message.index), self.incarnation, self.table)
         return [Drop(event, "its send was undone")] if verdict is Age.UNDONE else None
 

@@ -1,7 +1,7 @@
-"""The order in which one process takes messages in, and which part of it others could tell it again.
+"""The order in which one process receives messages, and the part of it that other processes can replay.
 
-A receipt is *fully logged* when the message's sender has its number, and needs no log at all when it is behind the
-process's own durable checkpoint (`covered`).
+A receipt is *fully logged* when the message's sender has its number. It needs no log when the process's own durable
+checkpoint includes it (`covered`).
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ Place = tuple[ChannelId, int]
 
 
 class ReceiptOrder:
-    """`rsn` counts receipts; those in `unacked` are not known to be fully logged."""
+    """Receipt numbers of one process. `rsn` counts receipts; those in `unacked` are not known to be fully logged."""
 
     def __init__(self) -> None:
         self.rsn = 0
         self.covered = 0
         self.received: dict[ChannelId, int] = {}
         self.covered_up_to: dict[ChannelId, int] = {}
-        """Of each channel, what the durable checkpoint has: senders need not keep it."""
+        """Newest message of each channel in the durable checkpoint; senders need not keep messages up to it."""
         self.places: dict[Place, int] = {}
-        """Receipt numbers of what is behind the durable checkpoint, for senders that ask again."""
+        """Receipt numbers of messages received after the durable checkpoint, for senders that request them again."""
         self.unacked: set[int] = set()
         self.early: dict[Place, Received] = {}
-        """Came before one that was sent earlier on the same channel."""
+        """Messages that arrived before an earlier message of the same channel."""
         self.depends: dict[str, int] = {}
-        """Of each sender, its newest receipt that something received from it rests on."""
+        """For each sender, its newest receipt that a message received from it depends on."""
 
     @property
     def fully_logged(self) -> int:
-        """Every receipt up to this one can be had again."""
+        """Newest receipt up to which every receipt can be recovered."""
         return min(self.unacked) - 1 if self.unacked else self.rsn
 
     def is_known(self, event: Received) -> bool:
-        """It was taken in before."""
+        """Return True if the message was received before."""
         return event.message.seq <= self.received.get(event.channel, 0)
 
     def is_next(self, event: Received) -> bool:
-        """Nothing sent before it on its channel is missing."""
+        """Return True if no earlier message of its channel is missing."""
         return event.message.seq == self.received.get(event.channel, 0) + 1
 
     def take(self, event: Received) -> int:
-        """The next receipt; its number."""
+        """Record the message as the next receipt and return its receipt number."""
         message = event.message
         self.rsn += 1
         self.received[event.channel] = message.seq
@@ -59,21 +59,21 @@ class ReceiptOrder:
         return self.rsn
 
     def next_early(self) -> Received | None:
-        """A message that came early and is the next of its channel now."""
+        """Return an early message that is now the next of its channel, or None."""
         return next((event for event in self.early.values() if self.is_next(event)), None)
 
     def cover(self, rsn: int, up_to: dict[ChannelId, int]) -> None:
-        """A checkpoint with receipts up to `rsn` is durable."""
+        """Record a durable checkpoint with receipts up to `rsn`. `up_to` is its newest message per channel."""
         self.covered, self.covered_up_to = rsn, up_to
         self.places = {place: number for place, number in self.places.items() if number > rsn}
         self.unacked = {number for number in self.unacked if number > rsn}
 
     def waiting(self) -> Iterator[tuple[Place, int]]:
-        """Receipts that are not fully logged."""
+        """Return the receipts that are not fully logged, as (place, receipt number)."""
         return ((place, rsn) for place, rsn in self.places.items() if rsn in self.unacked)
 
     def as_record(self) -> dict[str, Json]:
-        """JSON, for `of`."""
+        """Return the order as JSON, for `of`."""
         return {
             "rsn": self.rsn,
             "covered": self.covered,
@@ -87,7 +87,7 @@ class ReceiptOrder:
 
     @classmethod
     def of(cls, record: Record) -> ReceiptOrder:
-        """What `as_record` wrote."""
+        """Return the order that `as_record` wrote."""
         order = cls()
         order.rsn, order.covered = number(record["rsn"]), number(record["covered"])
         order.received, order.covered_up_to = counts(record["received"]), counts(record["covered up to"])

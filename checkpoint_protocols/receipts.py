@@ -1,7 +1,7 @@
-"""Which messages of the channels without order a process has received, in little space.
+"""Compact set of the messages that a process has received on channels without order.
 
-Two messages of one channel with the same number never count both: the second exists only because the first was
-undone.  So numbers are enough; the unbroken beginning is one number, and what came early is listed.
+Two messages of one channel with the same number never both count: the second exists only because the first was undone.
+So numbers are enough. One number stands for the unbroken beginning; early messages are listed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from checkpoint_protocols.vocabulary import Envelope, Json
 
 
 class Receipts:
-    """A set of messages. JSON: channel to [n, [more]]: numbers 1 to n, and those."""
+    """A set of messages. As JSON, it maps a channel to [n, [more]]: numbers 1 to n, and the listed ones."""
 
     def __init__(self, record: Json = None) -> None:
         self._upto: dict[ChannelId, int] = {}
@@ -30,7 +30,7 @@ class Receipts:
         return message.seq <= self._upto.get(channel, 0) or message.seq in self._early.get(channel, ())
 
     def add(self, message: Envelope) -> None:
-        """One more message."""
+        """Add one message to the set."""
         channel = channel_between(message.source, message.target)
         early = self._early.setdefault(channel, set())
         early.add(message.seq)
@@ -41,5 +41,5 @@ class Receipts:
         self._upto[channel] = upto
 
     def as_record(self) -> Mapping[str, Json]:
-        """What the constructor reads."""
+        """Return the JSON that the constructor reads."""
         return {channel: [upto, sorted(self._early[channel])] for channel, upto in sorted(self._upto.items())}

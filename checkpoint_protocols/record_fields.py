@@ -1,4 +1,7 @@
-"""Typed reading of the JSON in records and message bodies. What has another type was not written by a machine."""
+"""Typed reading of the JSON in records and message bodies. Another type means that no machine wrote the value.
+
+Every function raises `ProtocolViolation` on another type.
+"""
 
 from __future__ import annotations
 
@@ -11,41 +14,44 @@ from checkpoint_protocols.vocabulary import Envelope, Json, Received
 
 
 def number(value: Json) -> int:
-    """An integer. Raises `ProtocolViolation`, as all of this module do."""
+    """Return `value` as an integer. Raises `ProtocolViolation` if it is not one."""
     if not isinstance(value, int):
         raise ProtocolViolation(f"not a number: {value!r}")
     return value
 
 
 def items(value: Json) -> Sequence[Json]:
-    """A list."""
+    """Return `value` as a list. Raises `ProtocolViolation` if it is not one."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise ProtocolViolation(f"not a list: {value!r}")
     return value
 
 
 def mapping(value: Json) -> Mapping[str, Json]:
-    """An object."""
+    """Return `value` as an object. Raises `ProtocolViolation` if it is not one."""
     if not isinstance(value, Mapping):
         raise ProtocolViolation(f"not an object: {value!r}")
     return value
 
 
 def counts(value: Json) -> dict[ChannelId, int]:
-    """A number per channel."""
+    """Return a number per channel. Raises `ProtocolViolation` if `value` is not an object of numbers."""
     return {ChannelId(channel): number(count) for channel, count in mapping(value).items()}
 
 
 def envelopes(value: Json) -> tuple[Envelope, ...]:
-    """Messages that were written with `as_record`."""
+    """Return the messages that `as_record` wrote. Raises `ProtocolViolation` if `value` is not a list of objects."""
     return tuple(Envelope.of(mapping(each)) for each in items(value))
 
 
 def receipts(value: Json) -> list[Received]:
-    """Kept messages of the graph, as the events they came in."""
+    """Return the stored messages of the graph as `Received` events on their channels.
+
+    Raises `ProtocolViolation` if `value` is not a list of objects.
+    """
     return [Received(channel_between(each.source, each.target), each) for each in envelopes(value)]
 
 
 def as_counts(numbers: Mapping[ChannelId, int]) -> dict[str, Json]:
-    """What `counts` reads."""
+    """Return the JSON that `counts` reads."""
     return {str(channel): count for channel, count in numbers.items()}

@@ -1,17 +1,20 @@
-"""What a reliable control channel is made of: numbers, repetitions, and a memory of what was heard.
+"""Reliable control channels over a network that loses and repeats messages: numbers, repetition, deduplication.
 
-Every protocol over plain messages counts on control channels that neither lose nor repeat.  Networks do both.  One
-transport stands between a process and its control channels: what the process's machine says leaves with a number (`seq`),
-and again whenever a timer runs out, until the other side has said that it heard that number; what comes is acknowledged
-each time and handed in once.  Order is not promised, and no protocol here needs it.
+Every protocol over plain messages relies on control channels that neither lose nor repeat. Networks do both. One
+transport stands between a process and its control channels:
 
-Numbers are those of one incarnation: a pair of incarnation and number names a message of a sender for ever, because a process
-begins an incarnation once.  What an earlier one had under way is not repeated: the door of every machine drops control messages of
-older incarnations, so nobody waits for them.  What was heard of the newer incarnation that a process joins is still heard
-when it has joined (`Joined`): the message that told it may come again.
+- An outgoing message gets a number (`seq`). The transport repeats it at each timeout until the receiver acknowledges
+  that number.
+- An incoming message is acknowledged each time and delivered once.
+- Order is not guaranteed, and no protocol here needs it.
 
-Seeds 003 and 006 assume such channels and say nothing of how; the numbering is that of the alternating-bit family with an
-unbounded window (Bartlett, Scantlebury and Wilkinson 1969; Stenning 1976).
+Numbers belong to one incarnation. A process begins an incarnation once, so a pair of incarnation and number names a
+message of a sender for ever. Messages of an earlier incarnation are not repeated: the door of every machine drops
+control messages of older incarnations. The transport keeps the numbers it received from the incarnation that a process
+joins (`Joined`). The message that announced that incarnation may arrive again.
+
+Seeds 003 and 006 assume such channels without a construction. The numbering is that of the alternating-bit family with
+an unbounded window (Bartlett, Scantlebury and Wilkinson 1969; Stenning 1976).
 """
 
 from __future__ import annotations
@@ -25,39 +28,39 @@ from checkpoint_protocols.machine import Drop, Effect, Event, Machine, rows
 from checkpoint_protocols.vocabulary import Deliver, Envelope, Received, Send, SetTimer, TimerElapsed
 
 HEARD = "heard"
-"""Kind of an acknowledgement; its `seq` is the number that was heard."""
+"""Kind of an acknowledgement; its `seq` is the acknowledged number."""
 
 REPEAT = "transport"
 """Name of the timer."""
 
 REPEAT_MS = 400
 DOUBLINGS_MAX = 6
-"""From one repetition to the next: 400 ms, then twice as long each time, at most 25 s."""
+"""Delay between repetitions: 400 ms, then twice as long each time, at most 25 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked(Event):
-    """The process's machine wants a control message to be sent."""
+    """The process's machine requests the send of a control message."""
 
     message: Envelope
 
 
 @dataclass(frozen=True, slots=True)
 class Joined(Event):
-    """The process goes on in a newer incarnation."""
+    """The process continues in a newer incarnation."""
 
     newer: Incarnation
 
 
 @dataclass(slots=True)
 class Heard:
-    """Numbers of one sender: all up to one, and some beyond it. As small as what is under way."""
+    """Numbers received from one sender: all up to one number, and some beyond it. Its size is that of the messages in transit."""
 
     all_up_to: int = 0
     beyond: set[int] = field(default_factory=set)
 
     def is_new(self, number: int) -> bool:
-        """It was not heard before; from now on it was."""
+        """Return True if the number was not received before, and record it."""
         if number <= self.all_up_to or number in self.beyond:
             return False
         self.beyond.add(number)
@@ -68,7 +71,7 @@ class Heard:
 
 
 class TransportPhase(Enum):
-    """Whether something has to be repeated."""
+    """State of the outgoing messages."""
 
     QUIET = "everything that was said was heard"
     WAITING = "an acknowledgement is missing"
@@ -80,7 +83,10 @@ _HANDLED = {Asked: "_on_asked", Received: "_on_received", TimerElapsed: "_on_tim
 
 
 class Transport(Machine[TransportPhase]):
-    """The control channels of one process, both ways. It hears of any incarnation: whose words count is the machine's to say."""
+    """Control channels of one process, in both directions.
+
+    It accepts messages of any incarnation; the process's machine judges which of them count.
+    """
 
     PHASES = TransportPhase
     EVENTS = _EVENTS
@@ -91,15 +97,15 @@ class Transport(Machine[TransportPhase]):
         self.me = me
         self.repeat_ms = repeat_ms
         self.said: dict[tuple[ProcessId, int], Envelope] = {}
-        """By target and number: what nobody has acknowledged."""
+        """Unacknowledged messages, by target and number."""
         self.heard: dict[tuple[ProcessId, Incarnation], Heard] = {}
-        """By sender and its incarnation: which numbers were handed in."""
+        """Numbers that were delivered, by sender and its incarnation."""
         self.newest = 0
         self._timer = 0
         self._tries = 0
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         said, heard = self.said, self.heard
         self._ensure((self.phase is W) == bool(said), "it waits iff something is not acknowledged")
         if said:
@@ -119,6 +125,7 @@ class Transport(Machine[TransportPhase]):
         message = event.message
         if message.kind == HEARD:
             return self._acknowledged(event)
+        # Acknowledge every copy, also stale ones: the sender repeats the message until an acknowledgement arrives.
         effects: list[Effect] = [self._acknowledgement(message)]
         if message.incarnation < self.incarnation:
             return [
@@ -128,6 +135,7 @@ class Transport(Machine[TransportPhase]):
         heard = self.heard.setdefault((message.source, message.incarnation), Heard())
         if not heard.is_new(message.seq):
             return [*effects, Drop(event, f"{message.kind} was handed in before")]
+        # Machines know no transport numbers, so the delivered message has number 0 as they sent it.
         return [*effects, Deliver(Received(event.channel, _numbered(message, 0)))]
 
     def _acknowledged(self, event: Received) -> list[Effect]:
@@ -140,6 +148,7 @@ class Transport(Machine[TransportPhase]):
         return []
 
     def _on_timer(self, event: TimerElapsed) -> list[Effect]:
+        # Timers are never cancelled: one that was set again, or has nothing to repeat, is stale.
         if event.timer != self._timer or not self.said:
             return []
         self._tries = min(self._tries + 1, DOUBLINGS_MAX)
@@ -166,14 +175,14 @@ class Transport(Machine[TransportPhase]):
         return SetTimer(REPEAT, self.repeat_ms << self._tries, timer, TimerElapsed(REPEAT, timer, 0))
 
     def _acknowledgement(self, message: Envelope) -> Effect:
-        """It names the incarnation that is answered, whoever answers: numbers are of that incarnation."""
+        """Acknowledge in the incarnation of the message, since numbers belong to that incarnation."""
         target = message.source
         heard = Envelope(self.me, target, message.incarnation, message.seq, message.index, HEARD, {}, None)
         return _on_its_way(heard)
 
 
 def _numbered(message: Envelope, seq: int) -> Envelope:
-    """`dataclasses.replace`, which takes twice as long."""
+    """Copy the message with another number. `dataclasses.replace` takes twice as long."""
     m = message
     return Envelope(m.source, m.target, m.incarnation, seq, m.index, m.kind, m.header, m.body)
 

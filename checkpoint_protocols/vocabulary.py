@@ -1,8 +1,7 @@
 """Effects and events that do not belong to one protocol.
 
-Barriers use the first group.  Protocols over plain messages (deficit counting, index-based, message logging,
-leases) use all of them; together they are the seven events and twelve effects of the literature's common
-interface.
+Barriers use the first group. Protocols over plain messages (deficit counting, index-based, message logging, leases) use
+all of them. Together they are the seven events and twelve effects of the literature's common interface.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = [
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 
 OUT = ChannelId("->")
-"""The gate that `Hold` and `Release` put on everything that leaves: protocols that gate output use it."""
+"""Gate of `Hold` and `Release` for all outgoing messages, for protocols that gate their output."""
 
 
 # ---- effects of all protocols ------------------------------------------------------------------------------
@@ -59,21 +58,21 @@ class Deliver(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Hold(Effect):
-    """Deliver nothing more from the channel; keep what arrives, in order."""
+    """Deliver nothing more from the channel; keep arriving messages, in order."""
 
     channel: ChannelId
 
 
 @dataclass(frozen=True, slots=True)
 class Release(Effect):
-    """Deliver again from the channel, beginning with what was kept."""
+    """Deliver again from the channel, beginning with the kept messages."""
 
     channel: ChannelId
 
 
 @dataclass(frozen=True, slots=True)
 class SetTimer(Effect):
-    """Hand `elapsed` back to `handle` after `delay_ms`. Nothing is cancelled: an older number is stale."""
+    """Hand `elapsed` back to `handle` after `delay_ms`. Timers are not cancelled: an older number is stale."""
 
     name: str
     delay_ms: int
@@ -83,7 +82,7 @@ class SetTimer(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Note(Effect):
-    """Something worth counting or showing happened. Ignoring a note changes nothing."""
+    """Report something worth counting or showing. Ignoring a note changes nothing."""
 
     what: str
     detail: str = ""
@@ -93,7 +92,7 @@ class Note(Effect):
 
 
 class CheckpointKind(StrEnum):
-    """What made a process take a checkpoint."""
+    """Reason why a process takes a checkpoint."""
 
     BASIC = "basic"
     FORCED = "forced"
@@ -102,7 +101,7 @@ class CheckpointKind(StrEnum):
 
 
 class SinkOp(StrEnum):
-    """The steps of a sink's transaction."""
+    """Steps of a sink's transaction."""
 
     PREPARE = "prepare"
     COMMIT = "commit"
@@ -111,7 +110,7 @@ class SinkOp(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One message. `seq` counts per channel, `index` is the sender's epoch or checkpoint index then."""
+    """One message. `seq` counts per channel; `index` is the sender's epoch or checkpoint index at the send."""
 
     source: ProcessId
     target: ProcessId
@@ -123,18 +122,18 @@ class Envelope:
     body: Json
 
     def as_record(self) -> dict[str, Json]:
-        """As JSON, for records that keep messages."""
+        """Return the message as JSON, for records that keep messages."""
         return {field: getattr(self, field) for field in self.__slots__}
 
     @classmethod
     def of(cls, record: Mapping[str, Json]) -> Envelope:
-        """The message that `as_record` wrote."""
+        """Return the message that `as_record` wrote."""
         return cls(**record)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
 class Received(Event):
-    """A message, the application's or the protocol's, is next on the channel; `replayed` after a recovery."""
+    """A message of the application or the protocol is next on the channel. `replayed`: it comes from a recovery."""
 
     channel: ChannelId
     message: Envelope
@@ -143,7 +142,7 @@ class Received(Event):
 
 @dataclass(frozen=True, slots=True)
 class AppSent(Event):
-    """The application wants to send; the machine answers `Send` with its headers, now or later."""
+    """The application requests a send. The machine answers `Send` with its headers, now or later."""
 
     channel: ChannelId
     body: Json
@@ -151,7 +150,7 @@ class AppSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class TimerElapsed(Event):
-    """A timer set under `name` has run out; `local_ms` is the process's own clock, maybe fast or slow."""
+    """A timer set under `name` has elapsed. `local_ms` is the process's own clock, which may be fast or slow."""
 
     name: str
     timer: TimerId
@@ -168,7 +167,7 @@ class Stored(Event):
 
 @dataclass(frozen=True, slots=True)
 class SinkReplied(Event):
-    """The sink answered for its transaction."""
+    """The sink replied for its transaction."""
 
     transaction: str
     ok: bool
@@ -176,7 +175,7 @@ class SinkReplied(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerChanged(Event):
-    """Another process came up, as incarnation `peer_incarnation`, or went down."""
+    """Another process started as incarnation `peer_incarnation`, or stopped."""
 
     peer: str
     up: bool
@@ -185,7 +184,7 @@ class PeerChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class Commanded(Event):
-    """The host, or its operator, wants something: begin, abort, roll back by a plan, stop."""
+    """The host, or its operator, requests an action: begin, abort, roll back by a plan, stop."""
 
     name: str
     arguments: Mapping[str, Json]
@@ -201,7 +200,7 @@ class Send(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Capture(Effect):
-    """Fix the process's state as it is now, under this index."""
+    """Fix the process's current state under this index."""
 
     index: Epoch
     kind: CheckpointKind

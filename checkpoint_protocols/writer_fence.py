@@ -1,9 +1,11 @@
-"""Who may still write: a store, or a sink, that knows the newest incarnation of its writer (rule G4, the fence).
+"""Fence of a writer: a store or sink that knows the newest incarnation of its writer (rule G4).
 
-A process that is declared dead may live, and what a dead one wrote may be under way.  Recovery therefore raises the fence of
-a writer before it reads what the writer left: what is admitted afterwards was written by whoever continues, and what was read
-does not change any more.  A store has this as a conditional write on a number, a log as an epoch (Kafka's producer epoch), a
-table as compare-and-swap.
+A process that was declared dead may still live, and its writes may still be in transit. So recovery raises the writer's
+fence before it reads the writer's records. After that only the successor can write, and the records that recovery reads
+no longer change.
+
+A store implements the fence as a conditional write on a number, a log as an epoch (Kafka's producer epoch), a table as
+compare-and-swap.
 """
 
 from __future__ import annotations
@@ -12,15 +14,15 @@ from checkpoint_protocols.ids import Incarnation
 
 
 class WriterFence:
-    """One writer's. It only rises."""
+    """Fence of one writer. It only rises."""
 
     def __init__(self) -> None:
         self.newest = Incarnation(0)
 
     def raise_to(self, incarnation: Incarnation) -> None:
-        """From now on nothing of an older incarnation is admitted."""
+        """Reject every incarnation older than `incarnation` from now on."""
         self.newest = max(self.newest, incarnation)
 
     def admits(self, incarnation: Incarnation) -> bool:
-        """Whether a writer of that incarnation may still write, erase or show."""
+        """Return True if a writer of that incarnation may still write, erase or publish."""
         return incarnation >= self.newest
