@@ -1,8 +1,8 @@
-"""Aligned barrier checkpoints with two-phase-commit sinks and incarnations: the protocol's public face.
+"""Aligned barrier checkpoints with two-phase-commit sinks and incarnations: the protocol's public interface.
 
-Three roles, one machine each; their events and effects are in `barrier.messages`.  The host carries effects
-from one to the other.  A host whose tasks and sinks never die alone (a Spark driver) may run the coordinator
-only and report for the rest.
+There are three roles with one machine each; their events and effects are in `barrier.messages`. The host carries
+effects from one role to the other. If tasks and sinks never fail alone (a Spark driver), a host may run the coordinator
+only and report for the other roles.
 """
 
 from checkpoint_protocols.barrier.coordinator import STORE_TIMER, Coordinator, CoordinatorPhase

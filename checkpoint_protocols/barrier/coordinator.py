@@ -1,26 +1,24 @@
-"""The coordinator of aligned barriers: when an epoch begins, when it is decided, when its sinks publish.
+"""The coordinator of aligned barriers: begins epochs, commits them, and directs their sinks to publish.
 
-What it sees: acks, votes, the log's answers and timers.  What is not its job: rows, state, where anything is
-stored.
+It receives acknowledgements, votes, the log's answers and timers. Rows, state and storage are not its job.
 
     NEW -> IDLE -> ALIGNING -> STORING -> IDLE ...           one epoch in flight
-                      |           |         \\-> PUBLISHING -> FINISHED     behind a final epoch
+                      |           |         \\-> PUBLISHING -> FINISHED     after a final epoch
                       \\-> IDLE     \\-> IDLE                               aborted, bounded in a row
 
-1. ALIGNING ends when *every* task's snapshot is durable and *every* sink has prepared.  Sinks alone are not
-   enough: a barrier at a sink says that tasks upstream took their snapshots, not that these survive a crash
-   (erratum E2).
-2. STORING: the decision record is being written.  Its outcome may be unknown, so nothing aborts an epoch here
-   but the log's own word; if that does not come in time the run ends in doubt and the next incarnation reads
-   the log.
-3. Publishing runs beside the next epochs, per sink in the order of decision.  Too many unpublished epochs
-   hold back the next barrier.  The final epoch is never held back: it adds one at most, and without it work
-   would be redone.
-4. An epoch is the pair (incarnation, epoch).  The host makes the incarnation durable before the machine exists,
-   so before anything carries it, and no two incarnations share one; within an incarnation numbers only grow.  So no pair is
-   used twice, also not after an abort or a crash (rule G3), without a write per epoch.  A *number* comes again
-   when its epoch died undecided with its incarnation: what an earlier incarnation said of it is turned away at the door.  A
-   number that is decided is never given to another epoch: an incarnation begins behind the highest decided one.
+1. ALIGNING ends when *every* task's snapshot is durable and *every* sink has prepared. Votes of the sinks alone are not
+   enough. A barrier at a sink proves that upstream tasks took their snapshots, not that these survive a crash (erratum
+   E2).
+2. In STORING the host writes the decision record. Its outcome may be unknown, so only the log's answer decides the
+   epoch here. If the answer does not come in time, the run ends in doubt, and the next incarnation reads the log.
+3. Sinks publish while later epochs run, each sink in the order of commit. Too many unpublished epochs delay the next
+   barrier. The final epoch is never delayed: it adds one at most, and without it work would be redone.
+4. An epoch is the pair (incarnation, epoch). The host makes the incarnation durable before the machine exists, so no
+   two incarnations share a number. Within an incarnation epoch numbers only grow. So no pair is used twice, also not
+   after an abort or a crash (rule G3), without a write per epoch.
+5. An epoch *number* is used again if its epoch ended uncommitted with its incarnation; the door rejects messages of the
+   earlier incarnation. A committed number is never given to another epoch: an incarnation begins after the highest
+   committed one.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ from checkpoint_protocols.vocabulary import Note, SetTimer
 
 
 class CoordinatorPhase(Enum):
-    """Where the coordinator is."""
+    """Phase of the coordinator."""
 
     NEW = "recovered, not started"
     IDLE = "no epoch is open"
@@ -73,7 +71,7 @@ class CoordinatorPhase(Enum):
 
 P = CoordinatorPhase
 STORE_TIMER = "store"
-"""Bounds the wait for the log's answer."""
+"""Timer that bounds the wait for the log's answer."""
 
 _EVENTS = (
     Started,
@@ -108,8 +106,6 @@ _WISHES: Mapping[type[Event], str] = {
 
 @dataclass(slots=True)
 class _OpenEpoch:
-    """The one epoch in flight."""
-
     epoch: Epoch
     reason: Reason
     requests: tuple[EpochRequested, ...]
@@ -117,16 +113,17 @@ class _OpenEpoch:
     sinks_missing: set[SinkId]
 
     def waiting_for(self) -> str:
-        """At most a handful of names: the message is for people."""
+        """Return the missing participants, at most five names: the text is for people."""
         missing = [*sorted(self.tasks_missing), *sorted(self.sinks_missing)]
         return ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
 
 
 class Coordinator(Machine[CoordinatorPhase]):
-    """The deciding role. `last_epoch`: highest epoch ever decided (new ids grow from it).
+    """The deciding role.
 
-    `unpublished`: per sink, epochs that are decided and not known to be published, in the order of decision;
-    they are redone before anything new is published there.
+    `last_epoch` is the highest epoch ever committed; new numbers grow from it. `unpublished` holds, per sink, the
+    committed epochs that the sink has not acknowledged, in the order of commit. The coordinator publishes them before
+    it publishes anything new there.
     """
 
     PHASES = CoordinatorPhase
@@ -195,12 +192,12 @@ class Coordinator(Machine[CoordinatorPhase]):
 
     @property
     def open_epoch(self) -> Epoch | None:
-        """The epoch in flight."""
+        """The epoch in flight, or None."""
         return self._open.epoch if self._open else None
 
     @property
     def next_epoch(self) -> Epoch:
-        """The number of the epoch in flight, else that of the next one."""
+        """Number of the epoch in flight, else of the next one."""
         return self.open_epoch or Epoch(self._last_used + 1)
 
     @property
@@ -210,11 +207,11 @@ class Coordinator(Machine[CoordinatorPhase]):
 
     @property
     def unpublished(self) -> Mapping[SinkId, tuple[Epoch, ...]]:
-        """Decided epochs that each sink still owes, oldest first."""
+        """Committed epochs that each sink has not acknowledged, oldest first."""
         return {sink: tuple(epochs) for sink, epochs in self._unpublished.items()}
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         open_phase = self.phase in (P.ALIGNING, P.STORING)
         self._ensure(
             self.phase is P.FINISHED or open_phase == (self._open is not None),
@@ -251,6 +248,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         return None
 
     def _stale_vote(self, epoch: Epoch) -> str | None:
+        # A vote for a number that was never used is a bug, so it reaches the table and raises.
         collecting = self._open is not None and epoch == self._open.epoch and self.phase is P.ALIGNING
         return None if collecting or epoch > self._last_used else f"epoch {epoch} no longer collects votes"
 
@@ -260,6 +258,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         return f"{sink} has published epoch {epoch}" if over else None
 
     def _superseded(self, event: Event) -> list[Effect] | None:
+        # Any message of a newer incarnation proves that this one is over.
         return None if isinstance(event, Fenced) else self._finish(Outcome.FENCED, f"a newer incarnation sent {event}")
 
     # -- beginning an epoch ----------------------------------------------------------------------------------
@@ -303,6 +302,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         wanted = self._wanted()
         if self.phase is not P.IDLE or self._pause_timer is not None or wanted is None:
             return []
+        # Bound the backlog of slow sinks; a final epoch is exempt, since it adds one at most.
         slow = [sink for sink, epochs in self._unpublished.items() if len(epochs) >= self.limits.max_unpublished]
         if slow and not wanted.final:
             return [Note("barrier held back", f"{', '.join(slow)} must publish first")]
@@ -348,6 +348,7 @@ class Coordinator(Machine[CoordinatorPhase]):
     def _store_if_complete(self, opened: _OpenEpoch) -> list[Effect]:
         if opened.tasks_missing or opened.sinks_missing:
             return []
+        # From here on an abort could contradict the log, so this phase has none.
         self.phase = P.STORING
         names = tuple(request.name for request in opened.requests if request.name is not None)
         store = StoreEpoch(opened.epoch, self.incarnation, opened.reason, names)
@@ -370,6 +371,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         self._failed_in_a_row = 0
         self._open = None
         self._timeout_timer = None
+        # A sink with a backlog publishes this epoch later, in the order of commit.
         idle_sinks = [sink for sink in sorted(self.topology.sinks) if not self._unpublished[sink]]
         for sink in self.topology.sinks:
             self._unpublished[sink].append(opened.epoch)
@@ -389,6 +391,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         self.phase = P.IDLE
         self._failed_in_a_row += 1
         assert opened is not None  # noqa: S101 - for the type checker; callers checked
+        # The next epoch serves the requests of the aborted one, before newer requests.
         self._requests[:0] = opened.requests
         abort = AbortEpoch(opened.epoch, self.incarnation, why)
         if self._failed_in_a_row > self.limits.max_failed_epochs:
@@ -396,6 +399,7 @@ class Coordinator(Machine[CoordinatorPhase]):
                 abort,
                 *self._finish(Outcome.FAILED, f"{self._failed_in_a_row} epochs in a row were aborted, the last: {why}"),
             ]
+        # The aborted epoch still has to be taken, after the pause.
         self._due = True
         timer = self._pause_timer = self._next_timer()
         pause = PauseElapsed(timer, self.incarnation)
@@ -416,12 +420,13 @@ class Coordinator(Machine[CoordinatorPhase]):
         return CommitSink(sink, self._unpublished[sink][0], self.incarnation)
 
     def _on_sink_committed(self, event: SinkCommitted) -> list[Effect]:
-        """A sink publishes in order, so its answer covers every older epoch: answers may overtake each other."""
+        """Remove the epoch and all older ones: a sink publishes in order, and its answers may overtake each other."""
         owed = self._owed(event, event.sink, event.epoch)
         while owed and owed[0] <= event.epoch:
             owed.popleft()
         self._attempts[event.sink] = 0
         self._retry_timers.pop(event.sink, None)
+        # One epoch at a time per sink keeps the order of commit.
         following: list[Effect] = [self._commit(event.sink)] if owed else []
         return [
             *following,

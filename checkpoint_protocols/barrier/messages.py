@@ -1,8 +1,7 @@
 """Events and effects of aligned barriers with two-phase-commit sinks.
 
-Seeds 001 (Wallaroo) and 003 (asynchronous barrier snapshots, Algorithm 1), with what they leave out: every
-message of a run carries its incarnation, an epoch needs all tasks *and* all sinks, and a source's barrier
-arrives on `NIL`.
+Seeds 001 (Wallaroo) and 003 (asynchronous barrier snapshots, Algorithm 1), with three additions: every message of a run
+carries its incarnation, an epoch needs all tasks *and* all sinks, and a source's barrier arrives on `NIL`.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from checkpoint_protocols.ids import ChannelId, Epoch, Incarnation, SinkId, Task
 from checkpoint_protocols.machine import Effect, Event
 
 NIL = ChannelId("")
-"""The input on which the coordinator injects barriers at a task that has no other input."""
+"""Input for the coordinator's barriers at a task without other inputs."""
 
 
 class Reason(StrEnum):
-    """Why an epoch is taken. The last two are final: no epoch follows them in this incarnation."""
+    """Reason of an epoch. The last two are final: no epoch follows them in this incarnation."""
 
     INITIAL = "initial"
     INTERVAL = "interval"
@@ -28,12 +27,12 @@ class Reason(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether the run ends behind this epoch."""
+        """True if the run ends after this epoch."""
         return self in (Reason.STOP, Reason.DRAINED)
 
 
 class Outcome(Enum):
-    """How an incarnation ended."""
+    """Result of an incarnation at its end."""
 
     STOPPED = "stopped"
     FAILED = "failed"
@@ -45,7 +44,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Started(Event):
-    """The host has recovered (state restored, sources rewound) and is ready to carry out effects."""
+    """The host has recovered (state restored, sources rewound) and can carry out effects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class IntervalElapsed(Event):
 
 @dataclass(frozen=True, slots=True)
 class TimeoutElapsed(Event):
-    """What the coordinator waits for has not come within its bound."""
+    """The coordinator's current wait exceeded its bound."""
 
     timer: TimerId
     incarnation: Incarnation
@@ -74,7 +73,7 @@ class PauseElapsed(Event):
 
 @dataclass(frozen=True, slots=True)
 class RetryElapsed(Event):
-    """The pause before another attempt to publish at `sink` has passed."""
+    """The pause before the next attempt to publish at `sink` has passed."""
 
     sink: SinkId
     timer: TimerId
@@ -83,7 +82,7 @@ class RetryElapsed(Event):
 
 @dataclass(frozen=True, slots=True)
 class EpochRequested(Event):
-    """Somebody wants an epoch; `name` is the savepoint's. The next barrier serves all that wait."""
+    """A caller requests an epoch; `name` is the savepoint's. The next barrier serves all waiting requests."""
 
     reason: Reason
     name: str | None = None
@@ -91,7 +90,7 @@ class EpochRequested(Event):
 
 @dataclass(frozen=True, slots=True)
 class StopRequested(Event):
-    """End the run behind a final epoch. `reason` is STOP, or DRAINED when the sources reached their ends."""
+    """End the run after a final epoch. `reason` is STOP, or DRAINED if the sources reached their ends."""
 
     reason: Reason = Reason.STOP
 
@@ -107,7 +106,7 @@ class SnapshotAcked(Event):
 
 @dataclass(frozen=True, slots=True)
 class SinkPrepared(Event):
-    """All rows of the epoch are durably staged: the sink can publish them whatever happens."""
+    """All rows of the epoch are durably staged: the sink can publish them after any failure."""
 
     sink: SinkId
     epoch: Epoch
@@ -126,7 +125,7 @@ class SinkRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class EpochStored(Event):
-    """The decision record is in the log."""
+    """The decision record is in the log: the epoch is committed."""
 
     epoch: Epoch
     incarnation: Incarnation
@@ -134,7 +133,10 @@ class EpochStored(Event):
 
 @dataclass(frozen=True, slots=True)
 class EpochStoreFailed(Event):
-    """The log has a newer incarnation: the decision record is not in it and never will be. An unknown outcome is not reported."""
+    """The log has a newer incarnation: the decision record is not in it and never will be.
+
+    The host does not report an unknown outcome.
+    """
 
     epoch: Epoch
     incarnation: Incarnation
@@ -152,7 +154,7 @@ class SinkCommitted(Event):
 
 @dataclass(frozen=True, slots=True)
 class SinkCommitFailed(Event):
-    """The sink could not publish the epoch; it stays staged. `retriable`: another attempt may succeed."""
+    """The sink could not publish the epoch; its rows stay staged. `retriable`: another attempt may succeed."""
 
     sink: SinkId
     epoch: Epoch
@@ -163,9 +165,10 @@ class SinkCommitFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Fenced(Event):
-    """The log, or a participant, knows a newer incarnation: `incarnation`; one without a number, if that is the receiver's own.
+    """The log, or a participant, knows a newer incarnation.
 
-    `why`: in the words of who was asked.
+    `incarnation` is the newer one, or the receiver's own if the number is unknown. `why` is the text of the component
+    that detected it.
     """
 
     incarnation: Incarnation
@@ -177,7 +180,7 @@ class Fenced(Event):
 
 @dataclass(frozen=True, slots=True)
 class InjectBarrier(Effect):
-    """Let the barrier enter at every source."""
+    """Put the barrier into the stream at every source."""
 
     epoch: Epoch
     incarnation: Incarnation
@@ -196,7 +199,7 @@ class StoreEpoch(Effect):
 
 @dataclass(frozen=True, slots=True)
 class CommitSink(Effect):
-    """Publish a decided epoch at one sink, again if need be. `incarnation` is the publisher's."""
+    """Publish a committed epoch at one sink, again if needed. `incarnation` is the publisher's."""
 
     sink: SinkId
     epoch: Epoch
@@ -205,7 +208,7 @@ class CommitSink(Effect):
 
 @dataclass(frozen=True, slots=True)
 class AbortEpoch(Effect):
-    """The epoch will never be decided: release alignments, keep snapshots and rows for the next epoch."""
+    """The epoch will never be committed: release alignments, keep snapshots and rows for the next epoch."""
 
     epoch: Epoch
     incarnation: Incarnation
@@ -214,7 +217,7 @@ class AbortEpoch(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Finish(Effect):
-    """End the incarnation. No effect follows. `unpublished`: decided epochs that the next start redoes."""
+    """End the incarnation. No effect follows. `unpublished`: committed epochs that the next start publishes."""
 
     outcome: Outcome
     why: str = ""
@@ -226,7 +229,7 @@ class Finish(Effect):
 
 @dataclass(frozen=True, slots=True)
 class BarrierArrived(Event):
-    """The barrier is the next thing on the channel. At a source, `channel` is `NIL`."""
+    """The barrier is next on the channel. At a source, `channel` is `NIL`."""
 
     channel: ChannelId
     epoch: Epoch
@@ -235,7 +238,7 @@ class BarrierArrived(Event):
 
 @dataclass(frozen=True, slots=True)
 class RowsArrived(Event):
-    """A segment of rows is the next thing on the channel; `segment` is the host's name for it."""
+    """A segment of rows is next on the channel; `segment` is the host's name for it."""
 
     channel: ChannelId
     incarnation: Incarnation
@@ -252,7 +255,7 @@ class SnapshotStored(Event):
 
 @dataclass(frozen=True, slots=True)
 class EpochAborted(Event):
-    """The coordinator gave the epoch up: it will never be decided."""
+    """The coordinator aborted the epoch: it will never be committed."""
 
     epoch: Epoch
     incarnation: Incarnation
@@ -260,7 +263,7 @@ class EpochAborted(Event):
 
 @dataclass(frozen=True, slots=True)
 class Restored(Event):
-    """The task's state is that of `epoch`, in incarnation `incarnation`; nothing older reaches it unmarked."""
+    """The task's state is that of `epoch`, in incarnation `incarnation`; no older message reaches it unmarked."""
 
     epoch: Epoch
     incarnation: Incarnation
@@ -268,7 +271,7 @@ class Restored(Event):
 
 @dataclass(frozen=True, slots=True)
 class CaptureSnapshot(Effect):
-    """Fix the state as it is now, between the effects before and after; write it; answer `SnapshotStored`."""
+    """Fix the current state, between the effects before and after; write it; answer `SnapshotStored`."""
 
     epoch: Epoch
     incarnation: Incarnation
@@ -276,7 +279,7 @@ class CaptureSnapshot(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ForwardBarrier(Effect):
-    """Put the barrier on every output, behind all rows sent so far and before any other."""
+    """Put the barrier on every output, after all rows sent so far and before any other."""
 
     epoch: Epoch
     incarnation: Incarnation
@@ -284,7 +287,7 @@ class ForwardBarrier(Effect):
 
 @dataclass(frozen=True, slots=True)
 class AckSnapshot(Effect):
-    """Tell the coordinator `SnapshotAcked`."""
+    """Send `SnapshotAcked` to the coordinator."""
 
     task: TaskId
     epoch: Epoch
@@ -293,7 +296,7 @@ class AckSnapshot(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RestoreTask(Effect):
-    """A newer incarnation exists: load its base epoch, deliver nothing meanwhile, answer `Restored`."""
+    """A newer incarnation exists: load its base epoch, deliver nothing until then, answer `Restored`."""
 
     incarnation: Incarnation
 
@@ -303,7 +306,7 @@ class RestoreTask(Effect):
 
 @dataclass(frozen=True, slots=True)
 class StagedUpTo(Event):
-    """The epoch's barrier has reached the sink on all its inputs: it has every row before it."""
+    """The epoch's barrier has reached the sink on all its inputs: the sink has every row before it."""
 
     epoch: Epoch
     incarnation: Incarnation
@@ -319,7 +322,7 @@ class Prepared(Event):
 
 @dataclass(frozen=True, slots=True)
 class PrepareFailed(Event):
-    """The rows of the epoch could not be made durable; they are still at hand."""
+    """The rows of the epoch could not be made durable; the sink still has them."""
 
     epoch: Epoch
     incarnation: Incarnation
@@ -336,7 +339,7 @@ class EpochDecided(Event):
 
 @dataclass(frozen=True, slots=True)
 class DoubtResolved(Event):
-    """The log's answer for a transaction of an earlier incarnation: whether a decision record names it."""
+    """The log's answer for a transaction of an earlier incarnation. `decided`: a decision record names it."""
 
     epoch: Epoch
     prepared_in: Incarnation
@@ -354,7 +357,7 @@ class Published(Event):
 
 @dataclass(frozen=True, slots=True)
 class PublishRefused(Event):
-    """The epoch's rows could not be made visible; whether some are, the next attempt has to find out."""
+    """The epoch's rows could not be published. Some may be visible; the next attempt has to find out."""
 
     epoch: Epoch
     incarnation: Incarnation
@@ -374,7 +377,7 @@ class AskDecision(Effect):
 
 @dataclass(frozen=True, slots=True)
 class PrepareSink(Effect):
-    """Make all rows up to the epoch's barrier that no earlier epoch took durable; answer `Prepared`."""
+    """Make all rows up to the epoch's barrier durable that no earlier epoch includes; answer `Prepared`."""
 
     sink: SinkId
     epoch: Epoch
@@ -383,7 +386,7 @@ class PrepareSink(Effect):
 
 @dataclass(frozen=True, slots=True)
 class CarryOver(Effect):
-    """The epoch was aborted in this incarnation: its staged rows go to the front of the next epoch's."""
+    """The epoch was aborted in this incarnation: its staged rows become the first rows of the next epoch."""
 
     sink: SinkId
     epoch: Epoch
@@ -392,7 +395,7 @@ class CarryOver(Effect):
 
 @dataclass(frozen=True, slots=True)
 class DiscardPrepared(Effect):
-    """The epoch of an earlier incarnation was never decided: its rows come again, remove the staged ones."""
+    """The epoch of an earlier incarnation was never committed: remove its staged rows, since the sources produce them again."""
 
     sink: SinkId
     epoch: Epoch
@@ -411,7 +414,7 @@ class PublishEpoch(Effect):
 
 @dataclass(frozen=True, slots=True)
 class VoteYes(Effect):
-    """Tell the coordinator `SinkPrepared`."""
+    """Send `SinkPrepared` to the coordinator."""
 
     sink: SinkId
     epoch: Epoch
@@ -420,7 +423,7 @@ class VoteYes(Effect):
 
 @dataclass(frozen=True, slots=True)
 class VoteNo(Effect):
-    """Tell the coordinator `SinkRefused`."""
+    """Send `SinkRefused` to the coordinator."""
 
     sink: SinkId
     epoch: Epoch
@@ -430,7 +433,7 @@ class VoteNo(Effect):
 
 @dataclass(frozen=True, slots=True)
 class AckPublished(Effect):
-    """Tell the coordinator `SinkCommitted`."""
+    """Send `SinkCommitted` to the coordinator."""
 
     sink: SinkId
     epoch: Epoch
@@ -439,7 +442,7 @@ class AckPublished(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ReportPublishFailure(Effect):
-    """Tell the coordinator `SinkCommitFailed`."""
+    """Send `SinkCommitFailed` to the coordinator."""
 
     sink: SinkId
     epoch: Epoch

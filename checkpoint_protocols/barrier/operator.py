@@ -1,16 +1,14 @@
-"""One task of aligned barriers: hold each input at the barrier until it came on all, capture, forward,
-release.
+"""One task of aligned barriers: hold each input at the barrier until all inputs have it, capture, forward, release.
 
-The channels are FIFO and reliable; the queues behind `Hold` are the host's.  Because nothing behind a barrier
-is processed before the capture, the channels of a cut are empty: a snapshot is state alone (seed 003, section
-4.2).
+The channels are FIFO and reliable; the host keeps the queues of held channels. No row after a barrier is processed
+before the capture, so the channels of a cut are empty. A snapshot is state alone (seed 003, section 4.2).
 
     RUNNING <-> ALIGNING          RESTORING until the host has loaded the newer incarnation's base
 
-- A source has no inputs.  Its barrier comes on `NIL`, which counts as its one input: taken literally, the
-  published algorithm compares an empty set of blocked inputs and never fires (erratum E4).
-- An epoch may die half way: its coordinator gave it up, or a source saw only the next barrier.  A higher
-  barrier on a free input therefore abandons the alignment under way and releases what it held.
+- A source has no inputs. Its barrier comes on `NIL`, which counts as its one input. Read literally, the published
+  algorithm compares an empty set of blocked inputs and never fires (erratum E4).
+- An epoch may end half way: the coordinator aborts it, or a source receives only the next barrier. So a higher barrier
+  on a free input abandons the current alignment and releases the held inputs.
 - A snapshot is acknowledged when it *and every one before it* is durable, since snapshots form a chain.
 """
 
@@ -37,7 +35,7 @@ from checkpoint_protocols.vocabulary import Deliver, Hold, Note, Release
 
 
 class OperatorPhase(Enum):
-    """Where a task is."""
+    """Phase of a task."""
 
     RUNNING = "no input is held"
     ALIGNING = "some inputs are held at the barrier"
@@ -50,7 +48,7 @@ _EVENTS = (BarrierArrived, RowsArrived, SnapshotStored, EpochAborted, Restored)
 
 
 class Operator(Machine[OperatorPhase]):
-    """One task. `inputs`: its channels, none at a source. `last_epoch`: what its state was restored to."""
+    """One task. `inputs` are its channels, none at a source. `last_epoch` is the epoch that its state was restored to."""
 
     PHASES = OperatorPhase
     EVENTS = _EVENTS
@@ -95,16 +93,16 @@ class Operator(Machine[OperatorPhase]):
 
     @property
     def held(self) -> frozenset[ChannelId]:
-        """Inputs that wait at the barrier."""
+        """Inputs that are held at the barrier."""
         return frozenset(self._held)
 
     @property
     def last_captured(self) -> Epoch:
-        """The newest epoch that was captured, restored or given up here: barriers up to it are over."""
+        """The newest epoch that this task captured, restored or abandoned; barriers up to it are stale."""
         return self._over
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         self._ensure((self.phase is P.ALIGNING) == bool(self._held), "inputs are held iff aligning")
         self._ensure((self._aligning is not None) == bool(self._held), "an epoch is aligned iff inputs are held")
         self._ensure(self._held < self.inputs, "never are all inputs held")
@@ -128,11 +126,12 @@ class Operator(Machine[OperatorPhase]):
         return None
 
     def _superseded(self, event: Event) -> list[Effect] | None:
-        """A newer incarnation talks to this task: load its state before anything of it is processed."""
+        """Load the state of the newer incarnation before any of its events is processed."""
         if isinstance(event, EpochAborted):
             return [Drop(event, "nothing of that incarnation has reached this task")]
         if self.phase is P.RESTORING or not isinstance(event, BarrierArrived | RowsArrived):
             return None
+        # Alignment and acknowledgements of the older incarnation are void; the event is processed after the restore.
         released = self._release()
         self._unacked.clear()
         self._parked = event
@@ -153,6 +152,7 @@ class Operator(Machine[OperatorPhase]):
         self._check_open(event, event.channel)
         if event.epoch == self._aligning:
             return self._arrive(event)
+        # A sender forwards barriers in order, so a newer one proves that the older epoch cannot complete here.
         return [*self._abandon(f"barrier {event.epoch} came on {event.channel}"), *self._arrive(event)]
 
     def _arrive(self, event: BarrierArrived) -> list[Effect]:
@@ -167,6 +167,7 @@ class Operator(Machine[OperatorPhase]):
         self._over = epoch
         self._unacked[epoch] = False
         capture, forward = CaptureSnapshot(epoch, self.incarnation), ForwardBarrier(epoch, self.incarnation)
+        # Capture before any held row is delivered; forward before any row of the next epoch is sent.
         return [capture, forward, *self._release()]
 
     def _release(self) -> list[Effect]:
@@ -189,7 +190,7 @@ class Operator(Machine[OperatorPhase]):
         return self._on_abort_elsewhere(event)
 
     def _on_abort_elsewhere(self, event: EpochAborted) -> list[Effect]:
-        """Nothing is held for it. If its barrier is still under way it passes as any other."""
+        """Do nothing: no input is held for the epoch. If its barrier is still in transit, it is processed as any other."""
         return []
 
     def _abandon(self, why: str) -> list[Effect]:
@@ -204,6 +205,7 @@ class Operator(Machine[OperatorPhase]):
             raise self._invalid(event, "that snapshot was never captured")
         self._unacked[event.epoch] = True
         acks: list[Effect] = []
+        # Changes of a snapshot build on the one before, so acknowledge only an unbroken beginning.
         while self._unacked and self._unacked[oldest := next(iter(self._unacked))]:
             del self._unacked[oldest]
             acks.append(AckSnapshot(self.task, oldest, self.incarnation))

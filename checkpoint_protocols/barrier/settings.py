@@ -1,4 +1,4 @@
-"""Who takes part in aligned barriers, and how long and how much anything may wait."""
+"""Participants of aligned barriers, and bounds on every wait and every backlog."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from checkpoint_protocols.machine import ProtocolViolation
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Who takes part in every epoch. A source's cursor is a snapshot too, so there is always a task."""
+    """Participants of every epoch. A source's cursor is a snapshot too, so at least one task exists.
+
+    Raises `ProtocolViolation` without a task.
+    """
 
     tasks: frozenset[TaskId]
     sinks: frozenset[SinkId]
@@ -24,14 +27,16 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Every wait and every pile has a bound.
+    """Bounds on waits and backlogs.
 
-    `interval_ms`: from one barrier to the next. `epoch_timeout_ms`: from the barrier until all acks and votes
-    are in. `store_timeout_ms`: for the log's answer. `publish_timeout_ms`: for the sinks behind the final
-    epoch. `retry_ms`: pause after an aborted epoch and between attempts to publish. `max_failed_epochs`:
-    aborts in a row that the run survives. `max_unpublished`: decided epochs one sink may owe before barriers
-    are held back. `max_publish_attempts`: per epoch and sink. `max_in_flight`: open epochs at once; this
-    protocol knows 1.
+    `interval_ms`: from one barrier to the next. `epoch_timeout_ms`: from the barrier until all acknowledgements and
+    votes are in. `store_timeout_ms`: for the log's answer. `publish_timeout_ms`: for the sinks after the final epoch.
+    `retry_ms`: pause after an aborted epoch and between attempts to publish. `max_failed_epochs`: aborts in a row that
+    the run survives. `max_unpublished`: committed epochs that one sink may leave unpublished before barriers are
+    delayed. `max_publish_attempts`: per epoch and sink. `max_in_flight`: open epochs at once; this protocol supports
+    1.
+
+    Raises `ProtocolViolation` if `max_in_flight` is not 1, a time is below 1 ms, or a bound is too small.
     """
 
     interval_ms: int = 10_000

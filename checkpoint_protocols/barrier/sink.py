@@ -4,15 +4,15 @@
 
     NEW -> RESOLVING -> OPEN -> PREPARING -> VOTED -> OPEN ...          FENCED when a newer incarnation exists
 
-1. At most one epoch is prepared and undecided.  If the next barrier comes before the fate of the last epoch
-   is known, the sink waits: only then does it know whose rows the next transaction holds.
-2. An epoch that is aborted in this incarnation hands its rows on to the next one (`CarryOver`): nothing upstream
+1. At most one epoch is prepared and undecided. If the next barrier arrives before the outcome of the last epoch is
+   known, the sink waits. The outcome determines the rows of the next transaction.
+2. An epoch that is aborted in this incarnation passes its rows to the next one (`CarryOver`), since nothing upstream
    rolled back.
-3. In doubt after a crash: an epoch is published iff its decision record exists; otherwise its rows will be
-   produced again and the staged ones are discarded.  In-doubt epochs are resolved, in order, before anything
-   new is prepared.
-4. Decided epochs are published in order, one at a time, beside the next preparation.  A repeated decision
-   repeats the answer: publishing is redo.
+3. In doubt after a crash, an epoch is published iff its decision record exists. Otherwise its staged rows are
+   discarded, since the sources produce them again. The sink resolves in-doubt epochs, in order, before it prepares
+   anything new.
+4. Committed epochs are published in order, one at a time, while the next one is prepared. A repeated decision repeats
+   the answer: publishing is idempotent.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from checkpoint_protocols.vocabulary import Note
 
 
 class SinkPhase(Enum):
-    """Where a sink is with the epoch that it does not know the fate of."""
+    """Phase of a sink, by the state of its undecided epoch."""
 
     NEW = "recovered, not started"
     RESOLVING = "asks the log about epochs of earlier incarnations"
@@ -84,9 +84,9 @@ _ALWAYS: dict[type[Event], Cell] = {
 
 
 class SinkParticipant(Machine[SinkPhase]):
-    """One sink. `last_epoch`: the epoch the job was restored to. `last_published`: the newest visible one.
+    """One sink. `last_epoch` is the epoch the job was restored to; `last_published` is the newest visible one.
 
-    `in_doubt`: the transactions found prepared and not published, as (epoch, incarnation that prepared it).
+    `in_doubt` holds the transactions found prepared and not published, as (epoch, incarnation that prepared it).
     """
 
     PHASES = SinkPhase
@@ -138,7 +138,7 @@ class SinkParticipant(Machine[SinkPhase]):
         return self._last_published
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         busy = self.phase in (P.PREPARING, P.VOTED)
         self._ensure(
             self.phase is P.FENCED or busy == (self._undecided is not None),
@@ -177,7 +177,10 @@ class SinkParticipant(Machine[SinkPhase]):
     # -- epochs of earlier incarnations -----------------------------------------------------------------------------
 
     def _on_started(self, event: Started) -> list[Effect]:
-        """Says at once what is published: a decision sent to the incarnation before this one is answered by nobody else."""
+        """Announce the newest published epoch at once.
+
+        No other message answers a decision that was sent to the incarnation before this one.
+        """
         self.phase = P.RESOLVING
         known = self._last_published > 0
         announced = [AckPublished(self.sink, self._last_published, self.incarnation)] if known else []
@@ -193,6 +196,7 @@ class SinkParticipant(Machine[SinkPhase]):
         if (event.epoch, event.prepared_in) != self._in_doubt[0]:
             raise self._invalid(event, f"the question was about {self._in_doubt[0]}")
         self._in_doubt.popleft()
+        # Presumed abort: only a decision record commits a transaction of an earlier incarnation.
         if event.decided:
             self._owed.append(event.epoch)
             return [*self._publish_next(), *self._resolve_next()]
@@ -206,7 +210,7 @@ class SinkParticipant(Machine[SinkPhase]):
         return self._prepare_waiting()
 
     def _on_staged_early(self, event: StagedUpTo) -> list[Effect]:
-        """The last epoch's fate is not known yet; of two waiting epochs the newer takes the rows."""
+        """Keep the epoch until the last one's outcome is known. Of two waiting epochs the newer one gets the rows."""
         self._next = self._seen = event.epoch
         return [Note("preparation waits", f"epoch {event.epoch}")]
 
@@ -223,7 +227,7 @@ class SinkParticipant(Machine[SinkPhase]):
         return [VoteYes(self.sink, event.epoch, self.incarnation)]
 
     def _on_prepare_failed(self, event: PrepareFailed) -> list[Effect]:
-        """The vote is no, so the epoch can only be aborted: its rows go on at once."""
+        """Vote no and carry the rows over at once: after this vote the epoch can only be aborted."""
         self._check_undecided(event, event.epoch)
         return [VoteNo(self.sink, event.epoch, self.incarnation, event.why), *self._carry_over()]
 
@@ -231,7 +235,7 @@ class SinkParticipant(Machine[SinkPhase]):
         return self._carry_over() if event.epoch == self._undecided else self._on_abort_of_other(event)
 
     def _on_abort_of_other(self, event: EpochAborted) -> list[Effect]:
-        """Never prepared here, or already carried over: its rows are in the epoch that follows."""
+        """Forget the epoch if it waits here. Otherwise it was never prepared or is carried over: the next epoch has its rows."""
         if self._next != event.epoch:
             return []
         self._next = None
@@ -255,7 +259,7 @@ class SinkParticipant(Machine[SinkPhase]):
         return [*self._publish_next(), *self._prepare_waiting()]
 
     def _on_decided_again(self, event: EpochDecided) -> list[Effect]:
-        """The coordinator redoes: answer for what is published, try again what is owed."""
+        """Answer a repeated decision: acknowledge a published epoch, publish an unpublished one."""
         if event.epoch <= self._last_published:
             return [AckPublished(self.sink, event.epoch, self.incarnation)]
         if event.epoch in self._owed or any(event.epoch == epoch for epoch, _ in self._in_doubt):
@@ -275,7 +279,7 @@ class SinkParticipant(Machine[SinkPhase]):
         return [AckPublished(self.sink, event.epoch, self.incarnation), *self._publish_next()]
 
     def _on_publish_refused(self, event: PublishRefused) -> list[Effect]:
-        """Patience is the coordinator's: it repeats the decision when another attempt is due."""
+        """Report the failure. The coordinator repeats the decision at the time of the next attempt."""
         self._check_publishing(event, event.epoch)
         self._publishing = False
         return [ReportPublishFailure(self.sink, event.epoch, self.incarnation, event.retriable, event.why)]
