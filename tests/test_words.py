@@ -35,7 +35,7 @@ CODE: tuple[str, ...] = (
     "checkpoint_protocols/barrier/sink.py",
 )
 """Folders and modules that keep the rules."""
-PAGES: tuple[str, ...] = ("docs/glossary.md",)
+PAGES: tuple[str, ...] = ("CONTRIBUTING.md", "docs/glossary.md")
 """Pages that keep the rules."""
 
 OPENERS = re.compile(r"(What|Which|Whether|Who|Whoever|Whatever|Where|How|When|Why)\b")
