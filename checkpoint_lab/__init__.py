@@ -1,4 +1,4 @@
-"""A deterministic host for protocols: worlds, schedules, oracles, exploration, measurements, stories."""
+"""Deterministic simulator of the protocols: worlds, schedules, oracles, exploration, measurements, stories."""
 
 from checkpoint_lab.application import Application
 from checkpoint_lab.barrier_storage import BARRIER_GRAPHS, BarrierGraph

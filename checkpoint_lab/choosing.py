@@ -1,6 +1,6 @@
-"""What can happen next in a job: functions from the job to choices. They change nothing.
+"""Choices of a job: pure functions from the job to its possible next steps.
 
-Called at every step of every schedule, so they look at nothing twice and build no objects but the choices.
+A schedule calls them at every step, so they read each fact once and build no objects but the choices.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from checkpoint_lab.world import Choice
 from checkpoint_protocols.ids import ChannelId, ProcessId
 
 CHOICES_KEPT = 4_096
-"""The same few choices are offered again and again."""
+"""Size of each cache: schedules offer the same few choices again and again."""
 
 
 def work(job: JobWorld) -> list[Choice]:
-    """Reads, deliveries, replays, writes that succeed, recovery."""
+    """Return reads, deliveries, replays, successful writes and recovery steps."""
     found: list[Choice] = []
     idle: set[ProcessId] = set()
-    """Who takes part in nothing that is handed to a machine."""
+    """Processes whose machine takes no events now."""
     for process in job.everybody:
         if process.machine is None:
             idle.add(process.name)
@@ -40,6 +40,7 @@ def work(job: JobWorld) -> list[Choice]:
 
 def _own_steps(job: JobWorld, process: Process, found: list[Choice]) -> None:
     if process.replay:
+        # the channel of the next replayed message may be held by the machine
         if channel_of(process.replay[0]) not in process.held:
             found.append(("replay", process.name))
     elif process.is_source and process.state.cursor < job.app.inputs and not process.state.outbox:
@@ -47,7 +48,7 @@ def _own_steps(job: JobWorld, process: Process, found: list[Choice]) -> None:
 
 
 def _under_way(process: Process, found: list[Choice]) -> None:
-    """Writes and rows land also when whoever sent them is dead."""
+    """Writes and rows land even if their sender is dead."""
     if process.writes:
         found += _endings(process.name, len(process.writes))
     if process.publishing:
@@ -60,6 +61,7 @@ def _deliveries(job: JobWorld, idle: set[ProcessId], found: list[Choice]) -> Non
     for channel, queue in network.queues.items():
         if queue and (target := targets[channel]) not in idle:
             process = processes[target]
+            # a replay comes before new messages, as the recovered state expects
             if not (process.replay or channel in process.held or (cut and links[channel] in cut)):
                 found += _arrivals(channel, 1 if network.fifo else len(queue))
     for channel, queue in network.controls.items():
@@ -79,6 +81,7 @@ def _arrivals(channel: ChannelId, messages: int) -> tuple[Choice, ...]:
 
 def _recovery(job: JobWorld, found: list[Choice]) -> None:
     if job.alarm:
+        # with staggered recoveries every process hears of the recovery before it is decided
         unaware = [process.name for process in job.everybody if job.budget.staggered and _can_hear(job, process)]
         found.extend([("freeze", name) for name in unaware] or [("recover",)])
     if job.recovering:
@@ -92,12 +95,12 @@ def _can_restore(job: JobWorld, process: Process) -> bool:
 
 
 def _can_hear(job: JobWorld, process: Process) -> bool:
-    """It has to stop for a recovery and works: who stands still keeps everybody waiting no longer than that."""
+    """A paused process does not hear of the recovery; it delays it until it resumes."""
     return job.protocol.rejoin is None and process.works and not process.suspected
 
 
 def timers(job: JobWorld) -> list[Choice]:
-    """All timers of all who work, the earliest first."""
+    """Return the timers of all working processes, the earliest first."""
     found = [
         (timer.due, process.number, number, process.name)
         for process in job.everybody
@@ -108,7 +111,7 @@ def timers(job: JobWorld) -> list[Choice]:
 
 
 def is_periodic(job: JobWorld, choice: Choice) -> bool:
-    """The timer of a choice comes back for ever."""
+    """Return True if the timer of a choice is periodic."""
     _, name, number = choice
     return any(
         timer.setting.name == PERIODIC
@@ -120,7 +123,7 @@ def is_periodic(job: JobWorld, choice: Choice) -> bool:
 
 
 def faults(job: RecoverableJob) -> list[Choice]:
-    """Whatever the budget still pays for, and the ends of pauses and partitions."""
+    """Return the faults that the budget still allows, and the ends of pauses and partitions."""
     found: list[Choice] = []
     _faults_of_processes(job, found)
     _haunting(job, found)
@@ -142,6 +145,7 @@ def _faults_of_processes(job: JobWorld, found: list[Choice]) -> None:
             found.append(("pause", name))
         if budget.crashes and process.machine is not None:
             found.append(("crash", name))
+        # a dead process takes no answer, so its writes are torn or land, but do not fail
         if budget.store_errors and process.works:
             found.extend(("stored", name, number, "failed") for number in writes)
         if budget.torn and process.machine is None:
@@ -161,7 +165,7 @@ def _haunting(job: RecoverableJob, found: list[Choice]) -> None:
 
 
 def _faults_of_links(job: JobWorld, found: list[Choice]) -> None:
-    """Between two processes: the link of a self-loop has one end, and nobody is cut off from itself."""
+    """Cut links between two processes only: the link of a self-loop has one end, and a process always reaches itself."""
     network = job.network
     found.extend(("heal", *sorted(link)) for link in sorted(network.cut, key=sorted))
     if job.budget.partitions:

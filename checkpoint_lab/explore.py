@@ -1,7 +1,7 @@
-"""Small scopes, all of them: every order of everything that can happen, each state visited once.
+"""Exhaustive exploration of small scopes: every order of every step, each state visited once.
 
-The scope is bounded by the world (inputs, budgets of faults) and by how many timers may run out; what comes back
-for ever would never end.  From every end the world is driven on calmly and judged.
+The world bounds the scope by its inputs and its budgets of faults, the caller by the number of timers that may expire.
+Periodic steps would never end. From every end the world is driven calmly and judged.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ CALM_STEPS_MAX = 5_000
 
 
 class ScopeTooLarge(Exception):
-    """More states than were allowed: make the scope smaller, or the bound larger on purpose."""
+    """More states than allowed: make the scope smaller, or raise the bound on purpose."""
 
 
 @dataclass(frozen=True)
 class Exploration:
-    """What was seen: distinct states, transitions between them, states without a successor. `finals`: pictures of these, hashed."""
+    """Counts of distinct states, transitions, and states without a successor. `finals`: hashed pictures of these."""
 
     states: int
     transitions: int
@@ -44,8 +44,8 @@ def explore(
 ) -> Exploration:
     """Visit every state. `judge_all`: drive on and judge from every state, not only from the ends.
 
-    `reduced`: steps that nothing else minds (`World.enough`) are not tried in every order; fewer states are visited, and the same
-    ends are reached. Raises the first `Violation`, with its trace, or `ScopeTooLarge`.
+    `reduced`: do not try every order of steps that affect nothing else (`World.enough`); fewer states are visited and
+    the same ends are reached. Raises the first `Violation`, with its trace, or `ScopeTooLarge`.
     """
     search = _Search(states_max, judge_all, reduced)
     search.arrive(world, timers_max, ())
@@ -55,7 +55,7 @@ def explore(
 
 
 class _Search:
-    """What was seen, and what is still to be visited."""
+    """States seen so far, and those still to be visited."""
 
     def __init__(self, states_max: int, judge_all: bool, reduced: bool) -> None:
         self.states_max, self.judge_all, self.reduced = states_max, judge_all, reduced
@@ -65,7 +65,7 @@ class _Search:
         self.transitions = self.ends = 0
 
     def arrive(self, world: World, timers_left: int, trace: tuple[Choice, ...]) -> None:
-        """A state, maybe for the first time."""
+        """Add a state to the stack if it is new. Raises `ScopeTooLarge`."""
         mark = _mark(world, timers_left)
         if mark not in self.seen:
             self.seen.add(mark)
@@ -74,19 +74,20 @@ class _Search:
             raise ScopeTooLarge(f"more than {self.states_max} states")
 
     def expand(self, node: _Node) -> None:
-        """Every choice of a state, or a few that are enough."""
+        """Follow every choice of a state, or a sufficient few."""
         here = node.frozen.thaw()
         choices = _scope(here, node.timers_left)
         if not choices or self.judge_all:
             self._judge(node, here, ended=not choices)
         few = here.enough(choices) if self.reduced else choices
+        # the few suffice only if no other process can see their effect
         if len(few) < len(choices) and self._are_private(node, here.public(), few):
             return
         for choice in choices:
             self._follow(node, choice)
 
     def _are_private(self, node: _Node, public: Hashable, few: Sequence[Choice]) -> bool:
-        """Make them; nothing that others are judged by has changed."""
+        """Follow `few`; return True if none of them changes the public state."""
         return all(self._follow(node, choice).public() == public for choice in few)
 
     def _judge(self, node: _Node, here: World, ended: bool) -> None:

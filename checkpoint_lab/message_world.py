@@ -2,21 +2,21 @@
 
 Choices (processes and channels by name, others by position):
 
-| choice | what happens |
+| choice | effect |
 |---|---|
 | `read, p` | source `p` reads its next input |
-| `deliver, channel, i` | the i-th message on the channel is handed to the machine; i is 0 on FIFO channels |
-| `replay, p` | the next message of the plan's replay |
+| `deliver, channel, i` | the machine gets the i-th message of the channel; i is 0 on FIFO channels |
+| `replay, p` | `p` gets the next message of the plan's replay |
 | `stored, p, i, how` | the i-th write of `p` ends: `ok`, `failed`, `torn` |
-| `publish, p` | the sink of `p` shows the oldest rows that it was told to, and answers |
-| `timer, p, i` | a timer of `p` runs out |
-| `tick, ms` | it is `ms` now; only timed runs say so |
-| `crash, p` `recover` `restore, p` | a failure; everybody's part is decided; one process does its part |
-| `freeze, p` | survivor `p` hears that a recovery begins; where recoveries are staggered they are decided when all have |
-| `suspect, p` | `p` is taken for dead and is not: the next recovery replaces it |
-| `haunt, i, what` | the i-th replaced life, which has not noticed, takes its next message, input, timer or answer |
-| `damage, p, i, how` | the i-th acknowledged record of `p` is `lost` or `torn`, and nobody is told |
-| `late, p, i` | what a life of `p` that is over had under way arrives: the i-th of these |
+| `publish, p` | the sink of `p` publishes its oldest requested rows and answers |
+| `timer, p, i` | a timer of `p` expires |
+| `tick, ms` | the time becomes `ms`; timed runs only |
+| `crash, p` `recover` `restore, p` | a failure; the plan is decided; one process does its part |
+| `freeze, p` | survivor `p` hears that a recovery begins; a staggered recovery is decided after all have |
+| `suspect, p` | live process `p` is taken for dead: the next recovery replaces it |
+| `haunt, i, what` | the i-th zombie takes its next message, input, timer or answer |
+| `damage, p, i, how` | the i-th acknowledged record of `p` becomes `lost` or `torn`, silently |
+| `late, p, i` | the i-th late write or publication of an ended incarnation of `p` arrives |
 | `pause, p` `resume, p` `cut, p, q` `heal, p, q` `lose, channel, i` `repeat, channel, i` | other faults and their ends |
 """
 
@@ -48,10 +48,10 @@ from checkpoint_protocols.vocabulary import Received, SinkReplied, Stored, Timer
 
 DEFAULT = Settings()
 NEXT_FAILURES_EVERY = 4
-"""Ends of usual lives at which O12 tries every next failure: it takes as long as a quarter of the run."""
+"""Quiescent ends per check of O12 against every next failure: the check takes as long as a quarter of the run."""
 
 LEAKS_EVERY = 32
-"""Ends of usual lives at which O17 tries every record: it takes as long as a run."""
+"""Quiescent ends per check of O17 against every record: the check takes as long as a run."""
 
 
 class MessageWorld(RecoverableJob):
@@ -77,11 +77,11 @@ class MessageWorld(RecoverableJob):
             self.begin(process, None)
 
     def choices(self) -> list[Choice]:
-        """Reads, deliveries, replays, writes that succeed, recovery."""
+        """Return reads, deliveries, replays, successful writes and recovery steps."""
         return choosing.work(self)
 
     def put_off(self, choices: Sequence[Choice], laggard: str) -> Sequence[Choice]:
-        """Deliveries of the protocol's own messages (`control`) are a sort apart from other deliveries."""
+        """Return the choices of other sorts than `laggard`; `control` and other deliveries are two sorts."""
         controls = self.network.controls
         if laggard == "control":
             return [choice for choice in choices if choice[0] != "deliver" or choice[1] not in controls]
@@ -90,15 +90,15 @@ class MessageWorld(RecoverableJob):
         return [choice for choice in choices if choice[0] != laggard]
 
     def timers(self) -> list[Choice]:
-        """All timers of all who work, the earliest first."""
+        """Return the timers of all working processes, the earliest first."""
         return choosing.timers(self)
 
     def faults(self) -> list[Choice]:
-        """Whatever the budget still pays for, and the ends of pauses and partitions."""
+        """Return the faults that the budget still allows, and the ends of pauses and partitions."""
         return choosing.faults(self)
 
     def do(self, choice: Choice) -> None:
-        """See the module's table."""
+        """Perform one choice of the module's table."""
         self.step += 1
         _DO[str(choice[0])](self, *choice[1:])
 
@@ -120,6 +120,7 @@ class MessageWorld(RecoverableJob):
                 process.state.pending[item.bit] = (channel, item)
         if self.moments is not None:
             self.tell(process.name, "receive", message.kind, item.uid)
+        # control messages on lossy lines pass the transport first, which drops repeats
         if process.transport is not None and channel in self.network.controls:
             self.carry(process, Received(channel, message))
         else:
@@ -144,6 +145,7 @@ class MessageWorld(RecoverableJob):
             self.budget = replace(self.budget, store_errors=self.budget.store_errors - 1)
         if process.machine is not None:
             if how == "ok":
+                # only an acknowledged record counts as damaged when it is lost later
                 process.storage.acknowledgements.give(write.key)
             self.hand(process, Stored(write.token, how == "ok"))
 
@@ -159,6 +161,7 @@ class MessageWorld(RecoverableJob):
     def _do_timer(self, name: ProcessId, number: int) -> None:
         process = self.processes[name]
         timer = process.timers.pop(number)
+        # a timer chosen before an earlier one must not turn the time back
         self.now = max(self.now, timer.due)
         elapsed = timer.setting.elapsed
         if isinstance(elapsed, TimerElapsed):
@@ -219,6 +222,7 @@ class MessageWorld(RecoverableJob):
         self.tell(name, "late", f"{what} of incarnation {incarnation}")
         if isinstance(late, Write):
             process.storage.admit(incarnation, late)
+        # the fence of the store decides whether a late publication of an old incarnation still shows
         elif process.storage.fence.admits(incarnation):
             self.show(process, late)
 
@@ -229,7 +233,7 @@ class MessageWorld(RecoverableJob):
             self.zombies.remove(zombie)
 
     def calm(self) -> None:
-        """No more faults."""
+        """End all faults."""
         self.budget = NO_FAULTS
         self.complete_before_calm = self.count.get("complete", 0)
         self.network.cut.clear()
@@ -238,7 +242,7 @@ class MessageWorld(RecoverableJob):
             process.paused = False
 
     def drain_choices(self) -> list[Choice]:
-        """Work; without any, the earliest timeout. Periodic timers alone are quiescence."""
+        """Return work; without any, the earliest timeout. Periodic timers alone count as quiescence."""
         found = self.choices()
         if found:
             return found
@@ -246,12 +250,12 @@ class MessageWorld(RecoverableJob):
         return timeouts[:1]
 
     def periodic(self) -> list[Choice]:
-        """The periodic timers, at most one per process."""
+        """Return the periodic timers, at most one per process."""
         found = {choice[1]: choice for choice in reversed(self.timers()) if choosing.is_periodic(self, choice)}
         return list(found.values())
 
     def judge(self) -> None:
-        """O1, O2, O3, O10, O12 at the end."""
+        """Judge the end: O1, O2, O3, O10, O12."""
         network = self.network
         for process in self.everybody:
             queued = [
@@ -273,20 +277,20 @@ class MessageWorld(RecoverableJob):
             self.judge_next_failures()
 
     def judge_rest(self) -> None:
-        """O10: every checkpoint that was begun is over."""
+        """O10: every checkpoint that began has ended."""
         for process in self.everybody if self.protocol.sound else ():
             oracles.judge_rest(process)
 
     def owes(self) -> bool:
-        """Some row is not shown yet."""
+        """Return True if the sinks miss rows."""
         return outside_world.missing(self.app, self.sinks.values()) > 0
 
     def judge_output(self) -> None:
-        """O16: everything is shown."""
+        """O16: the sinks show every row."""
         outside_world.judge_complete(self.app, self.sinks.values())
 
     def judge_rounds(self) -> None:
-        """O10: without faults checkpoints that the coordinator begins, and nobody else, complete. O16, O17."""
+        """O10: without faults, checkpoints complete that only the coordinator begins. Also judges O16 and O17."""
         beginners = {choice[1] for choice in self.periodic()}
         if beginners == {COORDINATOR} and self.count.get("complete", 0) == self.complete_before_calm:
             raise NoEnd("nothing fails any more, and no checkpoint completes")
@@ -295,11 +299,11 @@ class MessageWorld(RecoverableJob):
             judge_leaks(self)
 
     def _is_due(self, every: int) -> bool:
-        """Long lives are few: their ends are looked at closely."""
+        """Long runs are few, so each of their ends is checked."""
         return self.stretch > 1 or self.step % every == 0
 
     def counts(self) -> dict[str, int]:
-        """Notes by name; crashes, recoveries, captures, drops; messages and writes."""
+        """Return counts of notes by name, of rows at sinks, of messages and of writes."""
         return {
             **self.count,
             "rows shown": sum(len(sink.rows) for sink in self.sinks.values()),
@@ -313,23 +317,23 @@ class MessageWorld(RecoverableJob):
         }
 
     def names(self) -> list[str]:
-        """The graph's processes, and the coordinator."""
+        """Return the graph's processes and the coordinator."""
         return list(self.processes)
 
     def shared(self) -> tuple[object, ...]:
-        """The protocol, its graph and what follows from them."""
+        """Return the protocol, its graph and the values derived from them."""
         return (self.protocol, self.graph, self.app, self.settings)
 
     def enough(self, choices: Sequence[Choice]) -> Sequence[Choice]:
-        """When nothing can fail any more: see `reduction`."""
+        """Return a sufficient subset of `choices` once nothing can fail (`reduction`)."""
         return reduction.enough(self, choices)
 
     def public(self) -> Hashable:
-        """Durable records, and how often they were judged."""
+        """Return the durable records and the number of times that they were judged."""
         return reduction.public(self)
 
     def picture(self) -> Hashable:
-        """Without clocks, numbers for people, the truth that follows from the rest, and plans that are carried out."""
+        """Return the state without clocks, numbers for display, derived truth and completed plans."""
         network, labels = self.network, self.truth.labels
         return (
             tuple(_picture_of(process, labels) for process in self.everybody),
@@ -347,7 +351,7 @@ class MessageWorld(RecoverableJob):
 
 
 Labels = Callable[[int], Hashable]
-"""What the messages of a mask are."""
+"""A function from a mask to a hashable description of its messages."""
 
 
 def _items(queue: list[Item], labels: Labels) -> tuple[Hashable, ...]:

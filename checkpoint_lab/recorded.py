@@ -1,7 +1,6 @@
-"""A simulated run as a file: how its world was made, a line for each choice with what came of it, and the verdict.
+"""A simulated run as a file: its scenario, a line for each choice with its moments, and the verdict.
 
-A trace of a world says which choices were made, so the file is enough to run it again; what it tells of each choice is held
-against what the same choice tells now.
+The choices of a trace suffice to run it again. The replay compares its moments with the recorded ones.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ class _Line(BaseModel):
 
 
 class Scheduled(_Line):
-    """The first line: a `Scenario`, and what every process does before anything is chosen."""
+    """The first line: a `Scenario`, and the moments before the first choice."""
 
     line: Literal["schedule"] = "schedule"
     format: Literal[1] = 1
     protocol: str
     graph: str
     edges: Sequence[tuple[str, str]] | None = None
-    """Of a graph that has no name in the simulator."""
+    """Edges of a graph that has no name in the simulator."""
     seed: int
     steps: int | None = None
     inputs: int
@@ -48,7 +47,7 @@ class Scheduled(_Line):
 
     @classmethod
     def of(cls, scenario: sim.Scenario, moments: Sequence[Told]) -> Scheduled:
-        """The line of a scenario."""
+        """Return the line of a scenario."""
         return cls(
             protocol=scenario.protocol,
             graph=scenario.graph,
@@ -66,7 +65,7 @@ class Scheduled(_Line):
 
     @property
     def scenario(self) -> sim.Scenario:
-        """The scenario of the line. Raises `ProtocolViolation` if its graph is none."""
+        """The scenario of the line. Raises `ProtocolViolation` if its graph is invalid."""
         return sim.Scenario(
             self.protocol,
             self.graph,
@@ -83,7 +82,7 @@ class Scheduled(_Line):
 
 
 class Chosen(_Line):
-    """One choice, and what came of it."""
+    """One choice and its moments."""
 
     line: Literal["chosen"] = "chosen"
     choice: Sequence[Scalar]
@@ -91,7 +90,7 @@ class Chosen(_Line):
 
 
 class Judged(_Line):
-    """The last line: what an oracle or a machine complained of, None if nobody did."""
+    """The last line: the complaint of an oracle or a machine, or None."""
 
     line: Literal["judged"] = "judged"
     error: str | None = None
@@ -112,35 +111,35 @@ class Recording:
 
     @property
     def trace(self) -> tuple[sim.Choice, ...]:
-        """The choices."""
+        """The choices of the run."""
         return tuple(tuple(each.choice) for each in self.chosen)
 
     @property
     def moments(self) -> tuple[sim.Moment, ...]:
-        """What happened, for stories and diagrams."""
+        """Moments of the run, for stories and diagrams."""
         told = [*self.begun.moments, *(each for line in self.chosen for each in line.moments)]
         return tuple(sim.Moment(*each) for each in told)
 
     def as_text(self) -> str:
-        """The file: a line of JSON for each."""
+        """Return the text of the file: one line of JSON for each line."""
         return "".join(f"{line.model_dump_json()}\n" for line in (self.begun, *self.chosen, self.judged))
 
 
 def recording(scenario: sim.Scenario, trace: sim.Trace) -> Recording:
-    """The run of a trace in the scenario's world, judged as a schedule is. Raises `NotOnTheMenu`."""
+    """Run a trace in the scenario's world and judge it as a schedule is judged. Raises `NotOnTheMenu`."""
     world = scenario.world().watch()
     begun = Scheduled.of(scenario, list(_told(world, 0)))
     chosen: list[Chosen] = []
     try:
         for done in _performed(world, trace, chosen):
             chosen.append(done)
-    except Exception as complaint:  # noqa: BLE001 - whatever a machine raises is the run's verdict
+    except Exception as complaint:  # noqa: BLE001 - any error of a machine is the run's verdict
         return Recording(begun, chosen, Judged(error=_in_a_line(complaint)))
     return Recording(begun, chosen, Judged())
 
 
 def _performed(world: sim.World, trace: sim.Trace, done: list[Chosen]) -> Iterator[Chosen]:
-    """Every choice that the world has, until it complains: that choice is `done`, too."""
+    """Perform every choice until the world complains; the failing choice is added to `done` too."""
     calm = rested = False
     for choice in trace:
         if choice != CALM and choice not in (*world.possible(), *world.drain_choices(), *world.periodic()):
@@ -152,6 +151,7 @@ def _performed(world: sim.World, trace: sim.Trace, done: list[Chosen]) -> Iterat
             done.append(Chosen(choice=choice, moments=list(_told(world, before))))
             raise
         yield Chosen(choice=choice, moments=list(_told(world, before)))
+        # `Driver.drain` judges rest at the first quiescence too
         if calm and not rested and world.quiescent:
             world.judge_rest()
             rested = True
@@ -177,7 +177,7 @@ def _in_a_line(error: Exception) -> str:
 
 
 def difference(recorded: Recording) -> str | None:
-    """Where the same choices lead somewhere else than was recorded; None if nowhere. Raises `NotOnTheMenu`."""
+    """Return the first difference between the recorded run and its replay; None if they agree. Raises `NotOnTheMenu`."""
     again = recording(recorded.begun.scenario, recorded.trace)
     before, after = recorded.as_text().splitlines(), again.as_text().splitlines()
     for number, (line, now) in enumerate(zip(before, after, strict=False), 1):
@@ -187,7 +187,7 @@ def difference(recorded: Recording) -> str | None:
 
 
 def read_recording(path: Path) -> Recording:
-    """What was recorded. Raises `TraceInvalid`, naming the line."""
+    """Read a recorded run. Raises `TraceInvalid`, which names the line."""
     try:
         texts = path.read_bytes().splitlines()
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Random schedules: a seed, a stream of draws, a world driven by it; then calm until nothing is left to happen.
+"""Random schedules: a seed drives a world with random faults, then without faults until quiescence.
 
-What a seed draws once (how often faults and timers come, what lags) matters more than the single steps: rare
-paths need something that is slow all the time.
+Each seed draws its fault rate, its timer rate and its laggard once. These matter more than single steps: rare paths
+need something that is slow all the time.
 """
 
 from __future__ import annotations
@@ -30,30 +30,33 @@ from spark_ckpt.errors import CkptError
 T = TypeVar("T")
 
 CALM_STEPS_MAX = 5_000
-"""A drain of a usual life takes some hundred steps; many times that without an end is a livelock (O10)."""
+"""Maximal steps of a drain. A usual run needs some hundred; many more without an end are a livelock (O10)."""
 
 ROUNDS = 2
-"""Periodic checkpoints of everybody, at the end: whatever waits for one gets it."""
+"""Periodic checkpoints of every process at the end of a schedule: work that waits for a checkpoint completes."""
 
 ROUNDS_MAX, TOGETHER_MAX = 20, 10
-"""Until everything is shown. Checkpoints that two begin at once may both be given up, time after time; in later rounds one begins
-when the one before it has ended, as clocks that are not alike come to do."""
+"""Maximal number of final rounds, and of those in which all periodic timers expire together.
+
+Two checkpoints that begin at the same time may abort each other every time. In later rounds one begins after the
+previous one has ended, as happens with clocks that drift.
+"""
 
 FAULT_RATE = 0.15
-"""Faults per step of chaos; a seed multiplies it by 0 to 2."""
+"""Faults per step of the random phase; each seed multiplies it by 0, 0.5, 1 or 2."""
 
 BARRIER_STEPS = 200
 BARRIER_FAULT_RATE = 0.03
-"""Every crash of a coordinator undoes its epoch: more of them and nothing is ever decided."""
+"""A crash of the coordinator aborts its epoch, so a higher rate would leave no committed epoch."""
 
 SPARK_STEPS = 250
 SPARK_FAULT_RATE = 0.08
 PATIENT = {2: ("tap",), 3: ("out",), 5: ("tap", "out")}
-"""By a seed's remainder: sinks that get the rows of several epochs at once."""
+"""Sinks with `publish_every`, by the remainder of the seed."""
 AHEAD = (0, 1, 2, 3, 4)
-"""Remainders of seeds under which sinks are sent rows ahead."""
+"""Remainders of seeds under which sinks use early sends."""
 LARGE, LARGE_SEGMENT_ROWS = (0, 5, 9), 3
-"""Remainders of seeds under which a segment of an edge takes several rows, and how many."""
+"""Remainders of seeds under which an edge segment takes several rows, and the number of these rows."""
 
 TROUBLES = (
     (),
@@ -68,7 +71,7 @@ TROUBLES = (
     ("damage", "damage due", "publish", "restore", "crash"),
     ("sweep", "restore", "publish"),
 )
-"""What happens in one schedule of a job that is operated; empty: everything."""
+"""Kinds of operator actions and damage in one schedule of an operated job; empty for all of them."""
 OPERATED_STEPS = 150
 OPERATED_FAULT_RATE = 0.15
 
@@ -79,19 +82,21 @@ DRIVERS_STEPS = 300
 DRIVERS_FAULT_RATE = 0.1
 
 LEISURE = 0.3
-"""How often what need not happen happens before time passes."""
+"""Probability that an optional step happens before time passes."""
 
 STEPS = 50
-"""Steps of chaos in one schedule, on average."""
+"""Average number of steps in the random phase of one schedule."""
 
 VERDICTS = (Violation, ProtocolViolation, CkptError)
-"""Errors that condemn a schedule: of an oracle, of a machine, of the product for its operator. Any other one is a bug of the code
-that ran, a planting that names a method which was renamed, say, and proves nothing."""
+"""Errors that condemn a schedule: of an oracle, of a machine, or a typed error of the product.
+
+Any other error is a bug of the code that ran and proves nothing, for example a planted bug that names a renamed method.
+"""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One schedule: what was chosen, how it ended. `error`: an oracle's verdict, a machine's refusal, or a bug."""
+    """The result of one schedule: its trace and its end. `error`: an oracle's verdict, a machine's refusal, or a bug."""
 
     seed: int
     trace: tuple[Choice, ...]
@@ -101,19 +106,19 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Nobody complained."""
+        """True if the schedule raised no error."""
         return self.error is None
 
     @property
     def condemned(self) -> bool:
-        """An oracle, a machine or a typed error refused the schedule. Raises an error that is no verdict."""
+        """True if an oracle, a machine or a typed error refused the schedule. Raises an error that is no verdict."""
         if self.error is not None and not isinstance(self.error, VERDICTS):
             raise self.error
         return self.error is not None
 
 
 class Driver:
-    """Draws choices for one world from one seeded stream, and keeps the trace."""
+    """Draws choices for one world from one seeded generator and records the trace."""
 
     def __init__(self, world: World, seed: int, fault_rate: float = FAULT_RATE, timer_rate: float = 0.08) -> None:
         self.world = world
@@ -122,15 +127,15 @@ class Driver:
         self.fault_rate = fault_rate * self.pick((0.0, 0.5, 1.0, 2.0))
         self.timer_rate = timer_rate * self.pick((0.3, 1.0, 3.0))
         self.quiet = self.pick((0.0, 0.3, 0.6))
-        """Share of the chaos without faults: a checkpoint must be complete before a crash can go back to it."""
+        """Share of the random phase without faults: a checkpoint must complete before a crash can return to it."""
         self.laggard = self.pick(world.LAGGARDS)
 
     def pick(self, options: Sequence[T]) -> T:
-        """One of them."""
+        """Draw one of `options`."""
         return options[int(self.draw() * len(options))]
 
     def chaos(self, steps: int) -> None:
-        """So many steps of anything."""
+        """Perform up to `steps` random choices."""
         fault_rate = self.fault_rate
         for step in range(steps):
             self.fault_rate = fault_rate if step >= self.quiet * steps else 0.0
@@ -140,7 +145,7 @@ class Driver:
             self.do(choice)
 
     def drain(self) -> None:
-        """Calm steps until quiescence, then the periodic timers, then until quiescence again. Raises `NoEnd`."""
+        """Perform calm steps until quiescence, then rounds of periodic timers, then judge. Raises a `Violation`."""
         self.do(CALM)
         self._settle()
         self.world.judge_rest()
@@ -161,16 +166,17 @@ class Driver:
         self._settle()
 
     def do(self, choice: Choice) -> None:
-        """Make it happen and remember it, also if it raises."""
+        """Record and perform a choice; a choice that raises is recorded too."""
         self.trace.append(choice)
         self.world.perform(choice)
 
     def faults(self) -> Sequence[Choice]:
-        """What can go wrong now."""
+        """Return the faults that are possible now."""
         return self.world.faults()
 
     def _next(self) -> Choice | None:
         draw = self.draw()
+        # the budget of a kind may be empty; such a draw is a step of work
         if draw < self.fault_rate:
             fault = self._fault()
             if fault is not None:
@@ -182,7 +188,7 @@ class Driver:
         return self._work()
 
     def _fault(self) -> Choice | None:
-        """Every kind of fault is as likely as every other, however many ways there are to have it."""
+        """Draw the kind first: every kind is equally likely, however many choices it has."""
         faults = self.faults()
         kinds = list(dict.fromkeys(kind_of(choice) for choice in faults))
         if not kinds:
@@ -194,7 +200,7 @@ class Driver:
         return self._one_of(self.world.choices())
 
     def _one_of(self, choices: Sequence[Choice]) -> Choice | None:
-        """What lags waits; without any choice somebody is at leisure, or time passes."""
+        """Delay the laggard's choices; without any other work draw an optional step, or let time pass."""
         world = self.world
         if self.laggard and choices:
             choices = world.put_off(choices, self.laggard) or choices
@@ -225,15 +231,16 @@ def drive(
     fault_rate: float = FAULT_RATE,
     driver_of: Callable[[World, int, float], Driver] = Driver,
 ) -> Outcome:
-    """One schedule in a world of any kind."""
+    """Run one schedule in any world. Return its `Outcome`; an error of the schedule is part of the outcome."""
     driver = driver_of(world, seed, fault_rate)
     error: Exception | None = None
     try:
         driver.chaos(int((0.4 + 1.2 * driver.draw()) * steps * world.stretch))
         driver.drain()
-    except Exception as complaint:  # noqa: BLE001 - whatever a machine raises is this schedule's verdict
+    except Exception as complaint:  # noqa: BLE001 - any error of a machine is this schedule's verdict
         error = complaint
     trace = tuple(driver.trace)
+    # an oracle's verdict carries all that is needed to see it again
     if isinstance(error, Violation):
         error.seed, error.trace = seed, trace
     return Outcome(seed, trace, error, world.counts(), tuple(world.moments or ()))
@@ -249,7 +256,7 @@ def run(
     settings: Settings = DEFAULT,
     story: bool = False,
 ) -> Outcome:
-    """One schedule of a protocol over plain messages."""
+    """Run one schedule of a protocol over plain messages."""
     world = MessageWorld(protocol, graph, hostile(seed) if faults is None else faults, inputs, settings=settings)
     if story:
         world.watch()
@@ -264,7 +271,7 @@ def run_barrier(
     fault_rate: float = BARRIER_FAULT_RATE,
     story: bool = False,
 ) -> Outcome:
-    """One schedule of the shipped barrier machines."""
+    """Run one schedule of the shipped barrier machines."""
     world = barrier_world(graph, seed, roles)
     if story:
         world.watch()
@@ -272,12 +279,12 @@ def run_barrier(
 
 
 def barrier_world(graph: BarrierGraph, seed: int, roles: Roles = ROLES, limits: Limits = LIMITS) -> BarrierWorld:
-    """The world that a seed's schedule begins in."""
+    """Return the world in which the schedule of a seed begins."""
     return BarrierWorld(graph, roles, newest_marker_only=seed % 2 == 1, limits=limits)
 
 
 def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:
-    """The same again, from the trace alone."""
+    """Run the trace of an outcome again, without drawing anything."""
     world = make()
     error: Exception | None = None
     try:
@@ -293,12 +300,12 @@ def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:
 
 
 def run_spark(seed: int, core_of: CoreOf = shipped) -> Outcome:
-    """One schedule of a job on Spark, with the rules that ship."""
+    """Run one schedule of a job on Spark with the shipped rules."""
     return drive(spark_world(seed, core_of), seed, SPARK_STEPS, SPARK_FAULT_RATE)
 
 
 def run_operated(seed: int, core_of: CoreOf = shipped, story: bool = False) -> Outcome:
-    """One schedule of whoever operates a job on Spark, with the rules that ship."""
+    """Run one schedule of a job on Spark and of the operator who restores and repairs it, with the shipped rules."""
     world = operated_world(seed, core_of)
     if story:
         world.watch()
@@ -306,16 +313,24 @@ def run_operated(seed: int, core_of: CoreOf = shipped, story: bool = False) -> O
 
 
 def operated_world(seed: int, core_of: CoreOf = shipped) -> OperatedWorld:
-    """The world that a seed's schedule begins in: in two of three a sink or both get the rows of several epochs at once, in ten of
-    eleven only some kinds of trouble happen, and every fourth job lives long."""
+    """Return the world in which the schedule of a seed begins.
+
+    Two of three seeds have one or two sinks with `publish_every`. Ten of eleven troubles allow only some kinds of
+    trouble. Every fourth job is long.
+    """
     patient, troubles = (("tap",), (), ("tap", "out"))[seed % 3], TROUBLES[seed // 3 % len(TROUBLES)]
     return OperatedWorld(core_of, patient, troubles, LONG if seed % 4 == 3 else SHORT)
 
 
 def spark_world(seed: int, core_of: CoreOf = shipped, times: int = 1) -> SparkWorld:
-    """The world that a seed's schedule begins in: every other job drains, the driver of every third one does not die, in two of
-    five each batch ends an epoch, in three of seven too, where a sink or both get the rows of several epochs at once. In
-    five of eleven sinks are sent rows before their epoch is decided, in three of 13 a segment takes several rows."""
+    """Return the world in which the schedule of a seed begins.
+
+    - every second job drains at its end
+    - in two of three jobs the driver may die
+    - in two of five jobs each batch ends an epoch; also in the three of seven with `publish_every` on one sink or both
+    - in five of eleven jobs sinks use early sends
+    - in three of 13 jobs an edge segment takes several rows
+    """
     patient = PATIENT.get(seed % 7, ())
     shape = shape_of(every_batch=seed % 5 in (1, 3) or bool(patient), patient=patient, ahead=seed % 11 in AHEAD)
     world = SparkWorld(core_of, times * ROWS, draining=seed % 2 == 1, deaths=seed % 3 > 0, shape=shape)

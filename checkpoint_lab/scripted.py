@@ -1,8 +1,11 @@
-"""Runs by name, for people: any protocol of the menu on any graph, from a seed, with crashes where somebody wants them.
+"""Runs by name: any protocol on any graph, from a seed, with crashes at chosen steps.
 
-`spark` is a job on Spark with all its rules, `operated` is one whose operator goes back and replaces things, `drivers` the lease
-of a job that several drivers want, `barrier` the protocol inside it on graphs of any shape, `lease` the rotation of checkpoints
-among replicas; all others are in `protocol.menu`.
+- `spark`: a job on Spark with all its rules
+- `operated`: such a job with an operator who restores epochs and replaces sources and sinks
+- `drivers`: the lease of a job for which several drivers compete
+- `barrier`: the protocol inside the job, on graphs of any shape
+- `lease`: the rotation of checkpoints among replicas
+- all others: `protocol.menu`
 """
 
 from __future__ import annotations
@@ -66,11 +69,11 @@ PACE = {
     OPERATED: (OPERATED_STEPS, OPERATED_FAULT_RATE),
     DRIVERS: (DRIVERS_STEPS, DRIVERS_FAULT_RATE),
 }
-"""Steps of chaos and faults per step, where they differ from the usual."""
+"""Steps of the random phase and faults per step, for worlds that differ from the defaults."""
 
 
 class NotOnTheMenu(ValueError):
-    """No such protocol or graph, or the protocol does not run on the graph. `options` are the ones that do."""
+    """The protocol or graph does not exist, or the protocol does not run on the graph. `options` lists valid ones."""
 
     def __init__(self, what: str, options: Sequence[str]) -> None:
         self.what = what
@@ -80,7 +83,7 @@ class NotOnTheMenu(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """`process` dies at the first step from `step` on at which it can."""
+    """A scripted crash: `process` dies at the first step, from `step` on, at which it can."""
 
     process: str
     step: int
@@ -88,7 +91,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that decides a run."""
+    """Everything that determines a run."""
 
     protocol: str
     graph: str
@@ -97,24 +100,24 @@ class Scenario:
     inputs: int = 3
     crashes: tuple[Crash, ...] = ()
     faults: bool = True
-    """Random faults beside the named crashes."""
+    """True if random faults happen too, not only the named crashes."""
     own: Graph | None = None
-    """A graph that has no name here; `graph` is what it is called."""
+    """A graph without a name in the simulator; `graph` holds its name."""
     interval_ms: int | None = None
     timeout_ms: int | None = None
-    """Times, the protocol's usual ones unless given."""
+    """Times in ms; the protocol's defaults if None."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Options of the protocol, as written."""
+    """Options of the protocol, as the user wrote them."""
 
     def settings(self) -> Settings:
-        """For protocols over plain messages. Raises `NotOnTheMenu`."""
+        """Return the settings of a protocol over plain messages. Raises `NotOnTheMenu`."""
         given = {
             name: value for name, value in (("interval_ms", self.interval_ms), ("timeout_ms", self.timeout_ms)) if value
         }
         return replace(DEFAULT, **given, options=options_of(self.protocol, self.options))
 
     def limits(self) -> Limits:
-        """For the shipped machines. Raises `NotOnTheMenu`."""
+        """Return the limits of the shipped barrier machines. Raises `NotOnTheMenu`."""
         options_of(self.protocol, self.options)
         wait = self.timeout_ms or LIMITS.epoch_timeout_ms
         return replace(
@@ -126,7 +129,7 @@ class Scenario:
         )
 
     def world(self) -> World:
-        """The world before anything happened. Raises `NotOnTheMenu`."""
+        """Return the world before its first step. Raises `NotOnTheMenu`."""
         if self.protocol in ONLY_GRAPH:
             _refuse_settings(self)
             return self._only_world()
@@ -136,7 +139,6 @@ class Scenario:
         return MessageWorld(MENU[self.protocol], graph, self.budget(), self.inputs, settings=self.settings())
 
     def _only_world(self) -> World:
-        """Whoever names a crash wants it, whatever the seed says."""
         if self.protocol == LEASE:
             return LeaseWorld(faults=self.budget())
         if self.protocol == OPERATED:
@@ -144,11 +146,12 @@ class Scenario:
         if self.protocol == DRIVERS:
             return drivers_world(self.seed, crashes=len(self.crashes))
         world = spark_world(self.seed)
+        # named crashes override a seed whose driver does not die
         world.deaths |= bool(self.crashes)
         return world
 
     def run(self) -> Outcome:
-        """Chaos, calm, verdict, with everything that happened."""
+        """Run the random phase, the drain and the judgement. Return the outcome with its moments."""
         world = self.world().watch()
         unknown = {crash.process for crash in self.crashes} - set(world.names())
         if unknown:
@@ -156,18 +159,18 @@ class Scenario:
         return drive(world, self.seed, *self.pace(), partial(ScriptedDriver, crashes=self.crashes))
 
     def pace(self) -> tuple[int, float]:
-        """Steps of chaos, and random faults per step."""
+        """Return the steps of the random phase and the random faults per step."""
         steps, rate = PACE.get(self.protocol, (STEPS, FAULT_RATE))
         return self.steps or steps, rate if self.faults else 0.0
 
     def budget(self) -> Faults:
-        """What may go wrong: the named crashes, and what a seed may draw."""
+        """Return the budgets of faults: the named crashes, plus those that the seed may draw."""
         budget = hostile(self.seed) if self.faults else NO_FAULTS
         return replace(budget, crashes=budget.crashes + len(self.crashes))
 
 
 class ScriptedDriver(Driver):
-    """Draws as ever, but the named crashes happen when they are due."""
+    """Draws choices like `Driver`, but performs each named crash as soon as it is due and possible."""
 
     def __init__(self, world: World, seed: int, fault_rate: float, crashes: Sequence[Crash]) -> None:
         super().__init__(world, seed, fault_rate)
@@ -188,12 +191,12 @@ CAMPAIGNS = {
 
 
 def runnable(protocol: str) -> dict[str, Graph]:
-    """Graphs that a protocol of the menu runs on."""
+    """Return the graphs that a protocol of the menu runs on, by name."""
     return ACYCLIC if MENU[protocol].needs.acyclic else GRAPHS
 
 
 def graphs_of(protocol: str) -> tuple[str, ...]:
-    """Names of the graphs that a protocol runs on. Raises `NotOnTheMenu`."""
+    """Return the names of the graphs that a protocol runs on. Raises `NotOnTheMenu`."""
     if protocol in ONLY_GRAPH:
         return (ONLY_GRAPH[protocol],)
     if protocol == BARRIER:
@@ -204,7 +207,7 @@ def graphs_of(protocol: str) -> tuple[str, ...]:
 
 
 def many(scenario: Scenario, schedules: int, processes: int = 1) -> Report:
-    """So many schedules, beginning with the scenario's seed. Raises `NotOnTheMenu`."""
+    """Run `schedules` schedules, beginning with the scenario's seed. Raises `NotOnTheMenu`."""
     seeds = range(scenario.seed, scenario.seed + schedules)
     steps, rate = scenario.pace()
     if scenario.protocol in ONLY_GRAPH:
@@ -214,12 +217,13 @@ def many(scenario: Scenario, schedules: int, processes: int = 1) -> Report:
     if isinstance(graph, BarrierGraph):
         return barrier_campaign(graph, seeds, processes, steps, rate, scenario.limits())
     protocol, settings = MENU[scenario.protocol], scenario.settings()
+    # a campaign draws the budgets of each seed itself, unless crashes are named
     faults = None if scenario.faults and not scenario.crashes else scenario.budget()
     return campaign(protocol, graph, seeds, processes, steps, faults, scenario.inputs, rate, settings)
 
 
 def options_of(protocol: str, written: Mapping[str, str]) -> dict[str, Json]:
-    """A protocol's options as it reads them. Raises `NotOnTheMenu`."""
+    """Parse a protocol's options. Raises `NotOnTheMenu`."""
     known = MENU[protocol].options if protocol in MENU else {}
     read: dict[str, Json] = {}
     for name, value in written.items():

@@ -1,7 +1,7 @@
-"""A failing trace made small: leave out what the failure does not need (delta debugging).
+"""Delta debugging: shrink a failing trace to the choices that its failure needs.
 
-A choice that is not possible any more is skipped; after the last one the world is driven on calmly by its first
-choices. A trial counts if it fails in the same way.
+A choice that is no longer possible is skipped. After the last choice the world is driven calmly by its first choices. A
+trial counts if it fails in the same way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRIALS_MAX = 2_000
 
 @dataclass(frozen=True)
 class Shrunk:
-    """The smallest failing trace that was found; it replays exactly. `trials` worlds were run for it."""
+    """The smallest failing trace that was found; it replays exactly. `trials` counts the worlds that were run."""
 
     trace: tuple[Choice, ...]
     error: Exception
@@ -28,16 +28,16 @@ class Shrunk:
 
 
 class NotFailing(ValueError):
-    """The trace does not fail, so there is nothing to keep while making it smaller."""
+    """The trace does not fail, so it cannot be shrunk."""
 
 
 def shrink(make: Make, trace: Trace, trials_max: int = TRIALS_MAX) -> Shrunk:
-    """Shrink a trace that fails in the world `make()` gives."""
+    """Shrink a trace that fails in the world that `make()` returns. Raises `NotFailing`."""
     return _Shrinking(make, trials_max).run(trace)
 
 
 def attempt(make: Make, trace: Trace) -> tuple[list[Choice], Exception | None]:
-    """Follow what is possible of `trace`, settle, judge: what was done, and how it failed."""
+    """Follow the possible choices of `trace`, settle, judge. Return the performed choices and the error, if any."""
     world, done = make(), list[Choice]()
     try:
         for choice in trace:
@@ -45,7 +45,7 @@ def attempt(make: Make, trace: Trace) -> tuple[list[Choice], Exception | None]:
                 done.append(choice)
                 world.perform(choice)
         settle(world, done)
-    except Exception as error:  # noqa: BLE001 - whatever a machine raises is a failure
+    except Exception as error:  # noqa: BLE001 - any error of a machine is a failure
         return done, error
     return done, None
 
@@ -67,7 +67,7 @@ class _Shrinking:
         return Shrunk(tuple(kept), last or error, self.trials)
 
     def _smaller(self, trace: list[Choice], wanted: str) -> list[Choice]:
-        """Remove chunks, halves first, single choices until none can be spared."""
+        """Remove chunks, halves first, down to single choices, until none can be removed."""
         size = max(1, len(trace) // 2)
         while self.trials < self.trials_max:
             shorter = self._without_chunks(trace, size, wanted)
@@ -89,7 +89,7 @@ class _Shrinking:
         return trace
 
     def _fails(self, trace: Trace, wanted: str) -> list[Choice] | None:
-        """What was done, if it fails in the wanted way."""
+        """Return the performed choices if the trace fails in the wanted way."""
         self.trials += 1
         done, error = attempt(self.make, trace)
         return done if error is not None and _signature(error) == wanted else None

@@ -1,6 +1,6 @@
-"""What every world is: choices, one step at a time, and a verdict.
+"""The interface of every simulated world: choices, one step at a time, and a verdict.
 
-A trace is the list of the choices made.  Nothing in a world is random, so a trace replays byte for byte.
+A trace is the list of the choices that a schedule made. Nothing in a world is random, so a trace replays byte for byte.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from checkpoint_protocols.machine import Event, Machine
 Scalar = None | bool | int | str
 
 Choice = tuple[Scalar, ...]
-"""What happens next: its kind, then names and numbers. JSON."""
+"""One possible next step: its kind, then names and numbers. JSON."""
 
 CALM: Choice = ("calm",)
-"""From here on no more faults: `World.calm`, as a choice of every world."""
+"""The end of all faults: `World.calm`, as a choice that every world has."""
 
 Trace = Sequence[Choice]
 
@@ -30,7 +30,7 @@ Cell = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One thing that happened, for stories and diagrams. `message` is one sending's number, -1 for none."""
+    """One event of a run, for stories and diagrams. `message` is the number of one sending, -1 for none."""
 
     step: int
     process: str
@@ -40,125 +40,126 @@ class Moment:
 
 
 class NotPossible(ValueError):
-    """The choice is not among those of this state: the trace belongs to another world."""
+    """The state does not offer this choice: the trace belongs to another world."""
 
 
 def kind_of(choice: Choice) -> Scalar:
-    """The kind of a fault: of a write, how it ends."""
+    """Return the kind of a choice; for the end of a write, the way it ends (`ok`, `failed`, `torn`)."""
     return choice[-1] if choice[0] == "stored" else choice[0]
 
 
 class World(ABC):
-    """A deterministic host and everything it hosts.
+    """A deterministic host and everything that it hosts.
 
-    `moments` is None unless somebody wants a story, `cells` unless somebody counts the table cells that are
-    reached: bulk runs do not pay for them.
+    `moments` is None unless the caller wants a story. `cells` is None unless the caller counts the transition table
+    cells that a run reaches. Bulk runs pay for neither.
     """
 
     LAGGARDS: tuple[str, ...] = ("",)
-    """Sorts of choices (`lag`) that a schedule may put off as long as anything else can happen."""
+    """Sorts of choices (`lag`) that a schedule may delay for as long as anything else can happen."""
 
     FLEETING: frozenset[str] = frozenset()
-    """Kinds of faults (`fault_of`) that can happen for a few steps only: to what somebody does just then."""
+    """Kinds of faults (`fault_of`) that are possible for a few steps only, while the step that they hit is under way.
+    """
 
     moments: list[Moment] | None = None
     cells: set[Cell] | None = None
     step: int = 0
     stretch: int = 1
-    """How many usual schedules long its own is."""
+    """Length of this world's schedules, in usual schedules."""
 
     @abstractmethod
     def choices(self) -> Sequence[Choice]:
-        """Everything that can happen next, but clocks and faults."""
+        """Return every possible next step except timers and faults."""
 
     def at_leisure(self) -> Sequence[Choice]:
-        """What may happen at any time and need not, not even before time passes."""
+        """Return optional steps: possible at any time, never required, not even before time passes."""
         return ()
 
     @abstractmethod
     def timers(self) -> Sequence[Choice]:
-        """Timers that can run out next, the earliest first."""
+        """Return the timers that can expire next, the earliest first."""
 
     @abstractmethod
     def faults(self) -> Sequence[Choice]:
-        """Everything that can go wrong next."""
+        """Return the faults that are possible next."""
 
     def fault_of(self, choice: Choice) -> str:
-        """The kind of a fault, told apart as far as it leads elsewhere."""
+        """Return the kind of a fault, as fine as needed to separate faults with different outcomes."""
         return str(kind_of(choice))
 
     @abstractmethod
     def do(self, choice: Choice) -> None:
-        """Make one of them happen. Raises a `Violation` or a `ProtocolViolation`."""
+        """Perform one choice. Raises a `Violation` or a `ProtocolViolation`."""
 
     @abstractmethod
     def calm(self) -> None:
-        """No more faults: heal links, wake whoever is paused. Called once, before the drain."""
+        """End all faults: heal links, resume paused processes. Called once, before the drain."""
 
     @abstractmethod
     def drain_choices(self) -> Sequence[Choice]:
-        """What fair scheduling without faults may pick from; empty at quiescence."""
+        """Return the choices of fair scheduling without faults; empty at quiescence."""
 
     @abstractmethod
     def judge(self) -> None:
-        """The end, at quiescence. Raises a `Violation`."""
+        """Judge the end, at quiescence. Raises a `Violation`."""
 
     def judge_rest(self) -> None:  # noqa: B027 - as below
-        """At quiescence, before what is periodic comes back: nobody is in the middle of anything."""
+        """Judge quiescence before periodic steps repeat: no process is in the middle of a protocol step."""
 
     def owes(self) -> bool:
-        """Something is still due that takes another round of what is periodic."""
+        """Return True if the job needs another round of periodic steps to finish."""
         return False
 
     def judge_rounds(self) -> None:  # noqa: B027 - most worlds have nothing to say
-        """After a drain in which everything periodic came back a few times: something must have come of it."""
+        """Judge progress after a drain that repeated every periodic step a few times. Raises a `Violation`."""
 
     @abstractmethod
     def picture(self) -> Hashable:
-        """Equal for worlds that behave alike: what exhaustive exploration compares."""
+        """Return a value that is equal for worlds of equal behaviour. Exhaustive exploration compares these."""
 
     def enough(self, choices: Sequence[Choice]) -> Sequence[Choice]:
-        """Some of them, which need not be tried in every order with the others; without knowing better, all."""
+        """Return a subset of `choices` that need not be tried in every order with the others; by default all of them."""
         return choices
 
     def public(self) -> Hashable:
-        """What others are judged by: a step that changes it is not one that nobody minds."""
+        """Return the part of the state by which other processes are judged. A step that changes it is visible to them."""
         return None
 
     def lag(self, choice: Choice) -> str:
-        """The sort of a choice."""
+        """Return the sort of a choice."""
         return str(choice[0])
 
     def put_off(self, choices: Sequence[Choice], laggard: str) -> Sequence[Choice]:
-        """The choices of other sorts than `laggard`."""
+        """Return the choices of other sorts than `laggard`."""
         return [choice for choice in choices if self.lag(choice) != laggard]
 
     def periodic(self) -> Sequence[Choice]:
-        """What comes back for ever: a drain lets it happen a few more times."""
+        """Return the steps that repeat for ever; a drain performs them a few more times."""
         return ()
 
     def counts(self) -> dict[str, int]:
-        """What happened how often, for reports."""
+        """Return the number of events of each kind, for reports."""
         return {}
 
     @property
     def quiescent(self) -> bool:
-        """Nothing is left to happen without a fault."""
+        """True if nothing more can happen without a fault."""
         return not self.drain_choices()
 
     def possible(self) -> list[Choice]:
-        """All choices: work, clocks, faults."""
+        """Return all choices: work, optional steps, timers, faults."""
         return [*self.choices(), *self.at_leisure(), *self.timers(), *self.faults()]
 
     def perform(self, choice: Choice) -> None:
-        """`do`, or `calm`: what a trace is made of."""
+        """Perform one choice of a trace: `do`, or `calm`."""
         if choice == CALM:
             self.calm()
         else:
             self.do(choice)
 
     def follow(self, trace: Trace) -> Self:
-        """Do all of `trace`. Raises `NotPossible` at the first choice that this state does not have."""
+        """Perform every choice of `trace`. Raises `NotPossible` at the first choice that this state does not offer."""
         for choice in trace:
             if choice != CALM and choice not in self.possible():
                 raise NotPossible(f"step {self.step}: {choice} is not possible here")
@@ -166,32 +167,32 @@ class World(ABC):
         return self
 
     def shared(self) -> tuple[object, ...]:
-        """Constants that a copy has in common with its original."""
+        """Return the constants that a copy shares with its original."""
         return ()
 
     def copy(self) -> Self:
-        """A world of its own that stands exactly here."""
+        """Return an independent world in the same state."""
         return Frozen(self).thaw()
 
     def watch(self) -> Self:
-        """Remember moments from now on, every process once to begin with."""
+        """Record moments from now on, first one `begin` for each process."""
         self.moments = [Moment(self.step, name, "begin") for name in self.names()]
         return self
 
     def reach(self, machine: Machine[Enum], event: Event) -> None:
-        """A machine meets an event in the phase that it is in, if anybody counts cells."""
+        """Count the cell of the machine's phase and the event, if the caller counts cells."""
         if self.cells is not None:
             self.cells.add((type(machine).__name__, machine.phase.name, type(event).__name__))
 
     def crash_of(self, process: str) -> Choice:
-        """The choice that kills a process, whether it is possible now or not."""
+        """Return the choice that kills a process, even if it is not possible now."""
         return ("crash", process)
 
     def names(self) -> Sequence[str]:
-        """The processes, in the order of the graph."""
+        """Return the processes, in the order of the graph."""
         return ()
 
     def tell(self, process: str, kind: str, label: str = "", message: int = -1) -> None:
-        """Remember a moment, if anybody wants to know."""
+        """Record a moment, if the caller wants a story."""
         if self.moments is not None:
             self.moments.append(Moment(self.step, process, kind, label, message))

@@ -1,4 +1,4 @@
-"""`spark-ckpt compare`: every protocol on one workload, one set of clocks and one schedule of failures, side by side."""
+"""`spark-ckpt compare`: all protocols on one workload, one set of clocks and one schedule of failures, in one table."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ StateBytes = Annotated[int, typer.Option("--state-bytes", min=0, help="Applicati
 
 @dataclass(frozen=True)
 class Workload:
-    """What all protocols are put through."""
+    """The workload of every compared protocol."""
 
     graph: Graph
     seeds: range
@@ -106,7 +106,7 @@ def _times(interval_ms: int | None, timeout_ms: int | None) -> Settings:
 
 
 def _options(written: Mapping[str, str]) -> dict[str, dict[str, Json]]:
-    """Options by protocol: each goes to those that have it. Raises `ConfigInvalid` for one that nobody has."""
+    """Return the options of each protocol that has them. Raises `ConfigInvalid` for an option that no protocol has."""
     known = {name for protocol in MENU.values() for name in protocol.options}
     if unknown := sorted(set(written) - known):
         raise ConfigInvalid(f"no protocol has an option {unknown[0]!r}", hint=f"there are: {', '.join(sorted(known))}")
@@ -146,7 +146,7 @@ def _crash(written: str, processes: Sequence[str]) -> tuple[float, str]:
 
 
 def _measure(name: str, load: Workload, seed: int, options: Mapping[str, Json]) -> sim.Measurement:
-    """One run. An oracle's word on a sound protocol is a bug of ours, told as such."""
+    """Run one protocol once. A violation by a sound protocol is a bug of this project and is reported as such."""
     crashes = [each for each in load.crashes if each[1] != COORDINATOR or _has_coordinator(name)]
     try:
         if name == sim.BARRIER:
@@ -172,6 +172,7 @@ def _measure(name: str, load: Workload, seed: int, options: Mapping[str, Json]) 
     except (sim.Violation, ProtocolViolation) as complaint:
         what = str(complaint).splitlines()[0]
         where = f"{name} on {load.graph.name}, seed {seed}"
+        # times chosen by the user may be too short for any progress; that is no bug
         if isinstance(complaint, sim.NoEnd) and load.times != _times(None, None):
             hint = "take a longer --interval-ms or --timeout-ms"
             raise ConfigInvalid(f"{where}, makes no progress with these times: {what}", hint=hint) from complaint
@@ -187,7 +188,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _row(name: str, measured: Sequence[sim.Measurement]) -> list[Json]:
-    """One protocol's means over the seeds, in the order of `COLUMNS`."""
+    """Return one protocol's means over the seeds, in the order of `COLUMNS`."""
     return [
         name,
         _mean([run.counts["protocol messages"] for run in measured]),
@@ -206,7 +207,7 @@ def _fields(name: str, measured: Sequence[sim.Measurement]) -> dict[str, Json]:
 
 
 def _wrong(measured: Sequence[sim.Measurement]) -> dict[str, Json]:
-    """What an unsound protocol did, per run."""
+    """Return the violations of an unsound protocol, per run."""
     return {
         "orphans": _mean([sum(len(audit.orphans) for audit in run.audits) for run in measured]),
         "lost": _mean([sum(len(audit.lost) for audit in run.audits) for run in measured]),

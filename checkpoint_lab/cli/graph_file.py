@@ -14,7 +14,7 @@ from checkpoint_protocols.machine import ProtocolViolation
 from spark_ckpt.errors import ConfigInvalid
 
 WAYS_MAX = 1_000
-"""Ways from a source to a process, loops once around: each row of a source becomes a message for each of them."""
+"""Maximal number of paths from sources to processes, loops once around. Each row becomes a message for each path."""
 
 BYTES_MAX = 100_000
 
@@ -22,7 +22,7 @@ ProcessName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0
 
 
 class GraphFile(BaseModel):
-    """What such a file holds. Sources are processes that nobody sends to, sinks those that send to nobody."""
+    """Content of a graph file. Sources are processes without inputs, sinks are processes without outputs."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -44,7 +44,7 @@ class GraphFile(BaseModel):
 
 
 def chosen_graph(named: str) -> Graph:
-    """A graph by name, or of a file if the name ends in `.json`. Raises `ConfigInvalid`."""
+    """Return a graph by name, or from a file if the name ends in `.json`. Raises `ConfigInvalid`."""
     if named.endswith(".json"):
         return _read(Path(named))
     if named not in sim.GRAPHS:

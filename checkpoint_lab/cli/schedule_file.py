@@ -14,7 +14,7 @@ OWN_OPTIONS = frozenset({"replay", "diagram", "everything", "as_json"})
 
 
 def write(file: Path, scenario: sim.Scenario, outcome: sim.Outcome) -> None:
-    """Every choice of the run and what came of it. Raises `ConfigInvalid`."""
+    """Write every choice of the run and its moments to a file. Raises `ConfigInvalid`."""
     try:
         file.write_text(recording(scenario, outcome.trace).as_text())
     except OSError as error:
@@ -22,7 +22,7 @@ def write(file: Path, scenario: sim.Scenario, outcome: sim.Outcome) -> None:
 
 
 def refuse_other_options(context: typer.Context) -> None:
-    """What a recorded run was made with is in its file. Raises `ConfigInvalid`."""
+    """Refuse options that the recorded file already determines. Raises `ConfigInvalid`."""
     given = [name for name in context.params if name not in OWN_OPTIONS and _is_given(context, name)]
     if given:
         option = given[0].replace("_", "-")
@@ -35,6 +35,6 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 
 def read(file: Path) -> tuple[Recording, str | None]:
-    """A recorded run, and where it goes another way now. Raises `TraceInvalid`, `NotOnTheMenu`."""
+    """Return a recorded run and the first difference of its replay, if any. Raises `TraceInvalid`, `NotOnTheMenu`."""
     recorded = read_recording(file)
     return recorded, difference(recorded)

@@ -1,4 +1,4 @@
-"""`spark-ckpt simulate`: one run of a protocol under failures, as a story and a space-time diagram; or very many."""
+"""`spark-ckpt simulate`: one run of a protocol under failures, as a story and a space-time diagram; or many runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid
 
 VIOLATED = 1
-"""Exit code: an oracle, or a machine, condemned the run."""
+"""Exit code: an oracle or a machine condemned the run."""
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ def simulate(
 
 
 def _asked(question: Callable[[], T]) -> T:
-    """The simulator's answer; what it does not have is the user's mistake."""
+    """Return the simulator's answer. Raises `ConfigInvalid` for a name that the simulator does not have."""
     try:
         return question()
     except sim.NotOnTheMenu as error:
@@ -131,7 +131,7 @@ def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, record:
 
 
 def _again(file: Path, diagram: Path | None, everything: bool, as_json: bool) -> None:
-    """A recorded run as it was recorded, and whether the same choices still lead there."""
+    """Print a recorded run and the difference of its replay, if any."""
     recorded, differs = _asked(lambda: schedule_file.read(file))
     error = recorded.judged.error
     told = sim.story(recorded.moments, everything)
@@ -160,16 +160,16 @@ _PROMISES = {
     sim.BARRIER: "every row once, with its epoch, epochs in order",
     sim.DRIVERS: "one driver's rows at a time, epochs in order",
 }
-"""What is judged, of those that are not on the menu."""
+"""Promises of the worlds that are not on the menu."""
 
 
 def _promise(scenario: sim.Scenario) -> str:
-    """What was judged at the sinks, or in the log."""
+    """Return the promise that was judged at the sinks, or in the log."""
     return _PROMISES.get(scenario.protocol) or MENU[scenario.protocol].output.promise
 
 
 def _smallest(scenario: sim.Scenario, outcome: sim.Outcome) -> None:
-    """The shortest trace found that fails in the same way, as a story."""
+    """Print the shortest trace found that fails in the same way, as a story."""
     shrunk = sim.shrink(scenario.world, outcome.trace, trials_max=500)
     world = scenario.world().watch()
     with contextlib.suppress(Exception):  # that it fails is what is shown
@@ -179,13 +179,13 @@ def _smallest(scenario: sim.Scenario, outcome: sim.Outcome) -> None:
 
 
 def check_picture(diagram: Path | None) -> None:
-    """Raises `ConfigInvalid` for a file that is no picture."""
+    """Check the suffix of a diagram file. Raises `ConfigInvalid` unless it is `.svg` or `.html`."""
     if diagram is not None and diagram.suffix not in (".svg", ".html"):
         raise ConfigInvalid(f"--diagram {diagram.name} is neither .svg nor .html", hint="name the file so")
 
 
 def write_picture(diagram: Path, moments: Sequence[sim.Moment], title: str, told: str) -> None:
-    """The space-time diagram, as the file's suffix says. Raises `ConfigInvalid`."""
+    """Write the space-time diagram in the format of the file's suffix. Raises `ConfigInvalid`."""
     text = sim.svg(moments, title) if diagram.suffix == ".svg" else sim.html(moments, title, told)
     try:
         diagram.write_text(text)

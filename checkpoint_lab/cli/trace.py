@@ -1,4 +1,4 @@
-"""`spark-ckpt trace`: what a job with `trace_dir` has recorded, as a story; and whether the rules still answer the same."""
+"""`spark-ckpt trace`: a trace of a job with `trace_dir`, as a story, replayed against the rules of this version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Recording = Annotated[Path, typer.Argument(metavar="FILE", help="A file that tra
 
 
 def trace(file: Recording, diagram: Picture = None, everything: Everything = False, as_json: AsJson = False) -> None:
-    """Replay what was recorded: the rules of this version, told the same, have to answer the same. Exit code 1 if not."""
+    """Replay recorded traces and compare this version's answers with the recorded ones. Exit code 1 if they differ."""
     check_picture(diagram)
     traces = read_traces(file)
     found = differences(traces)
