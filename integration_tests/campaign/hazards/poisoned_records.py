@@ -132,7 +132,11 @@ class Poisoned(Scene):
 
     def ways(self) -> Sequence[Way]:
         filtered = ways.filtered(self._job, self._filter)
-        return [*filtered, ways.next_start(self._job.drain)]
+        other = ways.start_again(self._job.drain, r"client='kafka-python'", "the other client", self._take_other)
+        return [*filtered, other, ways.next_start(self._job.drain)]
+
+    def _take_other(self) -> None:
+        self._client = "kafka-python"
 
     def _filter(self) -> None:
         self._filters = True

@@ -10,10 +10,11 @@ from integration_tests.campaign.hazards.verdicts import Way
 from spark_ckpt.errors import CkptError
 
 
-def restore(job: FileJob) -> Way:
+def restore(job: FileJob, before: Callable[[CkptError], None] = lambda _: None) -> Way:
     """Start at the epoch that the error names."""
 
     def follow(error: CkptError, found: re.Match[str]) -> None:
+        before(error)
         target = found[1]
         job.drain(restore=int(target) if target.isdigit() else target)
 
