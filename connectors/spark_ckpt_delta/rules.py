@@ -44,7 +44,8 @@ _PARTITION_TYPES = {"string", "byte", "short", "integer", "long", "boolean", "da
 def check_writable(table: str, opened: DeltaTable) -> None:
     """Raise `SinkInvalid` naming the first feature that staged Parquet files cannot honour."""
     for problem in _problems(opened):
-        raise SinkInvalid(f"{table} has {problem}, which deltalake cannot write", hint=_OTHER_ENGINE, table=table)
+        hint = f"{_OTHER_ENGINE}; a sink that has published keeps its engine: undo that change of the table and start the job again"
+        raise SinkInvalid(f"{table} has {problem}, which deltalake cannot write", hint=hint, table=table)
 
 
 def check_markers_stay(table: str, opened: DeltaTable) -> None:

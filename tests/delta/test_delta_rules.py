@@ -252,3 +252,14 @@ def test_a_partition_by_time_needs_a_zone_in_which_no_hour_occurs_twice(zone: st
 
 def columns(*names: str) -> StructType:
     return StructType([StructField(name, StringType()) for name in names])
+
+
+def test_a_table_that_deltalake_cannot_write_any_more_is_refused_with_advice_for_a_sink_that_has_published(
+    table: Path,
+) -> None:
+    DeltaTable(str(table)).alter.add_constraint({"positive": "id >= 0"})
+
+    with pytest.raises(SinkInvalid) as refused:
+        DeltaSink(str(table)).check(NO_SPARK, ROWS)
+
+    assert "undo that change of the table" in refused.value.hint

@@ -111,14 +111,14 @@ MORE = "ALTER TABLE {} ADD COLUMNS (more string)"
 NEEDED = "ALTER TABLE {} ADD CONSTRAINT m CHECK (more IS NOT NULL OR id < 100)"
 BACK = (
     r"as (it|the table) was|change .{0,60}back|undo|restore the table|alter the table|bring .{0,60}back"
-    r"|(take|drop|remove|unset) .{0,80}(constraint|property|column)|DROP CONSTRAINT"
+    r"|take (it|that|the feature) off|(take|drop|remove|unset) .{0,80}(constraint|property|column)|DROP CONSTRAINT"
 )
 """Words of advice to undo the table's change."""
 CHANGES = [
     Change("CHECK added", lambda site, table: DeltaTable(table).alter.add_constraint({"positive": "id >= 0"}), allows=POSITIVE),
     Change("CHECK added by delta-spark", _sql("ALTER TABLE {} ADD CONSTRAINT positive CHECK (id >= 0)"), allows=POSITIVE),
     Change("type of a column, by overwrite", _overwrite({"id": ONE, "v": pa.array([1.5])}), True, (100, 1.5)),
-    Change("column renamed, by overwrite", _overwrite({"id": ONE, "w": pa.array(["q"])}), True, (100, None)),
+    Change("column renamed, by overwrite", _overwrite({"id": ONE, "w": pa.array(["q"])}), True),
     Change("column dropped, by overwrite", _overwrite({"id": ONE}), True, (100, None)),
     Change("partitioning, by overwrite", _overwrite({"id": ONE, "v": pa.array(["q"])}, partition_by=["v"]), True),
     Change("NOT NULL, by overwrite", _not_null, True, allows=THERE),
