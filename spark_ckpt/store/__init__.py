@@ -1,1 +1,1 @@
-"""The durable truth of a job: a control log and tables, all Delta, committed by compare-and-swap."""
+"""Durable storage of a job: the epoch log and the tables that follow it, all Delta, committed by compare-and-swap."""

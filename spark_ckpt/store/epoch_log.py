@@ -1,8 +1,8 @@
-"""The job's control log: incarnations, lease, epochs, savepoints and acks in one total order.
+"""The epoch log of a job: incarnations, lease, epochs, savepoints and acknowledgements in one total order.
 
-Every entry is appended by compare-and-swap after its author has seen everything before it.  That is the lease, the
-fence and the decision at once: a driver that was replaced cannot append, whatever it believes about time.  Wall
-clocks decide only *when* a silent holder may be replaced, never whether two holders can both commit.
+Each row is appended by compare-and-swap, after its author has read every row before it. That one mechanism is the
+lease, the fence and the commit: a replaced driver cannot append, even if its clock is wrong. Wall clocks only decide
+*when* a silent holder may be replaced. They never decide whether two holders can both commit.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from spark_ckpt.store.turns import Turns
 __all__ = ["EpochLog", "LogState", "RecoveryPoint", "RestoreTarget", "wall_ms"]
 
 Propose = Callable[[LogState], NewRow | None]
-"""Given everything decided so far: the row to append, None if there is nothing to do, or an error."""
+"""Function from the log state to the row to append. It returns None if there is nothing to do, and may raise."""
 
 Fence = Callable[[LogState], None]
-"""Raises `Fenced` if the caller must not write any more, by everything decided so far."""
+"""Function that raises `Fenced` if, by the given log state, the caller must not write any more."""
 
 
 def wall_ms() -> int:
-    """Milliseconds since 1970 UTC."""
+    """Return the wall clock's time in milliseconds since 1970 UTC."""
     return time.time_ns() // 1_000_000
 
 
 class EpochLog:
-    """The control log of one job. Thread-safe. Made by `EpochLog.open`."""
+    """The epoch log of one job. Thread-safe. `EpochLog.open` creates instances."""
 
     def __init__(self, table: LogTable, verify: restore.Verify, now_ms: Callable[[], int]) -> None:
         self._table = table
         self.verify = verify
-        """How the files of an epoch are checked before somebody goes on from it."""
+        """Function that checks the files of an epoch before a job continues from it."""
         self._now_ms = now_ms
         self._lock = Turns("the job's log")
         self._state = LogState()
@@ -73,15 +73,22 @@ class EpochLog:
         verify: restore.Verify = restore.no_check,
         now_ms: Callable[[], int] = wall_ms,
     ) -> EpochLog | None:
-        """The log at `location`; None if there is none and `create` is False. `job`: None for whosever it is, to read.
+        """Open the log at `location`. Return None if there is none and `create` is False.
 
-        Raises `StoreForeign` for another job's log, `FormatUnknown` for a newer one, `EpochDamaged` for a damaged one.
+        - `job`: name of the job, or None to read the log of any job.
+        - `verify`: function that checks the files of an epoch.
+        - `now_ms`: the wall clock, milliseconds since 1970 UTC.
+
+        Raises `StoreForeign` for another job's log, `FormatUnknown` for a newer format, `EpochDamaged` for a damaged
+        log.
         """
         table = LogTable.open(location, now_ms, create=create)
         if table is None:
             return None
         log = cls(table, verify, now_ms)
         if job is not None and not log.state().store_id:
+            # Two processes may create the log at once. The proposal looks again, so that only one store id is
+            # appended.
             log.append(
                 lambda log_state: (
                     None if log_state.store_id else row_of(CreatedRecord(job=job, store_id=str(uuid.uuid4())))
@@ -95,11 +102,11 @@ class EpochLog:
 
     @property
     def own_incarnation(self) -> int | None:
-        """The incarnation that this process began through this object, if any."""
+        """Incarnation that this process began through this object; None if it began none."""
         return self._own_incarnation
 
     def state(self) -> LogState:
-        """Everything decided so far, by anybody."""
+        """Read the log and return its folded state, with the rows of all processes."""
         with self._lock:
             self._table.refresh()
             self._absorb()
@@ -114,13 +121,25 @@ class EpochLog:
         ended: int | None = None,
         taken_back: Mapping[str, int] = MappingProxyType({}),
     ) -> RecoveryPoint:
-        """Start a new incarnation of the job at the epoch that `restore` names; earlier incarnations are fenced from now on.
+        """Append a new incarnation that continues from the epoch that `restore` names.
 
-        Refuses with `StoreInUse` while the lease's holder may be alive, unless `takeover`. "latest" passes over damaged
-        epochs and reports them; an epoch or savepoint asked for that is damaged raises `EpochDamaged`.  Decided epochs
-        behind the restored one that were not published are dropped, see `RecoveryPoint`. `ended`: `LogState.lease_token` of a
-        lease that the caller has seen end: no clock is asked, it is refused if the lease was renewed or taken since.
-        `taken_back`: sinks that have less than the log says, with the newest epoch that each has: what it lacks is unpublished.
+        This fences all earlier incarnations.
+
+        - `holder`: the process that gets the lease.
+        - `restore`: "latest", an epoch number or a savepoint's name. "latest" skips damaged epochs and reports them in
+          `RecoveryPoint.skipped`.
+        - `lease_ms`: term of the lease in milliseconds.
+        - `takeover`: replace a holder that may be alive.
+        - `ended`: `LogState.lease_token` of a lease that the caller has seen end. No clock is read then; a lease that
+          was renewed or acquired since is refused.
+        - `taken_back`: sinks that have less than the log says, each with its newest epoch. Later epochs become
+          unpublished there.
+
+        Returns the `RecoveryPoint`. Committed, unpublished epochs that the restored one does not descend from are
+        dropped, see there.
+
+        Raises `StoreInUse` while the lease's holder may be alive, and `EpochDamaged` for a named epoch or savepoint
+        that is damaged.
         """
         begun: list[RecoveryPoint] = []
 
@@ -128,6 +147,8 @@ class EpochLog:
             if not takeover:
                 proposals.refuse_if_held(log_state, self._own_incarnation, self._now_ms(), ended)
             known = with_taken_back(log_state, taken_back)
+            # Computed inside the proposal: if another process appends first, the restore decision is made again on
+            # the new state.
             begun[:] = [recovery_point(known, restore, self._manifest, self.verify)]
             return proposals.incarnation(begun[0], holder, self._now_ms(), lease_ms, taken_back)
 
@@ -137,35 +158,46 @@ class EpochLog:
         return begun[0]
 
     def commit_epoch(self, manifest: Manifest) -> LogState:
-        """Decide the epoch; it also renews the lease. The state before it. Calling it again with the same manifest is harmless.
+        """Commit an epoch: append its manifest, which also renews the lease. Return the log state before the commit.
 
-        Raises `Fenced` if a newer incarnation exists, a `StoreOutage` (retriable) if the outcome is unknown.
+        A repeated call with the same manifest changes nothing.
+
+        Raises `Fenced` if a newer incarnation exists, and a retriable `StoreOutage` if the outcome is unknown.
         """
         return self.append(lambda state: proposals.epoch(state, manifest, self._now_ms()))
 
     def renew(self, incarnation: int, lease_ms: int) -> LogState:
-        """Heartbeat of an idle holder; the state before it. Raises `Fenced`."""
+        """Renew the lease of an idle holder for `lease_ms` milliseconds.
+
+        Return the log state before the renewal. Raises `Fenced`.
+        """
         return self.append(lambda state: proposals.heartbeat(state, incarnation, self._now_ms() + lease_ms))
 
     def release(self, incarnation: int, why: str = "", keeps: bool = False) -> None:
-        """The incarnation ends: `why`. The lease is free at once, unless the run `keeps` it for the next incarnation. Nothing
-        happens if it is free, or if a newer incarnation exists."""
+        """Record that the incarnation ended, for the reason `why`.
+
+        The lease is free at once, unless the run `keeps` it for its next incarnation.
+
+        Nothing is appended if the lease is free already, or if a newer incarnation exists.
+        """
         released = Released(incarnation=incarnation, why=why, keeps=keeps)
         self.append(lambda state: proposals.release(state, released))
 
     def ask_handover(self, incarnation: int) -> None:
-        """Ask the driver of `incarnation` to end in order, so that a standby goes on; it reads this with its next renewal or epoch.
-        Raises `StoreInUse` if another incarnation runs."""
+        """Request that the driver of `incarnation` commits a final epoch and hands over to a standby.
+
+        The driver reads the request with its next renewal or commit. Raises `StoreInUse` if another incarnation runs.
+        """
         self.append(lambda state: proposals.handover(state, incarnation))
 
     def record_acks(self, incarnation: int, acks: Sequence[SinkAck]) -> None:
-        """Acks that no later epoch will carry. Raises `Fenced`."""
+        """Append acknowledgements that no later epoch will carry. Raises `Fenced`."""
         self.append(lambda state: proposals.acks(state, incarnation, acks))
 
     def accept_loss(self, epoch: int, incarnation: int) -> range:
-        """Go on although sinks have epochs up to `epoch`, by incarnations up to `incarnation`, that the log has lost.
+        """Accept that the log has lost epochs up to `epoch`, of incarnations up to `incarnation`, that sinks may have.
 
-        The ids that are lost; numbers go on above. Raises `StoreInUse` while a driver may run.
+        Returns the ids of the lost epochs; later epochs get higher ids. Raises `StoreInUse` while a driver may run.
         """
         lost = range(0)
 
@@ -179,7 +211,13 @@ class EpochLog:
         return lost
 
     def add_savepoint(self, name: str, epoch: int) -> None:
-        """Name an epoch and keep it for ever. Any process may do so at any time; repeating it is harmless."""
+        """Name an epoch, so that retention keeps it.
+
+        Any process may call it at any time; a repeated call changes nothing.
+
+        Raises `ConfigInvalid` for a name that is invalid or in use, `EpochNotFound` for an epoch that the log does not
+        have.
+        """
         valid_name("savepoint", name)
         if name == LATEST or name.isdigit():
             raise ConfigInvalid(
@@ -188,19 +226,27 @@ class EpochLog:
         self.append(lambda state: proposals.savepoint(state, name, epoch))
 
     def drop_savepoint(self, name: str) -> None:
-        """Forget a savepoint's name; its epoch is subject to retention again. `EpochNotFound` if there is none."""
+        """Drop a savepoint's name.
+
+        Its epoch is subject to retention again. Raises `EpochNotFound` if there is no such savepoint.
+        """
         valid_name("savepoint", name)
         self.append(lambda state: proposals.savepoint_dropped(state, name))
 
     def manifest(self, epoch: int) -> Manifest:
-        """One epoch, checked. Raises `EpochNotFound`, `EpochDamaged`, `FormatUnknown`."""
+        """Return the manifest of `epoch`, checked against its digest.
+
+        Raises `EpochNotFound`, `EpochDamaged`, `FormatUnknown`.
+        """
         with self._lock:
             self.state()
             return self._manifest(epoch)
 
     def manifests(self, epochs: Iterable[int] | None = None) -> list[Manifest]:
-        """These epochs, by default all that are kept, oldest first; checked. The log is looked at once, not for each.
-        Raises as `manifest`."""
+        """Return the manifests of `epochs`, each checked against its digest. Default: all kept epochs, oldest first.
+
+        The log is read once for all of them. Raises as `manifest`.
+        """
         with self._lock:
             kept = [brief.epoch for brief in self.state().epochs]
             return [self._manifest(epoch) for epoch in (kept if epochs is None else epochs)]
@@ -208,10 +254,16 @@ class EpochLog:
     def shorten(
         self, keep_epochs: Callable[[LogState], set[int]], fence: Fence = lambda log_state: None
     ) -> tuple[LogState, list[Manifest]]:
-        """Drop all epochs but those `keep_epochs` names; the state they were chosen from and what was dropped.
+        """Drop all epochs except those that `keep_epochs` names, in one commit. A dropped epoch can no longer be
+        restored.
 
-        One commit: after it the dropped epochs cannot be restored by anybody. Raises `Fenced` if this object's own
-        incarnation was replaced, and what `fence` raises.  Repeats itself when other commits come between.
+        It starts over when another commit comes first.
+
+        - `keep_epochs`: function from the log state to the ids of the epochs to keep.
+        - `fence`: called with the log state that epochs are dropped from; it may raise.
+
+        Returns the log state that the choice was made on, and the dropped manifests. Raises `Fenced` if a newer
+        incarnation replaced this object's own, and the errors of `fence`.
         """
         with self._lock:
             while True:
@@ -220,33 +272,39 @@ class EpochLog:
                     proposals.fence(log_state, self._own_incarnation)
                 fence(log_state)
                 kept = keep_epochs(log_state)
+                # Read before the commit: their files can only be found while the manifests are still in the log.
                 dropped = [self._manifest(epoch) for epoch in sorted(log_state.by_id.keys() - kept)]
                 if not dropped or self._table.shorten(needed_rows(self._table.rows, kept), row_of(totals(log_state))):
                     return log_state, dropped
 
     def trim(self, now_ms: int) -> None:
-        """Delete old files of the log's table that are not part of it any more. `now_ms`: since 1970 UTC."""
+        """Delete files of the log's table that are no part of it any more. `now_ms`: milliseconds since 1970 UTC."""
         with self._lock:
             self.state()
             self._table.trim(now_ms)
 
-    # -- the one way in -------------------------------------------------------------------------------------------
-
     def append(self, propose: Propose) -> LogState:
-        """Propose on what is decided so far, append by compare-and-swap, start over when others were faster.
+        """Propose a row on the current log state and append it by compare-and-swap.
 
-        Returns the state the row was proposed on.
+        Start over if another commit came first.
+
+        This is the only way into the log. Returns the state that the row was proposed on. Raises the errors of
+        `propose`, and a `StoreOutage`.
         """
         with self._lock:
             while True:
                 log_state = self.state()
                 row = propose(log_state)
                 if row is None:
+                    # An earlier attempt may have landed without its acknowledgement, e.g. after an outage: complete
+                    # that first.
                     self._table.acknowledge()
                     return log_state
                 try:
                     self._table.append(row)
                 except CommitLost:
+                    # Another writer has this version. Only a proposal on the new state is valid, so the old row is
+                    # discarded.
                     continue
                 self._table.fold_if_due(row_of(totals(log_state)))
                 return log_state
@@ -262,8 +320,10 @@ class EpochLog:
 
     def _absorb(self) -> None:
         news = self._table.news()
+        # None means that rows were dropped from the log: a fold cannot be undone, so fold all rows again.
         log_state, rows = (LogState(), self._table.rows) if news is None else (self._state, news)
         self._state = folded(log_state, [(At(row.seq, row.time_ms), record_of(row)) for row in rows])
+        # A log from an older backup may be consistent row by row and still refer to epochs that it does not have.
         contradiction = self._state.contradiction()
         if contradiction:
             raise EpochDamaged(contradiction, hint=HINT_DAMAGED)

@@ -1,4 +1,4 @@
-"""What the live files of the epoch log hold, as one process knows it: rows by file, what is new, what is missing. No I/O."""
+"""The live files of the epoch log as one process knows them: rows by file, new rows, missing rows. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ HINT_DAMAGED = (
 
 @dataclass(slots=True)
 class LogFile:
-    """One live file: its bytes, its rows in order."""
+    """One live file of the log: its size in bytes and its rows in order."""
 
     size: int
     rows: list[LogRow]
     table: pa.Table | None = None
-    """With bodies, for own rows that are not folded yet."""
+    """Rows with their bodies, for own rows that are not folded yet."""
     weight: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,36 +49,40 @@ class LogContent:
 
     @property
     def weight(self) -> int:
-        """Of all rows together."""
+        """Sum of the seals of all rows."""
         return sum(file.weight for file in self.files.values())
 
     @property
     def small(self) -> list[str]:
-        """Files of one row."""
+        """Paths of the files with one row."""
         return [path for path, file in self.files.items() if len(file.rows) == 1]
 
     def has(self, attempt: str) -> bool:
-        """Whether a row of this attempt is there."""
+        """Return True if the log has a row of this attempt."""
         return any(row.attempt == attempt for file in self.files.values() for row in file.rows)
 
     def path_of(self, row: LogRow) -> str:
-        """The file that has the row. Raises `EpochNotFound` if it was dropped."""
+        """Return the path of the file that holds `row`. Raises `EpochNotFound` if the row was dropped."""
         found = next((path for path, file in self.files.items() if row in file.rows), None)
         if found is None:
             raise EpochNotFound(f"epoch {row.epoch} was removed from the log just now", hint="choose a kept epoch")
         return found
 
     def news(self) -> list[LogRow] | None:
-        """Rows since the last call, in order; None if rows were dropped, so that all must be folded again."""
+        """Return the rows since the last call, in order.
+
+        Return None if rows were dropped, so that all must be folded again.
+        """
         news, self._news = self._news, []
         return news
 
     def replaced(self, files: Mapping[str, LogFile]) -> None:
-        """These are the live files now."""
+        """Take `files` as the live files from now on."""
         loaded = [file for path, file in files.items() if path not in self.files]
         gone = {row.seq for path, file in self.files.items() if path not in files for row in file.rows}
         come = {row.seq: row for file in loaded for row in file.rows}
         self.files = files
+        # Rows of deleted files that are in new files were folded. Any other row was dropped.
         if self._news is None or not gone <= come.keys():
             self._news = None
         else:
@@ -86,13 +90,19 @@ class LogContent:
 
 
 def refuse_if_lacking(files: Collection[LogFile], version: int, known: Acknowledged | None, log: str) -> None:
-    """Raise `EpochDamaged` if these are not all rows of a version, or end below `known`, which was acknowledged. `log`: its URI."""
+    """Raise `EpochDamaged` if rows of a table version are missing, or if the log ends before an acknowledged row.
+
+    - `files`: the live files of `version`.
+    - `known`: the newest acknowledged row; None if it is unknown.
+    - `log`: URI of the log, for the error.
+    """
     newest = max((file.rows[-1] for file in files), key=lambda row: row.seq, default=None)
     if not continuity.is_whole(newest, sum(file.weight for file in files), version):
         rows = sorted((row for file in files for row in file.rows), key=lambda row: row.seq)
         raise _damaged(continuity.missing(rows, version), log)
     if known is not None and (version < known.seq or newest is None):
         raise _damaged(f"the control log ends at row {version}, but {known} was acknowledged", log)
+    # Same version, another row: the log was replaced by a backup and then continued.
     if known is not None and newest is not None and newest.seq == known.seq and newest.acknowledged != known:
         raise _damaged(f"the control log has another row {known.seq} than the one that was acknowledged", log)
 

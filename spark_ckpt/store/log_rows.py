@@ -1,4 +1,4 @@
-"""Rows of the epoch log: records as rows, rows as records, and which rows the log still needs."""
+"""Conversion between records and rows of the epoch log, and the set of rows that the log still needs."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ KINDS: dict[str, type[AnyRecord]] = {
 }
 NAMES = {model: name for name, model in KINDS.items()}
 _OF_A_LEASE = ("incarnation", "heartbeat", "released", "handover", "upkeep", "upkeep-ended")
-"""Of each of these kinds the newest row counts."""
+"""Kinds of rows of which only the newest counts."""
 
 
 def row_of(record: AnyRecord, incarnation: int = 0, epoch: int = 0) -> NewRow:
-    """To be appended."""
+    """Return `record` as a row to append. `incarnation` and `epoch` are the row's own columns; 0 for none."""
     text = record.model_dump_json()
     return NewRow(NAMES[type(record)], epoch, incarnation, uuid.uuid4().hex, text, text)
 
 
 def record_of(row: LogRow) -> AnyRecord:
-    """What the row says. Raises `FormatUnknown`, `EpochDamaged`."""
+    """Parse the record of a row. Raises `FormatUnknown` for an unknown kind, `EpochDamaged` for unknown fields."""
     model = KINDS.get(row.kind)
     if model is None:
         raise FormatUnknown(
@@ -73,7 +73,7 @@ def record_of(row: LogRow) -> AnyRecord:
 
 
 def manifest_of(row: LogRow, body: str) -> Manifest:
-    """The epoch of the row. Raises `FormatUnknown`, `EpochDamaged`."""
+    """Parse the manifest in the body of an epoch's row. Raises `FormatUnknown`, `EpochDamaged`."""
     try:
         manifest = Manifest.model_validate_json(body)
     except ValidationError as error:
@@ -91,29 +91,32 @@ def manifest_of(row: LogRow, body: str) -> Manifest:
 
 
 def totals(log_state: LogState) -> Folded:
-    """What the rows that are dropped would have said."""
+    """Return the summary row that replaces dropped rows."""
     owed = {sink: tuple(sorted(epochs)) for sink, epochs in log_state.owed.items()}
     return Folded(last=log_state.last, acked=dict(log_state.acked), owed=owed)
 
 
 def _took_back(row: LogRow) -> bool:
-    """Rows of before acknowledge what the sinks have lost since."""
     record = record_of(row)
     return isinstance(record, IncarnationRecord) and bool(record.taken_back)
 
 
 def needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
-    """`seq` of the rows that the log still needs when only `epochs` are kept."""
+    """Return the `seq` of each row that the log still needs if it keeps only `epochs`."""
     needed: set[int] = set()
     newest: dict[str, int] = {}
     savepoints: dict[str, int] = {}
     incarnations = {row.incarnation for row in rows if row.kind == "epoch" and row.epoch in epochs}
     for row in rows:
         newest[row.kind] = row.seq
+        # The incarnations of kept epochs stay, for the history that commands show.
         if row.kind in ("incarnation", "released") and row.incarnation in incarnations:
             needed.add(row.seq)
+        # Earlier rows acknowledge epochs that these sinks have lost since. Without this row a fold would count them
+        # as published.
         if row.kind == "incarnation" and _took_back(row):
             needed.add(row.seq)
+        # Lost ids must never be assigned again, so a "loss-accepted" row stays for ever.
         if row.kind in ("created", "loss-accepted") or (row.kind == "epoch" and row.epoch in epochs):
             needed.add(row.seq)
         elif row.kind in ("savepoint", "savepoint-dropped"):

@@ -1,13 +1,13 @@
 """The rows of the epoch log: one Delta table, one row per commit, appended by compare-and-swap.
 
-A row is sealed: `digest` is the SHA-256 of `body`, `seal` of all other columns.  `brief` is what the log's state
-needs, so that opening a log reads no manifest.  `seq` is the table version that the row was committed as: it is the
-total order, and it stays true when small files are folded into larger ones.
+A row is sealed: `digest` is the SHA-256 of `body`, `seal` of all other columns. `brief` holds what the log's state
+needs, so that opening a log reads no manifest. `seq` is the table version that the row was committed as. It is the
+total order and stays valid when small files are folded into larger ones.
 
-Every commit adds one row, and a row vouches for all rows before it (`continuity`): a commit that was emptied, altered
-or lost is noticed.  What stands above the newest row is noticed by `acknowledged`.
+Every commit adds one row, and a row vouches for all rows before it (`continuity`). So a commit that was emptied,
+altered or lost is detected. `acknowledged` detects the loss of the newest rows.
 
-Commits cost what the live files cost (60 us each, measured), so small files are folded into one by an ordinary
+A commit costs 60 us (measured) per live file, so small files are folded into one. The fold is an ordinary
 compare-and-swap commit that adds a row of its own.
 """
 
@@ -61,11 +61,11 @@ _READERS = 8
 _SYNC_BACK = 64
 _RESUME_SUSPECT_S = 60.0
 _PATH = re.compile(r"(\d{13})-(\d{12})-[0-9a-f]{32}\.parquet")
-"""When a file was written, in ms since 1970, and the version that it is to be committed as."""
+"""Time a file was written, in ms since 1970, and the table version that it is to be committed as."""
 
 
 class LogRow(NamedTuple):
-    """One row without its body. Times are ms since 1970 UTC. A tuple: ten thousand of them are made at a start."""
+    """One row without its body. Times are ms since 1970 UTC. A tuple, because a start creates ten thousand of them."""
 
     format: int
     seq: int
@@ -80,22 +80,22 @@ class LogRow(NamedTuple):
 
     @property
     def history(self) -> str:
-        """What the row says about the rows before it; empty in format 1."""
+        """Sum of the seals of all rows before this one, in hexadecimal; empty in format 1."""
         return str(json.loads(self.brief).get("history", ""))
 
     @property
     def acknowledged(self) -> Acknowledged:
-        """What stands for the row once its author may be told."""
+        """Acknowledgement of this row, written after its commit is durable."""
         return Acknowledged(self.seq, self.kind, self.epoch, self.seal[:16])
 
 
 _SEALED = slice(LogRow._fields.index("seal"))
-"""The columns that a seal is of."""
+"""Columns that a seal covers."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewRow:
-    """What is to be appended."""
+    """A row to append, before it has a version, a time and a seal."""
 
     kind: str
     epoch: int
@@ -106,7 +106,7 @@ class NewRow:
 
 
 class LogTable:
-    """The log's rows, read incrementally. Not thread-safe: `EpochLog` serialises the calls."""
+    """The rows of the log, read incrementally. Not thread-safe: `EpochLog` serialises the calls."""
 
     def __init__(
         self,
@@ -130,13 +130,18 @@ class LogTable:
 
     @classmethod
     def open(cls, location: Location, now_ms: Callable[[], int], *, create: bool) -> LogTable | None:
-        """The log at `location`; created without rows if `create`. `StoreForeign` if the table is something else."""
+        """Open the log at `location`. Create it without rows if it is missing and `create` is set; else return None.
+
+        Raises `StoreForeign` if the table is no epoch log, `FormatUnknown` if it has other columns, `EpochDamaged` if
+        it cannot be read.
+        """
         table, acknowledged = _opened(location)
         if table is None and create:
             table = delta_log.create_table(location, _SCHEMA, "spark_ckpt: the control log of one job")
         if table is None:
             return None
         names = [field.name for field in table.schema().fields]
+        # The first three columns identify a log of any format; a difference after them is another version's.
         if names[:3] != _SCHEMA.names[:3]:
             raise StoreForeign(
                 "this table is not a job's control log", table=location.uri, hint="give another location"
@@ -147,7 +152,7 @@ class LogTable:
 
     @property
     def version(self) -> int:
-        """The table version that `rows` reflects."""
+        """Table version that `rows` reflects."""
         return self._loaded_version
 
     @property
@@ -157,17 +162,17 @@ class LogTable:
 
     @property
     def paths(self) -> frozenset[str]:
-        """Files that make up the log now."""
+        """Paths of the live files of the log."""
         return frozenset(self._content.files)
 
     def refresh(self) -> None:
-        """Take in what was committed since."""
+        """Read the commits made since the last call. Raises `EpochDamaged`, a `StoreOutage`."""
         self._refreshed_at = _uptime_s()
         delta_log.require_log(self._location)
         try:
             delta_log.advance(self._table)
         except (DeltaError, OSError, ValueError):
-            # Log files that the handle stands on may have been cleaned up since.
+            # Commit files that the handle refers to may have been deleted since.
             self._reopen()
         while (version := self._table.version()) != self._loaded_version:
             try:
@@ -179,24 +184,29 @@ class LogTable:
                     raise
 
     def news(self) -> list[LogRow] | None:
-        """Rows since the last call, in order; None if rows were dropped, so that all must be folded again."""
+        """Return the rows since the last call, in order.
+
+        Return None if rows were dropped, so that all must be folded again.
+        """
         return self._content.news()
 
     def append(self, new: NewRow) -> None:
-        """Commit one row as the version right after the loaded one, durably.
+        """Commit one row durably, as the version right after the loaded one.
 
-        Raises `CommitLost` when another commit has that version; a `StoreOutage` when the row is not in the log and
-        nobody else's is either.  After both, the row may be tried again.
+        Raises `CommitLost` if another commit has that version, and a `StoreOutage` if the version is still free and the
+        row is not in the log. The caller may retry after both.
         """
         table = _sealed(new, self._table.version() + 1, self._now_ms(), self._content.weight)
         path = _new_path(self._now_ms(), self._table.version() + 1)
         size = self._location.write_table(path, table).size_bytes
-        # Only this one: what an earlier attempt left here, of which nobody could say whether it landed, did not.
+        # An earlier attempt whose outcome was unknown has not landed, or this version would be taken. Forget its
+        # file.
         self._own = {path: LogFile(size, _rows(table), table)}
         action = delta_log.added(path, size, _stats(table), data_change=True)
         try:
             self._appended_version = delta_log.commit(self._table, self._location, [action], _SCHEMA)
         except CommitLost as lost:
+            # An error does not tell whether the commit landed, e.g. if only the answer was lost.
             self._resolve(new.attempt, path, lost)
         else:
             self._prove_if_late(new.attempt, path)
@@ -204,18 +214,22 @@ class LogTable:
         self.acknowledge()
 
     def acknowledge(self) -> None:
-        """The row appended last may be told about from now on. Again after a failure; otherwise nothing to do."""
+        """Record that the row appended last is acknowledged: its author may rely on it.
+
+        Repeat after a failure; otherwise a no-op.
+        """
         if self._owed is not None:
             self._acknowledged = self._owed.acknowledged
             acknowledge(self._location, self._acknowledged)
             self._owed = None
 
     def body(self, row: LogRow) -> str:
-        """The row's body, checked against its digest. Raises `EpochDamaged`."""
+        """Return the body of `row`, checked against its digest. Raises `EpochDamaged`."""
         path = self._content.path_of(row)
         try:
             body = _body_of(self._with_bodies(path), row.seq)
         except EpochDamaged:
+            # A fold may have moved the row to another file and deleted this one.
             self.refresh()
             if self._content.path_of(row) == path:
                 raise
@@ -230,20 +244,27 @@ class LogTable:
         return body
 
     def fold_if_due(self, extra: NewRow) -> None:
-        """Fold small files into one when there are many, and append `extra`. Losing the race changes nothing."""
+        """Fold the small files into one if there are `FOLD_AFTER`, and append `extra`.
+
+        If another commit comes first, nothing changes.
+        """
         if len(self._content.small) < FOLD_AFTER:
             return
         self.refresh()
         small = self._content.small
+        # After _MERGE_AFTER folds, merge the folded files, too: the number of live files stays bounded.
         merging = list(self._content.files) if len(self._content.files) - len(small) >= _MERGE_AFTER else small
         self._replace(merging, {row.seq for path in merging for row in self._content.files[path].rows}, extra)
 
     def shorten(self, keep: Collection[int], extra: NewRow) -> bool:
-        """Drop every row whose `seq` is not in `keep`, add `extra`; one commit. False if somebody else was faster."""
+        """Drop every row whose `seq` is not in `keep` and append `extra`, in one commit.
+
+        Return False if another commit came first.
+        """
         return self._replace(list(self._content.files), set(keep), extra)
 
     def trim(self, now_ms: int) -> None:
-        """Delete the table's old commits, and old files that are not part of it any more and cannot become so."""
+        """Delete old commit files, and old data files that are no part of the table and cannot become so."""
         trim(self._location, [], now_ms)
         before_ms = old_before_ms(self._location, now_ms)
         others = (info.path for info in self._location.list() if info.path not in self._content.files)
@@ -251,10 +272,12 @@ class LogTable:
 
     def _replace(self, paths: Sequence[str], keep: AbstractSet[int], extra: NewRow) -> bool:
         version, at_ms = self._table.version() + 1, self._now_ms()
+        # Every seal is compared again: a damaged row must not get a fresh file that looks valid.
         tables = [_whole(self._location, path, self._content.files[path]) for path in paths]
         rows = pa.concat_tables(tables)
         kept = rows.filter(pa.array([seq in keep for seq in rows.column("seq").to_pylist()], pa.bool_()))
         dropping = kept.num_rows < rows.num_rows
+        # `extra` vouches for the rows that remain, so that dropped rows do not look like missing ones.
         total = self._content.weight - sum(self._content.files[path].weight for path in paths)
         total += continuity.weight(kept.column("seal").to_pylist())
         new = _sealed(extra, version, at_ms, total)
@@ -270,12 +293,16 @@ class LogTable:
         self.refresh()
         self._owed = _rows(new)[0]
         self.acknowledge()
+        # Only now: the summary row itself is acknowledged and vouches for all rows before it.
         forget_older(self._location, _rows(new)[0].acknowledged)
         delta_log.checkpoint(self._table, self._location)
         return True
 
     def _with_bodies(self, path: str) -> pa.Table:
-        """Unchecked: a body is compared with the digest in its row, whose seal was compared when the row was loaded."""
+        """Return the `seq` and `body` columns of a file.
+
+        `body` compares each with the digest, whose seal was checked at loading.
+        """
         own = self._content.files[path].table
         if own is not None:
             return own
@@ -284,7 +311,7 @@ class LogTable:
         return self._opened[1]
 
     def _resolve(self, attempt: str, path: str, lost: CommitLost) -> None:
-        """The commit raised: ask the log whether it happened."""
+        """Return if the row of `attempt` landed although its commit raised. Otherwise raise."""
         before = self._table.version()
         self._reopen()
         self.refresh()
@@ -292,13 +319,16 @@ class LogTable:
             return
         self._own.pop(path, None)
         if self._table.version() > before:
-            # The slot is somebody else's, so this file can never be referenced.
+            # The version belongs to another commit, so no commit can refer to this file any more.
             self._location.delete([path])
             raise lost
         raise outage(self._location.uri, lost) from lost
 
     def _prove_if_late(self, attempt: str, path: str) -> None:
-        """Who slept between refresh and commit may have written a version whose file was cleaned up since."""
+        """Read the log again after a long pause between refresh and commit.
+
+        A writer that slept may have written a version that was already used, and whose commit file was deleted since.
+        """
         if _uptime_s() - self._refreshed_at < _RESUME_SUSPECT_S:
             return
         self._appended_version = -1
@@ -315,15 +345,18 @@ class LogTable:
         self._table = table
 
     def _load(self, version: int) -> None:
+        # Own commits are on disk already.
         if version not in (self._replaced_version, self._appended_version):
             _sync(self._location, self._loaded_version + 1, version)
         known = self._content.files
+        # Directly after an append the live files are known. Listing them would cost time at every commit.
         if version == self._loaded_version + 1 == self._appended_version:
             live = {path: file.size for path, file in (*known.items(), *self._own.items())}
         else:
             live = delta_log.live_files(self._table)
         loaded = self._read({path: size for path, size in live.items() if path not in known})
         files = {path: known.get(path) or loaded[path] for path in live}
+        # Checked before any of it becomes visible: no caller decides on a log that lacks a row.
         refuse_if_lacking(files.values(), version, self._acknowledged, self._location.uri)
         self._content.replaced(files)
         self._own.clear()
@@ -340,7 +373,8 @@ class LogTable:
 
 
 def _sync(location: Location, first: int, version: int) -> None:
-    """What others committed before they were killed may still be in memory only."""
+    # Commits of other processes may be in the page cache only, e.g. if their writer was killed before its fsync.
+    # Nothing may be built on them before they are durable.
     delta_log.sync_versions(location, max(first, version - _SYNC_BACK), version)
 
 
@@ -355,7 +389,8 @@ def _new_path(at_ms: int, version: int) -> str:
 
 
 def _opened(location: Location) -> tuple[DeltaTable | None, Acknowledged | None]:
-    """The table, and what was acknowledged before it was opened, so that it must be in it."""
+    """Return the table and the newest acknowledged row."""
+    # Read before the table is opened: the table must then contain the row.
     acknowledged = newest_acknowledged(location)
     try:
         table = delta_log.open_table(location, None if acknowledged is None else acknowledged.seq)
@@ -370,14 +405,17 @@ def _opened(location: Location) -> tuple[DeltaTable | None, Acknowledged | None]
 
 
 def _is_dead(path: str, version: int, before_ms: int) -> bool:
-    """Whether a file that is not in the table at `version` may go. It is committed as the version in its name or never: one of a
-    later version may be a commit under way, of a writer that sleeps. `before_ms`: others may be about to read younger ones."""
+    """Return True if a file outside of the table at `version` can be deleted.
+
+    A file is committed as the version in its name or never. One with a later version may belong to a commit under way
+    of a writer that sleeps. A file younger than `before_ms` may have readers.
+    """
     name = _PATH.fullmatch(path)
     return name is not None and int(name[1]) < before_ms and int(name[2]) <= version
 
 
 def _uptime_s() -> float:
-    # Counts suspended time, which `time.monotonic` does not on Linux.
+    # CLOCK_BOOTTIME counts suspended time, `time.monotonic` on Linux does not.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -403,10 +441,14 @@ def _rows(table: pa.Table) -> list[LogRow]:
 
 
 def _checked(table: pa.Table, path: str) -> list[LogRow]:
-    """The table's rows, or a typed error naming the first row that is not what was written."""
+    """Return the rows of the table.
+
+    Raise `EpochDamaged` or `FormatUnknown` for the first row that does not match its seal or format.
+    """
     rows = _rows(table)
     for row in rows:
         sealed = row.seal == _seal(row)
+        # The seal first: a damaged format number must not be reported as a newer version.
         if sealed and isinstance(row.format, int) and row.format > FORMAT:
             raise FormatUnknown(f"the store is in format {row.format}, this version knows {FORMAT}", hint=_HINT_UPGRADE)
         if not sealed or row.format not in READABLE:
@@ -417,7 +459,7 @@ def _checked(table: pa.Table, path: str) -> list[LogRow]:
 
 
 def _whole(location: Location, path: str, file: LogFile) -> pa.Table:
-    """All columns, every seal compared: they are about to be written again."""
+    """Return all columns of a file, with every seal compared, before they are written again."""
     if file.table is not None:
         return file.table
     table = location.read_table(path)
@@ -426,7 +468,7 @@ def _whole(location: Location, path: str, file: LogFile) -> pa.Table:
 
 
 def _body_of(table: pa.Table, seq: int) -> str | None:
-    seqs = table.column("seq").to_pylist()  # what makes a scalar of Arrow's would load pandas
+    seqs = table.column("seq").to_pylist()  # Arrow's own search would load pandas
     body: str | None = table.column("body")[seqs.index(seq)].as_py() if seq in seqs else None
     return body
 

@@ -1,4 +1,4 @@
-"""One rule for every name that becomes part of a path: jobs, operators, sinks, savepoints."""
+"""The rule for names that become part of a path: jobs, operators, sinks, savepoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def valid_name(what: str, name: str) -> str:
-    """`name` itself, or `ConfigInvalid` naming `what` ("savepoint", "operator", ...)."""
+    """Return `name` if it is valid.
+
+    Raise `ConfigInvalid` otherwise; `what` ("savepoint", "operator") names the kind in the error.
+    """
     if not isinstance(name, str) or not _is_name(name):
         raise ConfigInvalid(
             f"{name!r} is no {what} name",
@@ -22,12 +25,12 @@ def valid_name(what: str, name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _is_name(name: str) -> bool:
-    """Remembered: every epoch of a log names the same sinks."""
+    # Cached, because every epoch of a log names the same sinks.
     return _NAME.fullmatch(name) is not None
 
 
 def valid_path(path: str) -> str:
-    """`path` itself if it stays below its root, or `ConfigInvalid`."""
+    """Return `path` if it is relative and stays below its root. Raise `ConfigInvalid` otherwise."""
     parts = path.split("/")
     if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
         raise ConfigInvalid(

@@ -1,4 +1,8 @@
-"""A job's store as a whole: its control log, its tables, and what is done after a decision."""
+"""The store of one job: the epoch log, the tables derived from it, and the work that follows a commit.
+
+The epoch log decides. State tables, outboxes and in-flight tables only show what manifests say, so that each can be
+rebuilt.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +42,20 @@ _STATE, _EDGES, _INFLIGHT, _RUNS, _EPOCHS = "state", "edges", "inflight", "runs"
 
 
 def _go_on() -> None:
-    """Nothing stands in the way."""
+    """Allow every step: the default guard."""
 
 
 class Store:
-    """Opened by `Store.open`. Calls from several threads are serialised."""
+    """The store of one job.
+
+    `Store.open` creates instances. Thread-safe: a lock serialises materialization and retention.
+
+    - `location`: the root folder.
+    - `job`, `id`: the job's name and the store's UUID, both from the first row of the log.
+    - `log`: the epoch log.
+
+    Raises `EpochDamaged` if the log has no first row, because its creation was interrupted.
+    """
 
     def __init__(self, location: Location, job: str | None, now_ms: Callable[[], int] = wall_ms) -> None:
         self.location = location
@@ -68,19 +81,23 @@ class Store:
     def open(
         cls, uri: str, job: str, storage_options: Mapping[str, str] | None = None, now_ms: Callable[[], int] = wall_ms
     ) -> Self:
-        """The store at `uri`; created if the location is empty.
+        """Open the store at `uri`. Create it if the location is empty.
 
-        Raises `ConfigInvalid` (no store can be kept there), `StoreForeign` (another job's, or something else is there),
-        `FormatUnknown`, a `StoreOutage`.
+        - `job`: name of the job that the store belongs to.
+        - `storage_options`: options for an object store, as deltalake takes them.
+        - `now_ms`: the wall clock, milliseconds since 1970 UTC.
+
+        Raises `ConfigInvalid` if the location cannot hold a store, `StoreForeign` if it holds another job's store or
+        other data, `FormatUnknown`, and a `StoreOutage`.
         """
         return cls(store_location(uri, storage_options), valid_name("job", job), now_ms)
 
     def reopened(self) -> Self:
-        """Another view of the same store, for another thread or a command."""
+        """Return another handle of the same store, for another thread or a command."""
         return type(self)(self.location, self.job, self._now_ms)
 
     def state(self, operator: str) -> StateTable:
-        """The state table of an operator."""
+        """Return the state table of `operator`."""
         with self._lock:
             if operator not in self._states:
                 location = self.location.child(_STATE, valid_name("operator", operator))
@@ -88,7 +105,7 @@ class Store:
             return self._states[operator]
 
     def outbox(self, sink: str) -> Outbox:
-        """The outbox of a sink."""
+        """Return the outbox of `sink`."""
         with self._lock:
             if sink not in self._outboxes:
                 location = self.location.child(_EDGES, valid_name("sink", sink))
@@ -96,7 +113,7 @@ class Store:
             return self._outboxes[sink]
 
     def edge(self, name: str) -> InFlight:
-        """What is in flight on an edge of the job's graph."""
+        """Return the in-flight segments of the edge `name`."""
         with self._lock:
             if name not in self._inflight:
                 location = self.location.child(_INFLIGHT, valid_name("edge", name))
@@ -104,25 +121,31 @@ class Store:
             return self._inflight[name]
 
     def run_folder(self, incarnation: int) -> Location:
-        """Spark's own checkpoints of one incarnation: disposable."""
+        """Return the folder of Spark's own checkpoints of one incarnation. Its content is disposable."""
         return self.location.child(_RUNS, str(incarnation))
 
     def moved(self, sink: str, root: str) -> None:
-        """What the sink is owed lies below `root` now: its table was moved, and the staged files with it."""
+        """Record that the table of `sink` was moved to `root`. Its staged files were moved with it."""
         self._moved[sink] = root
 
     def verify_for(self, taken_back: Mapping[str, int]) -> Callable[[Manifest], None]:
-        """`verify`, if each of these sinks has nothing after the epoch that stands with it."""
+        """Return `verify` with `taken_back` filled in: per sink the newest epoch that it has."""
         return partial(self.verify, taken_back=taken_back)
 
     def verify(
         self, manifest: Manifest, deep: bool = False, taken_back: Mapping[str, int] = MappingProxyType({})
     ) -> None:
-        """Every file of the epoch is there with its size; `deep`: and its bytes. Raises `EpochDamaged`.
+        """Check that every file of the epoch exists with its recorded size. With `deep`, compare the bytes, too.
 
-        Rows staged outside of the store are looked at only while the sink is owed them: later they are the sink's own.
+        Files staged outside of the store are checked only while the epoch is unpublished. After the publish they belong
+        to the sink.
+
+        - `taken_back`: per sink the newest epoch that it has. Later epochs count as unpublished there.
+
+        Raises `EpochDamaged`.
         """
         for operator, snapshot in manifest.operators.items():
+            # State and in-flight files lie in the store, so a restore needs all of them regardless of the sinks.
             place = self.state(operator).location
             _verify(place, snapshot.files, deep, epoch=manifest.epoch, operator=operator)
         for edge, cut in manifest.edges.items():
@@ -136,14 +159,19 @@ class Store:
     def materialize(
         self, manifest: Manifest, incarnation: int | None = None, guard: Callable[[], None] = _go_on
     ) -> None:
-        """Idempotent redo after the decision: the store's tables show what the manifest says.
+        """Make every table of the store show the epoch of `manifest`. Idempotent; it runs after the commit.
 
-        After a restore, call it once with `RecoveryPoint.manifest`: tables go back to the restored epoch. `incarnation`: the one
-        that stands on the epoch, by default this object's own. `guard` is called before each table, and may raise.
+        After a restore, call it once with `RecoveryPoint.manifest`: the tables then show the restored epoch again.
+
+        - `incarnation`: the incarnation that continues from the epoch. Default: this object's own incarnation, else the
+          manifest's.
+        - `guard`: called before each table; it may raise to stop the work.
         """
         ours = incarnation or self.log.own_incarnation or manifest.incarnation
         with self._lock:
             tables: list[StateTable | Outbox | InFlight] = []
+            # Tables that exist but are not in the manifest take part, too: after a restore they must drop later
+            # epochs.
             tables += map(self.state, sorted({*manifest.operators, *self._tables(_STATE)}))
             tables += map(self.outbox, sorted({*manifest.outputs, *self._tables(_EDGES)}))
             tables += map(self.edge, sorted({*manifest.edges, *self._tables(_INFLIGHT)}))
@@ -154,10 +182,16 @@ class Store:
     def retain(
         self, policy: Retention, guard: Callable[[], None] = _go_on, fence: Fence = lambda log_state: None
     ) -> RetentionReport:
-        """Forget old epochs and delete what no kept epoch needs. Safe to stop at any point and to repeat.
+        """Drop old epochs from the log and delete the files that no kept epoch needs.
 
-        Raises `Fenced` if this object's own incarnation was replaced, and what `fence` raises of the log that epochs are dropped
-        from. `guard` is called before each table's files go, and may raise.
+        It may stop at any point and be repeated.
+
+        - `policy`: the epochs to keep.
+        - `guard`: called before each table's files are deleted; it may raise to stop the work.
+        - `fence`: called with the log state that epochs are dropped from; it may raise.
+
+        Returns the number of epochs, files, bytes and folders that were removed. Raises `Fenced` if a newer incarnation
+        replaced this object's own, and the errors of `fence` and `guard`.
         """
 
         def kept(log_state: LogState) -> set[int]:
@@ -166,6 +200,7 @@ class Store:
 
         with self._lock:
             log_state, dropped = self.log.shorten(kept, fence)
+            # One sweep per incarnation even without dropped epochs: it finds the files that a dead incarnation left.
             if not dropped and self._swept_for == log_state.incarnation:
                 return RetentionReport()
             report = self._swept(log_state, dropped, guard)
@@ -186,6 +221,8 @@ class Store:
             files += self._sweep_edge(self.edge(edge), dropped, incarnation)
         guard()
         self._trim_logs()
+        # Spark's checkpoints of an earlier incarnation are never read again: each incarnation begins with a fresh
+        # one.
         dead = [name for name in folders(self.location, _RUNS) if name.isdigit() and int(name) < incarnation]
         for name in dead:
             delete_folder(self.location, f"{_RUNS}/{name}")
@@ -193,8 +230,10 @@ class Store:
 
     def _sweep_outbox(self, outbox: Outbox, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
         outbox.table.refreshed()
+        # The table first, then the log: every live file then belongs to an epoch that the log has.
         kept = self.log.manifests()
         outbox.forget(kept)
+        # A file that the table still shows may be read by someone right now, so it stays.
         needed = staged_files(kept, outbox.sink) | outbox.table.live().keys()
         named = staged_files(dropped, outbox.sink)
         return _delete_garbage(outbox.location, f"ckpt-{outbox.sink}", needed, named, incarnation)
@@ -208,8 +247,9 @@ class Store:
         return _delete_garbage(edge.location, f"ckpt-{edge.edge}", needed, segments(dropped, edge.edge), incarnation)
 
     def _trim_logs(self) -> None:
-        """Not each time that epochs go: it costs as much as all the rest, and nothing is old a moment later."""
+        """Trim the tables' Delta logs, at most once per `TRIM_EVERY_MS`."""
         now_ms = self._now_ms()
+        # Trimming lists every log, which costs as much as the whole sweep. No commit becomes old within a minute.
         if self._trimmed_ms is not None and 0 <= now_ms - self._trimmed_ms < TRIM_EVERY_MS:
             return
         self._trimmed_ms = now_ms
@@ -220,6 +260,7 @@ class Store:
         kept = self.log.manifests()
         for operator in self._tables(_STATE):
             state = self.state(operator)
+            # Only state tables keep versions of kept epochs, for readers that use `versionAsOf`.
             trim(state.location, state.versions(kept), now_ms)
         self.log.trim(now_ms)
 
@@ -229,9 +270,11 @@ class Store:
     def _staged_at(self, sink: str, root: str, epoch: int, lacks: bool = False) -> Location | None:
         if not root:
             return self.outbox(sink).location
+        # A published file belongs to the sink, which may compact or delete it. Its absence is no damage.
         if not lacks and epoch not in self.log.state().awaited(sink):
             return None
         elsewhere = Location(self._moved.get(sink, root), self.location.storage_options)
+        # These storage options open no other bucket, so a file there cannot be checked.
         return elsewhere if elsewhere.local is not None or bucket_of(elsewhere) == bucket_of(self.location) else None
 
     def _opened_log(self, job: str | None) -> EpochLog:
@@ -242,6 +285,7 @@ class Store:
         if job is None:
             raise StoreForeign("there is no store here", store=self.location.uri, hint=HINT_NO_STORE)
         others: set[str] = set(self.location.entries()) - {_EPOCHS}
+        # The log folder may exist alone: a creation that was interrupted is completed.
         if others:
             raise StoreForeign(
                 "the location is not empty and holds no store",
@@ -264,7 +308,12 @@ def _verify(place: Location, files: Sequence[StateFile | StagedFileRecord], deep
 
 
 def compare(place: Location, file: StateFile | StagedFileRecord, **where: object) -> None:
-    """Read the file and compare it with what was committed. Raises `EpochDamaged` with `where`."""
+    """Read `file` below `place` and compare it with the committed record.
+
+    A file of format 1 has no digest; its footer, page checksums and row count are checked instead.
+
+    Raises `EpochDamaged` with the context `where`, and a `StoreOutage`.
+    """
     if file.sha256:
         place.verify(file, **where, location=place.uri)
     else:
