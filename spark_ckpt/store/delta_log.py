@@ -1,8 +1,8 @@
-"""A Delta table's log as a register that only one writer can advance: open, compare-and-swap, checkpoint.
+"""The log of a Delta table as a register that only one writer can advance: open, compare-and-swap, checkpoint.
 
-`max_commit_retries=0` turns a commit into compare-and-swap on the table version.  delta-rs fsyncs nothing, so on a
-local file system the commit file and its folder are fsynced here before a commit counts.  Checkpoints are made here
-too: the library's own hook would leave them unsynced behind an acknowledged commit.
+`max_commit_retries=0` turns a commit into a compare-and-swap on the table version. delta-rs does not fsync, so on a
+local file system this module syncs the commit file and its folder before a commit counts. It also writes the
+checkpoints: the library's own hook would leave them unsynced after an acknowledged commit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_ckpt.store.torn import set_aside_torn, set_aside_torn_commit
 LOG = "_delta_log"
 _FILE = re.compile(rf"{LOG}/(\d{{20}})\.(json|checkpoint\.parquet)")
 A_LOG = "the log of a table"
-"""What an error calls it who does not know which table it is."""
+"""Name of the table in errors of callers that do not know it."""
 Actions = Sequence[AddAction | RemoveAction]
 
 _QUIET = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -40,31 +40,34 @@ CONFIGURATION: Mapping[str, str | None] = {
     "delta.logRetentionDuration": "interval 1 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
-"""Set once, at creation: a later change of properties would make every commit under way fail."""
+"""Table properties, set once at creation. A later change of properties would make every concurrent commit fail."""
 
 
 class CommitLost(Exception):
-    """Somebody else has this version, or the outcome is unknown: read the log again."""
+    """Another writer has this version, or the outcome is unknown: read the log again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Delta's application transaction: recorded with the commit, kept by checkpoints, readable for ever."""
+    """Delta's application transaction (`txn`): recorded with the commit, kept by checkpoints, readable for ever."""
 
     app_id: str
     version: int
 
 
 def open_table(location: Location, acknowledged: int | None = None) -> DeltaTable | None:
-    """The newest version of the table; None if there is no table.
+    """Open the newest version of the table. Return None if there is no table.
 
-    `acknowledged`: the newest version that is known to have been acknowledged, if anybody keeps account: what a power
-    loss left of a later one is set aside. Raises `LogDamaged` when the table's log can be listed but not understood, a
-    `StoreOutage` for everything else.
+    `acknowledged`: the newest version known to be acknowledged, if the caller records that. A torn later version, left
+    by a power loss, is set aside.
+
+    Raises `LogDamaged` if the log can be listed but not read, a `StoreOutage` for any other failure.
     """
     with typed_errors_at(location.uri):
         if location.local is not None and not location.local.is_dir():
             return None
+    # With a record of acknowledgements even an empty newest commit is known to be torn. Check before delta-rs accepts
+    # it.
     if location.local is not None and acknowledged is not None:
         set_aside_torn_commit(location.local / LOG, acknowledged)
     try:
@@ -72,6 +75,7 @@ def open_table(location: Location, acknowledged: int | None = None) -> DeltaTabl
     except (DeltaError, OSError, ValueError) as error:
         if refusal_in(error) is not None:
             raise outage(location.uri, error) from error
+        # Each call sets at least one file aside, so the recursion ends.
         if location.local is not None and set_aside_torn(location.local / LOG, acknowledged):
             return open_table(location, acknowledged)
         raise _damaged(location, error, _gap(log_files(location))) from error
@@ -86,14 +90,14 @@ def _opened(location: Location) -> DeltaTable | None:
 
 
 def advance(table: DeltaTable) -> None:
-    """Take in the commits that came since. Errors are deltalake's."""
+    """Read the commits made since. Errors are deltalake's own."""
     with panics_as_errors():
         table.update_incremental()
 
 
 @contextlib.contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """delta-rs panics on some damaged checkpoints, and a panic is no `Exception`: here it is a `DeltaError`."""
+    """Raise a panic of delta-rs as a `DeltaError`. A panic is no `Exception`, and some damaged checkpoints cause one."""
     try:
         yield
     except BaseException as error:
@@ -103,13 +107,13 @@ def panics_as_errors() -> Iterator[None]:
 
 
 def log_files(location: Location) -> dict[tuple[int, str], str]:
-    """Paths of commits ("json") and classic checkpoints ("checkpoint.parquet"), by version and kind."""
+    """Return the paths of commits ("json") and classic checkpoints ("checkpoint.parquet"), by version and kind."""
     found = ((_FILE.fullmatch(info.path), info.path) for info in location.list(LOG))
     return {(int(match[1]), match[2]): path for match, path in found if match}
 
 
 def _gap(files: Collection[tuple[int, str]]) -> str:
-    """The first commit behind the newest checkpoint that is missing before others, in words; empty if none is known to be."""
+    """Return a sentence about the first commit that is missing after the newest checkpoint; empty if there is no gap."""
     commits = {version for version, kind in files if kind == "json"}
     checkpoint = max((version for version, kind in files if kind != "json"), default=None)
     first = min(commits, default=0) if checkpoint is None else checkpoint + 1
@@ -129,7 +133,7 @@ def _damaged(location: Location, error: Exception, what: str = "") -> LogDamaged
 def create_table(
     location: Location, schema: pa.Schema, description: str, partition_by: Sequence[str] = ()
 ) -> DeltaTable:
-    """Create the table durably, or open the one somebody else created in the meantime."""
+    """Create the table durably. Open it if another process creates it meanwhile. Raises a `StoreOutage`."""
     if location.local is not None:
         durable.make_folder(location.local / LOG)
     durable.step("commit", f"{location.uri} 0")
@@ -150,6 +154,7 @@ def create_table(
             raise outage(location.uri, error) from error
     else:
         table = open_table(location)
+    # Also after a lost race: the other creator may not have synced its commit yet.
     sync_versions(location, 0, 0)
     if table is None:
         raise outage(location.uri, FileNotFoundError("the table vanished right after it was created"))
@@ -157,7 +162,7 @@ def create_table(
 
 
 def recreate_table(location: Location, schema: pa.Schema, description: str, partition_by: Sequence[str]) -> None:
-    """Replace the table's columns and take all files out of it, in one commit. Errors are deltalake's."""
+    """Replace the table's columns and remove all files from it, in one commit. Errors are deltalake's own."""
     durable.step("commit", f"{location.uri} anew")
     DeltaTable.create(
         location.uri,
@@ -182,10 +187,16 @@ def commit(
     *,
     anew: bool = False,
 ) -> int:
-    """Commit as the version right after the handle's; returns it. The handle itself does not move.
+    """Commit `actions` as the version right after the handle's. Return that version. The handle itself does not move.
 
-    `anew`: from this version on the table has the columns of `schema`, and no file but those that `actions` add.
-    Raises `CommitLost` after any error: the version may be somebody else's, ours, or nobody's.
+    - `schema`: columns of the table.
+    - `application`: transaction to record with the commit.
+    - `metadata`: commit info.
+    - The last flag replaces the table's content: it then has the columns of `schema`, and only the files that `actions`
+      add.
+
+    Raises `CommitLost` after any error of the write: the version may belong to another writer, to this commit, or still
+    be free. Raises a `StoreOutage` if the table's folder disappeared.
     """
     version = table.version() + 1
     transactions = None if application is None else [Transaction(application.app_id, application.version)]
@@ -202,28 +213,34 @@ def commit(
         )
     except (DeltaError, OSError) as error:
         raise CommitLost(one_line(error)) from error
+    # The file system only checked that the name was free, which is no proof that it is the next version.
     _require_predecessor(location, version)
     sync_versions(location, version, version)
     return version
 
 
 def require_log(location: Location) -> None:
-    """Raise a `StoreOutage` if a local table's log is not there: a handle that stands on a folder which was unmounted finds
-    nothing new, and takes what it knows for the newest."""
+    """Raise a `StoreOutage` if the log of a local table is missing.
+
+    A handle on an unmounted folder finds no new commits and would take its own version for the newest.
+    """
     with typed_errors_at(location.uri):
         if location.local is not None and not (location.local / LOG).is_dir():
             raise outage(location.uri, FileNotFoundError("the log of the table is gone; is the file system mounted?"))
 
 
 def _require_predecessor(location: Location, version: int) -> None:
-    """Undo a commit whose version was free for another reason than that it is the next one: the table's folder was unmounted and
-    made anew, or the log was trimmed (`trim`: the oldest goes first) while the writer slept."""
+    """Undo a commit whose version was free although it is not the next one.
+
+    Two causes are known: the folder was unmounted and re-created, or the log was trimmed while the writer slept (`trim`
+    deletes the oldest commit first).
+    """
     if location.local is None or version == 0:
         return
     folder = location.local / LOG
     with typed_errors_at(location.uri):
         if _opens(folder / commit_name(version - 1)) or any(folder.glob(f"{version:020d}.checkpoint*")):
-            return  # a checkpoint of this version: it is the log's, which was trimmed up to it since
+            return  # a checkpoint of this version proves that the log was trimmed up to it since
         (folder / commit_name(version)).unlink(missing_ok=True)
         if any(path.name > commit_name(version) for path in folder.glob("*.json")):
             raise CommitLost("the log moved on while this process slept")
@@ -231,8 +248,8 @@ def _require_predecessor(location: Location, version: int) -> None:
 
 
 def _opens(path: Path) -> bool:
-    """Whether the file is there. Not `exists`: a network file system asks the server again only when a file is opened."""
     try:
+        # `exists` may answer from a cache; a network file system asks its server only when a file is opened.
         path.open("rb").close()
     except FileNotFoundError:
         return False
@@ -240,17 +257,18 @@ def _opens(path: Path) -> bool:
 
 
 def sync_versions(location: Location, first: int, last: int) -> None:
-    """Commits `first` to `last`, whoever made them, survive a power loss. Nothing to do in object stores."""
+    """Sync the commit files `first` to `last`, so that they survive a power loss. A no-op in object stores."""
     if location.local is None:
         return
     folder = location.local / LOG
     for version in range(first, last + 1):
+        # A missing file was trimmed: a checkpoint covers it.
         with contextlib.suppress(FileNotFoundError):
             durable.sync_file(folder / commit_name(version))
 
 
 def checkpoint(table: DeltaTable, location: Location) -> None:
-    """Write a checkpoint of the handle's version, durable. Derived data: a failure costs time, not truth."""
+    """Write a durable checkpoint of the handle's version. It is derived data, so a failure is ignored."""
     durable.step("checkpoint", f"{location.uri} {table.version()}")
     with contextlib.suppress(DeltaError, OSError):
         table.create_checkpoint()
@@ -264,12 +282,12 @@ def checkpoint(table: DeltaTable, location: Location) -> None:
 
 
 def commit_name(version: int) -> str:
-    """File name of a commit in the log folder."""
+    """Return the file name of a commit in the log folder."""
     return f"{version:020d}.json"
 
 
 def actions_of(location: Location, version: int) -> list[dict[str, Any]]:
-    """The actions of one commit. Raises `LogDamaged`, FileNotFoundError."""
+    """Return the actions of one commit. Raises `LogDamaged`, FileNotFoundError."""
     content = location.read_bytes(f"{LOG}/{commit_name(version)}")
     try:
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]
@@ -281,10 +299,10 @@ def actions_of(location: Location, version: int) -> list[dict[str, Any]]:
 
 
 def live_files(table: DeltaTable) -> dict[str, int]:
-    """Paths and sizes of the files that make up the handle's version. Raises `LogDamaged`."""
+    """Return paths and sizes in bytes of the files that make up the handle's version. Raises `LogDamaged`."""
     try:
         with panics_as_errors():
-            # Not `pa.table`: it would load pandas, to ask whether this is a frame.
+            # `pa.table` would load pandas, only to test if this is a frame.
             actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
         return dict(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
     except (DeltaError, pa.ArrowException, ValueError, KeyError) as error:
@@ -294,14 +312,14 @@ def live_files(table: DeltaTable) -> dict[str, int]:
 def added(
     path: str, size: int, stats: str, *, data_change: bool, partition: Mapping[str, str | None] | None = None
 ) -> AddAction:
-    """An action that adds a file to the table."""
+    """Return the action that adds a file of `size` bytes to the table. `stats` is Delta's JSON text."""
     return AddAction(path, size, dict(partition or {}), _now_ms(), data_change, stats)
 
 
 def removed(
     path: str, size: int, *, data_change: bool, partition: Mapping[str, str | None] | None = None
 ) -> RemoveAction:
-    """An action that takes a file out of the table; its bytes stay."""
+    """Return the action that removes a file from the table. Its bytes stay."""
     return RemoveAction(path, data_change, _now_ms(), size, dict(partition or {}))
 
 

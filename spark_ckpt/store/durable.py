@@ -1,8 +1,10 @@
-"""What a local file system owes us before anything is acknowledged: contents, names and folders on disk.
+"""Durable steps on a local file system: contents, names and folders reach the disk before anything is acknowledged.
 
-Object stores acknowledge durable writes by themselves; there these calls are not made.  A failed fsync is never tried
-again: the kernel may have dropped the pages it could not write, so the file counts as lost and its writer must fail.
-What the file system refuses is raised as a `StoreOutage`; a missing file stays FileNotFoundError.
+Object stores acknowledge durable writes themselves, so these calls are not made there.
+
+A failed fsync is never repeated: the kernel may have dropped the pages that it could not write. The file counts as lost
+and its writer must fail. Errors of the file system are raised as a `StoreOutage`; a missing file stays a
+FileNotFoundError.
 """
 
 from __future__ import annotations
@@ -17,41 +19,43 @@ Step = Callable[[str, str], None]
 
 
 def _no_step(what: str, path: str) -> None:
-    """Nothing: tests put a recorder or a failure in its place."""
+    """Do nothing. Tests replace it by a recorder or a failure."""
 
 
 on_step: Step = _no_step
-"""Called before each durable step, for crash tests: mkdir, fsync, sync-folder, put, commit, checkpoint, delete."""
+"""Hook called before each durable step, for crash tests: mkdir, fsync, sync-folder, put, commit, checkpoint, delete."""
 
 _durable_folders: set[str] = set()
 
 
 def step(what: str, path: str) -> None:
-    """Announce a durable step; crash tests stop the program here."""
+    """Announce a durable step on `path`. Crash tests stop the program here."""
     on_step(what, path)
 
 
 def sync_file(path: Path) -> None:
-    """The file's contents and its name in its folder survive a power loss."""
+    """Make the file's contents and its name in its folder survive a power loss. Raises a `StoreOutage`."""
     step("fsync", str(path))
     _fsync(path)
     sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
-    """The folder's entries survive a power loss."""
+    """Make the folder's entries survive a power loss. Raises a `StoreOutage`."""
     step("sync-folder", str(path))
     _fsync(path)
 
 
 def make_folder(path: Path) -> None:
-    """The folder exists durably, its ancestors too. Once per process and folder."""
+    """Create the folder and its ancestors durably, once per process and folder. Raises a `StoreOutage`."""
     if str(path) in _durable_folders and path.is_dir():
         return
     step("mkdir", str(path))
     with typed_errors_at(str(path)):
         path.mkdir(parents=True, exist_ok=True)
     for folder in (path, *path.parents):
+        # A new folder is an entry of its parent, so the parents are synced, too. One without read permission existed
+        # before.
         if os.access(folder, os.R_OK):
             _fsync(folder)
     _durable_folders.add(str(path))

@@ -1,4 +1,4 @@
-"""Folders of a location as wholes: which there are, one removed, one moved; and which bucket a location is in."""
+"""Whole folders of a location: list, delete and move them, and find the bucket of a location."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ from spark_ckpt.store.names import valid_path
 
 
 def bucket_of(location: Location) -> str:
-    """Scheme and host of an object-store URL; empty for a local folder."""
+    """Return scheme and host of an object-store URL; empty for a local folder."""
     return "" if location.local is not None else "://".join(urlsplit(location.uri)[:2])
 
 
 def folders(location: Location, prefix: str = "") -> list[str]:
-    """Names of the folders directly below `prefix`."""
+    """Return the names of the folders directly below `prefix`."""
     return [name for name, is_folder in location.children(prefix) if is_folder]
 
 
 def delete_folder(location: Location, path: str) -> None:
-    """Remove the folder `path` with everything in it."""
+    """Delete the folder `path` with everything in it."""
     location.delete([info.path for info in location.list(path)])
     if location.local is not None:
         shutil.rmtree(location.local / valid_path(path), ignore_errors=True)
 
 
 def move_folder(location: Location, path: str, to: str) -> None:
-    """Give the files of the folder `path` another folder. Stopped halfway, the rest stays and can be moved again."""
+    """Move the files of the folder `path` to the folder `to`. After an interruption the rest can be moved again."""
     for info in location.list(path):
-        with contextlib.suppress(StoreIoFailed, FileNotFoundError):  # what cannot be read is only in the way
+        with contextlib.suppress(
+            StoreIoFailed, FileNotFoundError
+        ):  # an unreadable file is deleted, it only blocks the way
             content = location.read_bytes(info.path)
             location.write_bytes(f"{to}/{info.path.removeprefix(f'{path}/')}", content)
         location.delete([info.path])

@@ -1,7 +1,7 @@
-"""Where bytes live. Local paths and object-store URLs take one code path, with the options the Delta tables get.
+"""Files below one folder, local or in an object store. Both take one code path, with the options of the Delta tables.
 
-Files are written under names nobody else uses and appear whole or not at all: the object store's own multipart upload,
-or a hidden part file that is renamed.  On a local file system contents and folder are fsynced before a write returns.
+Files get unique names and appear whole or not at all: through the object store's own multipart upload, or through a
+hidden part file that is renamed. On a local file system contents and folder are fsynced before a write returns.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FileInfo:
 
 
 class Written(NamedTuple):
-    """What became durable: its size and the SHA-256 of its bytes, in hexadecimal."""
+    """Result of a durable write: size and SHA-256 of the bytes, in hexadecimal."""
 
     size_bytes: int
     sha256: str
@@ -54,10 +54,12 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class Location:
-    """A folder, local or in an object store. Picklable and cheap: it is opened at the first use in each process.
+    """A folder, local or in an object store. Picklable and cheap: each process opens it at the first use.
 
     Relative local paths become absolute. Object-store URLs take `storage_options` as deltalake does; they are never
     shown.
+
+    Raises `ConfigInvalid` for an empty location.
     """
 
     uri: str
@@ -69,28 +71,34 @@ class Location:
 
     @property
     def local(self) -> Path | None:
-        """The folder's path if it is on a local (or mounted) file system."""
+        """Path of the folder if it is on a local (or mounted) file system, else None."""
         return None if "://" in self.uri else Path(self.uri)
 
     def child(self, *names: str) -> Location:
-        """A folder below this one. Every name is validated: no separators, no dots in front."""
+        """Return a folder below this one.
+
+        Each name is validated: no separators, no dots in front. Raises `ConfigInvalid`.
+        """
         parts = [valid_name("folder", name) for name in names]
         return Location("/".join([self.uri.rstrip("/"), *parts]), self.storage_options)
 
     def read_bytes(self, path: str) -> bytes:
-        """The whole file. FileNotFoundError if there is none."""
+        """Return the bytes of a file. Raises FileNotFoundError, a `StoreOutage`."""
         checked = valid_path(path)
         with self._errors(path), pafs.PyFileSystem(self._handler()).open_input_file(checked) as stream:
             return cast(bytes, stream.read())
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Create or replace a file; durable when it returns."""
+        """Create or replace a file. It is durable when the call returns. Raises a `StoreOutage`."""
         output = self.open_output(path)
         with output:
             output.write(data)
 
     def open_output(self, path: str) -> DurableOutput:
-        """A binary file to write: invisible under `path` before `close`, durable after it."""
+        """Open a binary file for writing: invisible under `path` before `close`, durable after it.
+
+        Raises a `StoreOutage`.
+        """
         checked = valid_path(path)
         with self._errors(path, writing=True):
             if self.local is not None:
@@ -99,7 +107,10 @@ class Location:
         return DurableOutput(self, checked, cast(io.RawIOBase, stream))
 
     def verify(self, file: Committed, **where: object) -> None:
-        """Read a file and compare it with what was committed. Raises `EpochDamaged` with `where`, a `StoreOutage`."""
+        """Read a file and compare it with its committed record.
+
+        Raises `EpochDamaged` with the context `where`, a `StoreOutage`.
+        """
         try:
             stream = self._opened(file.path)
         except EpochDamaged:
@@ -108,9 +119,9 @@ class Location:
             check(file, stream, **where)
 
     def read_committed(self, file: Committed, rows: int, **where: object) -> pa.Table:
-        """A Parquet file that a decision refers to: nothing is decoded before all of its bytes are verified.
+        """Read a committed Parquet file with `rows` rows. Nothing is decoded before all of its bytes are verified.
 
-        Raises `EpochDamaged` with `where`, a `StoreOutage`.
+        Raises `EpochDamaged` with the context `where`, a `StoreOutage`.
         """
         try:
             table = self.read_table(file.path, expected=file)
@@ -129,13 +140,16 @@ class Location:
         row_groups: Sequence[int] | None = None,
         expected: Committed | None = None,
     ) -> pa.Table:
-        """A Parquet file, page checksums verified; with `expected` all of its bytes are, before anything is decoded.
+        """Read a Parquet file with its page checksums verified.
+
+        - `columns`, `row_groups`: the parts to read; None for all.
+        - `expected`: the committed record. All bytes are compared with it before anything is decoded.
 
         Raises `EpochDamaged` if the file is missing or does not hold what was written, a `StoreOutage` otherwise.
         """
         source = _Watched(self._opened(path))
         try:
-            # Whole files are read into memory first: an Arrow thread that still holds a Python file when the interpreter
+            # Read whole files into memory first: an Arrow thread that still holds a Python file when the interpreter
             # ends aborts the process.
             whole = source.whole() if row_groups is None or expected is not None else None
             if whole is not None and expected is not None:
@@ -151,9 +165,10 @@ class Location:
             raise _reading_failed(self, path, source.failure, error) from error
 
     def write_table(self, path: str, table: pa.Table, compression: str = "zstd") -> Written:
-        """Write a Parquet file with page checksums; its size and digest. Durable when it returns.
+        """Write a Parquet file with page checksums. It is durable when the call returns. Return its size and digest.
 
-        Without dictionaries: keys, hashes and log rows are distinct, which makes them larger and slower by a third.
+        It has no dictionaries: keys, hashes and log rows are distinct, and a dictionary would make them larger and
+        slower by a third.
         """
         seal = _seal(_as_read(table.schema.serialize().to_pybytes()), table.num_rows)
         sealed = table.replace_schema_metadata({**(table.schema.metadata or {}), _SEAL: seal})
@@ -164,11 +179,11 @@ class Location:
         return Written(output.tell(), output.sha256)
 
     def size(self, path: str) -> int | None:
-        """The file's size in bytes; None if there is none."""
+        """Return the file's size in bytes; None if there is no such file."""
         return self.sizes([path]).get(path)
 
     def list(self, prefix: str = "") -> builtins.list[FileInfo]:
-        """All files in the folder `prefix` and below it; empty if there is no such folder."""
+        """Return all files in the folder `prefix` and below it; an empty list if there is no such folder."""
         if self._missing_folder():
             return []
         with self._errors(prefix):
@@ -177,11 +192,11 @@ class Location:
         return [FileInfo(info.path, info.size) for info in found if info.type == pafs.FileType.File]
 
     def entries(self) -> builtins.list[str]:
-        """Names of files and folders directly in this folder."""
+        """Return the names of files and folders directly in this folder."""
         return [name for name, _ in self.children()]
 
     def children(self, prefix: str = "") -> builtins.list[tuple[str, bool]]:
-        """Names of files and folders directly in the folder `prefix`, each with whether it is a folder."""
+        """Return the names of files and folders directly in the folder `prefix`, each with True for a folder."""
         if self._missing_folder():
             return []
         with self._errors(prefix):
@@ -190,10 +205,11 @@ class Location:
         return sorted((info.base_name, info.type == pafs.FileType.Directory) for info in found)
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
-        """Sizes in bytes of those of `paths` that exist."""
+        """Return the sizes in bytes of those of `paths` that exist."""
         wanted = [valid_path(path) for path in paths]
         if self._missing_folder() or not wanted:
             return {}
+        # One listing replaces a request per file.
         if self.local is None and len(wanted) > _LIST_RATHER_THAN_ASK:
             return {info.path: info.size_bytes for info in self.list()}
         with self._errors(self.uri):
@@ -201,7 +217,7 @@ class Location:
         return {info.path: info.size for info in found if info.type == pafs.FileType.File}
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove files; those that are gone already do not matter."""
+        """Delete files. Missing files are ignored. Raises a `StoreOutage`."""
         wanted = [valid_path(path) for path in paths]
         if self._missing_folder():
             return
@@ -211,6 +227,7 @@ class Location:
             with self._errors(path), contextlib.suppress(FileNotFoundError):
                 self._handler().delete_file(path)
 
+        # In order on a file system: `trim` depends on the oldest commit going first.
         if self.local is not None or len(wanted) < 2:
             for path in wanted:
                 delete(path)
@@ -237,7 +254,7 @@ class Location:
 
     @contextlib.contextmanager
     def _errors(self, path: str, *, writing: bool = False) -> Iterator[None]:
-        """Errors of the file system as ours; a missing file stays FileNotFoundError for those who read."""
+        """Raise errors of the file system as a `StoreOutage`. A missing file stays FileNotFoundError for readers."""
         try:
             yield
         except CkptError:
@@ -256,7 +273,7 @@ class _Readable(Protocol):
 
 
 class DurableOutput(io.RawIOBase):
-    """A file being written. `close` makes it durable and visible; `abort`, or an error inside `with`, removes it."""
+    """A file being written. `close` makes it durable and visible. `abort`, or an error inside `with`, removes it."""
 
     def __init__(self, location: Location, path: str, stream: io.RawIOBase) -> None:
         self._location = location
@@ -267,15 +284,18 @@ class DurableOutput(io.RawIOBase):
 
     @property
     def sha256(self) -> str:
-        """Of the bytes written so far, in hexadecimal; still answered after `close`."""
+        """SHA-256 of the bytes written so far, in hexadecimal; available after `close`, too."""
         return self._digest.hexdigest()
 
     def writable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def write(self, data: object) -> int:
-        """Append bytes (anything with the buffer protocol)."""
+        """Append bytes (any object with the buffer protocol).
+
+        Return their number. Raises ValueError after `close`, a `StoreOutage`.
+        """
         if self._stream is None:
             raise ValueError(f"{self._path} is closed")
         content = bytes(cast(bytes, data))
@@ -286,14 +306,14 @@ class DurableOutput(io.RawIOBase):
         return len(content)
 
     def tell(self) -> int:
-        """Bytes written so far; still answered after `close`."""
+        """Return the number of bytes written so far, after `close`, too."""
         return self._written
 
     def flush(self) -> None:
-        """Nothing: only `close` makes anything visible."""
+        """Do nothing: only `close` makes the file visible."""
 
     def close(self) -> None:
-        """Make the file visible and durable; once it returns the file survives a power loss."""
+        """Make the file visible and durable. It then survives a power loss. Raises a `StoreOutage`."""
         if self._stream is None:
             super().close()
             return
@@ -306,7 +326,7 @@ class DurableOutput(io.RawIOBase):
         super().close()
 
     def abort(self) -> None:
-        """Drop what was written. Also after `close`: removes the file."""
+        """Discard what was written. After `close`, remove the file."""
         # Dropping the stream without closing it removes the part file or aborts the upload.
         self._stream = None
         super().close()
@@ -316,7 +336,7 @@ class DurableOutput(io.RawIOBase):
         self.abort() if kind is not None else self.close()
 
     def __del__(self) -> None:
-        # An output that nobody closed must not appear: RawIOBase would call close().
+        # An output that was never closed must not appear: RawIOBase would call close().
         self._stream = None
 
 
@@ -341,7 +361,6 @@ class _Watched(io.RawIOBase):
             raise
 
     def whole(self) -> bytes:
-        """Everything from here to the end."""
         return self.read(self._stream.size())
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -367,14 +386,14 @@ def _reading_failed(location: Location, path: str, failure: OSError | None, erro
 
 
 def _seal(schema: pa.Schema, rows: int) -> bytes:
-    """A checksum of what Parquet's page checksums leave out: names, types and the number of rows."""
+    """Return a checksum of what Parquet's page checksums omit: names, types and the number of rows."""
     text = "\n".join([str(rows), *(f"{field.name}:{field.type}" for field in schema)])
     return b"%08x" % zlib.crc32(text.encode())
 
 
 @functools.lru_cache(maxsize=64)
 def _as_read(schema: bytes) -> pa.Schema:
-    # Parquet has fewer types than Arrow (no seconds, for one): the seal is of the types a reader gets back.
+    # Parquet has fewer types than Arrow (no seconds, for one): the seal covers the types that a reader gets back.
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.ipc.read_schema(pa.py_buffer(schema)).empty_table(), buffer)
     return pq.read_schema(pa.BufferReader(buffer.getvalue()))
@@ -402,5 +421,5 @@ def _normalised(uri: str) -> str:
 
 
 def total_size(files: Collection[FileInfo]) -> int:
-    """Bytes of all files together."""
+    """Return the bytes of all files together."""
     return sum(file.size_bytes for file in files)

@@ -1,10 +1,12 @@
-"""The wire format of the epoch log, format 2. Every model is frozen and refuses fields it does not know.
+"""The wire format of the epoch log, format 2. Every model is frozen and refuses unknown fields.
 
-Format 1 is read too: a field that format 2 added has a default, and the default means "not known".
+Format 1 is still read: a field that format 2 added has a default, which means "not known".
 
-Paths are relative: a state file's to its operator's table (`Store.state(operator).location`), a segment's to its edge's
-(`Store.edge(name).location`), a staged file's to its
-output's `root`, or to the sink's outbox (`Store.outbox(sink).location`) when the root is empty.
+Paths are relative:
+
+- a state file's path to its operator's table (`Store.state(operator).location`),
+- a segment's path to its edge (`Store.edge(name).location`),
+- a staged file's path to its output's `root`, or, if that is empty, to the outbox (`Store.outbox(sink).location`).
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from spark_ckpt.store.names import valid_name, valid_path
 from spark_ckpt.wording import counted
 
 FORMAT = 2
-"""Version of the whole store: the log's rows, the manifests and the layout of the folders. What is written."""
+"""Version that is written, of the whole store: rows of the log, manifests and the layout of the folders."""
 
 READABLE = (1, 2)
-"""What is read. Format 2 added the digests of files, and rows that vouch for the rows before them."""
+"""Versions that are read. Format 2 added digests of files, and rows that vouch for the rows before them."""
 
 Reason = Literal["interval", "stop", "savepoint", "initial", "drained", "rescaled", "bootstrap", "adopt"]
 Path = Annotated[str, AfterValidator(valid_path)]
@@ -32,7 +34,7 @@ SavepointName = Annotated[str, AfterValidator(lambda name: valid_name("savepoint
 StandbyName = Annotated[str, AfterValidator(lambda name: valid_name("standby", name))]
 Count = Annotated[int, Field(ge=0)]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
-"""SHA-256 of a file's bytes, in hexadecimal; empty in format 1: not known, such a file is checked by its size."""
+"""SHA-256 of a file's bytes, in hexadecimal. Empty in format 1, whose files are checked by their sizes."""
 
 
 class Record(BaseModel):
@@ -42,13 +44,16 @@ class Record(BaseModel):
 
 
 class Entry(Record):
-    """Base of the log's rows. `history`: what the row says about all rows before it, see `continuity`."""
+    """Base of the log's rows. `history` is the sum of the seals of all rows before it, see `continuity`."""
 
     history: Digest = ""
 
 
 class StateFile(Record):
-    """One immutable file of one key group: all live rows ("full") or the rows changed since the file before it."""
+    """One immutable file of one key group.
+
+    A "full" file holds all live rows, a "changes" file the rows changed since the file before it.
+    """
 
     path: Path
     size_bytes: Count
@@ -61,10 +66,12 @@ class StateFile(Record):
 
 
 class OperatorSnapshot(Record):
-    """One operator's state at an epoch: per key group one full file or none, then changes, oldest first.
+    """State of one operator at an epoch: per key group at most one full file, then changes, oldest first.
 
-    `watermarks`: of every input that has event time and has had a row, epoch milliseconds. `late_rows`: of the epoch. Neither is in
-    what older versions wrote.
+    - `watermarks`: per input with event time that has had a row, in milliseconds since 1970 UTC.
+    - `late_rows`: rows that came too late within this epoch.
+
+    Older versions wrote neither.
     """
 
     operator: OperatorName
@@ -77,7 +84,7 @@ class OperatorSnapshot(Record):
 
 
 class StagedFileRecord(Record):
-    """A staged file as the log has it; `connector.StagedFile` is the same outside of the store."""
+    """A staged file as the log records it. `connector.StagedFile` is its counterpart outside of the store."""
 
     path: Path
     size_bytes: Count
@@ -91,12 +98,12 @@ class StagedFileRecord(Record):
     sha256: Digest = ""
 
     def staged_file(self) -> StagedFile:
-        """For connectors."""
+        """Return the file as connectors take it."""
         return StagedFile(**self.model_dump())
 
 
 class StagedOutput(Record):
-    """What one sink has to publish for one epoch, in publishing order. An empty root is the store's outbox."""
+    """Files that one sink publishes for one epoch, in publishing order. An empty `root` stands for the store's outbox."""
 
     sink: SinkName
     root: str = ""
@@ -105,9 +112,11 @@ class StagedOutput(Record):
 
 
 class EdgeCut(Record):
-    """One edge at an epoch: rows consumed and produced since its beginning; what lies between is in flight, oldest first.
+    """One edge at an epoch: numbers of rows consumed and produced since its beginning, and the segments between, oldest
+    first.
 
-    `row_schema` is DDL, as the job declares the edge's rows. Paths are relative to `Store.edge(name).location`.
+    The rows between are in flight. `row_schema` is the DDL of the edge's rows, as the job declares it. Paths are
+    relative to `Store.edge(name).location`.
     """
 
     edge: EdgeName
@@ -127,7 +136,7 @@ class EdgeCut(Record):
 
 
 class SinkAck(Record):
-    """The sink has everything up to and including `epoch`."""
+    """Acknowledgement: the sink has published everything up to and including `epoch`."""
 
     sink: SinkName
     epoch: Count
@@ -135,14 +144,17 @@ class SinkAck(Record):
 
 
 class SinkIdentity(Record):
-    """Which table or topic a sink is. `after`: the highest epoch decided when it took the place of another one, else 0."""
+    """Endpoint of a sink: the table or topic that its name stands for.
+
+    `after`: the newest committed epoch when it replaced another endpoint; 0 if it replaced none.
+    """
 
     parts: dict[str, str] = {}
     after: Count = 0
 
 
 class PartTime(Record):
-    """How long a part of an earlier epoch took: known only after its manifest was written."""
+    """Duration of a part of an earlier epoch, known only after that epoch's manifest was written."""
 
     epoch: Count
     part: Literal["decision", "publish"]
@@ -151,10 +163,12 @@ class PartTime(Record):
 
 
 class Timings(Record):
-    """What the driver has measured, for those who look; nothing depends on it. None, and what is not there: not known.
+    """Measurements of the driver, for observability only. None, and a missing key, mean "not known".
 
-    `barrier_ms`: until the batch began that the barrier is in; `snapshot_ms`: that batch. `earlier`: of epochs before this one.
-    `lag_rows`: rows that waited at the sources.
+    - `barrier_ms`: time until the batch with the barrier began.
+    - `snapshot_ms`: duration of that batch.
+    - `earlier`: durations of earlier epochs.
+    - `lag_rows`: per source the rows that waited.
     """
 
     barrier_ms: Count | None = None
@@ -164,21 +178,27 @@ class Timings(Record):
 
 
 class GraphNode(Record):
-    """One source, operator, edge or sink, as `kind/name`, and what its rows come from directly."""
+    """One source, operator, edge or sink, as `kind/name`, and the nodes that its rows come from directly."""
 
     id: str
     inputs: tuple[str, ...] = ()
 
 
 class Manifest(Record):
-    """Everything an epoch consists of. `base` is the epoch it extends, `previous` the last id decided before it.
+    """Everything that an epoch consists of.
 
-    The identities say what the names of `cursors` and `outputs` stood for; those of sinks that the job has dropped
-    stay, in case their names come back. Absent: written before there were any, or by connectors that have none.
-    `held`: rows that were staged up to this epoch and are published with a later one; a sink is in `outputs` or here.
-    `rows_before`: per sink the newest earlier epoch of the lineage that has rows for it; a sink that has none is absent.
-    `late_watermark_ms`: what rows of the next batch are late by, a batch older than `watermark_ms`. None if an older version
-    wrote the manifest. `timings` and `graph`: for those who look.
+    `base` is the epoch that it extends, `previous` the last id committed before it.
+
+    - `source_identities`, `sink_identities`: endpoints that the names of `cursors` and `outputs` stood for. Sinks that
+      the job has dropped stay, in case their names return. Missing in older versions, and for connectors without
+      endpoints.
+    - `held`: deferred rows, staged up to this epoch and published with a later one. A sink is in `outputs` or in
+      `held`.
+    - `rows_before`: per sink the newest earlier epoch of the branch that has rows for it; a sink without one is
+      missing.
+    - `late_watermark_ms`: watermark that decides if rows of the next batch are late. It is one batch older than
+      `watermark_ms`. None in manifests of older versions.
+    - `timings`, `graph`: for observability only.
     """
 
     format: int = FORMAT
@@ -216,7 +236,7 @@ class Manifest(Record):
 
 
 class Holder(Record):
-    """A driver process. `pid_start` (clock ticks since boot) tells a process from a later one with its number."""
+    """A driver process. `pid_start` (clock ticks since boot) tells it from a later process with the same number."""
 
     host: str
     boot_id: str = ""
@@ -230,16 +250,18 @@ class Holder(Record):
 
 
 class CreatedRecord(Entry):
-    """The first row of every log."""
+    """First row of every log."""
 
     job: str
     store_id: str
 
 
 class IncarnationRecord(Entry):
-    """An incarnation of the job begins: it continues from epoch `base`. `passed_over`: damaged epochs behind it that "latest"
-    did not choose, also in earlier incarnations since somebody last chose an epoch by name or number. `taken_back`: sinks that
-    had less than the log says when an epoch was named to restore, with the newest epoch that each of them has.
+    """Start of an incarnation, which continues from epoch `base`.
+
+    - `passed_over`: damaged later epochs that "latest" skipped, including skips of earlier incarnations since a restore
+      last named an epoch.
+    - `taken_back`: sinks that had less than the log says when a restore named an epoch, each with its newest epoch.
     """
 
     incarnation: Annotated[int, Field(ge=1)]
@@ -254,7 +276,7 @@ class IncarnationRecord(Entry):
 
 
 class EpochBrief(Entry):
-    """What the log's state remembers of a manifest. `holds`: sinks whose rows are published with a later epoch."""
+    """Part of a manifest that the log's state keeps. `holds`: sinks whose rows a later epoch publishes."""
 
     epoch: Count
     incarnation: Count
@@ -275,7 +297,7 @@ class EpochBrief(Entry):
 
     @classmethod
     def of(cls, manifest: Manifest, lease_expires_ms: int) -> EpochBrief:
-        """The brief of a manifest whose commit renews the lease."""
+        """Return the brief of a manifest whose commit renews the lease until `lease_expires_ms` (ms since 1970 UTC)."""
         shared = {name: getattr(manifest, name) for name in cls.model_fields if name in Manifest.model_fields}
         state_bytes = sum(file.size_bytes for each in manifest.operators.values() for file in each.files)
         sinks, holds = (
@@ -286,15 +308,17 @@ class EpochBrief(Entry):
 
 
 class Heartbeat(Entry):
-    """The holder is alive although no epoch was decided."""
+    """Renewal of the lease without an epoch."""
 
     incarnation: Count
     lease_expires_ms: int
 
 
 class Released(Entry):
-    """The incarnation ended by itself: the lease is free at once, unless the run `keeps` it for its next one. `why`: "stopped", or
-    what it died of; empty: not known."""
+    """End of an incarnation. The lease is free at once, unless the run `keeps` it for its next incarnation.
+
+    `why`: "stopped", or the error that ended it; empty if unknown.
+    """
 
     incarnation: Count
     why: str = ""
@@ -302,24 +326,27 @@ class Released(Entry):
 
 
 class HandoverAsked(Entry):
-    """Somebody wants incarnation `incarnation` to take a final epoch and give its lease up: a standby goes on."""
+    """Request that `incarnation` commits a final epoch and releases its lease, so that a standby takes over."""
 
     incarnation: Count
 
 
 class UpkeepTurn(Record):
-    """Leases to others since this standby had one, and how long its last one was (0: it had none)."""
+    """Leases given to other standbys since this one had one, and the term of its last one in ms (0: it had none)."""
 
     since: Count = 0
     ttl_ms: Count = 0
 
 
 class UpkeepLeased(Entry):
-    """The checkpoint lease: standby `holder` does the job's upkeep, and the driver of `incarnation` leaves it alone. The row's
-    number is the lease's token.
+    """The checkpoint lease: the standby `holder` does the maintenance, and the driver of `incarnation` does not.
 
-    `boot`, `reported_ms`: of the holder's own clock, at a moment before the issue; it may work for `budget_ms` of that clock.
-    `ttl_ms`: of the driver's. `turns`: everybody's, with this lease.
+    The number of the row is the token of the lease.
+
+    - `boot`, `reported_ms`: the holder's own clock at a moment before the lease was issued.
+    - `budget_ms`: the time that the holder may work, by that clock.
+    - `ttl_ms`: the term of the lease, by the driver's clock.
+    - `turns`: the turns of all standbys, including this lease.
     """
 
     incarnation: Count
@@ -332,10 +359,11 @@ class UpkeepLeased(Entry):
 
 
 class UpkeepEnded(Entry):
-    """Its holder has used lease `token`, or gives it back: `failure` says why.
+    """End of lease `token`: its holder has finished, or gives it back for the reason `failure`.
 
-    What `epoch` says, as incarnation `incarnation` stands on it, is shown by the tables; what is not kept any more is gone; the
-    epoch's files were read and compared, and `damage` says what is wrong with them. `clock_ms`: the holder's own.
+    After a finished turn, the tables show `epoch` as incarnation `incarnation` continues from it, and files that
+    retention does not keep are deleted. The files of the epoch were read and compared; `damage` describes what is wrong
+    with them. `clock_ms` is the holder's own clock.
     """
 
     token: Count
@@ -347,29 +375,29 @@ class UpkeepEnded(Entry):
 
 
 class Published(Entry):
-    """Acks that no later epoch will carry."""
+    """Acknowledgements that no later epoch will carry."""
 
     incarnation: Count
     acks: tuple[SinkAck, ...]
 
 
 class SavepointRecord(Entry):
-    """A name for an epoch; the epoch is kept for ever."""
+    """A name for an epoch, which retention then keeps."""
 
     name: SavepointName
     epoch: Count
 
 
 class SavepointDropped(Entry):
-    """The name is free again and its epoch an ordinary one."""
+    """End of a savepoint: the name is free again and its epoch subject to retention."""
 
     name: SavepointName
 
 
 class Folded(Entry):
-    """What rows before it that were dropped from the log would have said: written when files of the log are replaced.
+    """Summary of rows that were dropped from the log, written when its files are replaced.
 
-    `owed`: per sink the epochs up to `last` that it was not known to have. None: an older version wrote the row.
+    The last field has, per sink, the unpublished epochs up to `last`. It is None if an older version wrote the row.
     """
 
     last: Count
@@ -378,10 +406,10 @@ class Folded(Entry):
 
 
 class LossAccepted(Entry):
-    """Who runs the job goes on although sinks have epochs, or were written by incarnations, that the log has lost.
+    """The operator of the job accepts that the log has lost epochs, or incarnations, that sinks have seen.
 
-    Epochs above `after` up to `epoch` are lost; numbers go on above `epoch` and `incarnation`. `on`: the epoch that they all
-    stand on, 0 if that is not known.
+    Epochs above `after` up to `epoch` are lost. Later ids are above `epoch` and `incarnation`. `on`: the epoch that all
+    lost ones descend from; 0 if unknown.
     """
 
     after: Count

@@ -1,5 +1,7 @@
-"""Where a store can be kept. Every commit to it needs a write that fails if the file is there already, so the list names what
-has one; other URLs are refused before anything is tried with them.
+"""URL schemes that can hold a store.
+
+Every commit needs a write that fails if the file exists already. The list names the schemes that have one; other URLs
+are refused before any access.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ SCHEMES = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "hd
 
 
 def store_location(uri: str, storage_options: Mapping[str, str] | None = None) -> Location:
-    """The store's location. Raises `ConfigInvalid` for a URL of a kind that no store can be kept at, and for a path that
-    no Delta table can have."""
+    """Return the location of a store at `uri`.
+
+    Raises `ConfigInvalid` for a URL scheme that cannot hold a store, and for a path that no Delta table can have.
+    """
     scheme = "file" if local_path(uri) is not None else urlsplit(uri).scheme.lower()
     if scheme not in SCHEMES:
         raise ConfigInvalid(
