@@ -1,7 +1,7 @@
-"""What the one action of a micro-batch was spent on, for those who look: no decision depends on it. Pure.
+"""Break down the duration of a micro-batch's Spark action, for metrics only: no decision depends on it. Pure.
 
-Tasks report moments of their hosts' clocks, the driver those of its own. On one host the parts are exact; where clocks differ
-they are bent to lie within the action, and still add up to it.
+Tasks report times of their hosts' clocks, the driver reports times of its own clock. On one host the parts are exact.
+If clocks differ, the times are clamped to the action, so that the parts still add up to its duration.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ SOURCES = "sources"
 
 
 def action_parts_ms(reports: Sequence[Report]) -> dict[str, int]:
-    """`fetch`: until the first key group is called, with everything before the shuffle. `operator`: until the last group of
-    the last operator is done, without `snapshot`: state files, of the task that took longest for them. `staging`: until
-    the action's end. Empty if nobody reported moments, or no operator ran.
+    """Return the parts of a batch's action in milliseconds, by name; empty if no times were reported or no operator
+    ran.
+
+    - `fetch`: from the begin of the action to the first call of a key group; includes everything before the shuffle.
+    - `operator`: from there to the end of the last group of the last operator, less `snapshot`.
+    - `snapshot`: writing state files, in the task that took longest for them.
+    - `staging`: from there to the end of the action.
     """
     action = next((report.body for report in reports if report.scope == SOURCES), {})
     groups = [report for report in reports if report.step == "operator" and "began_ms" in report.body]
@@ -34,7 +38,7 @@ def action_parts_ms(reports: Sequence[Report]) -> dict[str, int]:
 
 
 def _longest_snapshot_ms(groups: Sequence[Report]) -> float:
-    """Key groups of one task come one after the other."""
+    """Return the longest snapshot time of a task; a task runs its key groups one after the other."""
     by_task: dict[tuple[str, int], float] = defaultdict(float)
     for group in groups:
         by_task[group_of(group)[0], group.partition] += _ms(group.body, "snapshot_ms")

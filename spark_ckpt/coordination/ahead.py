@@ -1,10 +1,11 @@
-"""A barrier that goes ahead of its epoch: it is in the stream before the epoch begins.
+"""The prefetched barrier: a barrier that enters the stream before its epoch is open.
 
-Where every batch ends an epoch, the next batch follows at once, while the last epoch is still being decided. The machine opens one
-epoch at a time, so the next one's barrier cannot wait for it. It is offered when the last one's votes are complete; the batch that
-carries it ends the next epoch, whose votes are held until the machine opens it. The order of decisions stays the machine's.
+If every batch ends an epoch, the next batch starts while the previous epoch is still being committed. The machine
+opens one epoch at a time, so the barrier of the next epoch cannot wait for the machine. The rules offer it as soon as
+the votes of the previous epoch are complete. The batch that carries it ends the next epoch, and its votes wait here
+until the machine opens that epoch. The machine still decides the order of commits.
 
-A stream that has become idle lets such a barrier pass: it ends nothing, and no other one goes ahead before there are rows again.
+In an idle stream a prefetched barrier ends nothing. The rules prefetch no other one until rows arrive again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from checkpoint_protocols.machine import Event
 
 @dataclass(slots=True)
 class Ahead:
-    """Of one incarnation: the barrier that has gone ahead, if there is one."""
+    """The prefetched barrier of one incarnation, if there is one."""
 
     epoch: Epoch | None = None
     offered_ms: float = 0.0
@@ -26,24 +27,24 @@ class Ahead:
 
     @property
     def is_held(self) -> bool:
-        """Whether its batch is over, so that the epoch is complete once it is opened."""
+        """True if the batch of the barrier is over: the epoch is complete as soon as it opens."""
         return bool(self._votes)
 
     def offer(self, epoch: Epoch, now_ms: float) -> None:
-        """The barrier of `epoch` goes into the stream."""
+        """Record that the barrier of `epoch` enters the stream at `now_ms`."""
         self.epoch, self.offered_ms, self._votes = epoch, now_ms, ()
 
     def hold(self, votes: Sequence[Event]) -> None:
-        """Its batch is over before its epoch is open."""
+        """Keep the votes of the barrier's batch, which ended before its epoch opened."""
         self._votes = tuple(votes)
 
     def opened(self) -> tuple[Event, ...]:
-        """Its epoch is open now: the votes that are at hand. Without any, its batch is still to come."""
+        """Return the votes that wait for the epoch, which is open now; empty if the barrier's batch is still to come."""
         votes = self._votes
         if votes:
             self.over()
         return votes
 
     def over(self) -> None:
-        """It has ended its epoch, or ends nothing any more."""
+        """Clear the prefetched barrier: it completed its epoch, or it can end no epoch any more."""
         self.epoch, self._votes = None, ()

@@ -1,9 +1,11 @@
-"""Edges: durable logs between two places of a job's graph, and what of them belongs to a cut.
+"""Edges: durable logs between two operators of a job, and their part of an epoch.
 
-A micro-batch puts its rows on an edge as segments: files, durable with the batch. A later batch, as a rule the next one, takes
-them off in the same order. A cut holds two positions per edge, counted in rows: what was consumed, and what was produced. The
-segments between are in flight: the cut names them, nobody copies them. For a back-edge that is the log of seed 003 (cyclic
-snapshots): what the loop holds at the barrier, and what a recovery replays first.
+A micro-batch writes its rows on an edge as segments: files that are durable when the batch ends. A later batch,
+usually the next one, consumes them in the same order. An epoch records two positions per edge, counted in rows:
+consumed and produced. The manifest names the segments in between (in flight) and copies no rows.
+
+For a back-edge this is the log of seed 003 (cyclic snapshots): the rows inside the loop at the barrier, which a
+recovery replays first.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from spark_ckpt.coordination.reports import Report, edge_of, staged_file
 from spark_ckpt.store.records import EdgeCut, Manifest, StagedFileRecord
 
 Segments = dict[str, list[StagedFile]]
-"""Per edge its segments, oldest first."""
+"""Segments by edge, oldest first."""
 
 
 def segments_in(reports: Iterable[Report]) -> Segments:
-    """What one batch put on each edge, in the order in which it is taken off."""
+    """Return the segments that one batch wrote on each edge, in the order in which they are consumed."""
     found: Segments = {}
     for report in reports:
         edge = edge_of(report)
@@ -37,28 +39,38 @@ def segments_in(reports: Iterable[Report]) -> Segments:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """How many rows an edge may hold before the sources rest (backpressure), and how many a batch takes off it at most.
+    """Backpressure limit of an edge, in rows.
 
-    What is on an edge leaves it in any case, so the sources go on, unless a loop feeds back more rows than that for ever.
+    Above it the sources pause, and a batch consumes at most this many rows of the edge. In-flight rows drain without
+    new input, so the sources resume. The exception is a loop that constantly feeds back more rows than the limit.
     """
 
     rows: int
 
     def portion(self, segments: Sequence[StagedFile]) -> int:
-        """How many of an edge's segments, oldest first, a batch takes. Segments are whole: one goes however large it is."""
+        """Return how many of an edge's segments, oldest first, the next batch consumes.
+
+        Segments are indivisible: the batch takes at least one, even if it exceeds the limit.
+        """
         within = sum(total <= self.rows for total in accumulate(each.rows for each in segments))
         return max(within, min(1, len(segments)))
 
     def full(self, rows: Mapping[str, int]) -> tuple[str, ...]:
-        """Edges that hold more, of edges with so many rows. While there is one, a batch has no row of a source."""
+        """Return the edges over the limit, given the rows in flight by edge. While there is one, a batch reads no
+        source.
+        """
         return tuple(name for name, held in rows.items() if held > self.rows)
 
 
 UNBOUNDED = Bound(sys.maxsize)
+"""No limit: the sources never pause."""
 
 
 class EdgeLog:
-    """One edge in one incarnation, from `cut` on. `taken` segments of it were consumed, counted from the cut's first."""
+    """One edge in one incarnation, from the position `cut` on; None: the edge is empty.
+
+    `advance` counts consumed segments from the first segment in flight at `cut`.
+    """
 
     def __init__(self, cut: EdgeCut | None) -> None:
         self._in_flight = [each.staged_file() for each in cut.files] if cut else []
@@ -72,13 +84,14 @@ class EdgeLog:
 
     @property
     def rows(self) -> int:
-        """Rows in flight."""
+        """Number of rows in flight."""
         return sum(each.rows for each in self._in_flight)
 
     def advance(self, taken: int, produced: Sequence[StagedFile]) -> list[StagedFile]:
-        """A batch is over: it and those before it consumed `taken` segments, and it produced some. What it consumed.
+        """Apply a finished batch and return the segments that it consumed.
 
-        Raises `ProtocolViolation` if it consumed what is not there.
+        `taken`: number of segments that this batch and all batches before it have consumed. `produced`: segments that
+        this batch wrote. Raises `ProtocolViolation` if the batch consumed segments that are not in flight.
         """
         count = taken - self._taken
         if not 0 <= count <= len(self._in_flight):
@@ -92,7 +105,7 @@ class EdgeLog:
         return consumed
 
     def cut(self, shape: EdgeShape) -> EdgeCut:
-        """Both positions as they are now, and what lies between."""
+        """Return the edge's part of an epoch: both positions as of now, and the segments in between."""
         files = tuple(StagedFileRecord(**asdict(each)) for each in self._in_flight)
         consumed = self._consumed_rows
         return EdgeCut(
@@ -101,7 +114,7 @@ class EdgeLog:
 
 
 class Edges:
-    """Every edge of a job in one incarnation."""
+    """All edges of a job in one incarnation, from the epoch `base` on."""
 
     def __init__(self, shapes: Sequence[EdgeShape], base: Manifest) -> None:
         self._shapes = shapes
@@ -109,29 +122,34 @@ class Edges:
 
     @property
     def in_flight(self) -> dict[str, Sequence[StagedFile]]:
-        """On each edge the segments that no batch has consumed, oldest first."""
+        """Segments that no batch has consumed, by edge, oldest first."""
         return {name: log.in_flight for name, log in self._logs.items()}
 
     @property
     def rows(self) -> dict[str, int]:
-        """Rows in flight on each edge."""
+        """Number of rows in flight, by edge."""
         return {name: log.rows for name, log in self._logs.items()}
 
     def advance(self, taken: Mapping[str, int], produced: Mapping[str, Sequence[StagedFile]]) -> Segments:
-        """A batch is over; what it consumed. `taken`: segments that batches have consumed, `produced`: what this one put on, per
-        edge."""
+        """Apply a finished batch and return the segments that it consumed, by edge.
+
+        `taken`: per edge, the number of segments that batches have consumed so far. `produced`: per edge, the
+        segments that this batch wrote. Raises `ProtocolViolation` if the batch consumed segments that are not in
+        flight.
+        """
         consumed = {name: log.advance(taken.get(name, 0), produced.get(name, ())) for name, log in self._logs.items()}
         return {name: segments for name, segments in consumed.items() if segments}
 
     def cuts(self) -> dict[str, EdgeCut]:
-        """Every edge as it is now."""
+        """Return each edge's part of an epoch, as of now."""
         return {each.name: self._logs[each.name].cut(each) for each in self._shapes}
 
 
 def spent(passed: Mapping[str, Sequence[StagedFile]], base: Manifest) -> dict[str, tuple[str, ...]]:
-    """Paths of consumed segments that no decided epoch names, per edge: in flight between two barriers only.
+    """Return paths of consumed segments that no committed epoch names, by edge: they can be deleted.
 
-    `base`: the epoch before: what was consumed after its cut and produced before it is in flight there.
+    Such a segment was produced and consumed between two barriers. `passed`: per edge, the segments consumed since the
+    epoch `base`. A segment consumed after `base` but produced before it is in flight in `base`, so it stays.
     """
     named = {name: {file.path for file in cut.files} for name, cut in base.edges.items()}
     return {

@@ -1,7 +1,8 @@
-"""What belongs to the epoch under way: staged files, snapshots, counts, cursors, gathered batch by batch on the driver.
+"""Collect the content of the open epoch, batch by batch: staged files, snapshots, counts, cursors.
 
-Handles only, never rows or state.  A batch is atomic and ends at most one epoch.  An epoch that is aborted after its
-barrier keeps nothing back: its snapshots stay in the chains and its staged rows move to the front of the next epoch.
+The builder holds file handles, never rows or state. A batch is atomic and ends at most one epoch. If an epoch is
+aborted after its barrier, none of its work is lost: its snapshots stay in the chains, and its staged rows move to the
+front of the next epoch.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from spark_ckpt.coordination.watermarks import Input, Watermarks
 from spark_ckpt.store.records import EdgeCut, Manifest, StateFile
 
 Group = tuple[str, int]
-"""A key group: its operator's name and its number."""
+"""Key group: name of its operator, and its number."""
 
 Chains = dict[Group, tuple[StateFile, ...]]
-"""Per key group: one full file or none, then the changes after it, oldest first."""
+"""Snapshot files by key group: at most one full file, then its changes, oldest first."""
 
 
 @dataclass(slots=True)
 class Gathered:
-    """What some batches produced."""
+    """Results of consecutive batches."""
 
     staged: dict[str, list[StagedFile]] = field(default_factory=dict)
     rows_in: int = 0
     rows_out: int = 0
     rejected: int = 0
     late: dict[str, int] = field(default_factory=dict)
-    """Rows by operator."""
+    """Late rows by operator."""
     passed: Segments = field(default_factory=dict)
-    """Segments of edges that were consumed."""
+    """Consumed segments by edge."""
 
     def put_before(self, later: Gathered) -> Gathered:
-        """These batches and, after them, `later` ones."""
+        """Return the results of these batches followed by the `later` ones."""
         return Gathered(
             _one_after_another(self.staged, later.staged),
             self.rows_in + later.rows_in,
@@ -50,7 +51,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class EndedEpoch:
-    """An epoch whose barrier has passed: everything is durable, nothing is decided."""
+    """An epoch whose barrier has passed: all its files are durable, but it is not committed."""
 
     epoch: int
     gathered: Gathered
@@ -61,11 +62,15 @@ class EndedEpoch:
     groups_acked: frozenset[Group]
     edges: Mapping[str, EdgeCut] = field(default_factory=dict)
     watermarks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Of every operator's inputs."""
+    """Watermarks in milliseconds, by operator and input."""
 
 
 class EpochBuilder:
-    """Gathers the epoch under way. Not thread-safe: the coordinator's thread owns it."""
+    """Builder of the open epoch; not thread-safe, the coordinator's thread owns it.
+
+    `base`: the epoch that the incarnation continues from. `delays_ms`: allowed lateness by operator input.
+    `rows_from`: the sink at which output rows are counted, None without sinks. `edges`: the job's edges.
+    """
 
     def __init__(
         self, base: Manifest, delays_ms: Mapping[Input, int], rows_from: str | None, edges: Sequence[EdgeShape] = ()
@@ -77,34 +82,39 @@ class EpochBuilder:
         self._moved = False
         self._ended: dict[int, EndedEpoch] = {}
         self._acked: dict[int, set[Group]] = {}
+        # Deltas of this incarnation extend the chains of `base`: state files of committed epochs are reused.
         self._chains: Chains = _chains_of(base)
         self.late_rows: Mapping[str, int] = {}
-        """Of the batch taken in last, by operator; those without any are not there."""
+        """Late rows of the newest batch, by operator; operators without late rows are absent."""
 
     @property
     def chains(self) -> Chains:
-        """Every key group's snapshot files as of the newest barrier."""
+        """Snapshot files of every key group as of the newest barrier."""
         return dict(self._chains)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing has happened since the last barrier: no source or edge moved on, no operator wrote or changed."""
+        """True if nothing happened since the last barrier: no source or edge advanced, no operator emitted rows or
+        changed state.
+        """
         gathered = self._open
         return not (self._moved or gathered.rows_in or gathered.rows_out or gathered.rejected or gathered.staged)
 
     @property
     def in_flight(self) -> dict[str, Sequence[StagedFile]]:
-        """On each edge the segments that are behind the last batch, oldest first."""
+        """Segments on each edge after the last batch, oldest first."""
         return self._edges.in_flight
 
     @property
     def rows_in_flight(self) -> dict[str, int]:
-        """Rows on each edge behind the last batch."""
+        """Number of rows on each edge after the last batch."""
         return self._edges.rows
 
     @property
     def next_staged(self) -> tuple[int | None, Mapping[str, Sequence[StagedFile]]]:
-        """What is staged of the next epoch to be decided, by sink; its number if its barrier has passed."""
+        """Files staged for the next epoch to commit, by sink, and its number; the number is None before its barrier
+        has passed.
+        """
         for epoch, ended in self._ended.items():
             return epoch, ended.gathered.staged
         return None, self._open.staged
@@ -116,9 +126,10 @@ class EpochBuilder:
         moved: bool = False,
         taken: Mapping[str, int] | None = None,
     ) -> dict[str, int]:
-        """Take in one finished batch; its counts, named as in a run's progress. `moved`: a source's cursor did.
+        """Add one finished batch and return its counts, named as in a run's progress.
 
-        `watermark_ms`: Spark's, of the batch. `taken`: segments of each edge that batches have consumed.
+        `watermark_ms`: Spark's watermark of the batch. `reports`: what its tasks reported. `moved`: the cursor of a
+        source advanced. `taken`: per edge, the number of segments that batches have consumed so far.
         """
         batch, produced = _gathered(reports, self._rows_from), segments_in(reports)
         batch.passed = self._edges.advance(taken or {}, produced)
@@ -136,7 +147,10 @@ class EpochBuilder:
         }
 
     def end(self, epoch: int, cursors: Mapping[str, Cursor]) -> EndedEpoch:
-        """The barrier of `epoch` was in the batch taken in last: everything so far belongs to it."""
+        """Close `epoch`: its barrier was in the newest batch, so everything collected so far belongs to it.
+
+        `cursors`: position of every source at the end of that batch.
+        """
         ended = EndedEpoch(
             epoch,
             self._open,
@@ -153,33 +167,34 @@ class EpochBuilder:
         return ended
 
     def pinned(self, epoch: int, cursors: Mapping[str, Cursor]) -> EndedEpoch:
-        """An epoch before the first batch: nothing but where the sources start."""
+        """Return an epoch before the first batch; it contains only the start positions of the sources."""
         times = (self.watermarks.now_ms, self.watermarks.late_ms)
         ended = (epoch, Gathered(), self.chains, dict(cursors), *times, frozenset[Group]())
         return EndedEpoch(*ended, self._edges.cuts(), self.watermarks.by_operator)
 
     def take(self, epoch: int) -> EndedEpoch:
-        """An ended epoch that is about to be decided."""
+        """Return a closed epoch that is about to be committed."""
         return self._ended[epoch]
 
     def decided(self, epoch: int) -> Segments:
-        """The manifest is in the log: forget what it holds. Segments that were consumed since the epoch before it, per edge."""
+        """Forget a closed epoch that is committed; return the segments consumed since the epoch before it, by edge."""
         ended = self._ended.pop(epoch, None)
         return ended.gathered.passed if ended else {}
 
     def aborted(self, epoch: int) -> None:
-        """No decision will be made: its batches become part of the next epoch."""
+        """Move the batches of an aborted epoch to the front of the next epoch."""
         ended = self._ended.pop(epoch, None)
         if ended is not None:
             self._open, self._moved = ended.gathered.put_before(self._open), True
 
     def passed_over(self, epoch: int) -> None:
-        """A barrier of `epoch` ended nothing; another one may come."""
+        """Forget the votes for a barrier of `epoch` that ended nothing; the barrier can be offered again."""
         self._acked.pop(epoch, None)
 
     def _snapshot(self, group: Group, body: Mapping[str, Json]) -> None:
         if "file" in body and body["file"] is not None:
             file = StateFile.model_validate(body["file"])
+            # A full file starts a new chain: the files before it are compacted into it.
             kept = () if file.kind == "full" else self._chains.get(group, ())
             self._chains[group] = (*kept, file)
             self._moved = True
@@ -188,7 +203,7 @@ class EpochBuilder:
 
 
 def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
-    """What one batch's reports add up to. Rows are counted where they pass once: `rows_from` names one of the sinks."""
+    """Return the sum of one batch's reports; output rows are counted only at the sink `rows_from`."""
     batch = Gathered()
     for report in reports:
         batch.rejected += _count(report, "rejected")
@@ -196,6 +211,7 @@ def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
         if late := _count(report, "late"):
             operator, _ = group_of(report)
             batch.late[operator] = batch.late.get(operator, 0) + late
+        # Segments stay inside the job: they count as neither staged nor output rows.
         if edge_of(report) is not None:
             continue
         if report.step == "tap" or report.scope.endswith(FILE):

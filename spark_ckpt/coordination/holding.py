@@ -1,8 +1,9 @@
-"""Which sinks' rows an epoch holds back: a sink that dislikes small commits gets the rows of several epochs with one.
+"""Deferred rows: a sink with `publish_every` gets the rows of several epochs in one publish.
 
-Rows that are held back are part of the cut, as rows in flight on an edge are: an epoch that holds rows names their files, and
-whoever goes on from it publishes them with a later epoch, in front of that one's own. So nothing else needs to know of them: a sink
-is owed an epoch if the epoch has an output for it, and that is everything since the output before it.
+Deferred rows are part of the epoch, like rows in flight on an edge. The manifest names their files. An incarnation
+that continues from the epoch publishes them with a later epoch, before its own rows. So the unpublished-epoch logic
+needs no change: a sink must publish an epoch if the epoch has an output for it. The output contains everything since
+the previous output.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from spark_ckpt.coordination.job_shape import SinkPlace
 from spark_ckpt.store.records import Manifest, Reason, StagedOutput
 
 Outputs = Mapping[str, StagedOutput]
+"""Staged output by sink."""
 
 
 class Holding:
-    """One incarnation's books. Its first epoch publishes everything: when the incarnation before published last, no clock knows."""
+    """Deferred rows of one incarnation.
+
+    Its first epoch publishes everything: no clock tells when the previous incarnation published last.
+    """
 
     def __init__(self, sinks: Mapping[str, SinkPlace], base: Manifest) -> None:
         self._every_ms = {name: place.publish_every_ms for name, place in sinks.items()}
@@ -28,10 +33,11 @@ class Holding:
     def divided(
         self, staged: Outputs, reason: Reason, now_ms: float
     ) -> tuple[dict[str, StagedOutput], dict[str, StagedOutput]]:
-        """An epoch's outputs, and what it holds back. `staged`: what every sink got since the epoch before it.
+        """Split an epoch's rows into outputs to publish now and rows to defer, both by sink.
 
-        Only epochs that the clock asked for hold something back, and those that only pin where new sources start. At a savepoint
-        or a final epoch every sink gets everything.
+        `staged`: rows of every sink since the previous epoch. `reason`: what triggered the epoch. Two kinds of epochs
+        defer rows: those that the interval triggered, and initial ones, which only pin the start of new sources. A
+        savepoint or a final epoch publishes everything.
         """
         outputs: dict[str, StagedOutput] = {}
         held: dict[str, StagedOutput] = {}
@@ -42,18 +48,18 @@ class Holding:
         return outputs, held
 
     def decided(self, manifest: Manifest, now_ms: float) -> None:
-        """The epoch is in the log. Until its next publish is due a sink waits from the decision on."""
+        """Apply a committed epoch: the publish interval of each sink in it starts at the commit."""
         self._held = manifest.held
         if manifest.reason != "initial":
             self._due_ms |= {sink: now_ms + self._every_ms[sink] for sink in manifest.outputs if sink in self._every_ms}
 
     def in_front(self, sink: str) -> list[StagedFile]:
-        """Files that go in front of the sink's next ones, once they are due."""
+        """Return the sink's deferred files, which precede its next ones."""
         held = self._held.get(sink)
         return [file.staged_file() for file in held.files] if held else []
 
     def due_in_ms(self, now_ms: float) -> float | None:
-        """How long until rows that are held back are due: 0 if they are; None if there are none."""
+        """Return the milliseconds until deferred rows are due: 0 if they are due now, None if there are none."""
         sinks = [sink for sink, output in self._held.items() if output.files and sink in self._due_ms]
         waits = [max(0.0, self._due_ms[sink] - now_ms) for sink in sinks]
         return min(waits, default=None)

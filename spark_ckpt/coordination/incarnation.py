@@ -1,8 +1,15 @@
-"""The rules of one incarnation around the coordinator's machine: which batch ends an epoch, what an epoch consists of, what
-an aborted one carries over, when an idle stream waits, what a sink has to publish next, and why it all ended.
+"""Rules of one incarnation around the coordinator's machine: events in, effects out.
 
-What it does not do: I/O, waiting, threads.  Its host carries out the effects in their order and answers with events.
-Events come one at a time; an answer that is at hand while effects are carried out comes behind them.
+The rules decide:
+
+- which batch ends an epoch, and the content of the epoch;
+- the fate of an aborted epoch's rows;
+- the pause of an idle stream;
+- the next publish of each sink;
+- the reason of the end.
+
+The rules do no I/O, never wait and start no threads. The host carries out the effects in order and answers with
+events, one at a time. An answer that arrives while effects are carried out is handled after all of them.
 """
 
 from __future__ import annotations
@@ -60,11 +67,18 @@ _FINAL = ("stop", "drained")
 _REPLACED = "another driver runs this job; this one can be ended"
 _SAID_BEHIND_THE_END = (SayCommitted, SayPublished, NameEpoch)
 _SAID_WHEN_FENCED = (SayCommitted, NameEpoch)
-"""Its successor publishes whatever the log does not acknowledge, and announces it."""
+"""Effects that a fenced incarnation still carries out after its end.
+
+Its successor publishes and announces every epoch that the log does not acknowledge.
+"""
 
 
 class IncarnationCore:
-    """One incarnation's rules. `acked`: per sink the newest epoch that the log knows it has."""
+    """Rules of one incarnation.
+
+    `shape`: the job. `point`: the epoch to continue from. `standing`: endpoints of sources and sinks. `acked`: per
+    sink, the newest epoch that the log records as published.
+    """
 
     def __init__(
         self,
@@ -97,69 +111,75 @@ class IncarnationCore:
         self._over = False
         self._said_behind_the_end: tuple[type[Effect], ...] = _SAID_BEHIND_THE_END
 
-    # -- what the host may ask -----------------------------------------------------------------------------------------
+    # -- queries of the host -------------------------------------------------------------------------------------------
 
     @property
     def base(self) -> Manifest:
-        """The newest epoch that this incarnation stands on."""
+        """Newest committed epoch, on which the next one builds."""
         return self._base
 
     @property
     def cursors(self) -> Mapping[str, Cursor]:
-        """Where every source stands behind the last batch."""
+        """Position of every source after the last batch."""
         return dict(self._cursors)
 
     @property
     def chains(self) -> Chains:
-        """Every key group's snapshot files as of the newest barrier."""
+        """Snapshot files of every key group as of the newest barrier."""
         return self._builder.chains
 
     @property
     def in_flight(self) -> Mapping[str, Sequence[StagedFile]]:
-        """On each edge the segments that no batch has consumed, oldest first: a query begins with them."""
+        """Segments that no batch has consumed, by edge, oldest first; a query starts with them."""
         return self._builder.in_flight
 
     @property
     def late_ms(self) -> int:
-        """The watermark that rows of the next batch are late by."""
+        """Watermark in milliseconds that decides which rows of the next batch are late."""
         return self._builder.watermarks.late_ms
 
     @property
     def event_times_ms(self) -> Mapping[Input, int]:
-        """The greatest event time that each operator's inputs have seen, as their watermarks tell it: a query begins with it."""
+        """Greatest event time of each operator input, derived from its watermark; a query starts with it."""
         return self._builder.watermarks.newest_ms
 
     @property
     def standing(self) -> Standing:
-        """Which tables, topics and folders the job's names mean."""
+        """Endpoints: the tables, topics and folders that the job's names refer to."""
         return self._publication.standing
 
     @property
     def acks(self) -> tuple[SinkAck, ...]:
-        """What sinks have published and no epoch says yet."""
+        """Acknowledgements of sinks that no log row records yet."""
         return self._publication.acks
 
     @property
     def progressed(self) -> bool:
-        """Whether an epoch of this incarnation's own work is decided."""
+        """True if this incarnation has committed an epoch of its own work."""
         return self._progressed
 
     @property
     def unpublished(self) -> Mapping[SinkId, tuple[Epoch, ...]]:
-        """Decided epochs that each sink still owes, oldest first."""
+        """Committed epochs that each sink has not published, oldest first."""
         return self._machine.unpublished if self._machine else {}
 
     @property
     def open_epoch(self) -> Epoch | None:
-        """The epoch whose barrier is under way."""
+        """The epoch whose barrier is in progress; None if there is none."""
         return self._machine.open_epoch if self._machine else None
 
     # -- events --------------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_ms: float) -> list[Effect]:
-        """What is to be done about `event`. `now_ms`: of any clock that only grows.
+        """Return the effects of `event`, in order.
 
-        Behind `End` there is only something to tell: what was under way may still be stored or published.
+        `now_ms`: time of any monotonic clock, in milliseconds. After `End` only announcements are returned: a commit
+        or publish in progress may still complete.
+
+        Raises:
+        - `TypeError` for an unknown event;
+        - `RunFailed` for an event that needs the query before `QueryStarting`;
+        - `ProtocolViolation` for an event that breaks the protocol.
         """
         effects = self._handled(event, now_ms)
         if self._over:
@@ -190,6 +210,7 @@ class IncarnationCore:
                 return self._publish_ended(event, now_ms)
             case AheadEnded():
                 return self._ahead_ended(event, now_ms)
+            # The log refuses rows of a replaced incarnation: fenced here means that another driver runs the job.
             case AcksRecorded(error=Fenced() as error):
                 return self._fenced(error, now_ms)
             case AcksRecorded(error=None, acks=acks):
@@ -203,6 +224,7 @@ class IncarnationCore:
                 return self._coordinated(now_ms, barrier.StopRequested())
             case SavepointAsked(name=name):
                 return self._coordinated(now_ms, barrier.EpochRequested(barrier.Reason.SAVEPOINT, name))
+            # An idle stream commits no epochs: the interval waits for rows.
             case TimerRanOut(elapsed=barrier.IntervalElapsed() as elapsed) if self._nothing_to_end:
                 return self._wait_for_rows(elapsed, now_ms)
             case TimerRanOut(elapsed=elapsed) if elapsed == self._store_bound:
@@ -212,7 +234,11 @@ class IncarnationCore:
         raise TypeError(f"not an event of an incarnation: {event}")
 
     def _pin(self, event: SourcesPinned, now_ms: float) -> list[Effect]:
-        """A source without a cursor starts where it is configured to, once."""
+        """Commit an epoch with the start positions of sources that have no cursor.
+
+        So a source resolves its configured start (for example "latest") once: a restart continues from the same
+        position.
+        """
         self._barrier_at_ms = now_ms
         if not event.starts:
             return []
@@ -221,14 +247,18 @@ class IncarnationCore:
         return [StoreManifest(pinned_of(self._shape, ended, self._lineage(now_ms), self._base))]
 
     def _start(self, event: QueryStarting, now_ms: float) -> list[Effect]:
-        """A job that finds rows waiting ends its first epoch with its first batch: what a crash undid is soon done again
-        for good. The barrier is offered before the query plans that batch.
+        """Create the machine and offer the first markers, before the query plans its first batch.
+
+        A job that finds rows waiting ends its first epoch with its first batch. So the work that a crash undid is
+        soon committed again.
         """
+        # A sink that replaced another one does not get epochs that were committed before the replacement.
         owed = {
             SinkId(sink): [Epoch(each.epoch) for each in manifests if not self.standing.is_before(sink, each.epoch)]
             for sink, manifests in self._point.unpublished.items()
         }
         self._machine = self._shape.coordinator(self._incarnation, Epoch(self._previous), owed)
+        # OPEN comes before every barrier: key groups restore their state and arm timers on it.
         effects: list[Effect] = [OfferMarker(self._markers.offer(OPEN, self._base.epoch))]
         effects += self._coordinated(now_ms, barrier.Started())
         if event.behind:
@@ -237,6 +267,7 @@ class IncarnationCore:
 
     def _take_in(self, event: BatchDone, now_ms: float) -> list[Effect]:
         moved = dict(event.cursors) != self._cursors
+        # `moved` compares with the previous batch: a batch without rows leaves the stream idle.
         self._cursors = dict(event.cursors)
         counts = self._builder.add(event.watermark_ms, event.reports, moved, event.taken)
         in_flight = self._builder.rows_in_flight
@@ -247,18 +278,20 @@ class IncarnationCore:
         if self._idle_interval is not None and not self._nothing_to_end:
             elapsed, self._idle_interval = self._idle_interval, None
             effects += self._coordinated(now_ms, elapsed)
-        # What is held was complete before this batch; the final epoch has everything. The barrier behind it brings another batch.
+        # A prefetched epoch that waits was complete before this batch, so it would miss this batch's rows; the final
+        # epoch must contain everything. The next barrier brings another batch, which triggers the stop.
         if event.drained and not any(in_flight.values()) and not self._drained and not self._ahead.is_held:
             self._drained = True
             effects += self._coordinated(now_ms, barrier.StopRequested(barrier.Reason.DRAINED))
         return effects
 
     def _passed(self, epoch: Epoch, now_ms: float) -> list[Effect]:
-        """The barrier of `epoch` was in the batch that was taken in last."""
+        """Handle the barrier of `epoch`, which was in the newest batch."""
         idle = self._builder.idle
         if epoch == self.open_epoch:
             self._ahead.over()
             return self._voted(now_ms, self._votes(epoch), idle)
+        # The epoch of this barrier is not open yet. Without rows the prefetched barrier ends nothing.
         if idle:
             self._ahead.over()
             self._builder.passed_over(epoch)
@@ -267,7 +300,10 @@ class IncarnationCore:
         return []
 
     def _voted(self, now_ms: float, votes: Sequence[Event], idle: bool) -> list[Effect]:
-        """The next barrier goes ahead before anything else is done: Spark waits for it, and plans the next batch."""
+        """Hand the votes of an epoch to the machine; prefetch the next barrier if every batch ends an epoch.
+
+        The prefetched barrier comes first among the effects: Spark waits for it before it plans the next batch.
+        """
         effects = self._coordinated(now_ms, *votes)
         stored = next((each.manifest for each in effects if isinstance(each, StoreManifest)), None)
         if stored is None or idle or not self._shape.every_batch or stored.reason in _FINAL:
@@ -277,13 +313,13 @@ class IncarnationCore:
 
     @property
     def _nothing_to_end(self) -> bool:
-        """An idle stream takes no epochs."""
+        """True on an idle stream, which commits no epochs."""
         return self._builder.idle and not self._ahead.is_held
 
     def _wait_for_rows(self, elapsed: barrier.IntervalElapsed, now_ms: float) -> list[Effect]:
-        """The newest interval waits for the first rows: an older one, should it run out later, is stale.
+        """Postpone an elapsed interval until rows arrive, or until deferred rows are due.
 
-        It waits no longer than until what is held back is due.
+        Only the newest interval waits; an older one that elapses later is stale.
         """
         wait_ms = self._holding.due_in_ms(now_ms)
         if wait_ms == 0:
@@ -294,7 +330,10 @@ class IncarnationCore:
         return [] if wait_ms is None else [ArmTimer(math.ceil(wait_ms), elapsed)]
 
     def _votes(self, epoch: Epoch) -> list[Event]:
-        """A batch is atomic: with it, whatever took part in the epoch is durable."""
+        """Return the votes of all tasks and sinks for `epoch`.
+
+        A batch is atomic: its end makes the work of every participant durable.
+        """
         ended = self._builder.end(epoch, self._cursors)
         tasks = [*self._shape.source_tasks(), *self._shape.group_tasks(ended.groups_acked)]
         return [
@@ -303,12 +342,15 @@ class IncarnationCore:
         ]
 
     def _decided(self, event: ManifestStored, now_ms: float) -> list[Effect]:
+        """Handle a manifest that is in the log: announce the commit, name savepoints, publish, update tables."""
         manifest = event.manifest
+        # Computed before `_base` changes: `spent` compares with the epoch before this one.
         unnamed = spent(self._builder.decided(manifest.epoch), self._base)
         self._base, self._previous = manifest, manifest.epoch
         self._holding.decided(manifest, now_ms)
         self._publication.decided(manifest)
         said: list[Effect] = [SayCommitted(manifest)]
+        # This epoch only pins start positions: the query has not started, so there is nothing to publish.
         if self._machine is None:
             return said
         self._progressed = True
@@ -320,7 +362,9 @@ class IncarnationCore:
         ]
 
     def _overdue(self, epoch: int, now_ms: float) -> list[Effect]:
-        """The log's answer is waited for no longer: nothing is aborted, for the epoch may be decided."""
+        """Stop waiting for the log's answer and end the incarnation. The epoch may be committed, so it is not
+        aborted.
+        """
         if self._machine is None:
             return [End(barrier.Outcome.FAILED, _doubtful(f"whether epoch {epoch} is in the log is unknown"))]
         return [] if self._store_bound is None else self._bound_is_over(self._store_bound, now_ms)
@@ -328,18 +372,18 @@ class IncarnationCore:
     def _bound_is_over(self, elapsed: Event, now_ms: float) -> list[Effect]:
         self._in_doubt = True
         effects = self._coordinated(now_ms, elapsed)
-        self._in_doubt = False  # the answer had come: what bounded the wait is stale
+        self._in_doubt = False  # if no `End` followed, the answer came in time and the timer was stale
         return effects
 
     def _with_ahead(self, effects: list[Effect]) -> list[Effect]:
-        """A decision is waited for: what is sent while it is made stands in front of it."""
+        """Insert early sends before the commit of an epoch, so that sinks receive rows while the log is written."""
         if not (ahead := self._sent_ahead()):
             return effects
         at = next((at for at, each in enumerate(effects) if isinstance(each, StoreManifest)), len(effects))
         return [*effects[:at], *ahead, *effects[at:]]
 
     def _sent_ahead(self) -> Sequence[Effect]:
-        """What sinks are sent now of the next epoch to be decided."""
+        """Return the early sends that are due for the next epoch to commit."""
         if self._machine is None or not self._sending.possible:
             return []
         ended, staged = self._builder.next_staged
@@ -348,7 +392,7 @@ class IncarnationCore:
         return self._sending.due(epoch, files, {sink for sink, owed in self.unpublished.items() if owed})
 
     def _ahead_ended(self, event: AheadEnded, now_ms: float) -> list[Effect]:
-        """A sink that failed is sent nothing ahead until it has published: then it takes rows again."""
+        """Handle the answer to an early send; a sink that failed gets no further one until it has published."""
         self._sending.ended(event)
         return self._fenced(event.error, now_ms) if isinstance(event.error, Fenced) else []
 
@@ -359,6 +403,7 @@ class IncarnationCore:
     def _publish_ended(self, event: PublishEnded, now_ms: float) -> list[Effect]:
         if isinstance(event.error, Fenced):
             return self._fenced(event.error, now_ms)
+        # The sink had the epoch before, and a newer incarnation exists: it may have published the epoch.
         if event.newest > self._incarnation:
             return self._fenced(_replaced_by(event.newest, self._incarnation), now_ms)
         sink, epoch = SinkId(event.sink), Epoch(event.epoch)
@@ -371,7 +416,7 @@ class IncarnationCore:
         self._sending.published(event.sink)
         effects = self._coordinated(now_ms, barrier.SinkCommitted(sink, epoch, self._incarnation))
         self._publication.forget({each for owed in self.unpublished.values() for each in owed})
-        ends = any(isinstance(each, End) for each in effects)  # the host then tells the log as it leaves
+        ends = any(isinstance(each, End) for each in effects)  # the host records them when it ends
         return [
             SayPublished(event.epoch, detail),
             *effects,
@@ -381,7 +426,7 @@ class IncarnationCore:
     # -- the machine ---------------------------------------------------------------------------------------------------
 
     def _coordinated(self, now_ms: float, *events: Event) -> list[Effect]:
-        """What is to be done about what the coordinator says of each event."""
+        """Feed events to the machine and return the effects, translated to those of the host."""
         if self._machine is None:
             raise RunFailed("the incarnation has not begun")
         return [ours for event in events for theirs in self._machine.handle(event) for ours in self._of(theirs, now_ms)]
@@ -391,6 +436,7 @@ class IncarnationCore:
             case SetTimer(delay_ms=delay_ms, elapsed=elapsed, name=name):
                 self._store_bound = elapsed if name == barrier.STORE_TIMER else self._store_bound
                 return [ArmTimer(delay_ms, elapsed)]
+            # The prefetched barrier is already in the stream: no other marker is offered for this epoch.
             case barrier.InjectBarrier(epoch=epoch) if epoch == self._ahead.epoch:
                 self._barrier_at_ms = self._ahead.offered_ms
                 votes = self._ahead.opened()
@@ -400,6 +446,7 @@ class IncarnationCore:
                 return [OfferMarker(self._markers.offer(BARRIER, epoch))]
             case barrier.StoreEpoch(epoch=epoch, reason=reason, names=names):
                 return [StoreManifest(self._manifest(epoch, reason.value, now_ms), names)]
+            # All rows of the sink are deferred: for the machine this publish is done.
             case barrier.CommitSink(sink=sink, epoch=epoch) if self._publication.holds_back(sink, epoch):
                 return self._coordinated(now_ms, barrier.SinkCommitted(sink, epoch, self._incarnation))
             case barrier.CommitSink(sink=sink, epoch=epoch):
@@ -434,7 +481,7 @@ class IncarnationCore:
 
 
 def _replaced_by(newest: int, incarnation: int) -> Fenced:
-    """The sink has the epoch, and the successor may be the one that published it."""
+    """Return the error after a sink already had the epoch: the newer incarnation may have published it."""
     return Fenced(f"incarnation {newest} took over", incarnation=incarnation, hint=_REPLACED)
 
 

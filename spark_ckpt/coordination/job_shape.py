@@ -1,4 +1,4 @@
-"""A job as its host core sees it: names and bounds, no connections."""
+"""Description of a job for the protocol rules: names and limits, no connections."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from checkpoint_protocols.ids import Epoch, Incarnation, SinkId, TaskId
 
 @dataclass(frozen=True, slots=True)
 class SinkPlace:
-    """Where a sink's rows are staged. `recorded_root`: as the manifest has it, empty for the store's outbox. `publish_every_ms`: at
-    least so long from one publish to the next; 0: every epoch is one. `sends_ahead`: it can be
-    sent rows before their epoch is decided, and is to be."""
+    """Location of a sink's staged rows, and the time of its publishes.
+
+    `recorded_root`: the root as the manifest records it, empty for the store's outbox. `publish_every_ms`: minimum
+    time between two publishes; 0: every epoch is published. `sends_ahead`: the sink supports early sends and the job
+    enables them.
+    """
 
     root: str
     storage_options: Mapping[str, str] = field(default_factory=dict)
@@ -23,14 +26,18 @@ class SinkPlace:
 
     @property
     def is_sent_ahead(self) -> bool:
-        """Whether it is. What is held back for a later publish has no transaction to go into."""
+        """True if the sink gets early sends. Deferred rows have no open transaction to enter, so `publish_every_ms`
+        excludes it.
+        """
         return self.sends_ahead and not self.publish_every_ms
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorShape:
-    """A keyed operator: its name in the store, its schemas as DDL, its number of key groups. `delays_ms`: how late rows may be, by
-    input, if that has event time."""
+    """A keyed operator: its name in the store, its schemas as DDL, its number of key groups.
+
+    `delays_ms`: allowed lateness in milliseconds, by input with event time.
+    """
 
     name: str
     key_schema: str
@@ -41,7 +48,7 @@ class OperatorShape:
 
 @dataclass(frozen=True, slots=True)
 class EdgeShape:
-    """An edge: its name in the store, its rows' schema as DDL."""
+    """An edge: its name in the store, and the schema of its rows as DDL."""
 
     name: str
     schema: str
@@ -49,12 +56,11 @@ class EdgeShape:
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """What an incarnation's rules need to know of its job.
+    """A job as the rules of an incarnation need it.
 
-    `operators`: each behind those that it reads from.
-    `sinks`: in the order in which they are declared; rows out are counted at the first one. `store`: its URI, for messages.
-    `every_batch`: each batch that has done something ends an epoch. `ack_wait_ms`: for how long an acknowledgement waits for an
-    epoch that carries it into the log.
+    `operators`: in topological order. `sinks`: in order of declaration; output rows are counted at the first one.
+    `store`: URI of the store, for messages. `every_batch`: each batch that is not idle ends an epoch. `ack_wait_ms`:
+    how long an acknowledgement waits for an epoch that carries it into the log.
     """
 
     job: str
@@ -69,21 +75,25 @@ class JobShape:
 
     @property
     def delays_ms(self) -> dict[tuple[str, str], int]:
-        """How late rows may be, by operator and input."""
+        """Allowed lateness in milliseconds, by operator and input."""
         return {(each.name, name): ms for each in self.operators for name, ms in each.delays_ms.items()}
 
     def source_tasks(self) -> list[TaskId]:
-        """The sources as tasks: their cursors are snapshots."""
+        """Return the sources as tasks; their cursors are snapshots."""
         return [TaskId(f"source/{name}") for name in self.sources]
 
     def group_tasks(self, groups: Iterable[tuple[str, int]]) -> list[TaskId]:
-        """Key groups as tasks; a group is its operator's name and its number."""
+        """Return key groups as tasks; a group is the name of its operator and its number."""
         return [TaskId(f"{operator}/{group}") for operator, group in sorted(groups)]
 
     def coordinator(
         self, incarnation: Incarnation, last_epoch: Epoch, unpublished: Mapping[SinkId, list[Epoch]]
     ) -> barrier.Coordinator:
-        """The machine of one incarnation. `last_epoch`: the highest epoch ever decided."""
+        """Return the machine of one incarnation.
+
+        `last_epoch`: the highest epoch ever committed. `unpublished`: committed epochs that each sink has not
+        published, oldest first.
+        """
         groups = self.group_tasks((each.name, group) for each in self.operators for group in range(each.key_groups))
         topology = barrier.Topology(frozenset([*self.source_tasks(), *groups]), frozenset(map(SinkId, self.sinks)))
         return barrier.Coordinator(topology, incarnation, last_epoch, self.limits, unpublished)

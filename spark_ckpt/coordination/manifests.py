@@ -1,4 +1,4 @@
-"""From an ended epoch to the manifest that decides it."""
+"""Build the manifest that commits a closed epoch."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ from spark_ckpt.store.records import (
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Where a new epoch stands: who decides it, on which epoch, after which id, when, how long after its barrier was offered.
+    """Position of a new epoch in the log.
 
-    `holding`: what sinks wait for. `rows_before`: see `Manifest`. `standing`: which tables, topics and folders its names mean.
+    `incarnation`: commits the epoch. `base`: the epoch it builds on. `previous`: the highest epoch ever committed.
+    `took_ms`: milliseconds since its barrier was offered. `holding`: deferred rows. `standing`: endpoints of sources
+    and sinks. `rows_before`: see `Manifest`.
     """
 
     incarnation: int
@@ -43,7 +45,10 @@ class Lineage:
 def manifest_of(
     shape: JobShape, ended: EndedEpoch, lineage: Lineage, reason: Reason, acks: Sequence[SinkAck]
 ) -> Manifest:
-    """Everything the epoch consists of. `attempt` and `created_ms` are for whoever stores it to say (`stamped`)."""
+    """Return the manifest with the epoch's whole content.
+
+    `attempt` and `created_ms` stay empty: the host sets them when it appends the manifest (`stamped`).
+    """
     gathered = ended.gathered
     outputs, held = lineage.holding.divided(_staged(shape, ended), reason, lineage.now_ms)
     return Manifest(
@@ -56,6 +61,7 @@ def manifest_of(
         created_ms=0,
         duration_ms=lineage.took_ms,
         reason=reason,
+        # A JSON round trip: the manifest gets the same values that a restart will read.
         cursors=json.loads(json.dumps(ended.cursors)),
         watermark_ms=ended.watermark_ms,
         late_watermark_ms=ended.late_ms,
@@ -74,7 +80,9 @@ def manifest_of(
 
 
 def pinned_of(shape: JobShape, ended: EndedEpoch, lineage: Lineage, base: Manifest) -> Manifest:
-    """An epoch before the first batch: state lies in the files that it lay in, with the columns that they were written with."""
+    """Return the manifest of an epoch before the first batch; it reuses the state files and their schemas from
+    `base`.
+    """
     manifest = manifest_of(shape, ended, lineage, "initial", ())
     operators = {name: _as_written(each, base.operators.get(name)) for name, each in manifest.operators.items()}
     return manifest.model_copy(update={"operators": operators})
@@ -85,17 +93,17 @@ def _as_written(snapshot: OperatorSnapshot, base: OperatorSnapshot | None) -> Op
 
 
 def stamped(manifest: Manifest, attempt: str, created_ms: int) -> Manifest:
-    """The manifest as it is stored: under a random id of this attempt, at this time."""
+    """Return the manifest as it is appended: with the random id of this attempt and the time in milliseconds."""
     return manifest.model_copy(update={"attempt": attempt, "created_ms": created_ms})
 
 
 def identified(manifest: Manifest, sources: Mapping[str, Parts]) -> Manifest:
-    """The manifest with what its sources are now, asked after the epoch's last batch."""
+    """Return the manifest with the sources' endpoints, read after the epoch's last batch."""
     return manifest.model_copy(update={"source_identities": {name: dict(parts) for name, parts in sources.items()}})
 
 
 def measured(manifest: Manifest, timings: Timings, graph: tuple[GraphNode, ...]) -> Manifest:
-    """The manifest with what its host knows for those who look: how long things took, and how the job is connected."""
+    """Return the manifest with durations and the job's graph, for observability only."""
     return manifest.model_copy(update={"timings": timings, "graph": graph})
 
 
@@ -126,7 +134,7 @@ def _staged(shape: JobShape, ended: EndedEpoch) -> dict[str, StagedOutput]:
 
 
 def summary_of(manifest: Manifest) -> dict[str, Json]:
-    """An epoch in a few numbers, for listeners, logs and tables."""
+    """Return an epoch in a few numbers, for listeners, logs and tables."""
     changed = [file for each in manifest.operators.values() for file in each.files if file.epoch == manifest.epoch]
     return {
         "reason": manifest.reason,

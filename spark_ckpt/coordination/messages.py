@@ -1,4 +1,4 @@
-"""What the host core of an incarnation is told (events) and what it asks for (effects)."""
+"""Events and effects of an incarnation's rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from spark_ckpt.store.records import Manifest, SinkAck
 
 @dataclass(frozen=True, slots=True)
 class SourcesPinned(Event):
-    """Where sources without a cursor start, by name. Comes first, once; the position is an epoch of its own."""
+    """Start positions of sources without a cursor, by name. Comes first and once; the positions become an epoch of
+    their own.
+    """
 
     starts: Mapping[str, Cursor]
 
@@ -35,11 +37,12 @@ class QueryStarting(Event):
 
 @dataclass(frozen=True, slots=True)
 class BatchDone(Event):
-    """A micro-batch is over: everything it wrote is durable, and where it ends was fixed before it ran.
+    """A micro-batch ended: all its writes are durable, and its end offsets were fixed before it ran.
 
-    `cursors`: where every source stands at its end. `markers`: how many control markers there were up to its end.
-    `watermark_ms`: what Spark's offset log says of the batch. `drained`: every source has been read up to its target.
-    `taken`: how many segments of each edge had been consumed at its end, from the first one in flight when the query began.
+    `cursors`: position of every source at its end. `watermark_ms`: the batch's watermark in Spark's offset log.
+    `markers`: number of control markers up to its end. `drained`: every source has been read up to its target.
+    `taken`: per edge, the number of segments consumed by its end, counted from the first one in flight when the query
+    started.
     """
 
     batch: int
@@ -54,7 +57,7 @@ class BatchDone(Event):
 
 @dataclass(frozen=True, slots=True)
 class ManifestStored(Event):
-    """The manifest is in the log: the epoch is decided."""
+    """The manifest is in the log: the epoch is committed."""
 
     manifest: Manifest
     names: tuple[str, ...] = ()
@@ -62,7 +65,7 @@ class ManifestStored(Event):
 
 @dataclass(frozen=True, slots=True)
 class ManifestFenced(Event):
-    """The log has a newer incarnation: the epoch is not decided and never will be."""
+    """The log has a newer incarnation: the epoch is not committed and never will be."""
 
     epoch: int
     why: str
@@ -70,18 +73,19 @@ class ManifestFenced(Event):
 
 @dataclass(frozen=True, slots=True)
 class ManifestOverdue(Event):
-    """The log has not answered within `store_timeout_ms`: whether the epoch is decided is not known, and may yet come about."""
+    """The log did not answer within `store_timeout_ms`: the epoch may be committed, or become so later."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class PublishEnded(Event):
-    """What became of one attempt to publish: rows and whether the sink had them before, or an error.
+    """Result of one attempt to publish.
 
-    `learned`: the sink's identity, if it was not known whole before. `back`, `on`: of an error about damaged
-    rows or a marker in their way, see `store.ways_back`; None if it is another error, or if the log could not be asked.
-    `newest`: if the sink had the rows before, the newest incarnation that the log names after the sink has answered.
+    `rows`: number of published rows. `replayed`: the sink already had the epoch. `newest`: if replayed, the newest
+    incarnation in the log, read after the sink's answer. `error`: why the attempt failed. `learned`: the sink's
+    endpoint, if it was not fully known. `back`, `on`: recovery advice of `store.ways_back` for an error about damaged
+    rows or a conflicting marker. They are None for other errors, and if the log could not be read.
     """
 
     sink: str
@@ -97,7 +101,7 @@ class PublishEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class AheadEnded(Event):
-    """The answer to `SendAhead`: how many rows were sent, or an error. The staged files are there in any case."""
+    """Answer to `SendAhead`: the number of rows sent, or an error. The staged files exist in both cases."""
 
     sink: str
     epoch: int
@@ -107,7 +111,7 @@ class AheadEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class AcksRecorded(Event):
-    """The answer to `RecordAcks`: the log has them, or the error with which it did not take them."""
+    """Answer to `RecordAcks`: the log has the acknowledgements, or refused them with `error`."""
 
     acks: tuple[SinkAck, ...]
     error: CkptError | None = None
@@ -115,19 +119,19 @@ class AcksRecorded(Event):
 
 @dataclass(frozen=True, slots=True)
 class StopAsked(Event):
-    """Somebody wants a final epoch and the end."""
+    """A caller requests a final epoch and then the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavepointAsked(Event):
-    """Somebody wants an epoch that is kept under `name`."""
+    """A caller requests an epoch that is kept under `name`."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class TimerRanOut(Event):
-    """What `ArmTimer` asked for."""
+    """Answer to `ArmTimer`."""
 
     elapsed: Event
 
@@ -137,17 +141,17 @@ class TimerRanOut(Event):
 
 @dataclass(frozen=True, slots=True)
 class OfferMarker(Effect):
-    """Put the marker into the control stream, behind those before it."""
+    """Append the marker to the control stream."""
 
     marker: ControlMarker
 
 
 @dataclass(frozen=True, slots=True)
 class StoreManifest(Effect):
-    """Append the manifest to the log, with a new attempt's id and the time: the decision.
+    """Commit: append the manifest to the log, with the id of a new attempt and the time.
 
-    Answered by `ManifestStored`, `ManifestFenced` or `ManifestOverdue`. If the outcome is unknown the incarnation ends: the
-    next one reads the log. `names`: savepoints that this epoch serves.
+    Answered by `ManifestStored`, `ManifestFenced` or `ManifestOverdue`. If the outcome is unknown the incarnation
+    ends, and the next one reads the log. `names`: savepoints that this epoch serves.
     """
 
     manifest: Manifest
@@ -156,7 +160,7 @@ class StoreManifest(Effect):
 
 @dataclass(frozen=True, slots=True)
 class NameEpoch(Effect):
-    """Keep a decided epoch under a savepoint's name; a name that is taken meanwhile ends nothing."""
+    """Keep a committed epoch under a savepoint's name. If the name was taken meanwhile, the job continues."""
 
     name: str
     epoch: int
@@ -164,7 +168,7 @@ class NameEpoch(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Publish(Effect):
-    """Try once to publish a decided epoch, behind what was asked of the sink before. Answered by `PublishEnded`."""
+    """Try once to publish a committed epoch, after earlier requests to the sink. Answered by `PublishEnded`."""
 
     sink: str
     output: EpochOutput
@@ -172,9 +176,9 @@ class Publish(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SendAhead(Effect):
-    """Send a sink what it was not sent yet of an epoch that is not decided, behind what was asked of the sink before.
+    """Early send: send a sink the rows of an uncommitted epoch that it lacks, after earlier requests to the sink.
 
-    Nobody waits for it. Answered by `AheadEnded`.
+    Nothing waits for it. Answered by `AheadEnded`.
     """
 
     sink: str
@@ -183,7 +187,7 @@ class SendAhead(Effect):
 
 @dataclass(frozen=True, slots=True)
 class DropAhead(Effect):
-    """The epoch that the sink was sent rows of is given up: have them undone. Not answered."""
+    """Roll back early sends of an aborted epoch. Not answered."""
 
     sink: str
 
@@ -197,9 +201,9 @@ class RecordAcks(Effect):
 
 @dataclass(frozen=True, slots=True)
 class MaterializeTables(Effect):
-    """Redo for readers of the tables what a decided epoch says; then retention. No hurry.
+    """Update the readers' tables to a committed epoch, then apply retention. Not urgent.
 
-    `spent`: per edge, paths of segments that were consumed before the epoch's cut and that no epoch names.
+    `spent`: per edge, paths of consumed segments that no committed epoch names.
     """
 
     manifest: Manifest
@@ -216,7 +220,7 @@ class ArmTimer(Effect):
 
 @dataclass(frozen=True, slots=True)
 class End(Effect):
-    """The incarnation is over. `error`: why, if not by a stop to which nothing is missing."""
+    """The incarnation is over. `error`: the reason; None after a stop with everything published."""
 
     outcome: Outcome
     error: CkptError | None
@@ -224,7 +228,9 @@ class End(Effect):
 
 @dataclass(frozen=True, slots=True)
 class CountBatch(Effect):
-    """A batch has been taken in. `epoch`: the newest committed one. `in_flight`: rows on every edge. `late`: by operator."""
+    """A batch was counted. `epoch`: the newest committed one. `in_flight`: rows by edge. `late`: late rows by
+    operator.
+    """
 
     batch: int
     epoch: int
@@ -237,14 +243,14 @@ class CountBatch(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SayCommitted(Effect):
-    """Tell whoever listens that the epoch is decided."""
+    """Announce that the epoch is committed."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class SayAborted(Effect):
-    """Tell whoever listens that the epoch will not be decided."""
+    """Announce that the epoch will not be committed."""
 
     epoch: int
     why: str
@@ -252,7 +258,7 @@ class SayAborted(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SayPublished(Effect):
-    """Tell whoever listens that a sink has the epoch."""
+    """Announce that a sink has published the epoch."""
 
     epoch: int
     detail: Mapping[str, JsonValue]

@@ -1,9 +1,13 @@
-"""What follows an incarnation that ended with an error: the next one after a pause, or the end of the run.
+"""Restart policy: after an incarnation failed, pause and start the next one, or end the run.
 
-There are three kinds of errors. An outage (a full disk, a store that does not answer, a host too busy to start Spark's Python
-workers) passes: it is waited for, bounded in time, since the number of attempts says nothing about it. What may be the job's own
-fault counts against a bound of failures in a row without a new epoch. Everything else is final. Time is passed in, in seconds of
-any clock that only grows; nothing here waits.
+An error is of one of three kinds:
+
+- An outage (full disk, unreachable store, host too busy to start Python workers) passes. The run waits for its end,
+  bounded in time: the number of attempts says nothing about it.
+- A failure that may be the job's own counts against a limit of failures in a row without a new epoch.
+- Every other error is final.
+
+Callers pass the time in, in seconds of any monotonic clock; nothing here waits.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from spark_ckpt.errors import CkptError
 
 
 class Kind(Enum):
-    """What an error means for the run."""
+    """Consequence of an error for the run."""
 
     PASSES = "an outage: wait for its end"
     COUNTS = "a failure: it may be the job's own"
@@ -23,7 +27,7 @@ class Kind(Enum):
 
 
 def kind_of(error: CkptError) -> Kind:
-    """What `error` means for the run."""
+    """Return the consequence of `error` for the run."""
     if error.passes:
         return Kind.PASSES
     return Kind.COUNTS if error.retriable else Kind.FINAL
@@ -31,7 +35,9 @@ def kind_of(error: CkptError) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An incarnation ended with `error` at `at_s`, `lived_s` after it had begun; `progressed`: it committed an epoch."""
+    """An incarnation ended with `error` at `at_s`, `lived_s` seconds after its start. `progressed`: it committed an
+    epoch.
+    """
 
     error: CkptError
     at_s: float
@@ -41,7 +47,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Begin the next incarnation after `pause_s`. `waited_s`: how long the outage has lasted, `attempt`: its number, from 1."""
+    """Start the next incarnation after `pause_s`.
+
+    `waited_s`: duration of the outage so far. `attempt`: its number, from 1.
+    """
 
     pause_s: float
     waited_s: float
@@ -50,29 +59,37 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """End the run with the error. `failures`: how many came in a row, `waited_s`: how long the outage has lasted."""
+    """End the run with the error.
+
+    `failures`: number of failures in a row. `waited_s`: duration of the outage so far.
+    """
 
     failures: int
     waited_s: float
 
 
 STOP_MS = 20_000
-"""Least time for a final epoch, unless a bound is set."""
+"""Minimum time for a final epoch, unless a limit is configured."""
 
 
 def stop_bound_ms(configured_ms: int | None, longest_batch_ms: int) -> int:
-    """How long a stop waits for its final epoch: as configured, or three times the longest recent batch, `STOP_MS` at least.
+    """Return how many milliseconds a stop waits for its final epoch.
 
-    A batch is under way, the next one ends the epoch, and the commit and the publish may take as long again.
+    That is `configured_ms`, or three times the longest recent batch, but at least `STOP_MS`. A batch is running, the
+    next one ends the epoch, and commit and publish may take as long again.
     """
     return max(STOP_MS, 3 * longest_batch_ms) if configured_ms is None else configured_ms
 
 
 class Patience:
-    """The policy of one run. `patience_s` bounds an outage, `max_failures` the failures in a row that the run survives.
+    """Restart policy of one run.
 
-    The time of an outage is the time in which no incarnation lived: one that begins and finds the disk full again adds
-    what it waited, not what it worked. An epoch ends the outage, and so does an incarnation longer than the patience itself.
+    `max_failures`: failures in a row that the run survives. `patience_s`: limit of an outage. The pause starts at
+    `first_pause_s` and grows up to `longest_pause_s`.
+
+    An outage counts only the time without a running incarnation. An incarnation that starts and finds the disk full
+    again adds its pause, but no time of work. An epoch ends the outage, and so does an incarnation that runs longer
+    than `patience_s`.
     """
 
     def __init__(
@@ -88,11 +105,11 @@ class Patience:
         self._stop_by_s: float | None = None
 
     def stop_by(self, at_s: float) -> None:
-        """Somebody asked for a stop: an outage is not waited for beyond `at_s`."""
+        """Set a deadline for outages, after a stop was requested: the run waits at most until `at_s`."""
         self._stop_by_s = at_s if self._stop_by_s is None else min(self._stop_by_s, at_s)
 
     def after(self, ended: Ended) -> Pause | GiveUp:
-        """What follows this end."""
+        """Return the next step after an incarnation ended."""
         if ended.progressed:
             self._failures = 0
         kind = kind_of(ended.error)
@@ -109,6 +126,7 @@ class Patience:
         return Pause(self._first_pause_s * self._failures, 0.0, self._failures)
 
     def _after_outage(self, ended: Ended) -> Pause | GiveUp:
+        # Moving the start by the incarnation's own time leaves only time without one in `waited_s`.
         self._since_s = ended.at_s if self._since_s is None else self._since_s + ended.lived_s
         waited_s = ended.at_s - self._since_s
         left_s = self._patience_s - waited_s

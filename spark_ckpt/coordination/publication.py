@@ -1,4 +1,4 @@
-"""What each sink is and has, as far as one incarnation knows, and what it is to publish next."""
+"""State of each sink in one incarnation: its endpoint, its published epochs and its next output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from spark_ckpt.store.restore import RecoveryPoint
 
 
 class Publication:
-    """One incarnation's books. `acked`: per sink the newest epoch that the log knows it has."""
+    """Published and unpublished epochs of one incarnation.
+
+    `acked`: per sink, the newest epoch that the log records as published.
+    """
 
     def __init__(self, shape: JobShape, point: RecoveryPoint, standing: Standing, acked: Mapping[str, int]) -> None:
         self._shape = shape
@@ -33,31 +36,31 @@ class Publication:
 
     @property
     def error(self) -> CkptError | None:
-        """Why the last attempt failed of a sink whose attempts fail; None if there is no such sink."""
+        """Last error of the sink that failed most recently; None if no sink fails."""
         return next(reversed(self._errors.values()), None)
 
     @property
     def acks(self) -> tuple[SinkAck, ...]:
-        """What sinks have published and no epoch says yet."""
+        """Acknowledgements of sinks that no log row records yet."""
         return tuple(self._acks)
 
     def decided(self, manifest: Manifest) -> None:
-        """An epoch is in the log: its rows are due, and what it says of others need not be said again."""
+        """Record a committed epoch: its rows are due, and the acknowledgements that it carries are in the log."""
         self._decided[manifest.epoch] = manifest
         self.standing = self.standing.with_sources(manifest.source_identities)
         self.recorded(manifest.acks)
 
     def recorded(self, acks: Collection[SinkAck]) -> None:
-        """The log says that sinks have these."""
+        """Record that these acknowledgements are in the log."""
         self._logged |= {ack.sink: ack.epoch for ack in acks if ack.epoch > self._logged.get(ack.sink, 0)}
         self._acks = [ack for ack in self._acks if ack not in acks]
 
     def is_first(self, sink: str) -> bool:
-        """Whether the log knows of no epoch that this very sink has."""
+        """Return true while the log records no epoch that this sink, with its current endpoint, has published."""
         return not self.standing.published(sink, self._logged.get(sink, 0))[0]
 
     def published(self, event: PublishEnded) -> dict[str, JsonValue]:
-        """The sink has everything up to the epoch; what there is to tell of it."""
+        """Record that a sink has published everything up to the event's epoch; return the details to announce."""
         self._errors.pop(event.sink, None)
         self._acked[event.sink] = event.epoch
         if event.learned is not None:
@@ -67,7 +70,10 @@ class Publication:
         return detail
 
     def failed(self, event: PublishEnded, error: CkptError) -> CkptError:
-        """The error of a sink that could not publish the epoch, with the way out if there is one."""
+        """Return the error of a sink that could not publish the epoch, with recovery advice if there is any.
+
+        Raises `ProtocolViolation` if the epoch's manifest was forgotten.
+        """
         sink, epoch = event.sink, event.epoch
         manifest, unanswered = self._manifest(epoch), self._unanswered()
         beside, behind = self._point.beside.get(epoch, ()), self._point.behind_passed_over
@@ -80,7 +86,7 @@ class Publication:
         return error
 
     def _unanswered(self) -> dict[str, int]:
-        """Per sink the newest epoch that it is owed: whoever was asked to publish it may have done so and not answered."""
+        """Return the newest unpublished epoch of each sink: it may have published that epoch without an answer."""
         owed: dict[str, int] = {}
         for epoch, manifest in self._decided.items():
             for sink in manifest.outputs:
@@ -89,22 +95,26 @@ class Publication:
         return owed
 
     def _manifest(self, epoch: int) -> Manifest:
-        """The manifest of an epoch that some sink has not published. Raises `ProtocolViolation` if it was forgotten."""
+        """Return the manifest of an epoch that some sink has not published. Raises `ProtocolViolation` if it was
+        forgotten.
+        """
         manifest = self._decided.get(epoch)
         if manifest is None:
             raise ProtocolViolation(f"the manifest of epoch {epoch} was forgotten while a sink has to publish it")
         return manifest
 
     def forget(self, owed: Collection[int]) -> None:
-        """Manifests of epochs that no sink owes are not needed any more."""
+        """Forget the manifests that no sink needs. The argument: all epochs that some sink has not published."""
         self._decided = {epoch: manifest for epoch, manifest in self._decided.items() if epoch in owed}
 
     def holds_back(self, sink: str, epoch: int) -> bool:
-        """Whether a decided epoch has nothing to publish there: its rows come with a later one."""
+        """Return true if the sink's rows of a committed epoch are deferred to a later one."""
         return sink in self._manifest(epoch).held
 
     def output(self, sink: str, epoch: int, newest: int) -> EpochOutput:
-        """What the sink has to publish for a decided epoch. `newest`: the highest epoch ever decided."""
+        """Return the rows that the sink must publish for a committed epoch. `newest`: the highest epoch ever
+        committed.
+        """
         manifest, place = self._manifest(epoch), self._shape.sinks[sink]
         staged = manifest.outputs.get(sink)
         acked, begun_after = self.standing.published(sink, self._acked.get(sink, 0))

@@ -1,7 +1,7 @@
-"""When a driver renews its lease: a third of the term after the last time, and sooner after a time that was missed.
+"""Timing of lease renewals: after a third of the term, and sooner after a missed renewal.
 
-A store that is away for a moment, at the wrong moments, would else make a driver silent for its term that could renew nearly all
-the time: a standby, which reads between these moments, sees no outage.
+With the long interval alone, short outages of the store at the wrong moments could silence a driver for its whole
+term. A standby reads between these moments and sees no outage.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ _ATTEMPTS_PER_LEASE = 10
 
 
 def renewal_ms(lease_ms: int) -> int:
-    """From one renewal to the next."""
+    """Return the milliseconds between two renewals."""
     return lease_ms // _RENEWALS_PER_LEASE
 
 
 def again_ms(lease_ms: int) -> int:
-    """From one that was missed to the next attempt."""
+    """Return the milliseconds from a missed renewal to the next attempt."""
     return lease_ms // _ATTEMPTS_PER_LEASE

@@ -1,4 +1,4 @@
-"""What tasks tell the driver about a batch, as values. How the reports travel is `tasks/reports.py`."""
+"""Reports of tasks to the driver about a batch, as values. `tasks/reports.py` transports them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from typing import Literal
 from spark_ckpt.connector import Json, StagedFile
 
 Step = Literal["input", "operator", "tap"]
-"""A sink gets its rows in a "tap", on a stream's way or at its end."""
+"""Steps of a task's work. A "tap" stages the rows of a sink, in the middle of a stream or at its end."""
 
 FILE = "/file"
-"""Ends the scope of an "input" step's report of a staged file."""
+"""Suffix of the scope in an "input" step's report of a staged file."""
 
 
 EDGE = "edge:"
-"""Begins the scope of a report of a segment of an edge; no sink has such a name."""
+"""Prefix of the scope in a report of a segment of an edge; no sink has such a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One task's account of one step of its work. `scope` tells apart several accounts of one task (key groups, files)."""
+    """Report of one task about one step of its work.
+
+    `scope` distinguishes several reports of one task (key groups, files).
+    """
 
     step: Step
     partition: int
@@ -32,11 +35,12 @@ class Report:
 
 
 def latest_attempts(reports: Iterable[Report]) -> list[Report]:
-    """Drop what an earlier attempt of the same step and partition said.
+    """Return the reports of the latest attempt of each step and partition, sorted.
 
-    A map task that is run again after its output was lost reports again: the latest attempt of a partition counts. "input"
-    steps may sit in several stages of one batch (before the operator, behind it, behind a join), so there every
-    scope is told apart; operators and taps likewise: the tasks of one may run in another stage than those of the next.
+    A map task reports again if it runs again after its output was lost; then the latest attempt of the partition
+    counts. "input" steps may run in several stages of one batch: before the operator, after it, after a join. So each
+    scope counts separately. Operators and taps are separated in the same way: their tasks may run in different
+    stages.
     """
     everything = list(reports)
     newest: dict[tuple[str, int, str], int] = {}
@@ -47,23 +51,23 @@ def latest_attempts(reports: Iterable[Report]) -> list[Report]:
 
 
 def scope_of_group(operator: str, group: int) -> str:
-    """The scope of a key group's account."""
+    """Return the scope of a key group's report."""
     return f"{operator}/{group}"
 
 
 def group_of(report: Report) -> tuple[str, int]:
-    """The operator and the number of the key group that an "operator" step reports of."""
+    """Return the operator and the number of the key group in the report of an "operator" step."""
     operator, group = report.scope.rsplit("/", 1)
     return operator, int(group)
 
 
 def edge_of(report: Report) -> str | None:
-    """The edge that a step which stages rows reports a segment of; None if it reports something else."""
+    """Return the edge of a report about a segment; None for other reports."""
     return report.scope.removeprefix(EDGE) if report.scope.startswith(EDGE) else None
 
 
 def staged_file(body: Mapping[str, object]) -> StagedFile:
-    """A `StagedFile` from a report's body."""
+    """Return the `StagedFile` in the body of a report."""
     return StagedFile(**json.loads(json.dumps(body)))
 
 

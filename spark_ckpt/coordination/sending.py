@@ -1,10 +1,11 @@
-"""When a sink is sent rows of an epoch that is not decided: ahead, so that only the commit waits for the decision.
+"""Early sends: rows go to a sink before their epoch commits, so that only the sink's commit waits for the log.
 
-Rows go ahead in the order in which their epochs will be decided: those of the oldest epoch that is not, and only while the
-sink owes nothing, because a transaction holds one epoch. What is sent is a copy of what is staged. Whether a sink can use it
-is the sink's to say when it publishes; so nothing here is needed for an exact result, and a failure costs nothing but time.
+Rows are sent in the order in which their epochs commit. Only rows of the oldest uncommitted epoch are sent, because a
+transaction holds one epoch. For the same reason a sink with an unpublished epoch gets none. The sink gets a copy of
+the staged rows, and decides at its publish if it can use them. So exactly-once does not depend on early sends; a
+failed one costs only time.
 
-One call is under way at a sink at a time: a publish that comes in between never waits for more than what it needs itself.
+At most one early send runs at a sink at a time. So a publish waits only for rows that it needs itself.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from spark_ckpt.coordination.job_shape import SinkPlace
 from spark_ckpt.coordination.messages import AheadEnded, DropAhead, SendAhead
 
 Files = Mapping[str, Sequence[StagedFile]]
-"""Of one epoch, by sink, in publishing order."""
+"""Files of one epoch by sink, in publishing order."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """What one sink was asked to send: so many files of an epoch. `rests`: it failed, and was not published to since."""
+    """The early sends requested of one sink: number of files, and their epoch.
+
+    `rests`: the last early send failed, and the sink has not published since.
+    """
 
     epoch: int = 0
     files: int = 0
@@ -32,7 +36,7 @@ class _Asked:
 
 
 class Sending:
-    """One incarnation's books of the sinks that may be sent rows ahead."""
+    """Early sends of one incarnation."""
 
     def __init__(self, sinks: Mapping[str, SinkPlace], incarnation: Incarnation) -> None:
         self._incarnation = incarnation
@@ -41,25 +45,28 @@ class Sending:
 
     @property
     def possible(self) -> bool:
-        """Whether there is any."""
+        """True if a sink accepts early sends."""
         return bool(self._asked)
 
     def due(self, epoch: int, files: Files, owing: Collection[str]) -> list[SendAhead]:
-        """What to send of `epoch`, the next one to be decided, as far as it is staged. `owing`: sinks with an epoch to publish."""
+        """Return the early sends of `epoch`, the next one to commit, for its files staged so far.
+
+        `owing`: sinks with an unpublished epoch.
+        """
         return [self._send(sink, epoch, files[sink]) for sink in self._ready(epoch, files) if sink not in owing]
 
     def ended(self, event: AheadEnded) -> None:
-        """The sink was sent what it was asked for, or could not be."""
+        """Record the answer to an early send."""
         asked = self._asked[event.sink]
         asked.under_way, asked.rests = False, event.error is not None
 
     def published(self, sink: str) -> None:
-        """It takes rows again."""
+        """Allow early sends to the sink again."""
         if sink in self._asked:
             self._asked[sink].rests = False
 
     def aborted(self, epoch: int) -> list[DropAhead]:
-        """Its rows will come under another number."""
+        """Return rollbacks for the sinks that have rows of an aborted epoch: these rows return under another number."""
         given_up = [sink for sink, asked in self._asked.items() if asked.epoch == epoch]
         for sink in given_up:
             self._asked[sink].epoch = self._asked[sink].files = 0
@@ -76,6 +83,7 @@ class Sending:
 
 
 def _has_more(asked: _Asked, epoch: int, files: Sequence[StagedFile]) -> bool:
+    # After a failure the sink gets early sends again only once a publish has shown that it works.
     if asked.under_way or asked.rests:
         return False
     return len(files) > (asked.files if asked.epoch == epoch else 0)

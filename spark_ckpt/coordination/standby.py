@@ -1,16 +1,17 @@
-"""When a second driver may run the job: its lease was given up, its holder is gone, or its term has passed in silence.
+"""Rules of a standby: it takes over if the lease is freed, its holder is gone, or its term passed without a renewal.
 
     WATCHING -> TAKING -> LEADING
         ^         |
         +--lost---+
 
-A lease is a row of the job's log, and each renewal is another one: the row's number is the lease's token. The term is measured on
-this driver's own clock, from when it learnt of the token (`protocol.lease.messages.Watched`, as for a checkpoint lease); what
-another host's clock said is never looked at. The rule bounds *when* a holder may be replaced. *Whether* is the log's to say: the
-new incarnation is appended only if the lease's newest row is still the one whose end was seen here, by compare-and-swap.
+A lease is a row of the job's log, and each renewal is another row. The number of the row is the lease's token. This
+driver measures the term on its own clock, and ignores the clocks of other hosts. The term starts at the read of the
+token (`protocol.lease.messages.Watched`, as for a checkpoint lease). It only bounds the time at which a holder may be
+replaced. The log decides if it is replaced: the new incarnation is appended by compare-and-swap. That succeeds only
+if the lease's newest row is still the one that expired here.
 
-Silence counts while the log can be read, and only then: behind an outage, or a pause of this driver, a holder gets its time to
-renew. So a silent holder of a log that can be read is replaced after its term, `margin_ms` and the pause between two looks.
+Silence counts only while the log can be read. After an outage, or a pause of this driver, a holder gets its time to
+renew. So a silent holder of a readable log is replaced after its term, `margin_ms` and the pause between two reads.
 """
 
 from __future__ import annotations
@@ -23,13 +24,18 @@ from checkpoint_protocols.lease.messages import Watched
 from checkpoint_protocols.machine import IGNORE_STALE, Effect, Event, Machine, rows
 
 NO_OTHERS = -1
-"""No lease has this token: a run goes on under its own lease, and takes no other one for ended, whatever clocks say."""
+"""No lease has this token. A run continues under its own lease, and treats no other lease as expired, independent of
+clocks.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRead(Event):
-    """The log was read, at `local_ms` of this driver's clock. `token`: of the newest row that began, renewed or freed the lease of
-    incarnation `lease_of`. `free`: nobody ever had it, or it was given up."""
+    """The log was read, at `local_ms` of this driver's clock.
+
+    `token`: number of the newest row that began, renewed or freed the lease of incarnation `lease_of`. `ttl_ms`: term
+    of the lease. `free`: the lease was freed, or no driver ever held it.
+    """
 
     lease_of: int
     token: int
@@ -40,14 +46,14 @@ class LeaseRead(Event):
 
 @dataclass(frozen=True, slots=True)
 class HolderGone(Event):
-    """The process that began incarnation `lease_of` cannot be running any more: its host says so, and it is this one."""
+    """The process that began incarnation `lease_of` no longer runs: it ran on this driver's host, which proves it."""
 
     lease_of: int
 
 
 @dataclass(frozen=True, slots=True)
 class TakeoverLost(Event):
-    """The log has moved on since the lease's end was seen: its holder has renewed it, or another standby was faster."""
+    """The log moved on after the lease expired: its holder renewed it, or another standby was faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ class TakeOver(Effect):
 
 
 class StandbyPhase(Enum):
-    """Where a standby is."""
+    """Phase of a standby."""
 
     WATCHING = "another driver may hold the lease"
     TAKING = "an incarnation is on its way into the log"
@@ -77,8 +83,11 @@ _EVENTS = (LeaseRead, HolderGone, TakeoverLost, TakeoverWon)
 
 
 class Standby(Machine[StandbyPhase]):
-    """One driver's wait. `margin_ms`: beyond the term, for what a renewal needs on its way. `gap_ms`: more time than this between
-    two readings of the log is no silence of the holder."""
+    """Rules of one standby.
+
+    `margin_ms`: time beyond the term, for the delay of a renewal on its way to the log. `gap_ms`: a longer gap
+    between two reads of the log does not count as silence of the holder.
+    """
 
     PHASES = StandbyPhase
     EVENTS = _EVENTS
@@ -98,15 +107,15 @@ class Standby(Machine[StandbyPhase]):
         self.margin_ms = margin_ms
         self.gap_ms = gap_ms
         self.watched: Watched | None = None
-        """The lease as this driver knows it; None before the first reading."""
+        """The lease as this driver knows it; None before the first read."""
         self.lease_of = 0
-        """The incarnation whose lease it is."""
+        """Incarnation that holds the lease."""
         self.renewals = 0
-        """How often the lease was renewed while this driver watched."""
+        """Number of renewals that this driver has seen."""
         self._read_ms = 0
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariant that holds between two events."""
         self._ensure(self.watched is not None or self.phase is P.WATCHING, "nobody takes what he has not seen")
 
     def _on_read(self, event: LeaseRead) -> list[Effect]:
@@ -119,6 +128,7 @@ class Standby(Machine[StandbyPhase]):
         return []
 
     def _learn(self, event: LeaseRead) -> None:
+        # A new token restarts the term on this driver's clock; an outage of the log extends it.
         known, gap_ms = self.watched, event.local_ms - self._read_ms
         self._read_ms = event.local_ms
         if known is None or known.token != event.token:
@@ -130,6 +140,7 @@ class Standby(Machine[StandbyPhase]):
             self.watched = replace(known, since_ms=known.since_ms + gap_ms)
 
     def _on_gone(self, event: HolderGone) -> list[Effect]:
+        # A report about an older holder is stale: another driver holds the lease now.
         if self.watched is None or event.lease_of != self.lease_of:
             return []
         return self._take(self.watched, "the process that held it is gone")

@@ -1,12 +1,15 @@
-"""Who does a job's upkeep: one standby at a time, under the checkpoint lease of seed 002; the job's driver only if there is none.
+"""Delegation of maintenance: one standby at a time, under the checkpoint lease of seed 002; without a standby, the
+driver.
 
-Upkeep is what a driver would do beside its stream: tables are made to show what is decided, what is not kept goes, files are read
-and compared. One lease is one turn of it. `Delegation` is the driver's part around `protocol.lease.Primary`, `Holding` a standby's
-around `protocol.lease.Replica`; the job's log is the replicated log of both, and a row's number in it the lease's token.
+Maintenance is background work next to the stream: update the tables to the committed epochs, apply retention, read
+files and verify them. One lease allows one turn of it. `Delegation` is the driver's part around
+`protocol.lease.Primary`, `Holding` is a standby's part around `protocol.lease.Replica`. The job's log is the
+replicated log of both, and the number of a row in it is the lease's token.
 
-A driver believes in a standby whose note it sees change, by its own clock, or whose process it sees. While one may be alive it does
-nothing itself; nobody's clock is compared with another's. When the last one is silent for `fresh_ms`, or provably gone, the upkeep
-is the driver's again. Until then, at most for a lease's time, nobody does it: it can be done later.
+A driver considers a standby alive while it sees its note change or its process run. It measures time with its own
+clock; clocks of two hosts are never compared. While a standby may be alive, the driver does no maintenance itself.
+Once the last standby is silent for `fresh_ms`, or provably gone, the driver does the maintenance again. Until then,
+at most for the time of a lease, it is not done; it can be done later.
 """
 
 from __future__ import annotations
@@ -41,17 +44,23 @@ from checkpoint_protocols.lease.replica import Replica
 from checkpoint_protocols.vocabulary import Note
 
 SETTINGS = LeaseSettings(first_ms=20_000, most_ms=600_000, fresh_ms=6_000)
-"""Of every job's checkpoint lease. A standby's note is at most two seconds old, or the standby is at work, or it is not well."""
+"""Settings of every job's checkpoint lease.
+
+A standby's note is at most two seconds old, unless the standby is at work or not healthy.
+"""
 SPARED_MS = 60_000
-"""So long a standby that has failed gets no lease."""
+"""Milliseconds without a lease for a standby that has failed."""
 BOOT = 1
-"""A standby's name is of one life: it has no second boot."""
+"""Boot number of every standby: a restarted standby gets a new name."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandbyReport:
-    """A standby as its note shows it. `lease_of`: the incarnation behind which it waits. `clock_ms`: of its own clock; None: it
-    does no upkeep. `health` in percent. `is_here`: its process is seen to run."""
+    """A standby as its note describes it.
+
+    `lease_of`: the incarnation that it would replace. `clock_ms`: time of its own clock; None: it does no
+    maintenance. `health`: in percent. `is_here`: its process is seen to run on this host.
+    """
 
     node: ProcessId
     lease_of: int
@@ -62,15 +71,18 @@ class StandbyReport:
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a standby, and since when by the driver's clock."""
+    """The newest report of a standby, and the driver's time at which it arrived."""
 
     report: StandbyReport
     since_ms: int
 
 
 class Delegation:
-    """The driver's part, from when its incarnation begins. `inherited`: a lease of an earlier one that is not known to be
-    over."""
+    """The driver's part, from the start of its incarnation.
+
+    `inherited`: a lease of an earlier incarnation that may still be in use. `turns`: past turns of the standbys.
+    `local_ms`: time of the driver's clock, here and in all methods.
+    """
 
     def __init__(
         self, incarnation: int, settings: LeaseSettings, inherited: Lease | None, turns: Turns, local_ms: int
@@ -82,10 +94,10 @@ class Delegation:
         self._spared_ms: dict[ProcessId, int] = {}
         self._notes: list[Note] = []
 
-    # -- what is seen ------------------------------------------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------------------------------
 
     def heard(self, notes: Sequence[StandbyReport], local_ms: int) -> None:
-        """All notes that there are, but those of the provably dead. A holder without one has ended."""
+        """Apply all existing notes, except those of provably dead standbys. A lease holder without a note has ended."""
         gone = self._known.keys() - {report.node for report in notes}
         for node in gone:
             del self._known[node]
@@ -107,18 +119,19 @@ class Delegation:
             self._report(report.node, report.clock_ms, 0, report.health, local_ms)
 
     def ended(self, lease: Lease, payload: int, clock_ms: int, failed: bool, local_ms: int) -> None:
-        """The log says that `lease` is over. `payload`: that row's number, beyond the lease's."""
+        """Apply the log's row that ends `lease`. `payload`: number of that row, above the lease's token."""
         out = self._machine.lease
         if out is None or out.token != lease.token:
             return
         holder = lease.terms.holder
         if failed:
+            # The failed standby gets no lease for a while, so that another one, or the driver, does the work.
             self._spared_ms[holder] = local_ms + SPARED_MS
             self._machine.heard.pop(holder, None)
             self._machine.handle(LeaseReturned(lease.token))
             return
         known, heard = self._known.get(holder), self._machine.heard.get(holder)
-        # A note that was written later may have been read sooner.
+        # Notes may be read out of order: the time of the log's row may be older than the note's.
         newest_ms = clock_ms if heard is None else max(clock_ms, heard[0].clock_ms)
         self._report(holder, newest_ms, payload, 100 if known is None else known.report.health, local_ms)
 
@@ -128,38 +141,43 @@ class Delegation:
     def _is_spared(self, node: ProcessId, local_ms: int) -> bool:
         return local_ms < self._spared_ms.get(node, local_ms)
 
-    # -- what follows ------------------------------------------------------------------------------------------------------
+    # -- decisions -----------------------------------------------------------------------------------------------------
 
     def is_ours(self, local_ms: int) -> bool:
-        """The upkeep is the driver's: no lease is out, and nobody may be alive who could have one."""
+        """Return true if the driver does the maintenance: no lease is active, and no standby that could get one may
+        be alive.
+        """
         self._give_up_on_silent(local_ms)
         return self._machine.phase is PrimaryPhase.FREE and not self._may_live(local_ms)
 
     def asks(self, local_ms: int, draw: int) -> Terms | None:
-        """There is upkeep to do: terms to append to the log, if somebody can have a lease now. Those that nobody knows the fate
-        of come again. Answered by `chosen`."""
+        """Return terms to append to the log if a standby can get a lease now, else None.
+
+        The caller has maintenance to do. Terms with an unknown outcome are returned again. `draw`: random number in
+        [0, 2**32) that picks the standby. Answered by `chosen`.
+        """
         if self._machine.asked is None:
             self._tick(local_ms, draw)
         return self._machine.asked
 
     def chosen(self, token: int, local_ms: int) -> None:
-        """What was asked for is in the log."""
+        """Record that the requested lease is in the log, at row `token`."""
         asked = self._machine.asked
         if asked is not None:
             self._machine.handle(LeaseChosen(Lease(token, asked), local_ms))
 
     @property
     def out(self) -> Lease | None:
-        """The lease that is out."""
+        """The active lease; None if there is none."""
         return self._machine.lease
 
     @property
     def turns(self) -> Turns:
-        """Those of the standbys that there are."""
+        """Turns of the known standbys."""
         return {node: turn for node, turn in self._machine.turns.items() if node in self._known}
 
     def notes(self) -> list[Note]:
-        """Leases that timed out since this was asked last, and whether somebody should look after their holder."""
+        """Return and clear the notes about leases that timed out; an operator may have to check their holders."""
         notes, self._notes = self._notes, []
         return notes
 
@@ -171,7 +189,7 @@ class Delegation:
         return self._known[node].report.clock_ms is not None and not self._is_spared(node, local_ms)
 
     def _give_up_on_silent(self, local_ms: int) -> None:
-        """A lease whose time is up is no reason to wait. The tick issues another one only if there is a candidate."""
+        """End a lease whose time is up. The tick issues another one only if there is a candidate."""
         if self._machine.phase is PrimaryPhase.WAITING and not self._machine.candidates(local_ms):
             self._tick(local_ms, 0)
 
@@ -180,7 +198,7 @@ class Delegation:
 
 
 class Holding:
-    """A standby's part: at most one lease, used for one turn. Times are this driver's own clock."""
+    """A standby's part: at most one lease, used for one turn. Times are of this driver's own clock."""
 
     def __init__(self, me: ProcessId) -> None:
         self._me = me
@@ -188,7 +206,10 @@ class Holding:
         self._token = 0
 
     def looked(self, lease: Lease | None, local_ms: int) -> bool:
-        """The log's newest lease, or None; whether a turn may begin. A lease from before the first look is nobody's here."""
+        """Apply the log's newest lease, or None; return true if a turn may begin.
+
+        A lease that is older than the first read belongs to another standby.
+        """
         token = 0 if lease is None else lease.token
         if self._replica is None:
             self._replica = Replica(self._me, BOOT, (self._me,), Checkpoint(applied=token))
@@ -200,34 +221,34 @@ class Holding:
         return self._replica.may_take and not self._replica.taking
 
     def begins(self, local_ms: int) -> int | None:
-        """The turn begins: its token; None if its time is up."""
+        """Begin the turn; return its token, or None if its time is up."""
         machine = self._at_work()
         machine.handle(CheckpointStarted(self._token, local_ms))
         return self._token if machine.taking else None
 
     def may_work(self, local_ms: int) -> bool:
-        """Whether a turn is under way, in its time."""
+        """Return true while a turn is in progress and in time."""
         machine = self._at_work()
         return machine.taking and machine.until_ms is not None and local_ms < machine.until_ms
 
     def goes_on(self, local_ms: int) -> bool:
-        """Whether the turn may take another step; it is over if not."""
+        """Return true if the turn may take another step; otherwise end it."""
         if self._at_work().taking and not self.may_work(local_ms):
             self._at_work().handle(LeaseElapsed(self._token))
         return self._at_work().taking
 
     def is_done(self, local_ms: int) -> bool:
-        """The work is done: whether the log may be told so, under the token. Answered by `answered`."""
+        """Finish the work; return true if the log may record it, under the token. Answered by `answered`."""
         effects = self._at_work().handle(CheckpointWritten(self._token, local_ms))
         return any(isinstance(effect, PublishCheckpoint) for effect in effects)
 
     def answered(self, admitted: bool) -> None:
-        """The log has compared the token."""
+        """Apply the log's answer: it compared the token."""
         verdict = Admission.ACCEPTED if admitted else Admission.FENCED
         self._at_work().handle(PublishAnswered(self._token, verdict))
 
     def failed(self) -> None:
-        """The work cannot be done; nothing if the turn is over."""
+        """Give the lease back after a failure; do nothing if the turn is over."""
         if self._at_work().taking:
             self._at_work().handle(CheckpointFailed(self._token))
 
@@ -237,5 +258,5 @@ class Holding:
 
 
 def turns_of(reports: Mapping[str, tuple[int, int]]) -> dict[ProcessId, Turn]:
-    """Turns from their numbers."""
+    """Return turns from their numbers: per node, `since` and `ttl_ms`."""
     return {ProcessId(node): Turn(since, ttl_ms) for node, (since, ttl_ms) in reports.items()}

@@ -1,7 +1,8 @@
-"""What to do about a decided epoch whose staged rows are damaged, or that a sink cannot take any more.
+"""Recovery advice for a committed epoch that cannot be published: its staged rows are damaged, or a sink refuses
+them.
 
-Nothing repairs them, and trying again changes nothing.  But their input can be read again: from an epoch before, which
-every sink has, and whose state and cursors are whole.
+Nothing repairs such rows, and a retry changes nothing. But their input can be read again from an earlier epoch. Every
+sink has that epoch, and its state and cursors are intact.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ def with_way_out(
     back: int | None = None,
     unanswered: Mapping[str, int] | None = None,
 ) -> CkptError:
-    """The error of a sink that could not publish the epoch; if its rows are damaged, with what to run next.
+    """Return the error of a sink that could not publish the epoch, with recovery advice if its rows are damaged or
+    refused.
 
-    `published`: per sink the newest epoch it is known to have. `unanswered`: the newest decided epoch that it may have, too.
-    `back`: what `store.ways_back` says; None if the log could not be asked.
+    `published`: per sink, the newest epoch that it is known to have. `store`: URI of the store. `back`: the epoch to
+    restore, from `store.ways_back`; None if the log could not be read. `unanswered`: per sink, the newest committed
+    epoch that it may have as well.
     """
     base = manifest.base if back is None else back
     if not isinstance(error, RowsRefused) and not (isinstance(error, EpochDamaged) and error.damaged_file):
@@ -56,24 +59,27 @@ def _until_they_fit(error: RowsRefused, base: int, store: str, context: Mapping[
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """What one incarnation knows of epochs outside of its lineage. `on`: the newest epoch
-    of the lineage that can be named to go on from; None if the log could not be asked.
+    """Epochs outside of this incarnation's lineage.
 
-    `passed_over`: damaged ones that "latest" left out by itself. `beside`: those that do not stand on what is to be published;
-    `behind`: those that may stand on one that was passed over. `shown`: the newest epoch that another sink has or may have.
+    `on`: the newest epoch of the lineage that a restore can name; None if the log could not be read. `shown`: the
+    newest epoch that another sink has or may have.
     """
 
     on: int | None
     passed_over: Collection[int] = ()
+    """Damaged epochs that "latest" skipped."""
     beside: Collection[int] = ()
+    """Diverged epochs: they do not descend from the one to publish."""
     behind: Collection[int] = ()
+    """Possible descendants of a skipped epoch."""
     shown: int = 0
 
 
 def past_the_marker(error: CkptError, sink: str, branches: Branches, store: str, back: int | None) -> CkptError:
-    """The error of a sink whose marker names an epoch of another branch, with what to run next; others as they are.
+    """Return the error of a sink whose marker names a diverged epoch, with recovery advice; other errors unchanged.
 
-    `back`: what `store.ways_back` says; None if the log could not be asked.
+    `store`: URI of the store. `back`: the epoch to restore, from `store.ways_back`; None if the log could not be
+    read.
     """
     marker = error.marker if isinstance(error, PublishConflict) else None
     if marker is None or marker not in {*branches.passed_over, *branches.beside, *branches.behind}:
@@ -85,6 +91,7 @@ def past_the_marker(error: CkptError, sink: str, branches: Branches, store: str,
     hint = (
         f"go on with job.start(restore={to}): no rows are lost, but those that {sink} has of epoch {marker} come again"
     )
+    # Repairing the skipped epoch repeats no rows, unless another sink already has a later one.
     if passed_over and branches.shown <= marker:
         hint = (
             f"epoch {marker} was passed over because it was damaged: bring back what it lacks (spark-ckpt verify {store}) and go "
