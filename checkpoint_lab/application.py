@@ -1,11 +1,11 @@
-"""The application under the protocols: every message is named by where it comes from and which way it took.
+"""The application under the protocols: every message is named by its source and by the path that it took.
 
-Source `s` turns its input `k` into the record `s.k`; a process passes every record on to all its outputs, and
-the record grows by the receiver's name: `s.0>a>k`.  So what everybody receives in the end is known without
-running anything, in whatever order merges take it.  A loop is left after `loops` back edges.
+Source `s` turns its input `k` into the record `s.k`. A process passes every record on to all its outputs, and the
+record grows by the receiver's name: `s.0>a>k`. So the final state of every process is known without a run, for every
+order of merges. A record leaves a loop after `loops` back edges.
 
-`ordered` makes the order matter: a record carries a digest of everything its sender took in before it
-(`s.0>a#1a2b3c4d`), so two runs agree only if every process took in the same in the same order.
+`ordered` makes the order matter: a record carries a digest of everything that its sender took in before it
+(`s.0>a#1a2b3c4d`). Two runs then agree only if every process took in the same records in the same order.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import ChannelId, ProcessId
 
 Outputs = tuple[tuple[ChannelId, str], ...]
-"""What a process sends because of one record: channel and lineage."""
+"""Records that a process sends because of one record: channel and lineage."""
 
 
 @dataclass(frozen=True)
 class Application:
-    """Constant for a graph: `routes` says what follows from a record, `expected` what a process ends up with."""
+    """The workload of a graph, constant.
+
+    `routes` maps a record to the records that follow from it, `expected` maps a process to its final state.
+    """
 
     graph: Graph
     inputs: int
@@ -36,7 +39,7 @@ class Application:
 
     @cached_property
     def routes(self) -> dict[str, Outputs]:
-        """Lineage to outputs, for every record there can be."""
+        """Outputs by lineage, for every possible record."""
         found: dict[str, Outputs] = {}
         new = deque((source, f"{source}.{k}", 0) for source in self.graph.sources for k in range(self.inputs))
         while new:
@@ -50,17 +53,17 @@ class Application:
         return found
 
     def ways(self, at: ProcessId, lineage: str) -> Sequence[ChannelId]:
-        """Where a process sends a record on to: everywhere, unless a workload of its own says otherwise."""
+        """Return the channels that a process passes a record on to: all of its outputs. A subclass may override this."""
         return self.graph.outputs[at]
 
     @cached_property
     def bits(self) -> dict[str, int]:
-        """Lineage to its bit."""
+        """Bit of each lineage."""
         return {lineage: 1 << number for number, lineage in enumerate(self.routes)}
 
     @cached_property
     def places(self) -> dict[str, tuple[str, int]]:
-        """Lineage to the way it took, from its source on, and its place among all that took this way."""
+        """The path of each lineage from its source, and its position among all records of that path."""
         named = sorted((*_place(lineage), lineage) for lineage in self.routes)
         return {
             lineage: (way, place)
@@ -77,19 +80,19 @@ class Application:
         return masks
 
     def names(self, mask: int) -> list[str]:
-        """The lineages in a mask."""
+        """Return the lineages in a mask."""
         return [lineage for lineage, bit in self.bits.items() if mask & bit]
 
     def lineage(self, body: object) -> str:
-        """A body without its digest."""
+        """Return a body without its digest."""
         return str(body).partition("#")[0] if self.ordered else str(body)
 
     def digest(self, before: int, lineage: str) -> int:
-        """What a process has taken in, in order, as one number."""
+        """Return the digest of everything that a process has taken in, in order, as one number."""
         return crc32(lineage.encode(), before) if self.ordered else 0
 
     def body(self, lineage: str, digest: int) -> str:
-        """What is sent."""
+        """Return the body that is sent for a lineage."""
         return f"{lineage}#{digest:08x}" if self.ordered else lineage
 
     def _holder(self, lineage: str) -> ProcessId:
@@ -105,5 +108,5 @@ def _place(lineage: str) -> tuple[str, int]:
 
 @lru_cache(maxsize=256)
 def application(graph: Graph, inputs: int, loops: int = 1, ordered: bool = False) -> Application:
-    """The application of a graph; the same one for the same arguments, because `routes` takes a while."""
+    """Return the application of a graph; cached, because `routes` is expensive."""
     return Application(graph, inputs, loops, ordered)

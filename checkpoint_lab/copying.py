@@ -1,6 +1,7 @@
-"""Copies of worlds: constants, classes and functions are kept, everything else is a value of its own.
+"""Copies of worlds: constants, classes and functions are shared, everything else is copied.
 
-Machines begin a new story. Within one process only: a frozen world refers to what it keeps by address.
+A copied machine starts an empty story. A frozen world is valid in one process only: it refers to shared objects by
+address.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _FIELDS: dict[type, tuple[str, ...]] = {}
 
 
 class HasConstants(Protocol):
-    """What can be copied."""
+    """A value that can be copied."""
 
     def shared(self) -> tuple[object, ...]:
-        """Constants."""
+        """Return the constants that copies share."""
         ...
 
 
@@ -29,7 +30,7 @@ ValueT = TypeVar("ValueT", bound=HasConstants)
 
 
 class Frozen(Generic[ValueT]):
-    """A value as it was; every `thaw` is a new one."""
+    """A frozen copy of a value; every `thaw` returns a new value."""
 
     def __init__(self, value: ValueT) -> None:
         buffer = io.BytesIO()
@@ -37,7 +38,7 @@ class Frozen(Generic[ValueT]):
         self.data = buffer.getvalue()
 
     def thaw(self) -> ValueT:
-        """The value again."""
+        """Return a new copy of the value."""
         thawed: ValueT = pickle.loads(self.data)  # noqa: S301 - nothing but what was pickled here
         return thawed
 
@@ -61,7 +62,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _fields_of(kind: type) -> tuple[str, ...]:
-    """Of a frozen dataclass with slots, whose own way of being copied asks for its fields each time."""
+    """Return the fields of a frozen dataclass with slots; its own way of copying lists its fields each time."""
     if kind not in _FIELDS:
         _FIELDS[kind] = _asked_for_fields(kind)
     return _FIELDS[kind]
@@ -75,7 +76,7 @@ def _asked_for_fields(kind: type) -> tuple[str, ...]:
 
 
 def _made(kind: type, *values: object) -> object:
-    """The value, without asking its constructor: it was one."""
+    """Build the value without its constructor: the constructor accepted it before."""
     value: object = object.__new__(kind)
     for name, each in zip(_fields_of(kind), values, strict=True):
         object.__setattr__(value, name, each)

@@ -1,7 +1,8 @@
-"""What survives crashes: one process's records, written whole or not at all, and the cut each checkpoint is.
+"""Durable storage of one process: its records, each written whole or not at all, and the cut of each checkpoint.
 
-A record is kept as text behind a checksum.  A torn write leaves a part of that text, which no reader takes for a
-record.  An acknowledged record may be lost or torn later; who reads next finds it missing, and an operator brings back its copy.
+A record is text that follows its checksum. A torn write leaves a part of that text, which no reader accepts as a
+record. An acknowledged record may be lost or torn later; the next reader finds it missing, and an operator restores its
+copy.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ CHECKPOINT = "checkpoint"
 
 
 def frame(record: Json) -> str:
-    """A record as it is written. Raises `TypeError` if it is not JSON."""
+    """Return a record as it is written. Raises `TypeError` if it is not JSON."""
     text = _ENCODE(record)
     return f"{crc32(text.encode()):08x}{text}"
 
 
 def unframe(framed: str) -> Record | None:
-    """The record, or None if the text is not exactly what was written."""
+    """Return the record, or None if the text is not exactly what was written."""
     if framed[:8] != f"{crc32(framed[8:].encode()):08x}":
         return None
     record: Record = json.loads(framed[8:])
@@ -39,13 +40,13 @@ def unframe(framed: str) -> Record | None:
 
 
 def as_stored(record: Record) -> Record:
-    """What a reader would get of the record: plain JSON, nothing shared with the writer."""
+    """Return the record as a reader gets it: plain JSON, shared with no writer."""
     read: Record = json.loads(_ENCODE(record))
     return read
 
 
 class Write(NamedTuple):
-    """A write under way. `cut` is what a checkpoint's index was captured as."""
+    """A write under way. `cut` is the captured state of a checkpoint's index."""
 
     key: Key
     framed: str
@@ -54,7 +55,7 @@ class Write(NamedTuple):
 
 
 class Storage:
-    """Durable records of one process. `erased` are gone for everybody but the oracle that watches erasures."""
+    """Durable records of one process. Only the oracle that watches erasures can read `erased`."""
 
     def __init__(self, fence: WriterFence | None = None, acknowledgements: Acknowledgements | None = None) -> None:
         self.fence = fence or WriterFence()
@@ -63,15 +64,15 @@ class Storage:
         self.cuts: dict[Key, Cut] = {}
         self.erased: dict[Key, str] = {}
         self.copies: dict[Key, str] = {}
-        """Of acknowledged records that are lost or torn: what an operator has to bring back."""
+        """Copies of acknowledged records that are lost or torn; an operator restores them."""
         self.found = 0
-        """Lost and torn records that a reader missed."""
+        """Number of lost and torn records that a reader missed."""
         self.version = 0
         """Grows with every change."""
         self._read: dict[Key, Record] | None = None
         self._fuller: dict[Key, Record] | None = None
         self._unframed: dict[Key, tuple[str, Record | None]] = {}
-        """What was read, and the text that it was read from: a record is read once."""
+        """Parsed records with the text that they were parsed from: each record is parsed once."""
         self._standing: dict[bool, tuple[int, RollbackTable, Records]] = {}
 
     def _changed(self) -> None:
@@ -79,7 +80,7 @@ class Storage:
         self._read = self._fuller = None
 
     def write(self, write: Write) -> None:
-        """The whole record is there from now on."""
+        """Write the whole record."""
         self._changed()
         self.framed[write.key] = write.framed
         self.erased.pop(write.key, None)
@@ -88,23 +89,23 @@ class Storage:
             self.cuts[write.key] = write.cut
 
     def admit(self, incarnation: Incarnation, write: Write) -> str:
-        """The record is there, if its writer may still write: `ok` or `failed`."""
+        """Write the record if the fence admits its writer. Return `ok` or `failed`."""
         if not self.fence.admits(incarnation):
             return "failed"
         self.write(write)
         return "ok"
 
     def tear(self, write: Write) -> None:
-        """Only a part is there. What the key named before stays: files are replaced by renaming."""
+        """Write a part of the record. An older record of the key stays, because files are replaced by renaming."""
         self._changed()
         self.framed.setdefault(write.key, write.framed[: 8 + len(write.framed) // 2])
 
     def intact(self) -> list[Key]:
-        """Acknowledged records that can still be damaged."""
+        """Return the acknowledged records that can still be damaged."""
         return sorted(self.acknowledgements.keys & (self.framed.keys() - self.copies.keys()))
 
     def damage(self, key: Key, how: str) -> None:
-        """An acknowledged record is `lost`, or `torn`. Nobody is told."""
+        """Lose or tear an acknowledged record (`how`: `lost` or `torn`), silently."""
         self._changed()
         framed = self.copies[key] = self.framed.pop(key)
         if how == "torn":
@@ -114,8 +115,9 @@ class Storage:
         self.framed.update({key: self.copies.pop(key) for key in keys if key in self.copies})
 
     def erase(self, keys: tuple[Key, ...]) -> None:
-        """The records are gone."""
+        """Erase records."""
         self._changed()
+        # the oracle of erasures needs the intact text of a damaged record
         self._bring_back(keys)
         self.acknowledgements.take_back(keys)
         for key in keys:
@@ -123,7 +125,7 @@ class Storage:
                 self.erased[key] = self.framed.pop(key)
 
     def discard(self, keys: Collection[Key]) -> None:
-        """The records are gone, and their cuts: what they are of is undone."""
+        """Drop records and their cuts: their future is undone."""
         self._changed()
         self.acknowledgements.take_back(keys)
         for key in keys:
@@ -131,9 +133,9 @@ class Storage:
             self.cuts.pop(key, None)
 
     def readable(self) -> dict[Key, Record]:
-        """Every record that is whole, by key. The same object until something is written: not to be changed.
+        """Return every intact record by key. Until the next write it is the same object: do not change it.
 
-        A reader that misses an acknowledged record does not go on without it.
+        A reader that misses an acknowledged record restores it before it continues.
         """
         if self._read is None:
             self._read = self._readable(self.framed)
@@ -144,14 +146,14 @@ class Storage:
         return self._read
 
     def readable_with_erased(self) -> dict[Key, Record]:
-        """As if nothing had ever been erased."""
+        """Return the records as if nothing had ever been erased."""
         if self._fuller is None:
             self.readable()
             self._fuller = self._readable({**self.framed, **self.erased})
         return self._fuller
 
     def standing(self, process: ProcessId, table: RollbackTable, erased_too: bool = False) -> Records:
-        """The readable records without those of undone futures: worked out once for every change and every table."""
+        """Return the readable records without those of undone futures, computed once per change and table."""
         found = self.readable_with_erased() if erased_too else self.readable()
         kept = self._standing.get(erased_too)
         if kept is None or kept[0] != self.version or kept[1] is not table:
@@ -171,7 +173,10 @@ class Storage:
 
 
 def standing(process: ProcessId, records: Mapping[Key, Record], table: RollbackTable) -> dict[Key, Record]:
-    """Records without those of undone futures: behind the line of some recovery since they were written."""
+    """Return the records without those of undone futures.
+
+    An undone record lies past the line of a recovery that followed its writing.
+    """
     if not table:
         return dict(records)
     return {key: record for key, record in records.items() if not _undone(process, key, record, table)}

@@ -1,4 +1,4 @@
-"""The graphs that protocols are tried on, by name."""
+"""The graphs that protocols run on, by name."""
 
 from __future__ import annotations
 

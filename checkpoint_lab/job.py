@@ -1,4 +1,4 @@
-"""A job in the message world: its processes, channels and truth, and what machines' effects do to them."""
+"""A job in the message world: its processes, channels and truth, and the execution of the machines' effects."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from checkpoint_protocols.vocabulary import (
 
 
 class JobWorld(World):
-    """Everything there is but what fails."""
+    """A job without failures; subclasses add failures and recovery."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class JobWorld(World):
         names = [*graph.processes, *([COORDINATOR] if protocol.coordinator else [])]
         self.surroundings = surroundings
         self.lossy = bool(faults.control_losses or faults.control_repeats)
-        """Control channels are lines, and need a transport."""
+        """True if control channels lose or repeat messages and need a transport."""
         self.processes = {
             name: Process(name, number, len(names), clocks.of(name), surroundings.storage())
             for number, name in enumerate(names)
@@ -87,13 +87,13 @@ class JobWorld(World):
         self.table: dict[Incarnation, Line] = {}
         self.plan: Plan | None = None
         self.planned_for: frozenset[ProcessId] = frozenset()
-        """Who was down when the plan was made."""
+        """Processes that were down when the plan was made."""
         self.alarm = False
-        """Somebody is down whom no plan knows of."""
+        """True if a process is down that no plan knows of."""
         self.recovering = False
-        """Somebody has not done its part."""
+        """True while a process has not done its part of the plan."""
         self.sinks = {name: Sink(name) for name in graph.sinks}
-        """What the world has seen."""
+        """Rows that the outside world has seen, by sink."""
         self.budget = faults
         self.uid = 0
         self.count: dict[str, int] = {}
@@ -101,29 +101,29 @@ class JobWorld(World):
         self.size = StoredSize()
 
     def workload(self, graph: Graph, inputs: int, loops: int, ordered: bool) -> Application:
-        """What runs on the graph. A subclass may bring its own."""
+        """Return the application that runs on the graph. A subclass may override it."""
         return application(graph, inputs, loops, ordered)
 
     @abstractmethod
     def join(self, process: Process) -> None:
-        """Do the process's part of the newest plan, now."""
+        """Perform the process's part of the newest plan, now."""
 
     @abstractmethod
     def judge_complete(self, process: Process, index: str) -> None:
-        """`process` says that checkpoint `index` can be recovered from."""
+        """Judge the claim of `process` that checkpoint `index` can be recovered from."""
 
     @abstractmethod
     def condemn_output(self, wrong: Violation) -> None:
-        """A sink has shown what it should not."""
+        """Handle the oracle's verdict on rows that a sink published."""
 
     @abstractmethod
     def judge_shown(self, process: Process, last: int) -> None:
-        """`process` shows its rows up to `last`."""
+        """Judge the publication of the rows of `process` up to `last`."""
 
-    # -- what machines ask for -----------------------------------------------------------------------------------
+    # -- effects of machines --------------------------------------------------------------------------------------
 
     def hand(self, process: Process, event: Event) -> None:
-        """One event to the machine, its effects in order, and then what the application sends because of them."""
+        """Hand one event to the machine, carry out its effects in order, then send what the application emits."""
         machine = process.machine
         assert machine is not None  # noqa: S101 - choices of the dead do not exist
         if self.cells is not None:
@@ -134,7 +134,7 @@ class JobWorld(World):
             self.hand_out(process)
 
     def hand_out(self, process: Process) -> None:
-        """What the application wants to send, one after another, unless the machine holds what leaves."""
+        """Send the application's outgoing records in order, as long as the machine does not hold its output."""
         outbox = process.state.outbox
         while outbox and OUT not in process.held and process.machine is not None:
             channel, body = outbox.popleft()
@@ -142,6 +142,7 @@ class JobWorld(World):
                 self.cells.add((type(process.machine).__name__, process.machine.phase.name, AppSent.__name__))
             for effect in process.machine.handle(AppSent(channel, body)):
                 self._carry_out(process, effect)
+            # an effect may have restored the process, which replaces its state and its outbox
             outbox = process.state.outbox
 
     def _carry_out(self, process: Process, effect: Effect) -> None:
@@ -153,6 +154,7 @@ class JobWorld(World):
 
     def _send(self, process: Process, effect: Send) -> None:
         message, bit = effect.message, 0
+        # only messages on the graph's channels and application messages have a bit of the truth
         if effect.channel in self.network.queues or message.kind == APP:
             self._live(process)
             bit = self.truth.register(message, tuple(process.state.clock))
@@ -164,7 +166,7 @@ class JobWorld(World):
             self.put(process, effect.channel, message, bit)
 
     def put(self, process: Process, channel: ChannelId, message: Envelope, bit: int = 0) -> None:
-        """The message is on its way."""
+        """Put a message on its channel."""
         self.uid += 1
         if message.kind == APP:
             self.sent_by_application += 1
@@ -175,7 +177,7 @@ class JobWorld(World):
             self.tell(process.name, "send", str(message.body) if message.kind == APP else message.kind, self.uid)
 
     def carry(self, process: Process, event: Event) -> None:
-        """One event to the process's transport: what it hands in goes to the machine."""
+        """Hand one event to the process's transport; messages that it delivers go to the machine."""
         assert process.transport is not None  # noqa: S101 - callers looked
         for effect in process.transport.handle(event):
             match effect:
@@ -206,7 +208,7 @@ class JobWorld(World):
         self.take_in(process, self.app.lineage(event.message.body))
 
     def take_in(self, process: Process, lineage: str) -> None:
-        """The application takes in a record and wants to pass it on."""
+        """Take one record into the application's state and queue the records that follow from it."""
         state, app = process.state, self.app
         self._live(process)
         state.have |= app.bits[lineage]
@@ -214,7 +216,7 @@ class JobWorld(World):
         state.outbox.extend((channel, app.body(child, state.digest)) for channel, child in app.routes[lineage])
 
     def _live(self, process: Process) -> None:
-        """One more event of the process, for vector clocks."""
+        """Count one more event of the process, for vector clocks."""
         process.events += 1
         process.state.lived |= 1 << process.events
         process.state.clock[process.number] = process.events
@@ -242,6 +244,7 @@ class JobWorld(World):
     def _store(self, process: Process, effect: Store) -> None:
         cut = None
         if effect.key[0] == CHECKPOINT:
+            # a checkpoint may be stored again after its capture is gone: its first write kept the cut
             cut = process.captures.get(int(effect.key[1])) or process.storage.cuts.get(effect.key)
             if cut is None:
                 raise ProtocolViolation(f"{process.name} stores {effect.key}, which it never captured")
@@ -253,7 +256,7 @@ class JobWorld(World):
         process.writes.append(Write(effect.key, framed, effect.token, cut))
 
     def _count_state(self, process: Process, key: Key, cut: Cut) -> None:
-        """A record that is written again brings no state with it."""
+        """Count the state of a new checkpoint; a record that is written again brings no state with it."""
         known = process.storage.cuts.get(key) is cut or any(write.cut is cut for write in process.writes)
         if known or process.is_source or process.name == COORDINATOR:
             return
@@ -270,14 +273,14 @@ class JobWorld(World):
         self.tell(process.name, "erase", " ".join("/".join(key) for key in effect.keys))
 
     def _restore(self, process: Process, effect: Restore) -> None:
-        """The process has met a newer incarnation: its part now, then what it met."""
+        """Do the process's part now: it has met a newer incarnation. Then hand in the events that it met."""
         if process.incarnation < self.incarnation:
             self.join(process)
         for event in effect.replay:
             self.hand(process, event)
 
     def _show(self, process: Process, effect: SinkTransaction) -> None:
-        """The sink is told; when it has done it is another step (`publish`)."""
+        """Queue a publication for the sink; the sink performs it in another step (`publish`)."""
         rows: tuple[int, ...] = ()
         if effect.op is SinkOp.COMMIT:
             if not 0 <= effect.first <= effect.last <= len(process.state.rows):
@@ -289,13 +292,13 @@ class JobWorld(World):
         process.publishing.append(Publication(effect.transaction, effect.first, effect.last, rows, names))
 
     def publish(self, process: Process) -> Publication:
-        """The sink of the process does the oldest thing that it was told: for good, as it was told."""
+        """Perform the oldest queued publication of the process's sink."""
         publication = process.publishing.pop(0)
         self.show(process, publication)
         return publication
 
     def show(self, process: Process, publication: Publication) -> None:
-        """It is in the sink's record."""
+        """Add a publication to the sink's record and judge it."""
         sink = self.sinks.get(process.name)
         if publication.rows:
             self.tell(process.name, "publish", f"..{publication.last}")
@@ -315,7 +318,7 @@ class JobWorld(World):
             self.judge_complete(process, effect.detail)
 
     def note(self, what: str) -> None:
-        """Count it."""
+        """Count one note."""
         self.count[what] = self.count.get(what, 0) + 1
 
 

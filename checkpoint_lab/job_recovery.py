@@ -1,7 +1,7 @@
-"""Failures and recoveries of a job: lives begin and end, parts are decided and done, lines are judged.
+"""Failures and recoveries of a job: incarnations begin and end, plans are decided and carried out, lines are judged.
 
-A line is judged where it matters: when it is chosen, when a checkpoint is called complete, and when a sink shows
-rows.  In the last two cases everybody is asked at once: what would `plan` do if all processes failed now?
+A line is judged at three moments: when a plan chooses it, when a checkpoint is called complete, and when a sink
+publishes rows. In the last two cases the judge computes the plan that would follow if all processes failed now.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from checkpoint_protocols.transport import Joined
 from checkpoint_protocols.vocabulary import Commanded
 
 NO_PLAN = (KeyError, IndexError, ValueError, StopIteration, ProtocolViolation)
-"""How a planner fails that does not find what it needs."""
+"""Errors of a planner that does not find the records that it needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What is wrong with one line: messages received and not sent, messages sent that nobody has."""
+    """Flaws of one line: messages received and not sent, and sent messages that are lost."""
 
     index: str
     orphans: tuple[str, ...]
@@ -39,27 +39,27 @@ class Audit:
 
 
 class RecoverableJob(JobWorld):
-    """A job that survives its processes."""
+    """A job that survives failures of its processes."""
 
     audits: list[Audit] | None = None
-    """A list: lines that are called complete are noted here instead of judged. For counter-examples."""
+    """A list that collects audits of complete lines instead of judging them, for counter-examples; None to judge."""
 
     judged: tuple[Incarnation, str] | None = None
-    """The latest word of a complete checkpoint: who says the same again says nothing new."""
+    """Incarnation and index of the latest judged checkpoint: the same claim again is not judged again."""
 
     planned_total: tuple[tuple[int, ...], Plan] | None = None
-    """What would be done if everybody failed, and the durable state that it follows from."""
+    """Plan for a failure of all processes, with the durable state that it was computed from."""
 
     complete: Line | None = None
     """The newest line that was called complete."""
 
     zombies: list[Zombie]
-    """Lives that were replaced and have not noticed."""
+    """Replaced incarnations that have not noticed."""
 
-    # -- lives ---------------------------------------------------------------------------------------------------
+    # -- incarnations --------------------------------------------------------------------------------------------
 
     def begin(self, process: Process, checkpoint: Record | None) -> None:
-        """A new life of `process`, whose state is in place."""
+        """Begin a new incarnation of `process`, whose state is already in place."""
         recovering.forget_undone(process, self.table)
         make = self.protocol.coordinator if process.name == COORDINATOR else self.protocol.worker
         assert make is not None  # noqa: S101 - there is no process without a role
@@ -71,7 +71,7 @@ class RecoverableJob(JobWorld):
         self.hand(process, Commanded("start", {"local_ms": process.clock.local(self.now)}))
 
     def _connect(self, process: Process) -> None:
-        """Its end of the control channels: a new one, or that of the life before, which goes on."""
+        """Connect the control channels: with a new transport, or with that of a live process, which continues."""
         make = self.surroundings.transport
         if process.transport is not None:
             self.carry(process, Joined(self.incarnation))
@@ -91,7 +91,7 @@ class RecoverableJob(JobWorld):
         return recovering.birth(process, self.graph, self.incarnation, self.table, self.settings, checkpoint, shown)
 
     def crash(self, process: Process) -> None:
-        """Its machine and its state are gone."""
+        """Kill a process: its machine and its state are lost."""
         self.budget = replace(self.budget, crashes=self.budget.crashes - 1)
         process.die()
         self.alarm = True
@@ -101,14 +101,14 @@ class RecoverableJob(JobWorld):
     # -- a recovery ----------------------------------------------------------------------------------------------
 
     def suspect(self, process: Process) -> None:
-        """Somebody takes it for dead. It is not, and works on."""
+        """Take a live process for dead; it continues to work."""
         self.budget = replace(self.budget, suspicions=self.budget.suspicions - 1)
         process.suspected = self.alarm = True
         self.note("suspicion")
         self.tell(process.name, "suspect")
 
     def _replace_suspects(self) -> None:
-        """From here on whoever is taken for dead is dead to everybody, and goes on without them."""
+        """Replace each suspected process: every other process treats it as dead, and it continues as a zombie."""
         for process in self.everybody:
             if process.suspected:
                 names = [self.app.lineage(self.truth.message(bit).body) for bit in process.state.rows]
@@ -116,13 +116,13 @@ class RecoverableJob(JobWorld):
                 process.die()
 
     def freeze(self, process: Process) -> None:
-        """It has heard that a recovery begins, and does nothing until it knows its part."""
+        """Stop a process that hears of a recovery until it knows its part."""
         process.frozen = True
         self.note("freeze")
         self.tell(process.name, "freeze")
 
     def recover(self) -> None:
-        """Decide everybody's part, and make the new row durable: the fence."""
+        """Decide the plan of a recovery and make its new row durable: the fence."""
         number = Incarnation(self.incarnation + 1)
         self._replace_suspects()
         failed = self._failed()
@@ -152,12 +152,16 @@ class RecoverableJob(JobWorld):
             process.machine = process.transport = None
             process.let_go()
             process.storage.fence.raise_to(self.incarnation)
+        # writes that may still arrive stay possible only while the budget has late ones
         if not self.budget.late:
             process.late = []
         process.frozen = failed or self.protocol.rejoin is None
 
     def _failed(self) -> frozenset[ProcessId]:
-        """Who is down, and who was told to leave its state and has not: that state is void."""
+        """Return the processes without a valid state.
+
+        These are down, or have not yet left a state that the previous plan undid.
+        """
         void = {
             each.name
             for each in self.everybody
@@ -172,9 +176,10 @@ class RecoverableJob(JobWorld):
         return recovering.failure(self.graph, self.table, number, self.everybody, failed, erased_too)
 
     def join(self, process: Process) -> None:
-        """The process does its part of the newest plan. Who lives waits for its sink first."""
+        """Do the process's part of the newest plan. A live process waits for its sink first."""
         plan = self.plan
         assert plan is not None  # noqa: S101 - else the choice does not exist
+        # rows that the sink was given must be in its record before the state under them changes
         while process.publishing:
             self.publish(process)
         now = recovering.now(process) if process.machine is not None else None
@@ -191,7 +196,7 @@ class RecoverableJob(JobWorld):
         self.begin(process, checkpoint)
 
     def _go_back(self, process: Process, part: Part, now: Record | None) -> Record | None:
-        """Load the state that belongs to the part; the record that the new life continues."""
+        """Load the state of the part. Return the record that the new incarnation continues from."""
         if now is not None and not recovering.moves(part):
             return now
         key = part.checkpoint
@@ -208,7 +213,7 @@ class RecoverableJob(JobWorld):
     # -- judging lines -------------------------------------------------------------------------------------------
 
     def _judge_plan(self, plan: Plan, given: Failure) -> None:
-        """O1, O4, O12, O13 for the line of a recovery that everybody takes part in."""
+        """O1, O4, O12, O13 for the line of a recovery in which every process takes part."""
         self._judge_erasures(plan, given.failed)
         if self.protocol.rejoin is not None or self.truth.deterministic:
             return
@@ -223,7 +228,7 @@ class RecoverableJob(JobWorld):
             lines.judge_maximal(line, self._candidates(given.failed), somewhere, what)
 
     def _line(self, plan: Plan) -> Line:
-        """The state that each process would have: a plan's checkpoints, and now for survivors."""
+        """Return the state that each process would have: the plan's checkpoints, and the current state of survivors."""
         parts = recovering.parts_of(plan, self.everybody)
         return {each.name: self._cut(each, parts[each.name]) for each in self.everybody}
 
@@ -242,7 +247,10 @@ class RecoverableJob(JobWorld):
         return found
 
     def _somewhere(self, plan: Plan) -> int:
-        """Mask of what is on channels or will be again, in durable logs and in the plan's replay."""
+        """Return the mask of messages that are still obtainable.
+
+        They are on channels, in durable logs or in the plan's replay, or the recovery returns them to channels.
+        """
         mask = self.network.under_way() | self._given_back(plan)
         held = [message for part in plan.parts.values() for message in part.replay]
         for process in self.everybody:
@@ -253,7 +261,7 @@ class RecoverableJob(JobWorld):
         return mask
 
     def _given_back(self, plan: Plan) -> int:
-        """Mask of what machines have and have not delivered, unless they go back to a state that had it (`give_back`)."""
+        """Return the mask of messages that machines hold undelivered, except those in the restored state (`give_back`)."""
         mask = 0
         for process in self.everybody:
             part = plan.parts.get(process.name, recovering.KEEP)
@@ -263,7 +271,7 @@ class RecoverableJob(JobWorld):
         return mask
 
     def _plan(self, given: Failure) -> Plan:
-        """The protocol's. Raises `ErasedTooEarly` if there is none, and would be with everything ever erased."""
+        """Return the protocol's plan. Raises `ErasedTooEarly` if only erased records would make a plan possible."""
         try:
             return self.protocol.plan(given)
         except NO_PLAN as error:
@@ -274,13 +282,13 @@ class RecoverableJob(JobWorld):
             raise ErasedTooEarly(f"without the erased records there is no plan: {error!r}") from error
 
     def _judge_erasures(self, plan: Plan, failed: frozenset[ProcessId]) -> None:
-        """O12: with everything that was ever erased the plan would have been the same."""
+        """O12: with every record that was ever erased, the plan would have been the same."""
         if any(each.storage.erased for each in self.everybody):
             fuller = self.protocol.plan(self._failure(plan.incarnation, failed, erased_too=True))
             oracles.judge_same_plan(plan, fuller)
 
     def judge_next_failures(self) -> None:
-        """O12: whoever fails next, nothing is missed that was erased."""
+        """O12: no next failure of one process needs an erased record."""
         number = Incarnation(self.incarnation + 1)
         if any(each.storage.erased for each in self.everybody):
             for process in self.everybody:
@@ -288,8 +296,9 @@ class RecoverableJob(JobWorld):
                 self._judge_erasures(self._plan(self._failure(number, failed)), failed)
 
     def _total_failure(self, why: str) -> Plan:
-        """What would be done if everybody failed now. Raises `Incomplete` if nothing could be."""
+        """Return the plan for a failure of all processes now. Raises `Incomplete` if there is none."""
         number = Incarnation(self.incarnation + 1)
+        # the plan depends on durable state only, so it is computed once for each version
         durable = (number, *(each.storage.version for each in self.everybody))
         if self.planned_total is not None and self.planned_total[0] == durable:
             return self.planned_total[1]
@@ -302,7 +311,7 @@ class RecoverableJob(JobWorld):
         return plan
 
     def judge_complete(self, process: Process, index: str) -> None:
-        """O1, O2, O5, O7, O13: if all failed now, they would come back to a usable line at `index` or later."""
+        """O1, O2, O5, O7, O13: if all processes failed now, they would restore a usable line at `index` or later."""
         if self.audits is not None:
             self.audits.append(self.audit(index))
             return
@@ -312,6 +321,7 @@ class RecoverableJob(JobWorld):
         what = f"{process.name} calls checkpoint {index} complete"
         plan = self._total_failure(what)
         row = plan.row
+        # a plan of one row number is compared by number; a row per process is judged as a line
         if not isinstance(row, Mapping) and index.isdigit() and row < int(index):
             raise Incomplete(f"{what}, and if all failed now they would go back to {row}", [process.name])
         if self.truth.deterministic:
@@ -325,7 +335,7 @@ class RecoverableJob(JobWorld):
         self.complete = line
 
     def audit(self, index: str = "") -> Audit:
-        """What would be wrong with the state if all failed now; nothing is raised."""
+        """Return the flaws of the state that would be restored if all processes failed now; raise none of them."""
         plan = self._total_failure(f"checkpoint {index}")
         return self._audit_of(index, plan, self._line(_all_down(plan)))
 
@@ -337,12 +347,12 @@ class RecoverableJob(JobWorld):
         return Audit(index, tuple(describe(lines.orphans(line))), tuple(describe(lost)))
 
     def condemn_output(self, wrong: Violation) -> None:
-        """O14, O15: raised, but for counter-examples."""
+        """Raise O14 and O15, except while audits are collected for counter-examples."""
         if self.audits is None:
             raise wrong
 
     def judge_shown(self, process: Process, last: int) -> None:
-        """O11: if all failed now, the rows would still be there."""
+        """O11: if all processes failed now, the published rows would still be there."""
         if self.truth.deterministic:
             return
         plan = self._total_failure(f"{process.name} shows its rows up to {last}")
@@ -352,6 +362,6 @@ class RecoverableJob(JobWorld):
 
 
 def _all_down(plan: Plan) -> Plan:
-    """The plan with every part explicit: nobody has a now."""
+    """Return the plan with every part explicit: no process keeps its current state."""
     parts = {name: part if part.checkpoint else replace(part, initial=True) for name, part in plan.parts.items()}
     return replace(plan, parts=parts)

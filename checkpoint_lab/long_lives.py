@@ -1,7 +1,8 @@
-"""Schedules several times as long as usual, in a world in which several times as much goes wrong.
+"""Schedules ten times as long as usual, with ten times as many faults.
 
-A mistake that takes three things in a row is rare in a short life.  Ten times the life meets it more than ten times as often: the
-first two, once they have happened, stay.  Three of four schedules are eager (`eager.py`).
+A bug that needs three rare events in a row is rare in a short run. A run of ten times the length finds it more than ten
+times as often, because the first two events, once they have happened, persist. Three of four schedules are eager
+(`eager.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.recovery import Protocol, Settings
 
 TIMES = 10
-"""How many usual lives long one is."""
+"""Length of one long run, in usual runs."""
 
 
 def long_world(
@@ -29,17 +30,17 @@ def long_world(
     world_of: type[MessageWorld] = MessageWorld,
     times: int = TIMES,
 ) -> MessageWorld:
-    """`faults`, `inputs`: of a usual life; `times`: how many of these long."""
+    """Return a world for long runs. `faults`, `inputs`: of a usual run; `times`: length in usual runs."""
     world = world_of(protocol, graph, faults.times(times), inputs * times, settings=settings, surroundings=surroundings)
     world.stretch = times
     return world
 
 
 def drive_long(world: World, seed: int, steps: int = STEPS, fault_rate: float = FAULT_RATE) -> Outcome:
-    """One schedule of a long world of any kind; `steps`: of a usual life."""
+    """Run one schedule of a long world of any kind; `steps`: of a usual run."""
     return drive(world, seed, steps, fault_rate, Eager if seed % 4 else Driver)
 
 
 def run_long(protocol: Protocol, graph: Graph, seed: int, faults: Faults | None = None, inputs: int = 3) -> Outcome:
-    """One long schedule of a protocol over plain messages."""
+    """Run one long schedule of a protocol over plain messages."""
     return drive_long(long_world(protocol, graph, hostile(seed) if faults is None else faults, inputs), seed)

@@ -1,8 +1,8 @@
-"""Channels: the graph's, in order or not, logs or not, and the control channels, reliable and in no order.
+"""Channels: those of the graph (ordered or not, logs or not), and the control channels (reliable, unordered).
 
-A channel outlives its ends.  A message leaves it when it is given to the machine; what a life was given and has
-neither delivered nor dropped when it ends is there again (`give_back`).  A log channel keeps everything and
-is read from where the reader's state stands.
+A channel outlives its ends. A message leaves it when the machine gets it. Messages that an incarnation received and
+neither delivered nor dropped return to the channel when it ends (`give_back`). A log channel keeps every message and is
+read from the position of the reader's state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Link = frozenset[str]
 
 
 class Network:
-    """All queues. Control channels appear when they are first used."""
+    """All queues. The first message on a control channel creates its queue."""
 
     def __init__(self, graph: Graph, needs: Needs) -> None:
         self.graph = graph
@@ -33,7 +33,7 @@ class Network:
         self.cut: set[Link] = set()
 
     def put(self, channel: ChannelId, item: Item) -> None:
-        """The message is on the channel."""
+        """Append a message to its channel."""
         queue = self.queues.get(channel)
         if queue is None:
             self._control(channel, item).append(item)
@@ -43,37 +43,41 @@ class Network:
             self.log[channel].append(item)
 
     def take(self, channel: ChannelId, position: int) -> Item:
-        """Remove the message at a position."""
+        """Remove and return the message at a position."""
         queue = self.queues.get(channel)
         return (self.controls[channel] if queue is None else queue).pop(position)
 
     def peek(self, channel: ChannelId, position: int) -> Item:
-        """The message at a position."""
+        """Return the message at a position."""
         queue = self.queues.get(channel)
         return (self.controls[channel] if queue is None else queue)[position]
 
     def repeat(self, channel: ChannelId, position: int) -> None:
-        """The message at a position is there twice."""
+        """Duplicate the message at a position."""
         queue = self.queues.get(channel)
         if queue is None:
             queue = self.controls[channel]
         queue.insert(position, queue[position])
 
     def give_back(self, pending: Mapping[int, tuple[ChannelId, Item]], taken: int) -> None:
-        """What a life was given and did not finish is at the channels' heads again, unless its new state has it."""
+        """Return unfinished messages of an ended incarnation to the heads of their channels.
+
+        Messages in its new state (`taken`) are left out.
+        """
+        # in reverse order, so that the oldest message is at the head again
         for bit, (channel, item) in reversed(list(pending.items())):
             if not bit & taken and channel in self.queues:
                 self.queues[channel].insert(0, item)
 
     def read_again(self, process: ProcessId, taken: int) -> None:
-        """Log channels into `process` stand where its state stands."""
+        """Reset the log channels into `process` to the position of its state."""
         if self.log is None:
             return
         for channel in self.graph.inputs.get(process, ()):
             self.queues[channel] = [item for item in self.log[channel] if not item.bit & taken]
 
     def under_way(self) -> int:
-        """Mask of what is on the graph's channels."""
+        """Return the mask of the messages on the graph's channels."""
         mask = 0
         for queue in self.queues.values():
             for item in queue:

@@ -1,8 +1,8 @@
-"""What must hold, judged from the truth (masks and vector clocks) and never from what machines say.
+"""Oracles of the message world: judgements from the truth (masks and vector clocks), never from a machine's own words.
 
-O1 no orphan, O2 no loss, O3 exactly-once effect, O9 no stale delivery, O10 an end, O11 nothing shown that can be
-undone: numbers of the recovery literature's common model.  A protocol that regenerates its sends (`deterministic`)
-is judged by O1 and O2 when the replay is over; any other at every step.
+O1 no orphan, O2 no loss, O3 exactly-once effect, O9 no stale delivery, O10 an end, O11 no output that can be undone.
+The numbers are those of the recovery literature's common model. O1 and O2 judge a protocol that regenerates its sends
+(`deterministic`) after the replay, and any other protocol at every step.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 
 
 def judge_delivery(truth: Truth, processes: Mapping[ProcessId, Process], at: Process, message: Envelope) -> int:
-    """O1, O3, O9 for one delivery; the message's bit."""
+    """Judge one delivery (O1, O3, O9). Return the message's bit."""
     bit = truth.of(message) or truth.believe(message, at.incarnation)
     if bit is None:
         raise Orphan(f"{at.name} delivers {describe(message)}, which nobody sent", [at.name], [describe(message)])
     if at.state.received & bit:
         raise WrongEffect(f"{at.name} delivers {describe(message)} twice", [at.name], [describe(message)])
+    # a deterministic sender regenerates an undone send, so only the end can tell
     if truth.deterministic:
         return bit
     sender = processes[message.source]
@@ -48,7 +49,7 @@ def judge_delivery(truth: Truth, processes: Mapping[ProcessId, Process], at: Pro
 
 
 def judge_restored(truth: Truth, processes: Collection[Process], restored: Process) -> None:
-    """O1 between `restored` and everybody who has joined the same incarnation."""
+    """O1 between `restored` and every process that has joined the same incarnation."""
     if truth.deterministic:
         return
     for peer in processes:
@@ -67,14 +68,14 @@ def judge_pair(truth: Truth, sender: Process, receiver: Process) -> None:
 
 
 def judge_rows(shown: list[int], at: Process) -> None:
-    """O11: a restored sink still has everything that it showed, where it was."""
+    """O11: a restored sink still has every row that it published, at the same position."""
     if at.state.rows[: len(shown)] != shown:
         what = f"{at.name} showed {len(shown)} rows; after the recovery it has {len(at.state.rows)} others"
         raise TooEarly(what, [at.name])
 
 
 def judge_end(app: Application, truth: Truth, processes: Collection[Process]) -> None:
-    """O1, O2, O3 at quiescence: every message sent is received, and everybody has what a run without failures has."""
+    """O1, O2, O3 at quiescence: every sent message is received, every effect is that of a run without failures."""
     sent = received = 0
     for process in processes:
         sent |= process.state.sent
@@ -104,7 +105,7 @@ def judge_idle(process: Process, queued: list[str]) -> None:
 
 
 def judge_rest(process: Process) -> None:
-    """O10: nothing that was begun is left open."""
+    """O10: every protocol step that began has ended."""
     machine = process.machine
     if machine is not None and machine.AT_REST and machine.phase not in machine.AT_REST:
         what = f"{process.name} stays {machine.phase.name}: {machine.phase.value}"
@@ -112,19 +113,19 @@ def judge_rest(process: Process) -> None:
 
 
 def judge_row(shown: list[int], place: int, bit: int, at: Process) -> None:
-    """O11: what a sink takes in again is what it showed."""
+    """O11: a sink that receives a row again receives the one that it published there."""
     if place < len(shown) and shown[place] != bit:
         raise TooEarly(f"{at.name} showed another row {place + 1} than it has after the recovery", [at.name])
 
 
 def refuse_rows(at: Process, first: int, last: int) -> NoReturn:
-    """O11: rows that are not there."""
+    """O11: the sink publishes rows that it does not have."""
     what = f"{at.name} shows rows {first + 1}..{last} of {len(at.state.rows)}"
     raise TooEarly(what, [at.name])
 
 
 def refuse_undoable_rows(at: Process, last: int, kept: int) -> NoReturn:
-    """O11: rows that a failure of everybody would undo."""
+    """O11: the sink publishes rows that a failure of all processes would undo."""
     raise TooEarly(f"{at.name} shows its rows up to {last}; if all failed now it would have {kept}", [at.name])
 
 
@@ -137,7 +138,7 @@ def judge_capture(at: Process, index: int) -> None:
 
 
 def judge_same_plan(plan: Plan, fuller: Plan) -> None:
-    """O12: what was erased would have changed nothing."""
+    """O12: the erased records would not have changed the plan."""
     if (plan.row, plan.parts) != (fuller.row, fuller.parts):
         changed = [name for name, part in fuller.parts.items() if plan.parts.get(name) != part]
         raise ErasedTooEarly(f"an erased record was needed: row {plan.row}, with it {fuller.row}", changed)

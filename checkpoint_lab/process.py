@@ -1,4 +1,4 @@
-"""One process as its host sees it: a machine, the application's state, and what is due to it."""
+"""One process as its host sees it: a machine, the application's state, and the events that are due to it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from checkpoint_protocols.transport import Transport
 from checkpoint_protocols.vocabulary import Envelope, SetTimer
 
 Late = tuple[Incarnation, Write | Publication]
-"""What a life had under way, and which life it was."""
+"""A write or publication under way, with the incarnation that started it."""
 
 PERIODIC = "checkpoint"
-"""The timer that comes back for ever; every other one is a timeout."""
+"""Name of the periodic timer; every other timer is a timeout."""
 
 
 class Timer:
-    """A timer that was set. `due` is in the world's time."""
+    """A timer that was set. `due` is in the world's time, in ms."""
 
     __slots__ = ("due", "setting")
 
@@ -41,37 +41,37 @@ class Process:
         self.clock = clock
         self.storage = storage or Storage()
         self.transport: Transport | None = None
-        """What makes its control channels reliable; None where they are."""
+        """The transport of lossy control channels; None for reliable ones."""
         self.machine: AnyMessageMachine | None = None
         self.incarnation = Incarnation(0)
         self.events = 0
-        """Events ever, undone ones too: numbers of the vector clock are not used again."""
+        """Number of all events, undone ones included: numbers of the vector clock are not used again."""
         self.newest_capture = (0, 0)
-        """Incarnation and index of the latest capture, of any life."""
+        """Incarnation and index of the latest capture, of any incarnation."""
         self.is_source = False
         self.state = State(processes)
         self.frozen = False
-        """A recovery has begun and this process has not done its part."""
+        """True from the begin of a recovery until this process has done its part."""
         self.paused = False
         self.suspected = False
-        """The next recovery takes it for dead."""
+        """True if the next recovery takes the process for dead."""
         self.late: list[Late] = []
-        """What lives that are over had under way, and is not there yet."""
+        """Writes and publications of ended incarnations that have not arrived yet."""
         self.held: set[ChannelId] = set()
         self.timers: list[Timer] = []
         self.writes: list[Write] = []
         self.publishing: list[Publication] = []
-        """What its sink was told to show and has not, oldest first: a sink does one thing after the other."""
+        """Publications that the sink still has to perform, oldest first: a sink performs one after the other."""
         self.replay: deque[Envelope] = deque()
         self.captures: dict[int, Cut] = {}
 
     @property
     def works(self) -> bool:
-        """It lives and takes part."""
+        """True if the process lives and takes part in the job."""
         return self.machine is not None and not self.frozen and not self.paused
 
     def begin_life(self, machine: AnyMessageMachine) -> None:
-        """A new machine: what was due to the old one is not due to this one."""
+        """Start a new machine; events due to the old one are dropped."""
         self.let_go()
         self.machine = machine
         self.incarnation = machine.incarnation
@@ -80,13 +80,13 @@ class Process:
         self.timers = []
 
     def let_go(self) -> None:
-        """What this life has under way is a dead life's from now on."""
+        """Move writes and publications under way to those of ended incarnations."""
         self.late += [(self.incarnation, write) for write in self.writes]
         self.late += [(self.incarnation, publication) for publication in self.publishing]
         self.writes, self.publishing = [], []
 
     def die(self) -> None:
-        """The machine and the state are gone; writes and rows under way may still land until the fence."""
+        """Drop the machine and the state; writes and rows under way may still land until the fence."""
         self.machine = None
         self.frozen = self.paused = self.suspected = False
         self.transport = None

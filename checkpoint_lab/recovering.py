@@ -1,4 +1,4 @@
-"""A recovery from the host's side: what the plan is made from, and what a new life is given."""
+"""A recovery from the host's side: the input of a plan, and the knowledge of a new incarnation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from checkpoint_protocols.recovery import Birth, Failure, Key, Part, Plan, Recor
 from checkpoint_protocols.vocabulary import Envelope, Json
 
 KEEP = Part(None)
-"""The part of whoever the plan does not name."""
+"""The part of a process that the plan does not name."""
 
 
 def moves(part: Part) -> bool:
-    """The process leaves its state of now."""
+    """Return True if the process leaves its current state."""
     return part.checkpoint is not None or part.initial
 
 
@@ -31,7 +31,7 @@ def failure(
     failed: frozenset[ProcessId],
     erased_too: bool = False,
 ) -> Failure:
-    """Everything `Protocol.plan` may go by. `erased_too`: as if nothing had been erased."""
+    """Return the facts that `Protocol.plan` may use. `erased_too`: as if nothing had been erased."""
     return Failure(
         graph,
         incarnation,
@@ -43,18 +43,18 @@ def failure(
 
 
 def now(process: Process) -> Record:
-    """A living process's record of now, as a reader would get it."""
+    """Return a living process's current record, as a reader would get it."""
     assert process.machine is not None  # noqa: S101 - callers ask only for the living
     return as_stored(process.machine.record())
 
 
 def records_of(process: Process, table: RollbackTable, erased_too: bool = False) -> Records:
-    """Durable records without those of undone futures."""
+    """Return the durable records without those of undone futures."""
     return process.storage.standing(process.name, table, erased_too)
 
 
 def forget_undone(process: Process, table: RollbackTable) -> None:
-    """Undone once is undone for ever: nobody is shown these records again, and their writer does not know of them."""
+    """Discard the records of undone futures: no plan and no new incarnation may read them again."""
     readable = process.storage.readable()
     undone = readable.keys() - process.storage.standing(process.name, table).keys()
     if undone:
@@ -70,28 +70,28 @@ def birth(
     checkpoint: Record | None,
     shown: int = 0,
 ) -> Birth:
-    """What a new life of `process` may know; `shown` is its sink's marker."""
+    """Return the knowledge of a new incarnation of `process`; `shown` is its sink's marker."""
     records = records_of(process, table)
     return Birth(process.name, graph, incarnation, dict(table), settings, checkpoint, records, shown)
 
 
 def with_row(table: RollbackTable, plan: Plan) -> dict[Incarnation, Line]:
-    """The table after the fence."""
+    """Return the table after the fence."""
     return {**table, plan.incarnation: plan.row}
 
 
 def parts_of(plan: Plan, processes: Collection[Process]) -> Mapping[ProcessId, Part]:
-    """Everybody's part."""
+    """Return the part of each process."""
     return {each.name: plan.parts.get(each.name, KEEP) for each in processes}
 
 
 def channel_of(message: Envelope) -> ChannelId:
-    """The channel that a message was sent on."""
+    """Return the channel that a message was sent on."""
     return channel_between(message.source, message.target)
 
 
 def checkpoint_of(process: Process, key: Key, table: RollbackTable) -> Record:
-    """The record that a part names. Raises `NotDurable` if there is none."""
+    """Return the record that a part names. Raises `NotDurable` if there is none."""
     record = records_of(process, table).get(key)
     if record is None:
         raise NotDurable(f"the plan sends {process.name} back to {key}, which is not there", [process.name])
@@ -99,7 +99,7 @@ def checkpoint_of(process: Process, key: Key, table: RollbackTable) -> Record:
 
 
 def messages_in(value: Json) -> list[Envelope]:
-    """Every message that a record keeps, wherever in it."""
+    """Return all messages that a record contains, at any depth."""
     if isinstance(value, Mapping):
         if value.keys() >= _ENVELOPE:
             return [Envelope.of(value)]

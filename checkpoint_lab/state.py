@@ -1,6 +1,6 @@
-"""A process's application state and, beside it, the truth about its history: masks with a bit per message.
+"""A process's application state, and the truth about its history: masks with a bit per message.
 
-The machines know nothing of the masks.  Taking a `Cut` costs the same however long the history is.
+The machines do not see the masks. Taking a `Cut` costs the same for every length of the history.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from checkpoint_protocols.vocabulary import Envelope
 
 
 class Item(NamedTuple):
-    """A message on its way. `bit` names what was sent (0 for control messages), `uid` this one sending of it."""
+    """A message on its way. `bit` names the sent message (0 for control messages), `uid` this one sending of it."""
 
     uid: int
     message: Envelope
@@ -22,7 +22,7 @@ class Item(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A state as it was: application first, truth after it."""
+    """A snapshot of a state: the application first, then the truth."""
 
     cursor: int
     have: int
@@ -41,7 +41,7 @@ NOTHING: Mapping[int, tuple[ChannelId, Item]] = {}
 
 
 class State:
-    """The state of now."""
+    """The current state of a process."""
 
     __slots__ = (
         "clock",
@@ -59,27 +59,27 @@ class State:
 
     def __init__(self, processes: int) -> None:
         self.cursor = 0
-        """Inputs read: a source's own."""
+        """Number of inputs read; sources only."""
         self.have = 0
-        """Lineages taken in."""
+        """Mask of the lineages taken in."""
         self.digest = 0
         self.rows: list[int] = []
-        """Bits of everything delivered, in order. Only ever appended to: cuts share the list."""
+        """Bits of all delivered messages, in order. Append-only, because cuts share the list."""
         self.outbox: deque[tuple[ChannelId, str]] = deque()
-        """What the application wants to send and has not handed to the machine."""
+        """Records that the application wants to send and has not handed to the machine yet."""
         self.sent = 0
         self.received = 0
         self.taken = 0
-        """Everything the machine was given, of the protocol's messages too."""
+        """Mask of every message given to the machine, the protocol's messages included."""
         self.pending: dict[int, tuple[ChannelId, Item]] = {}
-        """Given to the machine, and neither delivered nor dropped by it."""
+        """Messages given to the machine that it has neither delivered nor dropped."""
         self.lived = 0
-        """Own events of this history."""
+        """Mask of the process's own events in this history."""
         self.clock = [0] * processes
-        """Full vector clock: newest event of everybody that this state depends on."""
+        """Full vector clock: the newest event of each process that this state depends on."""
 
     def cut(self) -> Cut:
-        """The state as it is now."""
+        """Return a snapshot of the state."""
         return Cut(
             self.cursor,
             self.have,
@@ -95,7 +95,7 @@ class State:
         )
 
     def settle(self, message: Envelope) -> None:
-        """The machine is through with what it was given."""
+        """Remove a message from `pending`: the machine has delivered or dropped it."""
         for bit, (_, item) in self.pending.items():
             if item.message is message or item.message == message:
                 del self.pending[bit]
@@ -103,7 +103,7 @@ class State:
 
     @classmethod
     def of(cls, cut: Cut) -> State:
-        """A state that continues from a cut."""
+        """Return a state that continues from a cut."""
         state = cls(0)
         state.cursor, state.have, state.digest = cut.cursor, cut.have, cut.digest
         state.rows = cut.rows[0][: cut.rows[1]]
@@ -114,10 +114,10 @@ class State:
         return state
 
     def depend_on(self, clock: tuple[int, ...]) -> None:
-        """Take in a message's vector clock."""
+        """Merge a message's vector clock."""
         self.clock = [mine if mine > theirs else theirs for mine, theirs in zip(self.clock, clock, strict=True)]
 
 
 def initial_cut(processes: int) -> Cut:
-    """The state before anything happened."""
+    """Return the state before the first event."""
     return State(processes).cut()

@@ -1,8 +1,8 @@
-"""What checkpoints store beside the protocol's records, by a rule that is the same for every protocol.
+"""Size of the application state in checkpoints, without the protocol's records, by one rule for every protocol.
 
-- A source's state is its offset, which stands in its record. The coordinator has no state.
-- Everybody else stores its application state whole with each checkpoint of it: so many bytes, as the user says.
-- A sink stores also the rows that it has taken in and not shown: they must not be lost with it.
+- A source's state is its offset, which is in its record. The coordinator has no state.
+- Every other process stores its whole application state with each checkpoint: a size that the user chooses.
+- A sink also stores the rows that it has received and not published: they must survive its failure.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class StoredSize:
-    """A count of states, and the bytes of staged rows."""
+    """Number of stored states, and the bytes of staged rows."""
 
     states: int = 0
     staged_bytes: int = 0
 
     def bytes(self, state_bytes: int) -> int:
-        """All of it, if a state has `state_bytes`."""
+        """Return all bytes, if one state has `state_bytes`."""
         return self.states * state_bytes + self.staged_bytes

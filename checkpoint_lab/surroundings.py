@@ -1,4 +1,4 @@
-"""What stands between machines and an unkind world: the contract's own parts, of which a test can plant wrong ones."""
+"""The contract's parts between machines and an unreliable world; a test can plant wrong ones."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from checkpoint_protocols.writer_fence import WriterFence
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Makers of each process's parts."""
+    """Factories of each process's parts."""
 
     transport: Callable[[ProcessId, Incarnation], Transport] | None = Transport
-    """Of control channels that lose and repeat. None: machines hear whatever comes."""
+    """Transport of control channels that lose and repeat messages. None: machines get every message as it comes."""
     fence: Callable[[], WriterFence] = WriterFence
     acknowledgements: Callable[[], Acknowledgements] = Acknowledgements
 
     def storage(self) -> Storage:
-        """A process's durable records."""
+        """Return a process's durable storage."""
         return Storage(self.fence(), self.acknowledgements())
 
 

@@ -1,10 +1,10 @@
-"""Which message is which, whatever the machines say: a bit per sending, and who sent it.
+"""Identity of messages, independent of the machines: a bit per sending, and its sender.
 
-Bits are numbered per channel, so that orders of events that make no difference give the same bits.
+Bits are numbered per channel, so that equivalent orders of events give the same bits.
 
-In a deterministic protocol a process sends the same again after a failure: same channel, same `seq`, and then the
-same body, or the protocol is wrong.  It counts as the same message.  On unreliable channels a machine repeats
-what it sent, in the same incarnation.  Everywhere else a number that is used twice is a violation.
+In a deterministic protocol a process sends the same message again after a failure: same channel, same `seq`, same body;
+any other body is a violation. It counts as the same message. On unreliable channels a machine repeats what it sent, in
+the same incarnation. Everywhere else a number that is used twice is a violation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Label = tuple[str, str, int, int, int, str]
 
 
 class Truth:
-    """Bits of everything sent on the graph's channels."""
+    """Bits of every message sent on the graph's channels."""
 
     def __init__(self, needs: Needs, graph: Graph) -> None:
         self.deterministic = needs.deterministic
@@ -39,20 +39,20 @@ class Truth:
         self.next_number = {ends: number for number, ends in enumerate(graph.ends.values())}
         self.clocks: dict[int, tuple[int, ...]] = {}
         self.ghostly: list[tuple[Envelope, tuple[int, ...]]] = []
-        """What replaced lives said (`Zombie`), and when. Sent by nobody, unless its sender does what it did."""
+        """Messages of zombies (`Zombie`) with their clocks. They count as sent only if the successor sends the same."""
         self.sent_by: dict[ProcessId, int] = {}
         """Mask of every application message that a process ever sent, undone or not."""
 
     def of(self, message: Envelope) -> int | None:
-        """The bit of an application message; None if nobody sent it."""
+        """Return the bit of an application message; None if no process sent it."""
         return self.bits.get(self._name(message))
 
     def message(self, bit: int) -> Envelope:
-        """What was sent first under the bit."""
+        """Return the first message sent under the bit."""
         return self.messages[bit.bit_length() - 1]
 
     def register(self, message: Envelope, clock: tuple[int, ...]) -> int:
-        """The bit of a message that is being sent."""
+        """Return the bit of a message that is being sent."""
         if message.kind != APP:
             return self._new(message)
         name = self._name(message)
@@ -66,23 +66,26 @@ class Truth:
         return bit
 
     def hear_ghost(self, message: Envelope, clock: Sequence[int]) -> int:
-        """A replaced life's message has a bit, so that channels know it, and its name stays free for its successor."""
+        """Return a bit for a zombie's message, so that channels know it; its name stays free for the successor."""
         if message.kind == APP:
             self.ghostly.append((message, tuple(clock)))
         return self._new(message)
 
     def believe(self, message: Envelope, incarnation: Incarnation) -> int | None:
-        """The bit of a replaced life's message that somebody delivers in `incarnation`; None if nobody may.
+        """Return the bit of a zombie's message that a process delivers in `incarnation`; None if no process may.
 
-        Where lives repeat each other its successor has to send the same, and no other.  Elsewhere only those may deliver it
-        who have not heard of the recovery, and they have to undo it when they do.
+        In a deterministic protocol the successor has to send the same message, and no other. Elsewhere only a process
+        that has not heard of the recovery may deliver it, and it has to undo the delivery when it hears.
         """
         clock = next((clock for said, clock in self.ghostly if said == message), None)
         unaware = message.incarnation == incarnation
         return self.register(message, clock) if clock and (self.deterministic or unaware) else None
 
     def labels(self, mask: int) -> tuple[Label, ...]:
-        """The messages of a mask by what they are: bits depend on how many were sent before, undone ones too."""
+        """Return the messages of a mask by their identity.
+
+        Bits would not do: they depend on the number of earlier sends, undone ones included.
+        """
         return tuple(sorted(self._label(number) for number in _numbers(mask)))
 
     def _label(self, number: int) -> Label:
@@ -92,7 +95,7 @@ class Truth:
         return (message.source, message.target, life, message.seq, index, message.kind)
 
     def describe(self, mask: int) -> list[str]:
-        """The messages of a mask, for people."""
+        """Return the messages of a mask, for display."""
         return [describe(message) for number, message in self.messages.items() if mask >> number & 1]
 
     def _new(self, message: Envelope) -> int:
@@ -109,6 +112,7 @@ class Truth:
     def _judge_repetition(self, bit: int, message: Envelope) -> None:
         first = self.message(bit)
         ends = (message.source, message.target)
+        # a protocol on reliable channels that does not regenerate sends never repeats a number
         if self.reliable and not self.deterministic:
             raise ReusedId(f"{describe(message)} has the number of {describe(first)}", ends, [describe(first)])
         if first.body != message.body:
@@ -123,6 +127,6 @@ def _numbers(mask: int) -> Iterator[int]:
 
 
 def describe(message: Envelope) -> str:
-    """One line about a message."""
+    """Return one line about a message."""
     what = message.body if message.kind == APP else message.kind
     return f"{message.source}->{message.target} #{message.incarnation}.{message.seq}@{message.index} {what}"

@@ -9,7 +9,7 @@ from checkpoint_lab.world import Choice
 
 
 class Violation(AssertionError):
-    """An oracle's verdict. The schedule adds `seed` and `trace`, with which it can be seen again."""
+    """An oracle's verdict. The schedule adds `seed` and `trace`, with which the failure can be reproduced."""
 
     ORACLE: ClassVar[str] = "O?"
 
@@ -29,19 +29,19 @@ class Orphan(Violation):
 
 
 class Lost(Violation):
-    """A message in transit across a line is nowhere any more."""
+    """A message in transit across a line is lost: it is on no channel, in no log and in no replay."""
 
     ORACLE = "O2"
 
 
 class WrongEffect(Violation):
-    """The effect is not that of a run without failures."""
+    """The effect differs from that of a run without failures."""
 
     ORACLE = "O3"
 
 
 class NotMaximal(Violation):
-    """A usable line that undoes less was not taken."""
+    """The recovery did not take a usable line that undoes less."""
 
     ORACLE = "O4"
 
@@ -53,19 +53,19 @@ class LineMovedBack(Violation):
 
 
 class NotDurable(Violation):
-    """Something was announced before it was durable."""
+    """The process announced something before it was durable."""
 
     ORACLE = "O6"
 
 
 class Incomplete(Violation):
-    """A checkpoint was called complete without everybody's record."""
+    """A checkpoint was called complete without the record of every process."""
 
     ORACLE = "O7"
 
 
 class ReusedId(Violation):
-    """A number was used twice or went backwards."""
+    """A number was used twice or decreased."""
 
     ORACLE = "O8"
 
@@ -77,19 +77,19 @@ class StaleDelivery(Violation):
 
 
 class NoEnd(Violation):
-    """Without faults and under fair scheduling something remains open."""
+    """Without faults and under fair scheduling, some work never ends."""
 
     ORACLE = "O10"
 
 
 class TooEarly(Violation):
-    """Output was shown that can still be undone."""
+    """A sink published output that can still be undone."""
 
     ORACLE = "O11"
 
 
 class ErasedTooEarly(Violation):
-    """A record was erased that the next failure needs."""
+    """An erased record is needed by the next failure."""
 
     ORACLE = "O12"
 
@@ -101,31 +101,31 @@ class Acausal(Violation):
 
 
 class ShownTwice(Violation):
-    """A sink showed a row again."""
+    """A sink published a row again."""
 
     ORACLE = "O14"
 
 
 class ShownOutOfOrder(Violation):
-    """A sink showed a row before one that comes before it."""
+    """A sink published a row before one that precedes it."""
 
     ORACLE = "O15"
 
 
 class WrongOutput(Violation):
-    """The inputs demand a row that is never shown, or somebody showed what nobody asked for."""
+    """A sink never published a row that the inputs demand, or a process published rows that it must not publish."""
 
     ORACLE = "O16"
 
 
 class NeverErased(Violation):
-    """A record stays that no recovery can need any more."""
+    """A record stays although no recovery can need it any more."""
 
     ORACLE = "O17"
 
 
 class NotFenced(Violation):
-    """A life that has been replaced still wrote."""
+    """A replaced incarnation still wrote."""
 
     ORACLE = "P4"
 
@@ -153,4 +153,4 @@ BY_ORACLE: dict[str, type[Violation]] = {
         NotFenced,
     )
 }
-"""Verdicts by their number in the literature."""
+"""Verdict classes by their number in the literature."""

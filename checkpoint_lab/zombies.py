@@ -1,8 +1,8 @@
-"""A life that was replaced and has not noticed: it works on with what it has, and nobody asked it to.
+"""A zombie: a replaced incarnation that has not noticed and continues to work with the state that it has.
 
-It keeps its state, its timers and what was on its way to it; nothing new reaches it.  What it says goes to everybody, in the
-name of its old incarnation; what it writes, erases and shows meets the fence of its process.  Nothing is judged by what a zombie
-believes: the oracles look at everybody else.
+It keeps its state, its timers and the messages on their way to it; it receives nothing new. Its messages go out in the
+name of its old incarnation. Its writes, erasures and publications meet the fence of its process. The oracles judge the
+other processes only.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Zombie:
-    """One such life. `process` is its successor's name and store."""
+    """One replaced incarnation. `process` is its successor's name and store."""
 
     def __init__(self, process: Process, network: Network, names: list[str]) -> None:
         self.process = process
@@ -55,9 +55,9 @@ class Zombie:
         self.held = set(process.held)
         self.timers = [timer for timer in process.timers if timer.setting.name != REPEAT]
         self.shown_as = names
-        """What it has taken in, by name."""
+        """Lineages of its delivered rows."""
         self.refused = deque(write.token for write in process.writes)
-        """Writes that it waits for."""
+        """Writes whose answers it waits for."""
         self.cuts: dict[Key, Cut] = dict(process.storage.cuts)
         self.replay = deque(process.replay)
         self.inbox = {
@@ -67,7 +67,7 @@ class Zombie:
         }
 
     def can(self, inputs: int) -> Iterable[str]:
-        """What it can do next."""
+        """Yield the next steps that it can do."""
         if self.replay:
             yield "replay"
         elif any(queue and channel not in self.held for channel, queue in self.inbox.items()):
@@ -80,7 +80,7 @@ class Zombie:
             yield "answer"
 
     def act(self, job: RecoverableJob, what: str) -> bool:
-        """Do it; False if that told it that it is over."""
+        """Perform one step. Return False if the zombie learned that it was replaced."""
         match what:
             case "replay":
                 message = self.replay.popleft()
@@ -94,6 +94,7 @@ class Zombie:
                 return self._hand_out(job)
             case "timer":
                 return self._hand(job, self.timers.pop(0).setting.elapsed)
+        # the fence refuses every write of a zombie, so each answer is a failure
         return self._hand(job, Stored(self.refused.popleft(), ok=False))
 
     def _hear(self, job: RecoverableJob) -> bool:
@@ -108,6 +109,7 @@ class Zombie:
         assert self.machine is not None  # noqa: S101 - the dead are not replaced by mistake
         for effect in self.machine.handle(event):
             if isinstance(effect, Restore):
+                # its machine met a newer incarnation and asks for a restore: the zombie ends
                 return False
             self._carry_out(job, effect)
         return self._hand_out(job)
@@ -144,7 +146,7 @@ class Zombie:
                 self.timers.append(Timer(job.now, effect))
 
     def _send(self, job: RecoverableJob, effect: Send) -> None:
-        """Control messages are numbered as before; of the application's, the truth knows nothing."""
+        """Send a message: control messages pass the transport, application messages stay unknown to the truth."""
         channel: ChannelId = effect.channel
         if self.transport is None or channel in job.network.queues:
             known = channel in job.network.queues
