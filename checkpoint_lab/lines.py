@@ -1,7 +1,7 @@
-"""A line: one cut per process. Whether a job could go on from it is judged here from masks and vector clocks alone.
+"""Lines: one cut per process. Oracles judge from masks and vector clocks alone if a job can continue from a line.
 
-O1 no orphan, O13 the same by happened-before, O2 every message in transit is somewhere, O4 no usable line undoes
-less, O5 a later line keeps what an earlier one had.
+O1 no orphan; O13 the same by happened-before; O2 every message in transit is obtainable; O4 no usable line undoes less;
+O5 a later line keeps the content of an earlier one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from checkpoint_protocols.ids import ProcessId
 Line = Mapping[ProcessId, Cut]
 
 COMBINATIONS_MAX = 4_000
-"""Lines that O4 tries; a job with more candidates is not judged."""
+"""Maximal number of lines that O4 tries; it skips a job with more candidates."""
 
 
 def orphans(line: Line) -> int:
-    """Mask of what is received and not sent."""
+    """Return the mask of messages received and not sent."""
     sent = received = 0
     for cut in line.values():
         sent |= cut.sent
@@ -30,7 +30,7 @@ def orphans(line: Line) -> int:
 
 
 def in_transit(line: Line) -> int:
-    """Mask of what is sent and not received."""
+    """Return the mask of messages sent and not received."""
     sent = received = 0
     for cut in line.values():
         sent |= cut.sent
@@ -39,7 +39,7 @@ def in_transit(line: Line) -> int:
 
 
 def judge_consistent(truth: Truth, line: Line, what: str) -> None:
-    """O1 and O13."""
+    """Judge O1 and O13."""
     bad = orphans(line)
     if bad:
         names = truth.describe(bad)
@@ -48,7 +48,7 @@ def judge_consistent(truth: Truth, line: Line, what: str) -> None:
 
 
 def judge_causal(line: Line, what: str) -> None:
-    """O13: whatever a cut depends on is in the other cuts."""
+    """O13: every event that a cut depends on is in the other cuts."""
     for number, (process, cut) in enumerate(line.items()):
         for reader, other in line.items():
             newest = other.clock[number]
@@ -59,7 +59,10 @@ def judge_causal(line: Line, what: str) -> None:
 
 
 def judge_obtainable(truth: Truth, line: Line, somewhere: Callable[[], int], what: str) -> None:
-    """O2: `somewhere` gives the mask of messages on channels, in logs and in replays. Asked only if any is missing."""
+    """O2: every missing message is in `somewhere()`: on channels, in logs or in replays.
+
+    It is called only if one is missing.
+    """
     missing = in_transit(line)
     lost = missing and missing & ~somewhere()
     if lost:
@@ -68,7 +71,7 @@ def judge_obtainable(truth: Truth, line: Line, somewhere: Callable[[], int], wha
 
 
 def judge_forward(before: Line, line: Line, what: str) -> None:
-    """O5: everything an earlier usable line had is in this one."""
+    """O5: the line contains everything that an earlier usable line had."""
     for process, cut in before.items():
         mine = line[process]
         if cut.received & ~mine.received or cut.sent & ~mine.sent:
@@ -76,9 +79,9 @@ def judge_forward(before: Line, line: Line, what: str) -> None:
 
 
 def judge_maximal(line: Line, candidates: Mapping[ProcessId, Sequence[Cut]], somewhere: int | None, what: str) -> None:
-    """O4: no usable combination of `candidates` (oldest first) has more of any process.
+    """O4: no usable combination of `candidates` (oldest first) keeps more of any process.
 
-    `somewhere` as in `judge_obtainable`, None where every message can be read again.
+    `somewhere` as in `judge_obtainable`, None if every message can be read again.
     """
     names = list(candidates)
     size = 1

@@ -1,12 +1,12 @@
-"""What the world outside has seen: every row that a sink showed, as it was shown and for good, and whether it should.
+"""The record of the outside world: every row that a sink showed, in order and for good, and its judgement.
 
-A sink is not idempotent.  It records what it is told to show, also what it has shown before.  Like every transactional
-sink it writes with the rows how far they go (`marker`), and a new life reads that (`Birth.shown`): without it nothing
-could be shown once, because a crash may come between showing and remembering.
+A sink is not idempotent: it records every row that it has to show, again if it showed it before. Like every
+transactional sink it writes the position of the newest row (`marker`) with the rows, and a new incarnation reads it
+(`Birth.shown`). Without the marker no row could be shown exactly once, because a crash may come between showing and
+remembering.
 
-Judged is the record, from the names of the rows, and never what machines say about it:
-
-O14 no row twice; O15 in order; O16 everything that the inputs demand, and nothing else.
+The oracles judge this record by the names of the rows, never by the machines' words: O14 no row twice; O15 in order;
+O16 every row that the inputs demand, and no other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from checkpoint_protocols.ids import ProcessId
 
 
 class Publication(NamedTuple):
-    """A sink's transaction under way: rows `first+1..last` of what it had taken in, as bits, and their names."""
+    """A sink's transaction under way: rows `first+1..last` of its received rows, as bits, and their names."""
 
     transaction: str
     first: int
@@ -38,16 +38,16 @@ class Sink:
         self.name = name
         self.rows: list[int] = []
         self.marker = 0
-        """How far the newest transaction goes."""
+        """Position of the newest transaction's last row."""
         self.seen = 0
-        """Mask of the rows by name: the same row has another bit when its send was undone and is done again."""
+        """Mask of the shown rows by name: a row whose send was undone and repeated has another bit."""
         self.newest: dict[str, int] = {}
-        """Of each way, how many rows came along it."""
+        """Number of rows that came along each path."""
         self.again = 0
-        """Rows that were shown before."""
+        """Number of rows that were shown before."""
 
     def show(self, app: Application, keeps_order: bool, publication: Publication) -> Violation | None:
-        """Record all of it. What is wrong with the first row that is not right."""
+        """Record all rows of a publication. Return the verdict on the first wrong row, or None."""
         wrong: Violation | None = None
         follows = publication.first == len(self.rows)
         for bit, name in zip(publication.rows, publication.names, strict=True):
@@ -73,7 +73,7 @@ class Sink:
 
 
 def judge_complete(app: Application, sinks: Collection[Sink]) -> None:
-    """O16: at the end every sink has shown what a run without failures shows."""
+    """O16: at the end every sink has shown the rows of a run without failures."""
     for sink in sinks:
         missing = app.names(app.expected[sink.name] & ~sink.seen)
         if missing:
@@ -81,13 +81,13 @@ def judge_complete(app: Application, sinks: Collection[Sink]) -> None:
 
 
 def judge_order(sink: Sink, rows: Sequence[int]) -> None:
-    """O15: what is shown is the beginning of what the sink has taken in."""
+    """O15: the shown rows are a prefix of the sink's received rows."""
     if rows[: len(sink.rows)] != sink.rows:
         raise ShownOutOfOrder(f"{sink.name} has shown its rows in another order than it has them in", [sink.name])
 
 
 def judge_up_to(sinks: Collection[Sink], rows: Mapping[ProcessId, int]) -> None:
-    """O16: what a complete checkpoint holds is shown when nothing is under way any more."""
+    """O16: at quiescence the rows of a complete checkpoint are shown."""
     for sink in sinks:
         if len(sink.rows) < rows[sink.name]:
             what = f"{sink.name} has shown {len(sink.rows)} of {rows[sink.name]} rows that a complete checkpoint holds"
@@ -95,10 +95,10 @@ def judge_up_to(sinks: Collection[Sink], rows: Mapping[ProcessId, int]) -> None:
 
 
 def refuse_no_sink(name: ProcessId, rows: Sequence[str]) -> WrongOutput:
-    """O16: who is not at the end of the graph shows nothing to the outside world."""
+    """O16: a process that is not at the end of the graph shows nothing to the outside world."""
     return WrongOutput(f"{name} shows {list(rows)} and is no sink", [name], rows)
 
 
 def missing(app: Application, sinks: Collection[Sink]) -> int:
-    """How many rows are not shown."""
+    """Return the number of rows that are not shown."""
     return sum((app.expected[sink.name] & ~sink.seen).bit_count() for sink in sinks)

@@ -1,8 +1,9 @@
-"""Micro-batches as Spark runs them: where one ends is fixed before it runs, and it is atomic for whoever hears of it.
+"""Micro-batches of Spark: the end of a batch is fixed before it runs, and its result is atomic for every listener.
 
-A batch goes through all operators. Each counts its rows per key. At a barrier each key group writes what has changed since its
-last snapshot as a file. What a batch puts on an edge comes out in a later batch, in order: segment after segment, perhaps not all
-that there are. While an edge is full, a batch has no row of a source. Segments are files; they are read when the batch runs.
+A batch goes through all operators, and each counts its rows per key. At a barrier each key group writes its changes
+since its last snapshot as a file. Rows that a batch puts on an edge come out in a later batch, in order, segment by
+segment and perhaps not all at once. While an edge is full, a batch has no source rows. Segments are files that the
+batch reads when it runs.
 """
 
 from __future__ import annotations
@@ -40,13 +41,16 @@ from spark_ckpt.store.records import StateFile
 
 LONGEST_CHAIN = 3
 BOUND = Bound(6)
-"""Rows on an edge: schedules go over it."""
+"""Maximal number of rows on an edge; schedules exceed it."""
 Rows = dict[str, list[Row]]
 
 
 @dataclass
 class Group:
-    """One key group's state in a Python worker. `chain`: files since the last full one. `epoch`: of its last barrier."""
+    """State of one key group in a Python worker.
+
+    `chain`: number of files since the last full one. `epoch`: its last barrier.
+    """
 
     number: int
     counts: dict[int, int]
@@ -64,11 +68,11 @@ class Planned:
     ends: Mapping[str, int]
     markers: int
     segments: Mapping[str, int]
-    """How many segments of each edge have come out at its end."""
+    """Number of segments of each edge that have come out at its end."""
 
 
 class Query:
-    """One incarnation's query: its batches, its groups, its control stream."""
+    """The query of one incarnation: its batches, its groups, its control stream."""
 
     def __init__(
         self,
@@ -86,39 +90,42 @@ class Query:
         self.added = {edge: list(in_flight.get(edge, ())) for edge in EDGES}
         self.taken = dict.fromkeys(EDGES, 0)
         self.resting = False
-        """An edge was full behind the batch before."""
+        """True if an edge was full after the previous batch."""
         self.markers: list[ControlMarker] = []
         self.seen = 0
         self.batch = 0
         self.watermark_ms = 0
-        """Spark's, of the next batch: it knows the rows of this query only, and what the first batch lets its clocks know."""
+        """Spark's watermark of the next batch, in ms.
+
+        It covers the rows of this query only, and the event times that the first batch shows to its clocks.
+        """
         self.clocks = dict(clocks)
-        """The newest event time of every source's rows."""
+        """Newest event time of every source's rows."""
         self.planned: Planned | None = None
 
     @property
     def waiting(self) -> int:
-        """Segments that wait on the edge where there are most."""
+        """Number of segments that wait on the fullest edge."""
         return max(len(self.added[edge]) - self.taken[edge] for edge in EDGES)
 
     @property
     def barrier(self) -> ControlMarker | None:
-        """The barrier that the planned batch ends with, if it is one that does."""
+        """The barrier that ends the planned batch, or None."""
         if self.planned is None or self.planned.markers == self.seen:
             return None
         marker = self.markers[self.planned.markers - 1]
         return marker if marker.kind in BARRIERS else None
 
     def news(self, rows: int) -> bool:
-        """Whether Spark would plan a batch: rows, segments, or a marker."""
+        """Return True if Spark would plan a batch: for rows, segments, or a marker."""
         return self.arrived(rows) or self.waiting > 0 or self.seen < len(self.markers)
 
     def arrived(self, rows: int) -> bool:
-        """Whether a source has rows for a batch."""
+        """Return True if a source has rows for a batch."""
         return not self.resting and any(end < rows for end in self.ends.values())
 
     def plan(self, rows: int, most: int, segments: int) -> None:
-        """Fix where the next batch ends: at most `most` rows of each source and `segments` of each edge, all markers."""
+        """Fix the end of the next batch: `most` rows of each source, `segments` of each edge, and all markers."""
         most = 0 if self.resting else most
         ends = {source: min(rows, end + most) for source, end in self.ends.items()}
         taken = {edge: taken + min(segments, BOUND.portion(self._left(edge))) for edge, taken in self.taken.items()}
@@ -128,8 +135,10 @@ class Query:
         return self.added[edge][self.taken[edge] :]
 
     def run(self, how: str) -> BatchDone:
-        """Run the planned batch. `how`: "once"; "twice" if the tasks that stage ran again because their output was lost; or the
-        operator to whose last key group the marker does not come, for which there is no reason, but a rule.
+        """Run the planned batch.
+
+        `how`: "once"; "twice" if the staging tasks ran again because their output was lost; or an operator whose last
+        key group misses the marker. Spark gives no reason for the latter, but the rules handle it.
         """
         planned = self.planned
         assert planned is not None  # noqa: S101 - else the choice does not exist
@@ -144,6 +153,7 @@ class Query:
         for task, operator in enumerate(OPERATORS):
             reached = GROUPS - (how == operator)
             reports += self._snapshots(planned, task, operator, reached)
+        # a source without rows so far holds the watermark at 0
         least_ms = min(self.clocks[source] - DELAY_MS if source in self.clocks else 0 for source in SOURCES)
         late_ms, self.watermark_ms = self.watermark_ms, max(self.watermark_ms, least_ms)
         return self._done(planned, late_ms, tuple(latest_attempts(reports)))
@@ -157,7 +167,7 @@ class Query:
         return event_times(newest)
 
     def _done(self, planned: Planned, late_ms: int, reports: tuple[Report, ...]) -> BatchDone:
-        """Before Spark plans the next batch, what this one has put on edges is added to their streams."""
+        """Finish the batch. Its edge segments join the edges' streams before Spark plans the next batch."""
         for edge, segments in segments_in(reports).items():
             self.added[edge] += segments
         self.shared.batch_ran(self.incarnation, planned.begins, planned.ends)
@@ -170,7 +180,8 @@ class Query:
     # -- the job ------------------------------------------------------------------------------------------------------
 
     def _flow(self, delivered: list[Name], out: Mapping[str, list[Row]]) -> tuple[Rows, Rows]:
-        """What the rows of the sources and those that come `out` of edges become: each operator's rows, what goes on each edge."""
+        """Return each operator's rows and the rows put on each edge, for the source rows and the rows `out` of edges."""
+        # an odd number of rounds only passes; an even one is input again
         back = [row._replace(name=row.name.next) for row in out[LOOP]]
         passing = [row for row in back if not row.name.is_input]
         names = [*delivered, *(row.name for row in back if row.name.is_input)]
@@ -196,7 +207,7 @@ class Query:
 
     @property
     def whole(self) -> bool:
-        """Every segment that the planned batch takes is there."""
+        """True if every segment that the planned batch takes exists."""
         planned = self.planned
         return planned is None or all(
             segment.path in self.shared.segments for edge in EDGES for segment in self._taken_by(planned, edge)
@@ -209,7 +220,7 @@ class Query:
         return [row for segment in self._taken_by(planned, edge) for row in self.shared.segment(segment.path)]
 
     def _put(self, batch: int, attempt: int, edge: str, rows: list[Row]) -> Iterator[Report]:
-        """Each source's rows are another task's. A later attempt cuts its files elsewhere."""
+        """Write segments: one task per source. A later attempt cuts its files at other rows."""
         size = self.shared.segment_rows + attempt
         for task, source in enumerate(SOURCES):
             own = [row for row in rows if row.name.source == source]
@@ -221,7 +232,7 @@ class Query:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def _snapshots(self, planned: Planned, attempt: int, operator: str, reached: int) -> list[Report]:
-        """Of the first groups of an operator. `attempt`: as in Spark, a later task of the batch has a higher one."""
+        """Return the votes of the first `reached` groups. As in Spark, a later task of the batch has a higher attempt."""
         marker = self.barrier
         if marker is None:
             return []
@@ -230,9 +241,10 @@ class Query:
         ]
 
     def _vote(self, operator: str, attempt: int, group: Group, marker: ControlMarker, batch: int) -> Report:
-        """As the group's own machine has it: a barrier that is not newer than its last one is stale."""
+        """Vote as the shipped group does: a barrier that is not newer than the group's last one is stale."""
         scope, epoch = scope_of_group(operator, group.number), marker.epoch
         told: dict[str, Json] = {}
+        # an unchanged group votes for a prefetched barrier and stays at its older one
         if marker.kind == AHEAD and not group.changed:
             told = {"epoch": epoch}
         elif epoch > group.epoch:
@@ -257,7 +269,7 @@ class Query:
 
 
 def _file(path: str, rows: int, batch: int, task: int = 0, part: int = 0) -> dict[str, Json]:
-    """A staged file or segment as a report tells of it."""
+    """Return a staged file or segment as a report describes it."""
     return {"path": path, "size_bytes": 1, "rows": rows, "lane": 0, "batch": batch, "task": task, "part": part}
 
 
@@ -267,7 +279,7 @@ def _between(planned: Planned) -> list[Name]:
 
 
 def restored(shared: Shared, chains: Chains) -> dict[str, list[Group]]:
-    """Every operator's key groups as their chains have them."""
+    """Return every operator's key groups as their chains hold them."""
     return {
         operator: [_group(shared, number, chains.get((operator, number), ())) for number in range(GROUPS)]
         for operator in OPERATORS

@@ -1,4 +1,4 @@
-"""What one driver of the simulated job can do next, and what can go wrong with what it does."""
+"""The next steps and the possible faults of one driver of the simulated job."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from spark_ckpt.coordination.messages import PublishEnded, RecordAcks
 
 EVERY = 1_000
 BATCHES = ((0, 0), (0, EVERY), (1, 1), (2, EVERY), (1, 0))
-"""How much a batch may take: rows of each source, segments of each edge."""
+"""Size of a batch: rows of each source, segments of each edge."""
 
 
 def work_of(number: int, driver: SparkDriver, rows: int) -> list[Choice]:
-    """The next steps of its threads. `number`: the driver's, `rows`: how many each source has."""
+    """Return the next steps of the driver's threads. `number`: the driver's; `rows`: number of rows of each source."""
     found: list[Choice] = []
     if driver.storing:
         found += [("store", number, how) for how in ("ok", "slow")]
     elif driver.busy:
+        # a query may start with or without rows waiting; the rules treat both
         found += [("coordinate", number, behind) for behind in ((True, False) if driver.query is None else (False,))]
     for sink, lane in driver.lanes.items():
         if lane.now is not None:
@@ -40,7 +41,7 @@ def work_of(number: int, driver: SparkDriver, rows: int) -> list[Choice]:
 
 
 def _next_of(number: int, sink: str, asked: EpochOutput | StagedAhead | None) -> Choice:
-    """What a lane does about what it is asked for."""
+    """Return a publisher's next step for the head of its queue."""
     if asked is None:
         return ("drop", number, sink)
     return ("ask", number, sink) if isinstance(asked, EpochOutput) else ("send", number, sink, "ok")
@@ -56,7 +57,7 @@ def _plans(number: int, query: Query, rows: int) -> list[Choice]:
 
 
 def faults_of(number: int, driver: SparkDriver) -> list[Choice]:
-    """Refusals, silence, tasks that run twice."""
+    """Return refusals, lost answers and tasks that run twice."""
     found: list[Choice] = [("store", number, how) for how in ("fail", "silent") if driver.storing]
     found += [
         ("publish", number, sink, how)
@@ -81,13 +82,13 @@ def faults_of(number: int, driver: SparkDriver) -> list[Choice]:
 
 
 def missed_by(number: int, driver: SparkDriver) -> list[Choice]:
-    """A barrier that a key group of one operator does not get."""
+    """Return the missed barriers: a key group of one operator does not get the barrier."""
     reached = driver.query is not None and driver.query.barrier is not None
     return [("miss", number, operator) for operator in OPERATORS if reached]
 
 
 def has_told(driver: SparkDriver, sink: str, epoch: int) -> bool:
-    """Whether the driver knows that the sink has the epoch, and has told the log as far as the rules want it."""
+    """Return True if the driver knows that the sink has the epoch, and has recorded the acknowledgements that are due."""
     owed = any(each <= epoch for name, owed in driver.core.unpublished.items() if name == sink for each in owed)
     said = any(isinstance(each, PublishEnded) and each.sink == sink for each in (*driver.inbox, *driver.answers))
     records = any(isinstance(each, RecordAcks) for each in driver.effects)

@@ -1,4 +1,4 @@
-"""A driver's decisions on their way to the log, which may answer late, or when nobody listens any more."""
+"""Commits of one driver on their way to the log, which may answer late or after the driver's end."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from spark_ckpt.store.records import Manifest, SinkAck
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """A manifest on its way to the log, which outlives the driver that sent it."""
+    """A manifest on its way to the log; it outlives the driver that sent it."""
 
     log: EpochLog
     manifest: Manifest
     names: tuple[str, ...]
 
     def land(self) -> CkptError | None:
-        """The log takes it, or says why not."""
+        """Commit the manifest. Return the log's error, if any."""
         try:
             self.log.commit_epoch(self.manifest)
         except CkptError as error:
@@ -34,7 +34,7 @@ class Decision:
 
 
 class Deciding:
-    """One driver's. `asking`: what its coordinator waits for the log to answer."""
+    """Commits of one driver. `asking`: the commit whose answer its coordinator waits for."""
 
     def __init__(self, shared: Shared, log: EpochLog, answers: deque[Event], end: Callable[[End], None]) -> None:
         self._shared = shared
@@ -43,26 +43,26 @@ class Deciding:
         self._end = end
         self.asking: Decision | None = None
         self.unrecorded = False
-        """The log did not take the acknowledgements that it was told last."""
+        """True if the log did not take the latest acknowledgements."""
 
     def store(self, effect: StoreManifest) -> None:
-        """The log answers at once."""
+        """Commit at once and take the answer."""
         decision = self._decision(effect)
         self._take(decision, decision.land())
 
     def ask(self, effect: StoreManifest) -> Decision:
-        """When the decision gets to the log is not for the driver to say."""
+        """Send a commit that reaches the log at a later step."""
         self.asking = self._decision(effect)
         return self.asking
 
     def answered(self, decision: Decision, error: CkptError | None) -> None:
-        """The log's answer, if anybody waits for it."""
+        """Take the log's answer, if the coordinator still waits for it."""
         if self.asking is decision:
             self.asking = None
             self._take(decision, error)
 
     def record(self, incarnation: int, acks: Sequence[SinkAck]) -> CkptError | None:
-        """Acknowledgements without an epoch; the error if the log did not take them."""
+        """Record acknowledgements without an epoch. Return the error if the log did not take them."""
         try:
             self._log.record_acks(incarnation, acks)
         except CkptError as error:
@@ -72,7 +72,7 @@ class Deciding:
         return None
 
     def wait_no_longer(self) -> None:
-        """The log has not answered in time."""
+        """Stop waiting: the log has not answered in time."""
         assert self.asking is not None  # noqa: S101 - else the choice does not exist
         self._answers.append(ManifestOverdue(self.asking.manifest.epoch))
         self.asking = None

@@ -1,7 +1,10 @@
-"""A driver process: the rules of one incarnation, their threads taken apart into steps. It can die between any two.
+"""A driver process: the rules of one incarnation, with its threads split into steps. It can die between any two steps.
 
-One thread coordinates: it carries out effects in order, then takes answers, then what others have posted.  One thread per
-sink publishes.  Spark runs batches.  Whatever they say to each other waits in a queue until its turn.
+- The coordinator thread carries out effects in order, then takes answers, then posted events.
+- One thread per sink publishes.
+- Spark runs batches.
+
+Each message between them waits in a queue until its turn.
 """
 
 from __future__ import annotations
@@ -64,12 +67,16 @@ SHAPE = JobShape(
     edges=tuple(EdgeShape(edge, "k int, n int") for edge in EDGES), ack_wait_ms=50,
 )  # fmt: skip
 PUBLISH_EVERY_MS = 1000
-"""Of a patient sink: several epochs are in between."""
+"""Interval of a sink with `publish_every`, in ms; several epochs fit into it."""
 
 
 def shape_of(every_batch: bool, patient: Collection[str], ahead: bool = False) -> JobShape:
-    """The job's shape where each batch ends an epoch, or not; with sinks that get the rows of several epochs at once. `ahead`:
-    sinks are sent rows before their epoch is decided."""
+    """Return the job's shape.
+
+    - `every_batch`: each batch ends an epoch
+    - `patient`: sinks with `publish_every`, which get the rows of several epochs at once
+    - `ahead`: sinks use early sends
+    """
     every_ms = {sink: PUBLISH_EVERY_MS if sink in patient else 0 for sink in SINKS}
     sinks = {sink: SinkPlace("", publish_every_ms=every_ms[sink], sends_ahead=ahead) for sink in SINKS}
     return replace(SHAPE, every_batch=every_batch, sinks=sinks)
@@ -81,12 +88,12 @@ CoreOf = Callable[[JobShape, RecoveryPoint, Mapping[str, int], Standing], Incarn
 
 
 def shipped(shape: JobShape, point: RecoveryPoint, acked: Mapping[str, int], standing: Standing) -> IncarnationCore:
-    """The rules as they are shipped."""
+    """Return the shipped rules."""
     return IncarnationCore(shape, point, standing, acked)
 
 
 class QueryDied(RunFailed):
-    """The query ended with an error: a failure, which may be the job's own."""
+    """The query ended with an error. It counts as a failure that the job itself may have caused."""
 
     condition = "CKPT_SIMULATED_QUERY_DIED"
     retriable = True
@@ -94,24 +101,27 @@ class QueryDied(RunFailed):
 
 @dataclass
 class Lane:
-    """One publishing thread: what it has to do; what it does now, once it has asked whether it may. `session`: its publisher's."""
+    """One publisher thread: its queue, and the publish that it performs now. `session`: the session of its publisher.
+
+    It moves an output from the queue to `now` after it has checked that its incarnation is still the newest.
+    """
 
     sink: str
     waiting: deque[EpochOutput | StagedAhead | None] = field(default_factory=deque)
-    """None: what was sent ahead is to be undone."""
+    """Queued work. None: abort the rows of early sends."""
     now: EpochOutput | None = None
     session: int | None = None
 
     def opened(self, sink: SparkSink, incarnation: int) -> int:
-        """The session of its publisher, which is opened if there is none."""
+        """Return the session of its publisher; open one if there is none."""
         self.session = sink.open(incarnation) if self.session is None else self.session
         return self.session
 
 
 class SparkDriver:
-    """One incarnation, from the moment in which the log has it. Raises what beginning it raises.
+    """One incarnation, from the moment in which the log contains it. Raises the errors of its start.
 
-    `trash`: files that it has yet to delete.
+    `trash`: files that it still has to delete.
     """
 
     def __init__(
@@ -125,6 +135,7 @@ class SparkDriver:
         self.shared = shared
         self.log = shared.log()
         standing(self.log, restore, found)
+        # endpoints are checked before the incarnation begins, so that a refusal changes nothing
         point = self.log.begin_incarnation(HOLDER, restore, 1_000, takeover=True)
         self.incarnation = point.incarnation
         self.sends_ahead = any(place.sends_ahead for place in shape.sinks.values())
@@ -145,27 +156,27 @@ class SparkDriver:
         self.answers.append(SourcesPinned(starts))
         self.stopping = False
         self.committed = False
-        """It knows of an epoch of its own work."""
+        """True if it knows of a committed epoch of its own."""
         self.announced: deque[tuple[str, int]] = deque()
-        """Sinks and epochs that it said are published, since somebody looked."""
+        """Sinks and epochs that it announced as published since the last look."""
         self.refused = False
-        """Somebody asked for an epoch behind the final one."""
+        """True if it refused a request for an epoch after the final one."""
 
     # -- what can happen next ------------------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
-        """The coordinator has something to do."""
+        """True if the coordinator has something to do."""
         work = bool(self.effects or self.answers or (self.query and self.inbox) or self.query is None)
         return work and self.deciding.asking is None
 
     @property
     def storing(self) -> bool:
-        """The next effect is a decision."""
+        """True if the next effect is a commit."""
         return self.deciding.asking is None and bool(self.effects) and isinstance(self.effects[0], StoreManifest)
 
     def step(self, behind: bool) -> None:
-        """One effect, or one event."""
+        """Perform one effect, or handle one event."""
         if self.effects:
             self._carry_out(self.effects.popleft())
         elif self.answers:
@@ -180,7 +191,7 @@ class SparkDriver:
         self.effects += self.core.handle(event, float(self.now_ms))
 
     def _begin_query(self, behind: bool) -> None:
-        """The rules hear of it before Spark plans anything."""
+        """Start the query; the rules hear of it before Spark plans a batch."""
         groups = restored(self.shared, self.core.chains)
         cursors = {source: int(str(cursor["n"])) for source, cursor in self.core.cursors.items()}
         clocks = {source: ms for (_, source), ms in self.core.event_times_ms.items()}
@@ -222,7 +233,7 @@ class SparkDriver:
                 self.end(effect)
 
     def _settle(self, manifest: Manifest, spent: Sequence[str]) -> None:
-        """Files that nobody needs go later, if the driver lives. O17: each of them was given up."""
+        """Queue files that no epoch needs for a later deletion. O17: an epoch names each consumed segment, or it was released."""
         self.shared.give_up(spent)
         self.sweeper.due = True
         if spent:
@@ -233,7 +244,7 @@ class SparkDriver:
             ensure(not left, "O17", f"epoch {manifest.epoch}: nobody needs {left} on {edge}, and nobody gave them up")
 
     def _consumed_before(self, edge: str, consumed_rows: int) -> list[str]:
-        """Segments in front of a position, from where this incarnation began."""
+        """Return the segments before a position, from where this incarnation began."""
         assert self.query is not None  # noqa: S101 - there is nothing to settle before it
         begun = self.base.edges.get(edge)
         at, found = begun.consumed if begun else 0, []
@@ -244,23 +255,23 @@ class SparkDriver:
         return found
 
     def delete(self) -> None:
-        """What was given up longest ago."""
+        """Delete the oldest released files."""
         for path in self.trash.popleft():
             self.shared.delete(path)
 
     def sweep(self) -> int:
-        """A step of retention; how many epochs or files it was about."""
+        """Perform one step of retention. Return the number of epochs or files that it removed."""
         gone, error = swept(self.sweeper)
         if error is not None:
             self.end(End(Outcome.FENCED, error))
         return gone
 
     def end(self, ending: End) -> None:
-        """The first word counts."""
+        """End the driver; the first reason counts."""
         self.ending = self.ending or ending
 
     def leave(self) -> None:
-        """What the log is told at the end, if anybody still listens."""
+        """Write acknowledgements and the lease release to the log, unless the driver was fenced."""
         if self.ending is not None and self.ending.outcome is not Outcome.FENCED:
             self.log.record_acks(self.incarnation, self.core.acks)
             self.log.release(self.incarnation)
@@ -268,7 +279,7 @@ class SparkDriver:
     # -- the other threads ---------------------------------------------------------------------------------------------
 
     def ask(self, sink: str) -> None:
-        """A lane asks whether it is still this incarnation's turn, before it opens anything."""
+        """Let a publisher check that its incarnation is still the newest, before it opens anything."""
         lane = self.lanes[sink]
         output = lane.waiting.popleft()
         assert isinstance(output, EpochOutput)  # noqa: S101 - else the choice does not exist
@@ -278,12 +289,12 @@ class SparkDriver:
             lane.now = output
 
     def publish(self, sink: SparkSink, how: str) -> None:
-        """A lane's transaction."""
+        """Perform a publisher's transaction."""
         lane = self.lanes[sink.name]
         output, lane.now = lane.now, None
         assert output is not None  # noqa: S101 - else the choice does not exist
         try:
-            had = sink.had(self.shared, output) if lane.session is None else None  # whoever looks opens nothing
+                had = sink.had(self.shared, output) if lane.session is None else None  # a look opens no session
             if had is None:
                 rows, replayed = sink.publish(self.shared, output, how, lane.opened(sink, self.incarnation))
             else:
@@ -294,11 +305,15 @@ class SparkDriver:
             told = PublishEnded(sink.name, output.epoch, error=error)
             self.inbox.append(told if ways is None else replace(told, back=ways.back, on=ways.on))
         else:
+            # a replay may be another incarnation's publish, so the newest incarnation is read again
             newest = self.log.state().incarnation if replayed else 0
             self.inbox.append(PublishEnded(sink.name, output.epoch, rows, replayed, newest))
 
     def send(self, sink: SparkSink, how: str) -> None:
-        """A lane sends rows ahead. It asks whether it may where it has to open a publisher."""
+        """Perform an early send.
+
+        Before the publisher opens a session it checks that its incarnation is still the newest.
+        """
         lane = self.lanes[sink.name]
         staged = lane.waiting.popleft()
         assert isinstance(staged, StagedAhead)  # noqa: S101 - else the choice does not exist
@@ -313,16 +328,17 @@ class SparkDriver:
             self.inbox.append(AheadEnded(sink.name, staged.epoch, rows))
 
     def drop_ahead(self, sink: SparkSink) -> None:
-        """A lane has undone what it sent ahead, if it is its own still."""
+        """Abort the rows of early sends, if the publisher's session is still the sink's."""
         lane = self.lanes[sink.name]
         lane.waiting.popleft()
+        # a newer session has already aborted the transaction
         if lane.session == sink.session:
             sink.abort()
 
     def run_batch(self, how: str, target: int | None) -> None:
-        """Spark runs the planned batch, and says so. `target`: where every source ends, for a job that drains.
+        """Run the planned batch and post its end. `target`: the end of every source, for a draining job.
 
-        Files of a life that is over are garbage: its batches fail if they need one that was swept.
+        Retention may delete files of a replaced incarnation: its batch fails if it needs a deleted file.
         """
         assert self.query is not None  # noqa: S101 - else the choice does not exist
         if self.incarnation < self.shared.incarnation and not self.query.whole:
@@ -332,11 +348,11 @@ class SparkDriver:
         self.inbox.append(replace(done, drained=all(cursor["n"] == target for cursor in done.cursors.values())))
 
     def lose_query(self) -> None:
-        """An executor died once too often."""
+        """End the driver with the error of a query that lost its executor too often."""
         self.end(End(Outcome.FAILED, QueryDied("the query died with its executor")))
 
     def run_out(self, number: int) -> None:
-        """A timer."""
+        """Expire a timer."""
         due_ms, elapsed = self.timers.pop(number)
         self.now_ms = max(self.now_ms, due_ms)
         self.inbox.append(TimerRanOut(elapsed))

@@ -1,4 +1,4 @@
-"""What the job's names stand for, and a start in which one of them stands for something else: it has to be refused."""
+"""Endpoints of the job's names, and a start with a wrong endpoint, which the rules have to refuse."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from spark_ckpt.store.ways_back import choice_unseen, whole_manifests
 FOUND = Found(
     {source: {"topic": f"{source}-1"} for source in SOURCES}, {sink: {"table": f"{sink}-1"} for sink in SINKS}
 )
-"""What every source and sink is, as connectors say it."""
+"""Endpoint of every source and sink, as connectors report it."""
 
 
 def astray(number: int) -> Found:
-    """One name, `number` says which, stands for something else: a typo, or a table that was made anew."""
+    """Return endpoints of which one, chosen by `number`, is wrong: a typo, or a re-created table."""
     names = [*SOURCES, *SINKS]
     name = names[number % len(names)]
     if name in SOURCES:
@@ -26,7 +26,10 @@ def astray(number: int) -> Found:
 
 
 def standing(log: EpochLog, target: RestoreTarget, found: Found) -> Standing:
-    """What a start goes on with, as the driver finds it out before it changes anything. Raises `IdentityChanged`."""
+    """Return the endpoints that a start continues with, computed before the driver changes anything.
+
+    Raises `IdentityChanged`.
+    """
     log_state = log.state()
     choice = choice_unseen(log_state, target, log.manifest, log.verify)
     owed = owed_rows(choice.base, choice.unpublished)

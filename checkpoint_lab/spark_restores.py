@@ -1,6 +1,7 @@
-"""What somebody finds who goes back to an older epoch: all its files, and a job that comes to the same end.
+"""Oracle of restores: an older epoch has all its files, and the job that continues from it reaches the same end.
 
-The rules and the log are the shipped ones, on a copy of what is durable. Nothing fails in it; sinks take whatever they are given.
+The rules and the log are the shipped ones, on a copy of the durable state. Nothing fails there, and sinks accept all
+rows.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from spark_ckpt.store.restore import choose
 
 STEPS_MAX = 2_000
 BATCH = (5, 9)
-"""Rows of each source and segments of each edge that a batch takes."""
+"""Rows of each source and segments of each edge in one batch."""
 
 
 def judge_restores(durable: Shared, core_of: CoreOf, rows: int) -> None:
-    """O12: every kept epoch can be restored. O3, O10: a job that goes on from the one with most in flight ends as it should."""
+    """O12: every kept epoch can be restored.
+
+    O3, O10: the job continues correctly from the epoch with most rows in flight.
+    """
     log = durable.log()
     log_state = log.state()
     kept = [log.manifest(brief.epoch) for brief in log_state.epochs]
@@ -34,7 +38,7 @@ def judge_restores(durable: Shared, core_of: CoreOf, rows: int) -> None:
 
 
 def goes_on(durable: Shared, core_of: CoreOf, epoch: int, rows: int) -> None:
-    """Restore the epoch, and drain the sources. Every decision on the way is judged as any."""
+    """Restore the epoch and drain the sources. Every commit on the way is judged as usual."""
     driver = SparkDriver(durable.copy(), core_of, epoch)
     for _ in range(STEPS_MAX):
         if driver.ending is not None:

@@ -1,6 +1,7 @@
-"""Retention as a driver does it behind an epoch, in steps between which anything may happen: the shipped rules on shared files.
+"""Retention of a driver after an epoch, in steps between which anything may happen: the shipped rules on shared files.
 
-First the log forgets epochs; then, table by table, it is looked at what the kept epochs need, and later what nobody needs goes.
+First the log drops epochs. Then each table in turn is compared with the files that the kept epochs need, and the rest
+is deleted later.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from spark_ckpt.store.retention import Retention, garbage, kept_epochs, segments
 
 POLICY = Retention(keep_last=2, slack=0)
 NOW_MS = 2
-"""Behind every epoch: none is young."""
+"""Time later than every epoch, in ms: none is young."""
 
 Named = Callable[[Iterable[Manifest], str], set[str]]
-"""The files of a table that some manifests need."""
+"""A function from manifests to the files of a table that they need."""
 TABLES: Sequence[tuple[str, str, Named]] = (
     *((sink, f"ckpt-{sink}", staged_files) for sink in SINKS),
     *((operator, operator, state_files) for operator in OPERATORS),
     *((edge, f"ckpt-{edge}", segments) for edge in EDGES),
 )
-"""Names, what precedes the incarnation in the names of their files, and what manifests need of them."""
+"""Name of each table, prefix of the incarnation in its file names, and the files that manifests need of it."""
 
 
 @dataclass
 class Sweeper:
-    """One driver's. `due`: an epoch was settled. `doomed`: files that it has judged and not yet deleted."""
+    """Retention of one driver. `due`: an epoch was settled. `doomed`: files judged as garbage and not deleted yet."""
 
     shared: Shared
     log: EpochLog
@@ -43,11 +44,11 @@ class Sweeper:
 
     @property
     def busy(self) -> bool:
-        """There is a next step."""
+        """True if there is a next step."""
         return self.due or bool(self.tables or self.doomed)
 
     def step(self) -> int:
-        """The next one; how many epochs it has forgotten, or files it has deleted. Raises `Fenced`."""
+        """Perform the next step. Return the number of dropped epochs or deleted files. Raises `Fenced`."""
         if self.doomed:
             doomed, self.doomed = self.doomed, []
             self.shared.remove(doomed)
@@ -71,7 +72,7 @@ class Sweeper:
 
 
 def swept(sweeper: Sweeper) -> tuple[int, CkptError | None]:
-    """One step, and what ends the driver if it could not be done."""
+    """Perform one step. Return its count, and the error that ends the driver, if any."""
     try:
         return sweeper.step(), None
     except Fenced as error:

@@ -1,9 +1,10 @@
-"""The rows of the simulated job on Spark, and what a cut has to hold, worked out without running anything.
+"""Rows of the simulated job on Spark, and the expected content of an epoch, computed without a run.
 
-Two operators, each counts its rows per key and puts out every count. The first one's rows go round a loop until their rounds are
-used up: after an odd number of rounds they only pass, or are dropped; after an even one they are input again. Rows of some keys
-reach the second operator over an edge, the others in the same batch. Every row carries the name of what it comes from, so what is
-missing at a cut follows from its cursors and from the rows in flight, whatever order they came in.
+Two operators each count their rows per key and emit every count. Rows of the first one go around a loop until their
+rounds are used up. After an odd number of rounds they only pass, or are dropped; after an even number they are input
+again. Rows of some keys reach the second operator over an edge, the others in the same batch. Every row carries the
+name of its input row. So the expected content of an epoch follows from its cursors and its rows in flight, for every
+order of arrival.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from checkpoint_lab.barrier_storage import ensure
 OPERATORS = ("counts", "totals")
 SOURCES, SINKS = ("a", "b"), ("out", "tap")
 GETS = {"tap": "counts", "out": "totals"}
-"""Whose rows each sink gets: one is on the way from the first operator to the second, the other at the end."""
+"""The operator whose rows each sink gets. `tap` is between the two operators, `out` at the end."""
 LOOP, LATER = "loop", "later"
 EDGES = (LOOP, LATER)
 KEYS, GROUPS = 3, 2
 DELAY_MS = 25
-"""How far the watermark stays behind the newest event."""
+"""Distance of the watermark from the newest event, in ms."""
 GOES_LATER = frozenset({1})
 """Keys of the first operator whose rows reach the second one over the edge."""
 ROUNDS = (0, 1, 2, 3)
-"""How often a source's rows go round, in turn."""
+"""Numbers of rounds that a source's rows take, in turn."""
 
 
 class Name(NamedTuple):
@@ -40,27 +41,27 @@ class Name(NamedTuple):
 
     @property
     def goes_round(self) -> bool:
-        """Whether it is fed back."""
+        """True if the row is fed back."""
         return self.rounds < ROUNDS[self.number % len(ROUNDS)]
 
     @property
     def is_input(self) -> bool:
-        """Whether the first operator gets it, or it only passes."""
+        """True if the row is input of the first operator; False if it only passes."""
         return self.rounds % 2 == 0
 
     @property
     def next(self) -> Name:
-        """One round later."""
+        """The row one round later."""
         return self._replace(rounds=self.rounds + 1)
 
     @property
     def lane(self) -> tuple[int, int, bool]:
-        """Rows of one lane keep their order on every way."""
+        """The row's lane. Rows of one lane keep their order on every path."""
         return SOURCES.index(self.source), self.rounds, key_of(self) in GOES_LATER
 
 
 class Row(NamedTuple):
-    """A row that an operator puts out: its key, how many rows of input that one has had, and the name of the last one."""
+    """An output row of an operator: its key, the key's count so far, and the name of the last input row."""
 
     key: int
     nth: int
@@ -68,33 +69,36 @@ class Row(NamedTuple):
 
 
 Lanes = dict[tuple[int, int, bool], list[int]]
-"""Per lane the numbers of its rows, in order."""
+"""Numbers of the rows of each lane, in order."""
 
 
 def event_ms(source: str, number: int) -> int:
-    """The event time of a source's row. One source is always ahead of the other."""
+    """Return the event time of a source's row, in ms. One source is always ahead of the other."""
     return 1_000 + 10 * number - 40 * SOURCES.index(source)
 
 
 def watermark_ms(cursors: Mapping[str, int]) -> int:
-    """Of the rows before the cursors: the least of the sources', each of which has event time of its own."""
+    """Return the watermark of the rows before the cursors, in ms: the minimum over the sources."""
     return min(event_ms(source, cursors[source] - 1) - DELAY_MS if cursors.get(source) else 0 for source in SOURCES)
 
 
 @cache
 def key_of(name: Name) -> int:
-    """The first operator's key."""
+    """Return the first operator's key."""
     return (name.number + SOURCES.index(name.source) + name.rounds) % KEYS
 
 
 def key_behind(key: int, nth: int) -> int:
-    """The next operator's key for a row that one puts out."""
+    """Return the next operator's key for an output row."""
     return (key + nth) % KEYS
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a cut holds. `counts`: per operator its rows per key. `shown`: per sink its rows. `produced`: per edge, all its rows."""
+    """The expected content of an epoch.
+
+    `counts`: rows per key of each operator. `shown`: rows of each sink. `produced`: number of all rows of each edge.
+    """
 
     counts: Mapping[str, Counter[int]]
     shown: Mapping[str, Lanes]
@@ -102,7 +106,10 @@ class Expected:
 
 
 def expected(cursors: Mapping[str, int], in_flight: Mapping[str, Sequence[Row]]) -> Expected:
-    """What a cut holds whose sources and edges stand there. Raises a `Violation` if these rows can't be in flight."""
+    """Return the expected content of an epoch at these cursors and rows in flight.
+
+    Raises a `Violation` if these rows cannot be in flight.
+    """
     arrived = _arrived(cursors, in_flight.get(LOOP, ()))
     inputs = [name for name in arrived if name.is_input]
     first = Counter(map(key_of, inputs))
@@ -121,12 +128,12 @@ def expected(cursors: Mapping[str, int], in_flight: Mapping[str, Sequence[Row]])
 
 @cache
 def in_the_end(rows: int) -> Expected:
-    """When every source has been read and nothing is in flight."""
+    """Return the expected content after every source is read and no row is in flight."""
     return expected(dict.fromkeys(SOURCES, rows), {})
 
 
 def _arrived(cursors: Mapping[str, int], going_round: Sequence[Row]) -> set[Name]:
-    """Every row of every round that has come in, but those that are still to come from the rows in the loop."""
+    """Return every row of every round that has arrived, except those that will follow from the rows in the loop."""
     whole = {each for source, end in cursors.items() for number in range(end) for each in _rounds(Name(source, number))}
     still = [each for row in going_round for each in _rounds(row.name.next)]
     fits = whole.issuperset(still) and len(set(still)) == len(still) and all(row.name.goes_round for row in going_round)
@@ -136,17 +143,17 @@ def _arrived(cursors: Mapping[str, int], going_round: Sequence[Row]) -> set[Name
 
 @cache
 def _rounds(name: Name) -> tuple[Name, ...]:
-    """The row in this round and all that follow."""
+    """Return the row in this round and in all later ones."""
     return (name, *_rounds(name.next)) if name.goes_round else (name,)
 
 
 def lanes(names: Iterable[Name]) -> Lanes:
-    """The names as they should come."""
+    """Return the names by lane, in their expected order."""
     return in_order(sorted(names))
 
 
 def in_order(names: Iterable[Name]) -> Lanes:
-    """The names as they come."""
+    """Return the names by lane, in their order of arrival."""
     found: Lanes = {}
     for name in names:
         found.setdefault(name.lane, []).append(name.number)
@@ -154,7 +161,7 @@ def in_order(names: Iterable[Name]) -> Lanes:
 
 
 def by_key(rows: Iterable[Row]) -> dict[int, list[int]]:
-    """The rows of a sink per key, in order."""
+    """Return the rows of a sink per key, in order."""
     found: dict[int, list[int]] = {}
     for row in rows:
         found.setdefault(row.key, []).append(row.nth)
@@ -162,5 +169,5 @@ def by_key(rows: Iterable[Row]) -> dict[int, list[int]]:
 
 
 def outputs_of(counts: Mapping[int, int]) -> dict[int, list[int]]:
-    """Per key what a sink shows, in order: 1, 2, ... up to its count."""
+    """Return the expected rows of a sink per key: 1, 2, ... up to the count."""
     return {key: list(range(1, count + 1)) for key, count in counts.items() if count}

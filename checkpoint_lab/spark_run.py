@@ -1,6 +1,6 @@
-"""What follows the end of an incarnation: the shipped policy, and what it has to say.
+"""Oracle of the restart policy: the shipped policy decides after each incarnation, and its verdict is judged.
 
-Time is in seconds of a clock that stands still but for incarnations and pauses, so that an outage lasts as long as its pauses.
+Time, in seconds, advances only with incarnations and pauses, so that an outage lasts as long as its pauses.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ class SparkRun:
         self._waited_s = 0.0
 
     def goes_on(self, error: CkptError, lived_s: float, progressed: bool, committed: bool) -> bool:
-        """Whether another incarnation follows. `progressed`: what the rules say of it, `committed`: whether it decided an epoch.
+        """Return True if another incarnation follows.
 
-        O10: it does as long as failures and outages are within their bounds, and no longer.
+        `progressed`: the rules' report; `committed`: it committed an epoch.
+
+        O10: one follows exactly as long as failures and outages are within their bounds.
         """
         self._now_s += lived_s
         verdict = self._patience.after(Ended(error, self._now_s, lived_s, progressed))
@@ -41,6 +43,7 @@ class SparkRun:
         outage = isinstance(error, StoreOutage)
         if committed:
             self._failures = 0
+        # a committed epoch, a failure of another kind or a long run ends the outage
         if committed or not outage or lived_s >= PATIENCE_S:
             self._waited_s = 0.0
         if outage:

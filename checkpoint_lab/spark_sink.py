@@ -1,8 +1,8 @@
-"""A transactional sink as connectors promise it: rows and marker in one transaction, a fence per incarnation.
+"""A transactional sink as the connector contract promises it: rows and marker in one transaction, and a fence.
 
-What the marker says about an epoch is judged by the shipped rules (`sink_rules.py`), and so is what was sent ahead
-(`sent_ahead.py`). A publisher has a session, as a producer has its epoch: whoever opens one ends every older one, aborts what it
-has sent ahead and is not committed, and refuses its commit that is still under way.
+The shipped rules judge its marker (`sink_rules.py`) and its early sends (`sent_ahead.py`). A publisher has a session,
+like the epoch of a Kafka producer. Opening a session ends every older one, aborts its early sends, and refuses its
+commit that is still under way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_ckpt.errors import EpochDamaged, Fenced, PublishFailed
 
 @dataclass(frozen=True)
 class Late:
-    """A commit that is under way: what becomes visible with it."""
+    """A delayed commit and the rows that it makes visible."""
 
     session: int
     rows: tuple[Row, ...]
@@ -30,10 +30,13 @@ class Late:
 
 @dataclass
 class SparkSink:
-    """What everybody can see of it. `fence`: the newest incarnation that has opened it. `session`: its newest publisher's.
+    """The state of a sink.
 
-    `ahead`, `ahead_rows`: what is in the open transaction, which nobody sees. `late`: a commit that has not arrived.
-    `published_by`: the incarnation that published each epoch.
+    `fence`: the newest incarnation that opened it. `session`: the session of its newest publisher.
+
+    - `ahead`, `ahead_rows`: content of the open transaction, which no reader sees
+    - `late`: a commit that has not arrived
+    - `published_by`: the incarnation that published each epoch
     """
 
     name: str
@@ -45,11 +48,11 @@ class SparkSink:
     ahead_rows: list[Row] = field(default_factory=list)
     late: Late | None = None
     forgotten: SinkMarker | None = None
-    """The marker that it had, and that an operator who looks at its rows writes again."""
+    """The lost marker, which an operator who looks at the sink's rows writes again."""
     published_by: dict[int, int] = field(default_factory=dict)
 
     def open(self, incarnation: int) -> int:
-        """A new publisher's session: every older one's open transaction is aborted."""
+        """Open a publisher's session; abort the open transaction of every older one. Raises `Fenced`."""
         if incarnation < self.fence:
             raise Fenced(f"{self.name} belongs to incarnation {self.fence}")
         self.fence = incarnation
@@ -57,27 +60,27 @@ class SparkSink:
         return self.session
 
     def lose(self) -> None:
-        """The open transaction timed out, or a zombie initialised the id: whoever holds it is fenced."""
+        """Abort the open transaction and fence its holder: it timed out, or a zombie initialised the transactional id."""
         self.session += 1
         self.late = None
         self.abort()
 
     def forget(self) -> None:
-        """The marker expires: nobody was there to refresh it."""
+        """Lose the marker: it expires because no driver refreshes it."""
         self.forgotten, self.marker = self.marker, None
 
     def declare(self) -> bool:
-        """An operator says what it has; whether it had forgotten that."""
+        """Restore the lost marker, as an operator does. Return True if a marker was lost."""
         lost, self.forgotten = self.forgotten, None
         self.marker = self.marker or lost
         return lost is not None
 
     def abort(self) -> None:
-        """What was sent ahead is undone."""
+        """Abort the rows of early sends."""
         self.ahead, self.ahead_rows = None, []
 
     def send_ahead(self, shared: Shared, staged: StagedAhead, how: str, session: int) -> int:
-        """Rows of an epoch that is not decided. `how`: "ok", "fail" (nothing is sent) or "silent" (it is, without an answer)."""
+        """Send rows of an uncommitted epoch. `how`: "ok", "fail" (nothing sent) or "silent" (sent, unanswered)."""
         self._check(session)
         if how == "fail":
             raise PublishFailed(f"{self.name} is away")
@@ -91,12 +94,13 @@ class SparkSink:
         return len(rows)
 
     def publish(self, shared: Shared, output: EpochOutput, how: str, session: int) -> tuple[int, bool]:
-        """One transaction: rows, and whether they were there before. Raises what a publisher raises.
+        """Publish an epoch in one transaction. Return the number of rows, and True if they were there before.
 
-        `how`: "ok", "fail" (not done), "silent" (done, but the answer does not come) or "late" (not done yet, and no answer).
+        `how`: "ok", "fail" (not done), "silent" (done, unanswered) or "late" (not done yet, unanswered). Raises the
+        errors of a publisher.
         """
         had = self.had(shared, output)
-        if had is not None:  # whoever looks needs no session
+        if had is not None:  # a look needs no session
             if session == self.session:
                 self.abort()
             return had, True
@@ -116,9 +120,9 @@ class SparkSink:
         return self._rows(shared, output), False
 
     def had(self, shared: Shared, output: EpochOutput) -> int | None:
-        """How many rows there are if its marker says that it has the epoch, else None.
+        """Return the number of rows if the sink's marker says that it has the epoch, else None.
 
-        As Kafka's sink: a marker of this very decision is enough, whichever incarnation has written it.
+        As in the Kafka sink, a marker of this very commit is enough, from any incarnation.
         """
         marker = self.marker
         this = marker is not None and (marker.epoch, marker.decision) == (output.epoch, output.decision)
@@ -126,13 +130,16 @@ class SparkSink:
         return self._rows(shared, output) if has else None
 
     def land(self) -> None:
-        """The commit that is under way arrives."""
+        """Let the delayed commit arrive; a newer session refuses it."""
         late, self.late = self.late, None
         if late is not None and late.session == self.session:
             self._show(late)
 
     def judge(self, rows: int) -> None:
-        """O12: it shows a beginning of what it has to show, each row once and in order. `rows`: how many each source has."""
+        """O12: the sink shows a prefix of its expected rows, each row once and in order.
+
+        `rows`: number of rows of each source.
+        """
         for key, counts in by_key(self.rows).items():
             wanted = list(range(1, len(counts) + 1))
             ensure(counts == wanted, "O12", f"{self.name} shows {counts} for key {key}")
@@ -142,13 +149,13 @@ class SparkSink:
             ensure(numbers == wanted, "O12", f"{self.name} shows {numbers} of {lane}, expected {wanted}")
 
     def judge_shown(self, shared: Shared) -> None:
-        """O11: nothing is shown of an epoch that is not decided."""
+        """O11: the sink shows no row of an uncommitted epoch."""
         outputs = [each.outputs[self.name] for each in shared.manifests() if self.name in each.outputs]
         decided = sum(len(shared.staged[file.path]) for output in outputs for file in output.files)
         ensure(len(self.rows) <= decided, "O11", f"{self.name} shows {len(self.rows)} rows, {decided} are decided")
 
     def judge_announced(self, epoch: int, incarnation: int) -> None:
-        """O6: no driver announces as published what its successor has published."""
+        """O6: no driver announces an epoch that its successor has published."""
         by = self.published_by.get(epoch, incarnation)
         ensure(
             by <= incarnation,
@@ -163,7 +170,7 @@ class SparkSink:
         self.abort()
 
     def _rest(self, epoch: int, incarnation: int, files: Sequence[StagedFile]) -> Sequence[StagedFile]:
-        """What the open transaction lacks; one that holds anything else is aborted."""
+        """Return the files that the open transaction lacks; abort a transaction that holds anything else."""
         sent = self.ahead
         rest = sent.rest_of(epoch, incarnation, [file.path for file in files]) if sent else None
         if rest is None:
@@ -179,7 +186,7 @@ class SparkSink:
         return SinkContext(JOB, self.name, "store", output.incarnation)
 
     def _judge(self, shared: Shared, output: EpochOutput) -> None:
-        """O11: what is shown is what was decided, whole."""
+        """O11: the published rows are exactly those that were committed."""
         decided = {each.epoch: each for each in shared.manifests()}.get(output.epoch)
         ensure(decided is not None, "O11", f"{self.name} shows epoch {output.epoch}, which is not decided")
         if decided is not None:

@@ -1,7 +1,9 @@
-"""What is durable in the world of a Spark job: the log's rows, state files, staged files, segments. The log is the shipped one.
+"""Durable state in the world of a Spark job: rows of the log, state files, staged files, segments.
 
-`MemoryTable` takes the place of the log's Delta table, so that `EpochLog` with its fences, its restore choice and its
-compare-and-swap runs as it ships.  An append can be refused, or done without an answer.
+The log is the shipped one.
+
+`MemoryTable` replaces the log's Delta table, so that `EpochLog` runs as shipped: its fences, its restore choice, its
+compare-and-swap. An append can fail, or succeed without an answer.
 """
 
 from __future__ import annotations
@@ -41,12 +43,14 @@ CREATED = NewRow("created", 0, 0, "created", _CREATED, _CREATED)
 
 @dataclass
 class Shared:
-    """Everything that outlives processes. `staged`, `state` and `segments` are immutable files by path; only segments are deleted.
+    """Storage that outlives processes.
 
-    `gone`: staged rows and state that were deleted; only oracles still know what was in them. `forgotten`: `seq` of rows
-    that the log has dropped.
+    `staged`, `state` and `segments` are immutable files by path; only segments are deleted.
 
-    `named`: segments that some decided epoch names. `spent`: those that somebody has given up, deleted or not.
+    - `gone`: deleted staged rows and state; only oracles still read them
+    - `forgotten`: `seq` of rows that the log has dropped
+    - `named`: segments that a committed epoch names
+    - `spent`: segments that a driver has released, deleted or not
     """
 
     rows: list[tuple[LogRow, str]] = field(default_factory=list)
@@ -58,20 +62,20 @@ class Shared:
     gone: set[str] = field(default_factory=set)
     forgotten: set[int] = field(default_factory=set)
     shortened: int = 0
-    """How often rows were dropped."""
+    """Number of times that the log dropped rows."""
     _manifests: list[Manifest] = field(default_factory=list)
     attempts: int = 0
     begins: dict[tuple[int, str], list[Mapping[str, int]]] = field(default_factory=dict)
-    """Where the batches of an incarnation began that ended at the same place, see `batch_ran`."""
+    """Cursors at which the batches of an incarnation began, by incarnation and end; see `batch_ran`."""
     incarnation: int = 0
-    """The newest that a row speaks of."""
+    """The newest incarnation in the log."""
     mood: str = "ok"
-    """How the next append goes: "ok", "fail" (not done) or "silent" (done, but the answer does not come)."""
+    """Outcome of the next append: "ok", "fail" (not done) or "silent" (done, but unanswered)."""
     segment_rows: int = 1
-    """How many rows of a task one segment of an edge takes."""
+    """Maximal number of a task's rows in one segment of an edge."""
 
     def copy(self) -> Shared:
-        """The same in the hands of somebody else."""
+        """Return an independent copy of the storage."""
         return Shared(
             list(self.rows), dict(self.staged), dict(self.state), dict(self.segments), set(self.named), set(self.spent),
             set(self.gone), set(self.forgotten), self.shortened,
@@ -79,12 +83,13 @@ class Shared:
         )  # fmt: skip
 
     def batch_ran(self, incarnation: int, begins: Mapping[str, int], ends: Mapping[str, int]) -> None:
-        """For the oracles: rows of the next batch are late by the watermark of the rows before this one."""
+        """Record a batch for the oracles: rows of the next batch are late by the watermark of the rows before this one."""
         self.begins.setdefault((incarnation, str(ends)), []).append(dict(begins))
 
     def append(self, new: NewRow, seen: int) -> LogRow:
-        """Compare and swap. Raises `CommitLost`, `StoreUnreachable`."""
+        """Append one row by compare-and-swap. Raises `CommitLost`, `StoreUnreachable`."""
         mood, self.mood = self.mood, "ok"
+        # the caller must have seen every row, as with a Delta commit of a given version
         if seen != len(self.rows):
             raise CommitLost("somebody was faster")
         if mood == "fail":
@@ -95,12 +100,13 @@ class Shared:
             self._keep(Manifest.model_validate_json(new.body))
         self.rows.append((row, new.body))
         self.incarnation = max(self.incarnation, row.incarnation)
+        # the row is in the log although the writer sees an error
         if mood == "silent":
             raise StoreUnreachable("no answer; done")
         return row
 
     def log(self) -> EpochLog:
-        """The shipped log, as one process opens it."""
+        """Return the shipped log, as one process opens it."""
         table = cast(LogTable, MemoryTable(self))  # it has what the log asks of its table
         log = EpochLog(table, self.verify, lambda: 0)
         if not self.rows:
@@ -108,7 +114,7 @@ class Shared:
         return log
 
     def verify(self, manifest: Manifest) -> None:
-        """Every file that the manifest names is there."""
+        """Check that every file of the manifest exists. Raises `EpochDamaged`."""
         staged = (*manifest.outputs.values(), *manifest.held.values())
         paths = [file.path for output in staged for file in output.files]
         files = [file.path for snapshot in manifest.operators.values() for file in snapshot.files]
@@ -119,7 +125,7 @@ class Shared:
             raise EpochDamaged(f"{missing[0]} is missing", epoch=manifest.epoch)
 
     def folded(self, files: tuple[StateFile, ...]) -> Counter[int]:
-        """The state that chains of files stand for, whatever their key groups."""
+        """Return the state that chains of files hold, over all key groups."""
         groups: dict[int, dict[int, int]] = {}
         for file in files:
             before = {} if file.kind == "full" else groups.get(file.key_group, {})
@@ -128,11 +134,11 @@ class Shared:
 
     @property
     def decided(self) -> Mapping[str, int]:
-        """Every decided epoch, by the id of its attempt."""
+        """Every committed epoch, by the id of its attempt."""
         return {row.attempt: row.epoch for row, _ in self.rows if row.kind == "epoch"}
 
     def manifests(self) -> list[Manifest]:
-        """Every decided epoch, oldest first."""
+        """Return every committed epoch, oldest first."""
         return list(self._manifests)
 
     def _keep(self, manifest: Manifest) -> None:
@@ -143,33 +149,33 @@ class Shared:
     # -- segments -----------------------------------------------------------------------------------------------------
 
     def segment(self, path: str) -> tuple[Row, ...]:
-        """O12: what is read or named is still there."""
+        """Return the rows of a segment. O12: a segment that is read or named still exists."""
         ensure(path in self.segments, "O12", f"segment {path} is missing")
         return self.segments[path]
 
     def give_up(self, paths: Iterable[str]) -> None:
-        """O8: nobody gives up a segment twice. Deleting it comes later, if at all."""
+        """Release segments. O8: no segment is released twice. A deletion may follow later."""
         for path in paths:
             ensure(path not in self.spent, "O8", f"segment {path} is given up twice")
             self.spent.add(path)
 
     def files(self) -> list[str]:
-        """All that are there."""
+        """Return all existing files."""
         return [path for path in (*self.staged, *self.state, *self.segments) if path not in self.gone]
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Files that somebody takes for garbage are gone."""
+        """Delete files that retention takes for garbage."""
         for path in paths:
             self.delete(path) if path in self.segments else self.gone.add(path)
 
     def delete(self, path: str) -> None:
-        """A segment is gone."""
+        """Delete a segment."""
         self.segments.pop(path, None)
 
-    # -- the oracles of a decision ----------------------------------------------------------------------------------
+    # -- the oracles of a commit ------------------------------------------------------------------------------------
 
     def _judge(self, manifest: Manifest) -> None:
-        """O1 and O2: state and output of a cut are those of the rows before it. O8: numbers and stamps are new."""
+        """O1 and O2: state and output of an epoch are those of the rows before it. O8: numbers and stamps are new."""
         known = self.manifests()
         name = f"epoch {manifest.epoch} of incarnation {manifest.incarnation}"
         ensure(bool(manifest.attempt) and all(manifest.attempt != each.attempt for each in known), "O8", name)
@@ -217,7 +223,7 @@ class Shared:
         return [row for file in cut.files for row in self.segment(file.path)]
 
     def _rows_of(self, lineage: Mapping[int, Manifest], newest: int, sink: str) -> list[Row]:
-        """What its epochs put out, and what the newest one holds back."""
+        """Return the rows that a sink gets from the lineage of an epoch: its outputs and its deferred rows."""
         held = lineage[newest].held if newest else {}
         rows = [row for file in (held[sink].files if sink in held else ()) for row in self.staged[file.path]]
         while newest:
@@ -229,7 +235,7 @@ class Shared:
 
 
 def numbers(cursors: Mapping[str, Mapping[str, object]]) -> dict[str, int]:
-    """Cursors of this world as numbers of rows."""
+    """Return cursors of this world as numbers of rows."""
     return {source: int(str(cursors[source]["n"])) for source in SOURCES if source in cursors}
 
 
@@ -239,7 +245,7 @@ def _compare(found: Counter[int], wanted: Counter[int], what: str) -> None:
 
 
 def _compare_positions(cut: EdgeCut, in_flight: int, produced: int, what: str) -> None:
-    """What was put on an edge is either consumed or in flight, since its beginning."""
+    """O2: every row put on an edge since its beginning is consumed or in flight."""
     found = (cut.consumed, in_flight, cut.produced)
     ensure(found == (produced - in_flight, in_flight, produced), "O2", f"{what}: {found}, {produced} were put on")
 
@@ -256,7 +262,7 @@ def _in_flight(manifest: Manifest) -> list[str]:
 
 
 class MemoryTable:
-    """One process's view of the log's rows; what `EpochLog` asks of `LogTable`."""
+    """One process's view of the log's rows: the part of `LogTable` that `EpochLog` uses."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -265,11 +271,11 @@ class MemoryTable:
 
     @property
     def rows(self) -> list[LogRow]:
-        """Everything up to the last refresh."""
+        """Rows up to the last refresh."""
         return [row for row, _ in self._shared.rows[: self._seen] if row.seq not in self._shared.forgotten]
 
     def refresh(self) -> None:
-        """See what others have appended."""
+        """Read the rows that others have appended."""
         if self._shortened != self._shared.shortened:
             self._news, self._shortened = None, self._shared.shortened
         if self._news is not None:
@@ -277,19 +283,19 @@ class MemoryTable:
         self._seen = len(self._shared.rows)
 
     def news(self) -> list[LogRow] | None:
-        """Rows since the last call."""
+        """Return the rows since the last call; None if the log was shortened."""
         news, self._news = self._news, []
         return news
 
     def append(self, new: NewRow) -> None:
-        """One row right behind those that have been seen."""
+        """Append one row after those that this process has seen."""
         row = self._shared.append(new, self._seen)
         self._seen += 1
         if self._news is not None:
             self._news.append(row)
 
     def shorten(self, keep: Collection[int], extra: NewRow) -> bool:
-        """Drop all rows but those with these numbers, if nobody was faster."""
+        """Drop all rows except those with these numbers. Return False if another process appended first."""
         seqs = {row.seq for row in self.rows}
         try:
             self._shared.append(extra, self._seen)
@@ -300,11 +306,11 @@ class MemoryTable:
         return True
 
     def acknowledge(self) -> None:
-        """A row in memory needs no trace of its author's being told."""
+        """Do nothing: a row in memory has no writer that must learn of its success."""
 
     def body(self, row: LogRow) -> str:
-        """The row's body."""
+        """Return the row's body."""
         return next(body for each, body in self._shared.rows if each.seq == row.seq)
 
     def fold_if_due(self, extra: NewRow) -> None:
-        """The rows are few."""
+        """Do nothing: the log has few rows."""

@@ -1,8 +1,11 @@
-"""The world of one job on Spark, with the rules that ship: `coordination/`, the coordinator's machine, the epoch log.
+"""The world of one job on Spark with the shipped rules: `coordination/`, the coordinator's machine, the epoch log.
 
-Drivers die between any two steps, are replaced while they live and go on as zombies; the log refuses, or stores and does not
-answer; sinks likewise; a task runs twice; a query dies. Timers run out at any time. The oracles look at every decision (state and
-output of the cut are those of the rows before it, less what is in flight) and at what the sinks show.
+- Drivers die between any two steps, are replaced while they live, and continue as zombies.
+- The log and the sinks refuse a write, or perform it without an answer.
+- A task runs twice; a query dies; timers expire at any time.
+
+The oracles judge every committed epoch and all rows that sinks show. State and output of an epoch are those of the rows
+before it, less the rows in flight.
 """
 
 from __future__ import annotations
@@ -28,17 +31,24 @@ from spark_ckpt.store.records import Manifest
 
 ROWS, FAULTS, SAVEPOINTS = 12, 1_000, 2
 OUTAGE = 6
-"""How many times the store does not answer once it is away."""
+"""Number of writes that an unreachable store does not answer."""
 
 
 class SparkWorld(World):
-    """`rows`: how many each source has. `draining`: the job ends by itself once it has read them. `deaths`: drivers
-    and queries die. `shape`: the job's. `forgetful`: sinks forget their markers while no driver lives. Drivers are numbered in
-    the order of their incarnations; the last one is the job's."""
+    """One job, its store and its sinks.
+
+    Drivers are numbered in the order of their incarnations; the last one is the job's.
+
+    - `rows`: number of rows of each source
+    - `draining`: the job ends by itself once it has read them
+    - `deaths`: drivers and queries die
+    - `shape`: the job's shape
+    - `forgetful`: sinks lose their markers while no driver lives
+    """
 
     LAGGARDS: tuple[str, ...] = ("", "coordinate", "ask", "publish", "plan", "run", "store", "delete", "land", "sweep")
     AHEAD_LAGGARDS = ("send",)
-    """Where sinks are sent rows before their epoch is decided."""
+    """Additional laggards of a job whose sinks use early sends."""
 
     FLEETING = frozenset(
         f"{kind} {how}" for kind in ("begin", "store", "publish", "send") for how in ("fail", "silent")
@@ -67,13 +77,13 @@ class SparkWorld(World):
         self.faults_left = FAULTS
         self.savepoints = 0
         self.asked: list[tuple[int, str]] = []
-        """Savepoints that somebody asked an incarnation for."""
+        """Requested savepoints, each with the incarnation that got the request."""
         self.run = SparkRun()
         self.away = 0
-        """How many times more the store does not answer."""
+        """Number of further writes that the store does not answer."""
         self.counted: dict[str, int] = {}
         self.under_way: list[tuple[SparkDriver, Decision]] = []
-        """Decisions that the log has not answered, by whoever sent them, dead or alive."""
+        """Commits that the log has not answered, with their drivers, dead or alive."""
 
     # -- what can happen -----------------------------------------------------------------------------------------------
 
@@ -87,7 +97,7 @@ class SparkWorld(World):
         return self.durable.incarnation
 
     def choices(self) -> list[Choice]:
-        """Everything but faults and timers."""
+        """Return all choices except faults and timers."""
         found: list[Choice] = [] if self.current else [("begin",)]
         for number, driver in enumerate(self.drivers):
             found += work_of(number, driver, self.rows)
@@ -97,7 +107,7 @@ class SparkWorld(World):
         return found
 
     def timers(self) -> list[Choice]:
-        """Waits for the log that have lasted long enough; timers of all drivers, each driver's earliest first."""
+        """Return expired waits for the log, then the timers of all drivers, each driver's earliest first."""
         waits: list[Choice] = [("overdue", each) for each, driver in enumerate(self.drivers) if driver.deciding.asking]
         found = [
             (due, index, number)
@@ -108,12 +118,13 @@ class SparkWorld(World):
         return [*waits, *(("timer", index, number) for _, index, number in sorted(found))]
 
     def faults(self) -> list[Choice]:
-        """Deaths, replacements, refusals, silence, tasks that run twice, a barrier that is missed.
+        """Return deaths, replacements, refusals, lost answers, tasks that run twice, and missed barriers.
 
-        Where no driver dies a barrier's batch fails in no other way: an epoch that is given up behind its barrier needs a driver
-        that lives on.
+        Without deaths, a missed barrier is the only way in which the barrier's batch fails: an epoch that is aborted
+        after its barrier needs a driver that survives.
         """
         if not self.faults_left:
+            # a marker that can be lost is the only fault that a forgetful world then offers
             return []
         if self.forgetful and (forgotten := self._expiring()):
             return forgotten
@@ -127,19 +138,21 @@ class SparkWorld(World):
         found += [("commit", name) for name, sink in self.sinks.items() if sink.late is not None]
         found += [("lose", name, "lost") for name, sink in self.sinks.items() if sink.ahead is not None]
         missed = [fault for each in drivers for fault in missed_by(*each)]
+        # without deaths, a barrier that can be missed is the only fault offered
         return missed if missed and not self.deaths else [*found, *missed]
 
     def _expiring(self) -> list[Choice]:
-        """A driver dies, and a sink forgets its marker before the next one begins.
+        """Return the choice in which a driver dies and a sink loses its marker before the next driver begins.
 
-        Not while a publish is under way that the log does not know of: that moment is short, and no rule can close it.
+        The choice is not offered while the log does not know of a publish: that window is short, and no rule can close
+        it.
         """
         driver = self.current if len(self.drivers) == 1 else None
         markers = [(name, sink.marker) for name, sink in self.sinks.items() if sink.marker and sink.late is None]
         return [("expire", name, "forgotten") for name, at in markers if driver and has_told(driver, name, at.epoch)]
 
     def fault_of(self, choice: Choice) -> str:
-        """With how it goes wrong."""
+        """Return the kind of a fault, with the way in which it fails."""
         match choice:
             case ("commit", *_):
                 return "late commit"
@@ -159,7 +172,7 @@ class SparkWorld(World):
     # -- making it happen ----------------------------------------------------------------------------------------------
 
     def do(self, choice: Choice) -> None:
-        """One of the methods below, by the choice's kind."""
+        """Perform the choice: call the method of its kind."""
         kind, *what = choice
         self.step += 1
         if _may_be_wrong(choice) and choice in self.faults():
@@ -169,11 +182,11 @@ class SparkWorld(World):
         self._collect_ends()
 
     def count(self, what: str) -> None:
-        """For reports."""
+        """Count one event, for reports."""
         self.counted[what] = self.counted.get(what, 0) + 1
 
     def _mood(self, how: str) -> str:
-        """How the next append goes."""
+        """Return the outcome of the next append; an unreachable store fails it."""
         if how != "ok" or not self.away:
             return how
         self.away -= 1
@@ -197,7 +210,7 @@ class SparkWorld(World):
         self.durable.mood = "ok"
 
     def _begin_astray(self) -> None:
-        """O11: a job whose source or sink is another one is not begun, and nothing has changed."""
+        """O11: a job whose source or sink has another endpoint must not begin, and must not change the log."""
         before, refused = len(self.durable.rows), False
         try:
             SparkDriver(self.durable, self.core_of, shape=self.shape, found=astray(self.step))
@@ -209,7 +222,7 @@ class SparkWorld(World):
         self.tell("driver", "failed", "another source or sink: refused")
 
     def _do_end(self, how: str, number: int = -1) -> None:
-        """One kind of fault in four ways, so that most of a schedule is work."""
+        """Perform one death. One kind of fault covers four ways, so that most of a schedule is work."""
         newest = self.current
         match how:
             case "store away":
@@ -230,6 +243,7 @@ class SparkWorld(World):
         driver = self.drivers[number]
         if driver.effects and isinstance(driver.effects[0], OfferMarker):
             self.tell("driver", "inject", f"marker of epoch {driver.effects[0].marker.epoch}")
+        # while the store is away, acknowledgements fail too
         self.durable.mood = self._mood("ok") if driver.effects and isinstance(driver.effects[0], RecordAcks) else "ok"
         driver.step(behind)
         self.durable.mood = "ok"
@@ -254,11 +268,12 @@ class SparkWorld(World):
             self.tell("log", "failed", how)
 
     def _do_land(self, number: int) -> None:
-        """A decision gets to the log at last."""
+        """Let a delayed commit reach the log."""
         driver, decision = self.under_way.pop(number)
         before = self.durable.decided
         error = decision.land()
         self._say_decided(before)
+        # the driver no longer waits for this commit, or is dead: the log must fence it or accept it whole
         late = driver.deciding.asking is not decision or driver not in self.drivers
         if late:
             self.count("late fenced" if isinstance(error, Fenced) else "late decided")
@@ -295,7 +310,7 @@ class SparkWorld(World):
         self._do_publish(number, sink, how)
 
     def _do_commit(self, sink: str) -> None:
-        """A commit that nobody waits for any more arrives. It may as well never do so."""
+        """Let a commit arrive that no publisher waits for. It may never arrive."""
         self.tell(sink, "publish", "a commit that was under way arrives")
         self.sinks[sink].land()
         self._judge_sink(sink)
@@ -320,7 +335,7 @@ class SparkWorld(World):
         self.sinks[sink].forget()
 
     def _declared(self) -> bool:
-        """An operator does what the error of a missing marker says; whether one was missing."""
+        """Perform the advice of the missing-marker error on every sink. Return True if a marker was missing."""
         declared = [sink.declare() for sink in self.sinks.values()]
         return any(declared)
 
@@ -361,10 +376,14 @@ class SparkWorld(World):
         self.current.inbox.append(StopAsked())
 
     def _collect_ends(self) -> None:
-        """A driver that ended says what it still can, and is gone; the one that stopped well stays to be looked at."""
+        """Remove ended drivers, after their last words to the log.
+
+        A driver that stopped without error stays for the judges.
+        """
         for driver in [each for each in self.drivers if each.ending is not None]:
             ending = driver.ending
             assert ending is not None  # noqa: S101 - chosen so
+            # the current driver may end without an error, with a retriable one, or for a lost marker
             if ending.outcome is not Outcome.FENCED and driver is self.current:
                 final = ending.error is None or ending.error.retriable
                 final = final or (isinstance(ending.error, PublishConflict) and self._declared())
@@ -376,7 +395,7 @@ class SparkWorld(World):
                 self.drivers.remove(driver)
 
     def _follow(self, error: CkptError, lived: int, progressed: bool, committed: bool) -> None:
-        """An incarnation is over; if no other follows, somebody starts the program again."""
+        """Judge the end of an incarnation. If no other follows, the program is started again."""
         if not self.run.goes_on(error, float(lived), progressed, committed):
             self.count("given up")
             self.run = SparkRun()
@@ -395,15 +414,15 @@ class SparkWorld(World):
 
     @property
     def finished(self) -> bool:
-        """The job has stopped and nothing is missing."""
+        """True if the job has stopped and nothing is missing."""
         return bool(self.current and self._well(self.current))
 
     def calm(self) -> None:
-        """No more faults."""
+        """End all faults."""
         self.faults_left = self.away = 0
 
     def drain_choices(self) -> list[Choice]:
-        """Work, then the earliest timer; a stop once an epoch holds all rows without being asked for; nothing behind the end."""
+        """Return work, then the earliest timer; a stop once an epoch holds all rows; nothing after the end."""
         current = self.current
         if self.finished:
             return []
@@ -417,7 +436,7 @@ class SparkWorld(World):
         return read and not any(cut.files for cut in base.edges.values())
 
     def judge(self) -> None:
-        """O3: every sink shows everything; O6: what the log believes of the sinks is so; every kept epoch can be restored."""
+        """O3: every sink shows every row. O6: the log's acknowledgements are true. Every kept epoch can be restored."""
         whole = in_the_end(self.rows)
         self._declared()
         for sink in self.sinks.values():
@@ -435,7 +454,10 @@ class SparkWorld(World):
         judge_restores(self.durable, self.core_of, self.rows)
 
     def _judge_last(self, driver: SparkDriver) -> None:
-        """O6: behind a good end the log knows what the sinks have. O10: whoever asked the last driver for a savepoint has it."""
+        """O6: after a clean end the log knows each sink's newest epoch.
+
+        O10: the last driver has taken every requested savepoint.
+        """
         driver.leave()
         log_state = self.durable.log().state()
         for sink in self.sinks.values():
@@ -446,31 +468,31 @@ class SparkWorld(World):
             ensure(served, "O10", f"savepoint {name} was asked for and never taken")
 
     def picture(self) -> Hashable:
-        """This world is not explored exhaustively: no two of its states count as alike."""
+        """Return a value that is unique for every step: this world is not explored exhaustively."""
         return (id(self), self.step)
 
     def counts(self) -> dict[str, int]:
-        """Faults that happened, epochs that were decided."""
+        """Return the number of faults that happened and of epochs that were committed."""
         return dict(self.counted)
 
     def names(self) -> list[str]:
-        """For stories."""
+        """Return the names of the columns of a story."""
         return ["driver", "log", *SINKS]
 
     def crash_of(self, process: str) -> Choice:
-        """The newest driver: nothing else is a process here."""
+        """Return the crash of the newest driver: no other process exists here."""
         return ("end", "crash", len(self.drivers) - 1)
 
 
 def _in_flight(manifest: Manifest) -> str:
-    """For stories: how many rows there are on which edges."""
+    """Return the number of rows in flight on each edge, for stories."""
     rows = {name: cut.produced - cut.consumed for name, cut in manifest.edges.items()}
     told = " and ".join(f"{count} on {name}" for name, count in rows.items() if count)
     return f", with {told}" if told else ""
 
 
 def _may_be_wrong(choice: Choice) -> bool:
-    """Whether it is worth while to look for it among the faults."""
+    """Return True if the choice may be a fault; a cheap filter before all faults are listed."""
     return choice[0] in ("end", "miss", "commit") or choice[-1] in (
         "fail", "silent", "astray", "twice", "late", "lost", "forgotten",
     )  # fmt: skip
