@@ -1,30 +1,31 @@
-"""Coordinated checkpoints by message sequence numbers (P6d): whoever I depend on takes one too, or nobody does.
+"""Coordinated checkpoints by message sequence numbers (P6d): all processes that a checkpoint depends on take one, or none does.
 
-Seed 004, "Recording Message Sequence Numbers"; Koo and Toueg 1987.  Erratum E15: the seed has neither the two phases
-nor the rule that nobody sends between them, and without either the checkpoints that result have orphans.
+Seed 004, "Recording Message Sequence Numbers"; Koo and Toueg 1987. Erratum E15: the seed has neither the two phases nor
+the rule that a participant sends nothing between them. Without either, the resulting checkpoints have orphans.
 
-    initiate       tentative checkpoint; no more sends; REQUEST(last received) to everybody received from since the
+    initiate       tentative checkpoint; no more sends; REQUEST(last received) to every process received from since the
                    permanent one
     REQUEST(L)     nothing up to L was sent since the permanent one: yes.  In another instance: no.
-                   Else do as the initiator does, and vote when all below have
-    all yes        the initiator stores the decision and tells everybody; tentative becomes permanent, sends go on
-    a no, timeout  the initiator undoes it; whoever is told passes it on to those it asked
-    failure        back to the permanent one; who received what is thereby unsent goes back too, and so on
+                   Else do as the initiator does, and vote after all own requests are answered
+    all yes        the initiator stores the decision and sends it to all; tentative becomes permanent, sends resume
+    a no, timeout  the initiator aborts the instance; each process forwards the abort to those that it sent a request
+    failure        restore the permanent one; a process that received an undone message restores its own too, and so on
 
-Instances are named `initiator/incarnation/index`.  What the seed leaves open:
+Instances are named `initiator/incarnation/index`. Points that the seed leaves open:
 
-- The decision is one record of the initiator (G2).  It names all participants, which votes bring up, and stays until
-  every one has its checkpoint durable as permanent.  Until then a tentative checkpoint of a decided instance counts as
-  permanent in any recovery, and everybody who is left tentative by one asks the initiator: no record, no checkpoint.
-- Control messages overtake each other.  A vote that comes after its instance was undone is answered with the undoing.
-  Nobody joins an instance twice, or an older one of an initiator than it knows of: around a loop two that join again
-  are each other's parents, an undoing of the first time hits whoever one of them waits for, and nobody gives it up.
-- Two phases of a rollback are the host's: `plan` is the agreement, its durable row the decision.
-- What is in transit across the checkpoints is not in them: channels must be readable again.
-- A sink shows what its permanent checkpoint has (G6).
+- The decision is one record of the initiator (G2). It names all participants, which the votes collect. It stays until
+  every participant has its checkpoint durable as permanent. Until then a tentative checkpoint of a decided instance
+  counts as permanent in any recovery. A process that an instance left tentative asks the initiator: no record, no
+  checkpoint.
+- Control messages overtake each other. A vote that arrives after the abort of its instance is answered with the abort.
+  A process never joins an instance twice, or an older one of an initiator than it knows. Otherwise two processes in a
+  loop that join again become each other's parents, and their wait for each other never ends.
+- The two phases of a rollback are the host's: `plan` is the agreement, its durable row the decision.
+- Messages in transit across the checkpoints are not in them: channels must be readable again.
+- A sink shows the rows of its permanent checkpoint (G6).
 
-Messages carry the number of the newest checkpoint, tentative or not, that was taken before: going back to k undoes
-whatever says k or more.
+Messages carry the number of the newest checkpoint, tentative or not, that was taken before the send. Restoring
+checkpoint k undoes every message with number k or more.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from checkpoint_protocols.recovery import (
 
 
 def plan(failure: Failure) -> Plan:
-    """The failed go back to their permanent checkpoints; whoever received what that unsends, to its own."""
+    """Return the plan: failed processes restore their permanent checkpoints, and so does each receiver of undone messages."""
     decided = {name for records in failure.records.values() for name in decisions(records)}
     permanent = {process: _permanent(failure.records[process], decided) for process in failure.graph.processes}
     back = _all_who_go_back(failure, permanent)
@@ -59,7 +60,7 @@ def plan(failure: Failure) -> Plan:
 
 
 def _permanent(records: Records, decided: Collection[str]) -> Record | None:
-    """The newest checkpoint that counts."""
+    """Return the newest checkpoint that counts, or None."""
     standing = [
         each for each in checkpoints(records).values() if each["kind"] == PERMANENT or each["instance"] in decided
     ]
@@ -71,8 +72,12 @@ def _index(permanent: Record | None) -> int:
 
 
 def _all_who_go_back(failure: Failure, permanent: Mapping[ProcessId, Record | None]) -> dict[ProcessId, str]:
-    """With the reason: a process goes back iff it received what a process that goes back has not sent then."""
+    """Return all processes that go back, each with the reason.
+
+    A process goes back iff it received a message that a process that goes back has not sent at its checkpoint.
+    """
     back = {process: "it failed" for process in failure.graph.processes if process in failure.failed}
+    # The loop also visits the receivers that it appends: going back spreads along the channels.
     for process in (queue := list(back)):
         for channel in failure.graph.outputs[process]:
             receiver = failure.graph.ends[channel][1]

@@ -1,4 +1,4 @@
-"""An instance of coordinated checkpointing: its name, one process's share in it, and the record that decides it."""
+"""An instance of coordinated checkpointing: its name, the share of one process, and the record that decides it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from checkpoint_protocols.recovery import Key, Record, Records
 from checkpoint_protocols.vocabulary import CheckpointKind, Json, Received
 
 TENTATIVE, PERMANENT = CheckpointKind.TENTATIVE.value, CheckpointKind.PERMANENT.value
-"""The `kind` of a checkpoint record."""
+"""Values of `kind` in a checkpoint record."""
 
 Counts = dict[ChannelId, int]
 
 
 @dataclass(slots=True)
 class Tentative:
-    """A checkpoint under way. `sent` and `received` are its counts; `parent` asked for it, None at the initiator."""
+    """A checkpoint under way. `sent` and `received` are its counts; `parent` requested it, None at the initiator."""
 
     index: int
     instance: str
@@ -31,10 +31,12 @@ class Tentative:
     stored: bool = False
     agreed: bool = True
     record: Record | None = None
-    """As captured; None in an incarnation that began tentative: it is durable then, or the instance was never decided."""
+    """The captured record. None in an incarnation that began tentative: the record is durable then, or the instance was
+    never decided.
+    """
 
     def as_record(self) -> dict[str, Json]:
-        """What a next incarnation needs: votes are void by then."""
+        """Return the state for a next incarnation as JSON. Votes are not included, since they are void by then."""
         return {
             "index": self.index,
             "instance": self.instance,
@@ -46,7 +48,7 @@ class Tentative:
 
     @classmethod
     def of(cls, record: Mapping[str, Json]) -> Tentative:
-        """What `as_record` wrote."""
+        """Return the checkpoint that `as_record` wrote."""
         parent = record["parent"]
         return cls(
             number(record["index"]),
@@ -59,28 +61,28 @@ class Tentative:
 
 
 def instance_of(event: Received) -> str:
-    """The instance that a message of the protocol is about."""
+    """Return the instance that a protocol message belongs to."""
     return str(mapping(event.message.body)["instance"])
 
 
 def initiator_of(instance: str) -> ProcessId:
-    """Who began it: `initiator/incarnation/index`."""
+    """Return the process that began the instance `initiator/incarnation/index`."""
     return ProcessId(instance.rpartition("/")[0].rpartition("/")[0])
 
 
 def place_of(instance: str) -> tuple[int, int]:
-    """Its incarnation and index: among an initiator's instances, later is greater."""
+    """Return the instance's incarnation and index. Among an initiator's instances, later is greater."""
     _, incarnation, index = instance.rsplit("/", 2)
     return int(incarnation), int(index)
 
 
 def commit_key(instance: str) -> Key:
-    """The initiator's record that the instance is made."""
+    """Return the key of the initiator's decision record for the instance."""
     return ("commit", instance)
 
 
 def decisions(records: Records) -> dict[str, set[ProcessId]]:
-    """Participants of every instance that was decided and is not finished."""
+    """Return the participants of every decided instance that is not finished."""
     return {
         key[1]: {ProcessId(str(name)) for name in items(record["participants"])}
         for key, record in records.items()

@@ -1,4 +1,4 @@
-"""One process of coordinated checkpointing. The protocol, its seed and what was corrected: see `coordinated`."""
+"""One process of coordinated checkpointing. See `coordinated` for the protocol, its seed and the corrections."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REQUEST, VOTE, DECIDE, DONE, ASK = "request", "vote", "decide", "done", "ask"
 
 
 class CoordinatedPhase(Enum):
-    """How far the instance is that this process is in."""
+    """Progress of the instance that this process takes part in."""
 
     BORN = "the incarnation has not begun"
     FREE = "in none"
@@ -65,7 +65,7 @@ _TENTATIVE = {Received: "_on_received", TimerElapsed: "_on_timer_while_tentative
 
 
 class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
-    """One process. `attempt` numbers its checkpoints, `permanent` is the newest that counts."""
+    """One process. `attempt` numbers its checkpoints; `permanent` is the newest that counts."""
 
     PHASES = CoordinatedPhase
     AT_REST = (P.FREE,)
@@ -106,7 +106,8 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         self.received_then: Counts = {}
         self.tentative: Tentative | None = None
         self.newest: dict[ProcessId, tuple[int, int]] = {}
-        """Per initiator, the newest instance joined or heard undone. Of this incarnation: requests do not outlive theirs."""
+        """Newest instance joined or known as aborted, per initiator. Only of this incarnation, since requests end with theirs.
+        """
         if birth.checkpoint is not None:
             self._continue(birth.checkpoint)
         self.kept = {number(record["index"]) for record in checkpoints(birth.records).values()}
@@ -126,7 +127,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         self.tentative = None if under_way is None else Tentative.of(mapping(under_way))
 
     def record(self) -> Record:
-        """Now; a checkpoint's record says that it is the permanent one."""
+        """Return the current state as a record. A checkpoint's record has this checkpoint as the permanent one."""
         return {
             "incarnation": self.incarnation,
             "index": self.attempt,
@@ -139,7 +140,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         }
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         self._ensure((self.phase is P.FREE) == (self.tentative is None), "tentative iff in an instance")
         self._ensure(self.permanent <= self.attempt, "permanent ones were taken")
         self._ensure(
@@ -160,13 +161,15 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return again
 
     def _mark_again(self) -> list[Effect]:
-        """An earlier incarnation heard the decision, or the recovery went by it, and the mark is not durable; or it is, and whoever
-        wrote it did not live to erase what is older."""
+        """Store the permanent mark again if it is not durable: an earlier incarnation or the recovery already used the decision.
+
+        If the mark is durable, erase older checkpoints: its writer may have failed before it erased them.
+        """
         unmarked = self._unmarked.get(self.permanent)
         return [self._mark(self.permanent, unmarked)] if unmarked else self._erase_before(self.permanent)
 
     def _resume_tentative(self) -> list[Effect]:
-        """Only the initiator's durable decision counts now."""
+        """Ask for the outcome of a tentative checkpoint. Only the initiator's durable decision counts now."""
         tentative = self.tentative
         if tentative is None:
             return []
@@ -207,6 +210,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return [*(self._initiate() if self.initiates else []), self._set_timer()]
 
     def _initiate(self) -> list[Effect]:
+        # A checkpoint of an unchanged state would only cost messages and writes.
         if (self.sent, self.received) == (self.sent_then, self.received_then):
             return []
         number_of_it = TimerId(self.attempt + 1)
@@ -215,7 +219,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return [*self._take_tentative(f"{self.me}/{self.incarnation}/{number_of_it}", None), patience]
 
     def _take_tentative(self, instance: str, parent: ProcessId | None) -> list[Effect]:
-        """Capture first, then ask everybody whose messages the state has since the permanent checkpoint."""
+        """Capture first, then send a request to every process that sent messages since the permanent checkpoint."""
         self._learn(instance)
         self.attempt += 1
         cohort = self._cohort()
@@ -243,7 +247,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return self._send_control(peer, REQUEST, self.attempt, {"instance": instance, "last": last})
 
     def _checkpoint_record(self, tentative: Tentative) -> Record:
-        """The record of now as it will be when this checkpoint is the permanent one."""
+        """Return the current record as it will be when this checkpoint is the permanent one."""
         return {
             **self.record(),
             "permanent": tentative.index,
@@ -255,7 +259,11 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         }
 
     def _join(self, event: Received) -> list[Effect]:
-        """A request that comes after its instance was undone is refused: two that join again wait for each other."""
+        """Join a new instance if its request needs this process.
+
+        A request that arrives after its instance was aborted is refused: two processes that join again would wait for
+        each other.
+        """
         instance = instance_of(event)
         needed = self._is_needed(event)
         if needed and self._is_new(instance):
@@ -263,7 +271,10 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return [self._vote(event.message.source, instance, agreed=not needed)]
 
     def _is_new(self, instance: str) -> bool:
-        """One at a time: an initiator that begins another has ended those before, and nobody is asked in a made one."""
+        """Return True if the instance is later than all known ones of its initiator.
+
+        An initiator runs one instance at a time: a new one ends those before. A decided instance sends no requests.
+        """
         return place_of(instance) > self.newest.get(initiator_of(instance), (0, 0))
 
     def _learn(self, instance: str) -> None:
@@ -271,12 +282,12 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
             self.newest[initiator_of(instance)] = place_of(instance)
 
     def _join_another(self, event: Received) -> list[Effect]:
-        """Yes if it is the same instance, or if nothing is asked of this process; two at once are refused."""
+        """Vote yes on a request of the same instance, or one that does not need this process. Refuse a second instance."""
         agreed = self._mine(event) is not None or not self._is_needed(event)
         return [self._vote(event.message.source, instance_of(event), agreed)]
 
     def _is_needed(self, event: Received) -> bool:
-        """The asker received something that was sent since the permanent checkpoint."""
+        """Return True if the requester received a message that was sent since the permanent checkpoint."""
         channel = channel_between(self.me, event.message.source)
         return number(mapping(event.message.body)["last"]) > self.sent_then.get(channel, 0)
 
@@ -295,7 +306,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return self._when_all_voted(tentative)
 
     def _undo_late(self, event: Received) -> list[Effect]:
-        """The voter took part because of a request that this process has given up since."""
+        """Answer with the abort: the voter joined on a request that this process has aborted since."""
         return [self._decision(event.message.source, instance_of(event), make=False)]
 
     def _when_all_voted(self, tentative: Tentative) -> list[Effect]:
@@ -308,7 +319,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return self._decide(tentative) if tentative.agreed else self._undo(tentative)
 
     def _mine(self, event: Received) -> Tentative | None:
-        """The checkpoint under way, if the message is about it."""
+        """Return the checkpoint under way if the message belongs to it, else None."""
         tentative = self.tentative
         return tentative if tentative is not None and tentative.instance == instance_of(event) else None
 
@@ -327,6 +338,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         if event.name == PERIODIC:
             return [self._set_timer()]
         tentative = self.tentative
+        # Only an initiator that still collects votes may abort; later the decision may be durable.
         if self.phase is P.ASKING and tentative and tentative.parent is None and tentative.index == event.timer:
             return self._undo(tentative)
         return [Drop(event, "that instance has all its votes, or is over")]
@@ -348,7 +360,9 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return self._make(tentative)
 
     def _resolved(self, event: Received) -> list[Effect]:
-        """Of another instance. Whoever heard of it before has its mark durable, or says so when it is."""
+        """Process a decision about another instance. Confirm it if this process's mark is durable; else the stored mark
+        confirms it.
+        """
         if mapping(event.message.body)["make"] is not True:
             self._learn(instance_of(event))
             return [Drop(event, "not tentative in that instance")]
@@ -372,18 +386,18 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return [Note("aborted", tentative.instance), *told, erased, Release(OUT)]
 
     def _answer(self, event: Received) -> list[Effect]:
-        """Somebody was left tentative by a recovery: without a decision there is no checkpoint."""
+        """Answer a process that a recovery left tentative: without a decision record there is no checkpoint."""
         return [self._decision(event.message.source, instance_of(event), make=instance_of(event) in self.decided)]
 
     def _show(self) -> list[Effect]:
-        """All rows of the permanent checkpoint."""
+        """Publish all rows of the permanent checkpoint."""
         first, last = self.shown, sum(self.received_then.values())
         if not self.is_sink or last <= first:
             return []
         self.shown = last
         return [SinkTransaction(SinkOp.COMMIT, f"{self.me}/{self.permanent}", first, last)]
 
-    # -- what is durable, and what nobody needs any more -----------------------------------------------------------
+    # -- durable records, and those that are erased ------------------------------------------------------------------
 
     def _mark(self, index: int, record: Record) -> Effect:
         self.marking[index] = {**record, "kind": PERMANENT}
@@ -396,6 +410,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
 
     def _tentative_stored(self, index: int, ok: bool) -> list[Effect]:
         tentative = self.tentative
+        # The instance was aborted during the write, so no recovery may find this record.
         if tentative is None or tentative.index != index:
             return [Erase((checkpoint_key(index),))]
         tentative.stored = True
@@ -411,7 +426,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return [Note("complete", tentative.instance), *self._announce(tentative.instance), *self._make(tentative)]
 
     def _marked(self, index: int, ok: bool) -> list[Effect]:
-        """What is older than the newest durable mark goes, and so does this one if its write was overtaken."""
+        """Erase checkpoints older than the newest durable mark, and this one if a newer mark was durable first."""
         record = self.marking.pop(index)
         if not ok:
             return [self._mark(index, record)]
@@ -436,7 +451,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return self._finished(instance_of(event), event.message.source)
 
     def _finished(self, instance: str, participant: ProcessId) -> list[Effect]:
-        """The decision goes when nobody's checkpoint rests on it."""
+        """Erase the decision when no checkpoint depends on it any more."""
         waiting = self.decided.get(instance, set())
         waiting.discard(participant)
         if waiting or self.decided.pop(instance, None) is None:
@@ -450,7 +465,10 @@ def _initiators(birth: Birth) -> Collection[ProcessId]:
 
 
 def initiators(graph: Graph) -> frozenset[ProcessId]:
-    """Sinks, and whoever else it takes: requests go upstream, and everybody has to be reached by some."""
+    """Return the default initiators: all sinks, and more processes until requests can reach every process.
+
+    Requests travel upstream, so each process must be upstream of some initiator.
+    """
     chosen = frozenset(graph.sinks)
     while missed := [process for process in graph.processes if process not in graph.upstream_of(chosen)]:
         chosen |= {missed[-1]}

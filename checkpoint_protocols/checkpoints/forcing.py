@@ -1,12 +1,13 @@
 """Checkpoints forced by messages so that none is useless: the rule of Helary, Mostefaoui, Netzer and Raynal (HMNR).
 
-A checkpoint is useless if a zigzag of messages leads from it back to before it: no line can have it.  Taking one more
-before certain deliveries breaks every such cycle.  Index-based checkpointing forces whenever the sender's index is
-higher; this rule forces less and pays with O(N) numbers per message.  A forced checkpoint comes before the delivery if
+A checkpoint is useless if a zigzag of messages leads from it back to before it: no line can contain it. One more
+checkpoint before certain deliveries breaks every such cycle. Index-based checkpointing forces at every higher index of
+a sender. This rule forces less and pays with O(N) numbers per message. A forced checkpoint precedes the delivery if one
+of these holds:
 
-    somebody I sent to since my checkpoint has, as far as the sender knows, a smaller clock than the sender, and the
-    sender's clock is larger than mine; or
-    the sender's past has my newest checkpoint in it and a checkpoint of somebody after that: a cycle through me
+- A process I sent to since my checkpoint has, as far as the sender knows, a smaller clock than the sender, and the
+  sender's clock is larger than mine.
+- The sender's past contains my newest checkpoint and a later checkpoint of another process: a cycle through me.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ Flags = dict[ProcessId, bool]
 
 
 class Forcing:
-    """One process's knowledge. All is per process of the graph; `clock` grows with checkpoints and receipts.
+    """Knowledge of one process. All fields are per process of the graph; `clock` grows with checkpoints and receipts.
 
-    `sent_to`: since my checkpoint.  `greater`: my clock is larger than theirs, as far as I know.  `saved`: newest
-    checkpoint of theirs in my past.  `taken`: a checkpoint lies on a path from that one to me.
+    `sent_to`: since my checkpoint. `greater`: my clock is larger than theirs, as far as I know. `saved`: their newest
+    checkpoint in my past. `taken`: a checkpoint lies on a path from that one to me.
     """
 
     def __init__(self, me: ProcessId, processes: Iterable[ProcessId], record: Json = None) -> None:
@@ -42,7 +43,7 @@ class Forcing:
             self._read(mapping(record))
 
     def checkpoint(self, index: int) -> None:
-        """My checkpoint `index` is taken."""
+        """Record my checkpoint `index`."""
         self.sent_to = dict.fromkeys(self._everybody, False)
         self.greater = {process: process != self.me for process in self._everybody}
         self.taken = {process: process != self.me for process in self._everybody}
@@ -50,12 +51,13 @@ class Forcing:
         self.saved[self.me] = index
 
     def send(self, target: ProcessId) -> Mapping[str, Json]:
-        """The header of a message."""
+        """Return the header of a message to `target`, and record the send."""
         self.sent_to[target] = True
+        # Receivers do not use `sent_to`, so it stays local.
         return {field: value for field, value in self.as_record().items() if field != "sent_to"}
 
     def must_come_first(self, header: Mapping[str, Json]) -> bool:
-        """A checkpoint has to precede the delivery of the message with this header."""
+        """Return True if a checkpoint has to precede the delivery of the message with this header."""
         greater, taken, saved = mapping(header["greater"]), mapping(header["taken"]), mapping(header["saved"])
         ahead = number(header["clock"]) > self.clock
         zigzag = ahead and any(self.sent_to[process] and greater[process] for process in self._everybody)
@@ -63,7 +65,7 @@ class Forcing:
         return zigzag or cycle
 
     def learn(self, header: Mapping[str, Json]) -> None:
-        """The message is being delivered."""
+        """Merge the header of a message that is being delivered."""
         self._learn_clock(number(header["clock"]), mapping(header["greater"]))
         saved, taken = mapping(header["saved"]), mapping(header["taken"])
         for process in self._others:
@@ -81,7 +83,7 @@ class Forcing:
             self.greater = {process: mine and bool(greater[process]) for process, mine in self.greater.items()}
 
     def as_record(self) -> dict[str, Json]:
-        """JSON, for a checkpoint."""
+        """Return the knowledge as JSON, for a checkpoint."""
         flags = {"sent_to": self.sent_to, "greater": self.greater, "taken": self.taken}
         found: dict[str, Json] = {name: {str(p): flag for p, flag in each.items()} for name, each in flags.items()}
         return {**found, "clock": self.clock, "saved": {str(p): index for p, index in self.saved.items()}}

@@ -1,32 +1,32 @@
-"""Index-based checkpointing on clocks that are roughly the same: no coordinator, no domino effect (P6e).
+"""Index-based checkpointing with approximately synchronized clocks: no coordinator, no domino effect (P6e).
 
 Seed 004, "Synchronized Clocks" and "Recording Message Sequence Numbers"; Briatico, Ciuffoletti and Simoncini 1984,
-Manivannan and Singhal 1996.  Clocks only make checkpoints fall together; nothing depends on them.
+Manivannan and Singhal 1996. Clocks only make checkpoints coincide; correctness does not depend on them.
 
-    every T        the index that the clock says is newer than mine: checkpoint, mine = that one
+    every T        the index of the clock is newer than mine: checkpoint, mine = that one
     send m         m.index = mine
     receive m      its send was undone: drop                                                     (rule G4, whole table)
                    m.index > mine: checkpoint m.index first, THEN deliver                         ("forced")
                    m.index < mine: store m in the log first, THEN deliver                         ("logged")
                    m.index = mine: deliver
-    stored         tell everybody "durable n"; the least of all is complete: show output, erase
-    failure        the failed go to the newest index r that all of them have; everybody else, when it hears of it,
-                   to its checkpoint that serves r if its index is at or above r; replay what is logged
+    stored         send "durable n" to all; the least of all is complete: show output, erase
+    failure        the failed go to the newest index r that all of them have; every other process, at the news of it,
+                   to its checkpoint that serves r if its index is at or above r; replay the logged messages
 
                  RUNNING  <->  SAVING
 
-Line n, everybody's checkpoint that serves n, is consistent for every n because forced checkpoints come before the
-delivery.  Corrected and added:
+Line n consists of every process's checkpoint that serves n. It is consistent for every n, because forced checkpoints
+precede the delivery. Corrections and additions:
 
-- E8: the seed says that checkpointing first "remembers the message".  It prevents orphans only; the messages that
-  are lost are those of senders *behind* the receiver, and they are logged.
-- E14: a message of an older incarnation whose send nobody undid is late, not stale.  It is logged, because its
-  sender will not send it again.
-- Between Capture and Stored everything is held.  A survivor can only go back to what is on disk, so nothing may
-  happen at an index before its checkpoint is there; otherwise a survivor without it would be an orphan for good.
-- A checkpoint may be taken between a recovery and the end of its replay.  It does not have what is still to be replayed,
-  so that stays in the log.
-- After a recovery nobody's index is above the line: a checkpoint that served later indices as well serves up to it.
+- E8: the seed says that checkpointing first "remembers the message". It prevents orphans only. The lost messages are
+  those of senders with a *lower* index than the receiver, and they are logged.
+- E14: a message of an older incarnation whose send was not undone is late, not stale. It is logged, because its sender
+  will not send it again.
+- Between Capture and Stored all channels are held. A survivor can only go back to a durable checkpoint, so nothing may
+  happen at an index before its checkpoint is durable. Otherwise a survivor without it would stay an orphan.
+- A checkpoint may be taken between a recovery and the end of its replay. It does not contain the rest of the replay, so
+  that stays in the log.
+- After a recovery no index is above the line: a checkpoint that served later indices as well serves up to the line.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ DURABLE = "durable"
 
 
 class IndexPhase(Enum):
-    """Where a process is."""
+    """Phase of a process."""
 
     RUNNING = "the checkpoint of its index is on disk"
     SAVING = "the checkpoint of the next index is being stored; nothing comes in, nothing leaves"
@@ -83,7 +83,7 @@ _EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
 
 
 class IndexWorker(MessageMachine[IndexPhase]):
-    """One process. `index`: the newest that is on disk; 0 is the initial state."""
+    """One process. `index` is the newest durable one; 0 is the initial state."""
 
     PHASES = IndexPhase
     AT_REST = (P.RUNNING,)
@@ -127,7 +127,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         self._saved: Record = {}
 
     def record(self) -> Record:
-        """`waiting`: given to this process and not yet to the application."""
+        """Return the current record. `waiting`: messages that reached this process and not yet the application."""
         return {
             "incarnation": self.incarnation,
             "index": self.index,
@@ -140,7 +140,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         }
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         self._ensure((self.phase is P.SAVING) == (self._saving is not None), "something is saved iff saving")
         self._ensure(self._saving is None or self._saving.low == self.index + 1, "indices are served without gaps")
         self._ensure(self.complete <= self.index, "what is complete is on disk here")
@@ -169,7 +169,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         return [self._timer(event.local_ms, event.timer + 1)]
 
     def _timer(self, local_ms: int, timer: int) -> SetTimer:
-        """At the next full interval of this process's clock."""
+        """Set the timer to the next full interval of this process's clock."""
         interval = self.settings.interval_ms
         elapsed = TimerElapsed(PERIODIC, TimerId(timer), 0)
         return SetTimer(PERIODIC, interval - local_ms % interval, TimerId(timer), elapsed)
@@ -182,7 +182,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         return self._take_in(event)
 
     def _on_received_while_saving(self, event: Received) -> list[Effect]:
-        """The channels are held; what still comes was met together with a newer incarnation."""
+        """Keep the message. The channels are held; a message of a newer incarnation can still arrive with its recovery."""
         if event.message.kind == DURABLE:
             return self._on_durable(event.message)
         self._waiting[log_key(event.message)] = event.message
@@ -193,6 +193,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         key = log_key(message)
         if message in self.received or key in self._logging:
             return [Drop(event, "it is here: logged, and given again")]
+        # The checkpoint must come before the delivery, or this message would be an orphan on that line.
         if message.index > self.index:
             self._waiting[key] = message
             return [Note("forced", str(message.index)), *self._take(message.index, CheckpointKind.FORCED)]
@@ -202,11 +203,11 @@ class IndexWorker(MessageMachine[IndexPhase]):
         return self._deliver(event)
 
     def _must_be_logged(self, message: Envelope) -> bool:
-        """It crosses a line that it may be needed behind, or its sender is past sending it again."""
+        """Return True if the message crosses a line that a recovery may use, or its sender will not send it again."""
         return message.index < self.index or message.incarnation < self.incarnation
 
     def _store_in_log(self, key: Key, message: Envelope) -> list[Effect]:
-        """The record's index is the message's: it stands as long as the send does."""
+        """Store the message under its own index, so that the record is valid as long as the send."""
         self._logging.add(key)
         record: Record = {
             "incarnation": message.incarnation,
@@ -222,7 +223,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         return [Deliver(event)]
 
     def _take_in_waiting(self) -> list[Effect]:
-        """Take in what waits and is not being logged, until a checkpoint has to come first."""
+        """Process waiting messages that are not being logged, until a checkpoint has to come first."""
         effects: list[Effect] = []
         for key, message in list(self._waiting.items()):
             if self.phase is P.RUNNING and key not in self._logging:
@@ -230,7 +231,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         return effects
 
     def _take_in_late(self, event: Received) -> list[Effect]:
-        """The door again: a recovery may have undone the send while it waited."""
+        """Judge the message at the door again: a recovery may have undone its send while it waited."""
         turned_away = self._door(event)
         if turned_away is None:
             return self._take_in(event)
@@ -241,13 +242,16 @@ class IndexWorker(MessageMachine[IndexPhase]):
 
     def _take(self, index: int, kind: CheckpointKind) -> list[Effect]:
         self._saving = Kept(self.index + 1, index, self.delivered)
+        # One checkpoint serves all indices up to `index`, so an idle process skips the ones between.
         self._saved = {**self.record(), "index": index}
         self.phase = P.SAVING
         self._cover(self._saving.low)
         return [*self._gates(Hold), Capture(Epoch(self._saving.low), kind), self._store_checkpoint()]
 
     def _cover(self, low: int) -> None:
-        """Logged messages that this checkpoint has, in its state or waiting. Those still to be replayed it has not."""
+        """Note the logged messages that this checkpoint contains, in its state or waiting. Those still to be replayed
+        are not in it.
+        """
         for key, message in self._log.items():
             if message in self.received or key in self._waiting:
                 self._covered.setdefault(key, low)
@@ -290,7 +294,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         ratio = Note("logged of received", f"{self.logged}/{self.delivered}")
         return [*self._gates(Release), ratio, *self._send_durable(), *self._advance(), *self._take_in_waiting()]
 
-    # -- what is complete --------------------------------------------------------------------------------------------
+    # -- the complete index ------------------------------------------------------------------------------------------
 
     def _send_durable(self) -> list[Send]:
         return [self._send_control(peer, DURABLE, self.index) for peer in self.graph.processes if peer != self.me]
@@ -303,7 +307,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         return self._advance()
 
     def _advance(self) -> list[Effect]:
-        """The least index that everybody has on disk: no recovery goes below it any more."""
+        """Advance the complete index to the least that every process has stored: no recovery goes below it."""
         least = min(self._durable.values())
         if least <= self.complete:
             return []
@@ -314,7 +318,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         return max((kept for kept in self._kept if kept.low <= self.complete), key=lambda kept: kept.low)
 
     def _show(self) -> list[Effect]:
-        """A sink: rows before the checkpoint that serves the complete index stay for good (rule G6)."""
+        """Publish a sink's rows before the checkpoint that serves the complete index: they are never undone (rule G6)."""
         first, last = self.shown, self._serving().delivered
         if self.graph.outputs[self.me] or last <= first:
             return []
@@ -322,7 +326,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         return [SinkTransaction(SinkOp.COMMIT, f"{self.me}@{self.complete}", first, last)]
 
     def _erase(self) -> list[Effect]:
-        """Checkpoints before the one that serves the complete index; logged messages that it knows."""
+        """Erase checkpoints before the one that serves the complete index, and logged messages that it contains."""
         oldest = self._serving().low
         old = [kept for kept in self._kept if kept.low < oldest]
         covered = [key for key, low in self._covered.items() if low <= oldest]

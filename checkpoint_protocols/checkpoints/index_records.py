@@ -1,8 +1,8 @@
-"""What the index-based protocols keep, and where a process goes back to.
+"""Records of the index-based protocols, and the restore decision.
 
-A checkpoint is stored under the lowest index it serves and names the highest: an idle process that jumps from 3 to
-6 takes one checkpoint for 4, 5 and 6.  Recovery to index r undoes everything from r on, so nobody's index is
-above r then: an older checkpoint that served up to 6 serves up to r.
+A checkpoint is stored under the lowest index it serves and names the highest. An idle process that jumps from 3 to 6
+takes one checkpoint for 4, 5 and 6. Recovery to index r undoes everything from r on, so no index is above r then. An
+older checkpoint that served up to 6 then serves up to r.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOG = "log"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A durable checkpoint: serves the indices `low` to `high`; so many messages were delivered before it."""
+    """A durable checkpoint: it serves the indices `low` to `high`; `delivered` messages were delivered before it."""
 
     low: int
     high: int
@@ -31,26 +31,26 @@ class Kept:
 
 
 def log_key(message: Envelope) -> Key:
-    """The name of a logged message, fixed by the message."""
+    """Return the key of a logged message. It depends on the message only."""
     return (LOG, message.source, f"{message.incarnation:06d}", f"{message.seq:012d}")
 
 
 def kept_in(records: Records, table: RollbackTable) -> list[Kept]:
-    """A process's durable checkpoints, oldest first."""
+    """Return a process's durable checkpoints, oldest first."""
     return [
         Kept(low, clipped(record, table), number(record["delivered"])) for low, record in checkpoints(records).items()
     ]
 
 
 def clipped(record: Record, table: RollbackTable) -> int:
-    """The index that a state has in the newest incarnation: no recovery since leaves anybody above its line."""
+    """Return the index that a state has in the newest incarnation: every recovery since lowers it to its line."""
     return min(number(record["index"]), _limit(record, table))
 
 
 def local_part(records: Records, table: RollbackTable, incarnation: Incarnation, now: Record) -> Part:
-    """Where a survivor goes (Manivannan and Singhal): stay below the line, else the checkpoint that serves it.
+    """Decide a survivor's part (Manivannan and Singhal): stay below the line, else restore the checkpoint that serves it.
 
-    `table` has the new row.  A survivor may have missed recoveries: the lowest line of all since `now` counts.
+    `table` includes the new row. A survivor may have missed recoveries, so the lowest line of all since `now` counts.
     """
     line = _limit(now, table)
     if number(now["index"]) < line:
@@ -59,7 +59,7 @@ def local_part(records: Records, table: RollbackTable, incarnation: Incarnation,
 
 
 def plan(failure: Failure) -> Plan:
-    """Everybody goes to one index: the newest that every failed process has on disk."""
+    """Return the plan: all processes go to one index, the newest that every failed process has stored."""
     newest = {process: _newest(failure, process) for process in failure.failed}
     line = Epoch(min(newest.values()))
     table = {**failure.table, failure.incarnation: line}
@@ -68,7 +68,7 @@ def plan(failure: Failure) -> Plan:
 
 
 def rejoin(decided: Plan, birth: Birth) -> Part:
-    """A survivor's own decision, when it hears of the recovery."""
+    """Return a survivor's own decision, at the news of the recovery."""
     assert birth.checkpoint is not None  # noqa: S101 - who hears of a recovery has a now
     table = {**birth.table, decided.incarnation: decided.row}
     return local_part(birth.records, table, decided.incarnation, birth.checkpoint)
@@ -85,12 +85,12 @@ def _part_of_failed(failure: Failure, process: ProcessId, table: RollbackTable, 
 
 
 def _up_to(records: Records, line: int) -> Records:
-    """Without checkpoints that serve only indices above the line."""
+    """Return the records without checkpoints that serve only indices above the line."""
     return {key: record for key, record in records.items() if key[0] != "checkpoint" or int(key[1]) <= line}
 
 
 def _go_back(records: Records, table: RollbackTable, incarnation: Incarnation) -> Part:
-    """To the newest checkpoint in `records`; then everything logged that it does not know and nobody undid."""
+    """Restore the newest checkpoint in `records`, then replay every logged message that it lacks and that was not undone."""
     known = checkpoints(records)
     low = max(known, default=None)
     state: Record = {} if low is None else known[low]
@@ -101,7 +101,7 @@ def _go_back(records: Records, table: RollbackTable, incarnation: Incarnation) -
 
 
 def logged(records: Records) -> list[Envelope]:
-    """The messages of the log, oldest incarnation first."""
+    """Return the messages of the log, oldest incarnation first."""
     return [message for key in sorted(records) if key[0] == LOG for message in envelopes(records[key]["messages"])]
 
 
@@ -117,7 +117,7 @@ def _replayed(
 
 
 def _limit(record: Mapping[str, object], table: RollbackTable) -> int:
-    """The lowest line of all recoveries since the record was written."""
+    """Return the lowest line of all recoveries since the record was written."""
     written = record["incarnation"]
     assert isinstance(written, int)  # noqa: S101 - every record carries it
     return min((_one(row) for recovery, row in table.items() if recovery > written), default=2**62)

@@ -1,13 +1,13 @@
 """The interval dependency graph of uncoordinated checkpoints (seed 004, "Uncoordinated Checkpointing").
 
-A node is what a process did between two checkpoints.  An edge says "if that is undone, so is this": from an
-interval to the next of its process, and from the interval that *sent* a message to the one that received it.  The
-seed draws the second kind from receiver to sender; that is the edge for messages that are lost because nobody can
-send them again, and over channels that can be read again it does not exist (erratum E7).
+A node is the work of a process between two checkpoints. An edge says "if that is undone, so is this". Edges lead from
+an interval to the next of its process, and from the interval that *sent* a message to the one that received it. The
+seed draws the second kind from receiver to sender. That is the edge for lost messages that cannot be sent again; over
+channels that can be read again it does not exist (erratum E7).
 
-Checkpoint k begins interval k; 0 is the initial state.  Each process stores its own edges: with every checkpoint,
-per sender, the newest interval it has received from so far.  Because later intervals are undone with earlier ones, the
-newest is enough; because it is counted from the beginning, a checkpoint in between may be erased.
+Checkpoint k begins interval k; 0 is the initial state. Each process stores its own edges with every checkpoint: per
+sender, the newest interval it has received from so far. Later intervals are undone with earlier ones, so the newest is
+enough. It is counted from the beginning, so a checkpoint in between may be erased.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from itertools import pairwise
 from checkpoint_protocols.ids import ProcessId
 
 Node = tuple[ProcessId, int]
-"""Process, and the checkpoint that begins the interval."""
+"""A process, and the checkpoint that begins the interval."""
 
 Seen = Mapping[ProcessId, int]
-"""Newest interval of each sender that was received from."""
+"""Newest interval of each sender that the process received from."""
 
 NOTHING_SEEN: Seen = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What is known of one process: `seen` at each of its checkpoints, oldest first, and maybe at now."""
+    """Known state of one process: `seen` at each of its checkpoints, oldest first, and the current one if known."""
 
     checkpoints: Mapping[int, Seen] = field(default_factory=lambda: {0: NOTHING_SEEN})
     now: Seen | None = None
 
     def begin_of(self, interval: int) -> int:
-        """The checkpoint that begins what `interval` belongs to, where checkpoints in between are not kept."""
+        """Return the newest kept checkpoint at or before `interval`; some in between may be erased."""
         return max(index for index in self.checkpoints if index <= interval)
 
     def intervals(self) -> Iterator[tuple[int, Seen, Seen]]:
-        """Each interval with what was seen at its begin and at its end; the last only if there is a now."""
+        """Yield each interval with `seen` at its begin and its end. The last interval needs a known `now`."""
         states: Sequence[tuple[int, Seen]] = sorted(self.checkpoints.items())
         ends = [*(seen for _, seen in states[1:]), *(() if self.now is None else (self.now,))]
         for (index, before), after in zip(states, ends, strict=False):
@@ -47,7 +47,7 @@ class Marks:
 
 
 class IntervalGraph:
-    """`edges`: from a node to those that are undone with it."""
+    """Dependencies between intervals. `edges` lead from a node to the nodes that are undone with it."""
 
     def __init__(self, marks: Mapping[ProcessId, Marks]) -> None:
         self.marks = marks
@@ -56,7 +56,7 @@ class IntervalGraph:
             self._connect(process, own)
 
     def undone(self, lost: Sequence[Node]) -> dict[ProcessId, int]:
-        """Everything reachable from the lost intervals: the earliest per process. A process not named keeps all."""
+        """Return the earliest interval per process that is reachable from the lost ones. A process not named keeps all."""
         reached, new = set(lost), list(lost)
         while new:
             for node in self.edges.get(new.pop(), ()):
@@ -64,15 +64,17 @@ class IntervalGraph:
                     reached.add(node)
                     new.append(node)
         earliest: dict[ProcessId, int] = {}
+        # In falling order, the last entry per process is its earliest interval.
         for process, index in sorted(reached, reverse=True):
             earliest[process] = index
         return earliest
 
     def needed(self) -> dict[ProcessId, set[int]]:
-        """Checkpoints that some recovery can still need (Wang and Fuchs, theorem 3): the lines of all single failures.
+        """Return the checkpoints that some recovery can still need (Wang and Fuchs, theorem 3): the lines of all single
+        failures.
 
-        What a process does from its newest known checkpoint on is the loss that each failure begins with.  Intervals
-        that others have already received from, and whose end is not known here, are losses of their own.
+        A failure loses the work of a process since its newest known checkpoint. An interval that other processes
+        already received from, and whose end is not known here, is a loss of its own.
         """
         kept = {process: {0, max(own.checkpoints)} for process, own in self.marks.items()}
         for node in self._open():
@@ -96,7 +98,9 @@ class IntervalGraph:
             self._edge((process, index), (process, following))
 
     def _node(self, sender: ProcessId, interval: int) -> Node:
-        """Intervals behind the newest known checkpoint stay what they are: more checkpoints may part them."""
+        """Return the node of an interval. Intervals after the newest known checkpoint stay distinct: later checkpoints
+        may separate them.
+        """
         own = self.marks[sender]
         return (sender, interval if interval > max(own.checkpoints) else own.begin_of(interval))
 
@@ -104,5 +108,6 @@ class IntervalGraph:
         self.edges.setdefault(source, set()).add(target)
         process, index = source
         newest = max(self.marks[process].checkpoints)
+        # Losing the work since the newest checkpoint loses each later interval, too.
         if index > newest:
             self.edges.setdefault((process, newest), set()).add(source)

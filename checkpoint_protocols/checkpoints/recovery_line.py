@@ -1,17 +1,18 @@
-"""The maximum recovery line, and why it lies where it lies (seed 004, "Uncoordinated Checkpointing").
+"""The maximum recovery line, and the reasons for its place (seed 004, "Uncoordinated Checkpointing").
 
-A line gives every process one candidate: a durable checkpoint, or a survivor's now.  It can be recovered when
+A line gives every process one candidate: a durable checkpoint, or a survivor's current state. It can be recovered if
+both hold:
 
-- no receiver knows a message that its sender no longer has sent (no orphan), and
-- every message that is sent but not received can be had again (nothing is lost).
+- No receiver knows a message that its sender no longer has sent (no orphan).
+- Every message that is sent but not received can be replayed (nothing is lost).
 
-Either fault says who has to go back: an orphan its receiver, a lost message its sender.  Both rules are
-monotone, so going back until nothing is wrong ends at the one greatest line.  The seed gives its dependency edges
-from receiver to sender; that is the rule for lost messages, and it is not the one that finds orphans (erratum E7).
-Over channels that can be read again, a Kafka topic within its retention, nothing is lost and only orphans count.
+Each fault names the process that has to go back: an orphan its receiver, a lost message its sender. Both rules are
+monotone, so going back until no fault remains ends at the one greatest line. The seed directs its dependency edges from
+receiver to sender. That is the rule for lost messages, and it does not find orphans (erratum E7). Over channels that
+can be read again, a Kafka topic within its retention, nothing is lost and only orphans count.
 
-The input is plain: candidates per process, oldest first, with the messages sent and received per channel, so it
-is the same for the records of a protocol and for a directory of Spark checkpoints.
+The input is plain: candidates per process, oldest first, with the messages sent and received per channel. So it is the
+same for the records of a protocol and for a directory of Spark checkpoints.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ Message = int | MessageId
 """One message of a channel: its number if the channel is FIFO."""
 
 Messages = int | frozenset[MessageId]
-"""What passed one end of a channel: `n` stands for the messages 1 to n of a FIFO channel; ids of one without order."""
+"""Messages that passed one end of a channel: `n` stands for 1 to n of a FIFO channel; ids for a channel without order.
+"""
 
 Ends = Mapping[ChannelId, tuple[ProcessId, ProcessId]]
 """(source, target) of every channel."""
 
 Lost = Mapping[ChannelId, Collection[Message]]
-"""Messages that cannot be had again: neither kept by the channel nor logged. A `range` of numbers costs nothing."""
+"""Messages that cannot be replayed: neither kept by the channel nor logged. A `range` of numbers costs nothing."""
 
 NOTHING_KEPT = range(2**63 - 1)
 """Every message of a FIFO channel, for `Lost`."""
@@ -45,7 +47,10 @@ NOTHING_KEPT = range(2**63 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A state a process can go back to. `index` is its own number, None for now; channels not named: no messages."""
+    """A state that a process can go back to. `index` is its own number, None for the current state.
+
+    Channels not named carried no messages.
+    """
 
     index: int | None
     sent: Mapping[ChannelId, Messages] = field(default_factory=dict)
@@ -56,7 +61,7 @@ class Candidate:
 
 
 class Cause(Enum):
-    """What makes a process go back."""
+    """Reason why a process goes back."""
 
     FAILED = "its state is gone"
     ORPHAN = "it received what is no longer sent"
@@ -65,9 +70,9 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One process goes back once: away from `left`, to `taken`; None where there is nothing (left).
+    """One process goes back once, from `left` to `taken`; None where there is no candidate.
 
-    For orphans and lost messages: `channel`, what is at its other end, the first of `count` messages.
+    For orphans and lost messages: `channel`, the process and candidate at its other end, the first of `count` messages.
     """
 
     process: ProcessId
@@ -96,14 +101,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryLine:
-    """The answer. `steps` is everything that happened on the way, in order; `missing` has no candidate that fits."""
+    """The result. `steps` holds every move of the search, in order; `missing` is the process without a candidate that fits."""
 
     chosen: Mapping[ProcessId, Candidate]
     steps: tuple[Step, ...]
     missing: ProcessId | None = None
 
     def why(self, process: ProcessId) -> tuple[Step, ...]:
-        """The chain of reasons that put `process` where it is, the failure first. Empty: it stays."""
+        """Return the chain of reasons that put `process` at its candidate, the failure first. Empty: it stays."""
         chain: list[Step] = []
         wanted, before = process, len(self.steps)
         while (number := self._last_step(wanted, before)) is not None:
@@ -114,7 +119,7 @@ class RecoveryLine:
         return tuple(reversed(chain))
 
     def explain(self, process: ProcessId) -> str:
-        """`why` for people: one sentence a line."""
+        """Return `why` for people, one sentence a line."""
         return "\n".join(map(str, self.why(process))) or f"{process} stays: nothing makes it go back"
 
     def _last_step(self, process: ProcessId, before: int) -> int | None:
@@ -128,21 +133,23 @@ def recovery_line(
     failed: Collection[ProcessId] = (),
     lost: Lost | None = None,
 ) -> RecoveryLine:
-    """The greatest line without orphans and without lost messages. `failed` only explains: they have no now.
+    """Return the greatest line without orphans and without lost messages.
 
-    Raises `ProtocolViolation` if candidates are not in order, or count a channel in two ways.
+    `candidates` are per process, oldest first. `channels` maps each channel to (source, target). `failed` only serves
+    the explanation: failed processes have no current state. `lost` are the messages that cannot be replayed. Raises
+    `ProtocolViolation` if candidates are not in order, or count a channel in two ways.
     """
     _check_order(candidates)
     return _Search(candidates, channels, lost or {}).run(failed)
 
 
 def orphans(sender: Candidate, receiver: Candidate, channel: ChannelId) -> Collection[Message]:
-    """Messages that `receiver` knows and `sender` has not sent."""
+    """Return the messages that `receiver` knows and `sender` has not sent."""
     return _beyond(receiver.received.get(channel, 0), sender.sent.get(channel, 0))
 
 
 def in_transit(sender: Candidate, receiver: Candidate, channel: ChannelId) -> Collection[Message]:
-    """Messages that `sender` has sent and `receiver` does not know: to be replayed."""
+    """Return the messages that `sender` has sent and `receiver` does not know; they are to be replayed."""
     return _beyond(sender.sent.get(channel, 0), receiver.received.get(channel, 0))
 
 
@@ -173,7 +180,7 @@ class _Search:
         return known[self.at[process]] if known else None
 
     def _orphans(self, channel: ChannelId) -> ProcessId | None:
-        """Move the receiver back to before its first orphan; the receiver if it cannot."""
+        """Move the receiver back to before its first orphan. Return the receiver if it has no such candidate."""
         sender, receiver = self.channels[channel]
         at = self._now(sender)
         assert at is not None  # noqa: S101 - for the type checker: the search has ended otherwise
@@ -181,7 +188,7 @@ class _Search:
         return self._go(Cause.ORPHAN, receiver, channel, sender, faults)
 
     def _lost(self, channel: ChannelId) -> ProcessId | None:
-        """Move the sender back to before its first lost message; the sender if it cannot."""
+        """Move the sender back to before its first lost message. Return the sender if it has no such candidate."""
         gone = self.lost.get(channel, ())
         sender, receiver = self.channels[channel]
         at = self._now(receiver)
@@ -201,7 +208,7 @@ class _Search:
         other: ProcessId,
         faults: Iterator[Collection[Message]],
     ) -> ProcessId | None:
-        """`faults` of the candidates from the present one back: stop at the first that has none."""
+        """Go back to the first candidate without faults. `faults` are those of the candidates, from the present one back."""
         left, found = self._now(process), next(faults)
         if not found:
             return None
@@ -221,7 +228,7 @@ def _while_true(faults: Iterator[Collection[Message]]) -> Iterator[None]:
 
 
 def _beyond(these: Messages, those: Messages) -> range | frozenset[MessageId]:
-    """What `these` holds and `those` does not."""
+    """Return the messages in `these` and not in `those`."""
     if isinstance(these, int) and isinstance(those, int):
         return range(those + 1, these + 1)
     return _ids(these) - _ids(those)
@@ -236,7 +243,7 @@ def _ids(messages: Messages) -> frozenset[MessageId]:
 
 
 def _common(window: Collection[Message], gone: Collection[Message]) -> Collection[Message]:
-    """Messages of the window that are gone; two ranges are not walked through."""
+    """Return the messages of the window that are gone. Two ranges are intersected without iteration."""
     if isinstance(window, range) and isinstance(gone, range):
         return range(max(window.start, gone.start), min(window.stop, gone.stop))
     short, long = (window, gone) if isinstance(gone, range) else (gone, window)

@@ -1,27 +1,27 @@
-"""Uncoordinated checkpointing: everybody saves when they like, and a graph of dependencies finds the line (P6c).
+"""Uncoordinated checkpointing: processes save independently, and a dependency graph finds the line (P6c).
 
-Seed 004, "Uncoordinated Checkpointing" and "How Do We Find The Recovery Line?"; Wang and Fuchs 1993.  Channels can be
-read again from where a checkpoint stood (Kafka), so nothing in transit is lost and only orphans count.
+Seed 004, "Uncoordinated Checkpointing" and "How Do We Find The Recovery Line?"; Wang and Fuchs 1993. Channels can be
+read again from a checkpoint's position (Kafka), so no message in transit is lost and only orphans count.
 
     send m         m.index = interval
     receive m      seen[sender] = max(seen[sender], m.index); deliver
     timer          checkpoint interval + 1: state, counters, seen; interval += 1
     stored         report to the coordinator
-    coordinator    line = what would be left if all failed now: sinks show what is before it; everybody
-                   erases what no single failure can bring back
+    coordinator    line = the state that would remain if all failed now: sinks show the rows before it; every process
+                   erases checkpoints that no single failure can need
     failure        the intervals that the failed had not saved are lost, with everything that follows from them in
-                   the graph; everybody goes to the begin of their earliest undone interval, or stays
+                   the graph; every process goes to the begin of its earliest undone interval, or stays
 
-Corrected and added:
+Corrections and additions:
 
-- E7: the seed's edges point from receiver to sender, and the two directions do not compose; here from sender to
-  receiver.  Its cascade of broadcasts has no rule for its end; the plan is made at one place instead.
-- E14, G4: messages whose send was undone are dropped by the table of all recoveries.
+- E7: the seed's edges point from receiver to sender, and the two directions do not compose. Here they point from sender
+  to receiver. The seed's cascade of broadcasts has no rule for its end; here one place makes the plan.
+- E14, G4: the table of all recoveries drops messages whose send was undone.
 - Dependencies are counted from the beginning, so a checkpoint that a crash kept from being stored leaves no gap.
 - Checkpoint 0, the initial state, is never erased: the domino effect may end only there.
 
-Option `forcing`: `"none"`, or `"hmnr"`: some deliveries are preceded by a checkpoint, so that no checkpoint is
-useless and there is no domino effect (see `forcing`); recovery is the same.
+Option `forcing`: `"none"`, or `"hmnr"`. With `"hmnr"` a checkpoint precedes some deliveries, so that no checkpoint is
+useless and there is no domino effect (see `forcing`). Recovery is the same.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ PERIODIC = "checkpoint"
 REPORT = "report"
 """Worker to coordinator: [[index, seen], ...] of durable checkpoints; its index is the newest reported before."""
 LINE = "line"
-"""Coordinator to worker, index: the line's checkpoint there; body: checkpoints to erase."""
+"""Coordinator to worker. Index: the line's checkpoint there; body: checkpoints to erase."""
 
 
 class SavingPhase(Enum):
-    """What a worker does beside its work."""
+    """Background writes of a worker."""
 
     WORKING = "nothing"
     SAVING = "checkpoints are being stored"
@@ -88,7 +88,7 @@ _WORKER_EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
 
 
 class UncoordinatedWorker(MessageMachine[SavingPhase]):
-    """One process. `interval`: the newest checkpoint, durable or not, and what is done since."""
+    """One process. `interval` is the newest checkpoint, durable or not, and the work since."""
 
     PHASES = SavingPhase
     AT_REST = (P.WORKING,)
@@ -125,13 +125,15 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         kept = checkpoints(birth.records)
         self._durable: dict[int, Record] = {i: record for i, record in kept.items() if i <= self.interval}
         self._unchanged = _work_in(self._durable)
-        """What the newest durable checkpoint has: one that was being stored when the last incarnation ended may be lost."""
+        """Work in the newest durable checkpoint. A checkpoint that was being stored at the end of the last incarnation
+        may be lost.
+        """
         self._saving: dict[int, Record] = {}
         self._reported = 0
         self._waiting = receipts(now.get("waiting", ()))
 
     def record(self) -> Record:
-        """`seen`: newest interval received from, per sender; `waiting`: given and not delivered."""
+        """Return the current record. `seen`: newest interval received from, per sender; `waiting`: received and not delivered."""
         return {
             "incarnation": self.incarnation,
             "index": self.interval,
@@ -144,7 +146,7 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         }
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         newest = max(self._durable, default=0)
         self._ensure(newest <= self.interval, "what is durable was taken")
         self._ensure(bool(self._saving) == (self.phase is P.SAVING), "something is being stored iff saving")
@@ -153,6 +155,7 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
 
     def _on_start(self, event: Commanded) -> list[Effect]:
         waiting, self._waiting = self._waiting, []
+        # A forced checkpoint keeps the message that caused it; a recovery may have undone its send since.
         late = [effect for each in waiting for effect in self._door(each) or self._on_received(each)]
         return [self._timer(1), self._report(sorted(self._durable)), *late]
 
@@ -177,7 +180,7 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def _on_timer(self, event: TimerElapsed) -> list[Effect]:
-        """A checkpoint, if there is anything new to save."""
+        """Take a checkpoint if there is new work to save."""
         if self._work() == self._unchanged:
             return [self._timer(event.timer + 1)]
         return [self._timer(event.timer + 1), *self._take(CheckpointKind.BASIC)]
@@ -186,7 +189,7 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         return [self._timer(event.timer + 1)]
 
     def _force(self, event: Received) -> list[Effect]:
-        """A checkpoint before the delivery, if the rule wants one. The message is in its record, not in its state."""
+        """Take a checkpoint before the delivery, if the rule requires one. The message is in its record, not in its state."""
         if self.forcing is None:
             return []
         effects: list[Effect] = []
@@ -226,10 +229,10 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         elapsed = TimerElapsed(PERIODIC, TimerId(timer), 0)
         return SetTimer(PERIODIC, self.settings.interval_ms, TimerId(timer), elapsed)
 
-    # -- where the line is ---------------------------------------------------------------------------------------------
+    # -- the line ------------------------------------------------------------------------------------------------------
 
     def _report(self, ready: Sequence[int]) -> Send:
-        """In the order of the checkpoints: what is discardable holds only if none appears in between later."""
+        """Report in the order of the checkpoints. An erasure is only safe if no checkpoint appears in between later."""
         before, self._reported = self._reported, ready[-1] if ready else self._reported
         body: Json = [[index, mapping(self._durable[index]["seen"])] for index in ready]
         return self._send_control(COORDINATOR, REPORT, before, body)
@@ -245,9 +248,9 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         return [*shown, Erase(erased)] if old else shown
 
     def _show(self, line: int) -> list[Effect]:
-        """A sink: rows before its checkpoint on the line stay, whoever fails (rule G6).
+        """Publish a sink's rows before its checkpoint on the line: no failure undoes them (rule G6).
 
-        An older line that comes late names a checkpoint that a newer one had erased: nothing new is in it.
+        A late, older line may name a checkpoint that a newer line has erased. It adds no rows.
         """
         first, last = self.shown, number(self._durable.get(line, {}).get("delivered", 0))
         if self.graph.outputs[self.me] or last <= first:
@@ -257,7 +260,7 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
 
 
 class GatheringPhase(Enum):
-    """What the coordinator knows."""
+    """Knowledge of the coordinator."""
 
     GATHERING = "not everybody has reported in this incarnation"
     DECIDING = "everybody has"
@@ -269,7 +272,7 @@ _COORDINATOR_EVENTS = (Commanded, Received)
 
 
 class LineCoordinator(MessageMachine[GatheringPhase]):
-    """Knows the durable checkpoints of all and nothing else; stores nothing, since workers report again."""
+    """Coordinator that knows only the durable checkpoints of all workers. It stores nothing, since workers report again."""
 
     PHASES = GatheringPhase
     AT_REST = (G.DECIDING,)
@@ -290,11 +293,11 @@ class LineCoordinator(MessageMachine[GatheringPhase]):
         self.line: Mapping[ProcessId, int] = dict.fromkeys(self.graph.processes, 0)
 
     def record(self) -> Record:
-        """Nothing: what it knows it is told again."""
+        """Return an empty record: workers report everything again."""
         return {"incarnation": self.incarnation, "index": 0}
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         everybody = self._seen.keys() == set(self.graph.processes)
         self._ensure(everybody == (self.phase is G.DECIDING), "deciding iff everybody reported")
 
@@ -303,6 +306,7 @@ class LineCoordinator(MessageMachine[GatheringPhase]):
 
     def _on_first_report(self, event: Received) -> list[Effect]:
         self._learn(event.message)
+        # An erasure computed without some process's dependencies could erase a checkpoint that is still needed.
         if len(self._seen) < len(self.graph.processes):
             return []
         self.phase = G.DECIDING
@@ -313,7 +317,7 @@ class LineCoordinator(MessageMachine[GatheringPhase]):
         return self._decide()
 
     def _learn(self, report: Envelope) -> None:
-        """Reports overtake each other: one whose predecessor is missing waits for it."""
+        """Merge a report. Reports overtake each other, so a report waits for its predecessor."""
         process, early = report.source, self._early[report.source]
         early[report.index] = report.body
         while (body := early.pop(self._newest[process], None)) is not None:
@@ -335,7 +339,7 @@ class LineCoordinator(MessageMachine[GatheringPhase]):
         return [*complete, *told]
 
     def _total(self, graph: IntervalGraph) -> Mapping[ProcessId, int]:
-        """Where everybody would be if all failed now: no recovery goes behind it."""
+        """Return the line if all processes failed now. No recovery goes below it."""
         return graph.undone([(process, max(seen)) for process, seen in self._seen.items()])
 
     def _line_for(self, process: ProcessId, old: Sequence[int]) -> Send:
@@ -345,7 +349,7 @@ class LineCoordinator(MessageMachine[GatheringPhase]):
 
 
 def plan(failure: Failure, graph_of: Callable[[Mapping[ProcessId, Marks]], IntervalGraph] = IntervalGraph) -> Plan:
-    """Undo what follows from the lost intervals, and nothing else."""
+    """Return the plan that undoes the lost intervals and all that depend on them, and nothing else."""
     marks = {process: _marks(failure, process) for process in failure.graph.processes}
     lost = [
         (process, max(marks[process].checkpoints)) for process in failure.graph.processes if process in failure.failed
@@ -371,17 +375,17 @@ def _part(failure: Failure, process: ProcessId, row: Mapping[ProcessId, int]) ->
 
 
 def seen_in(record: Record) -> Seen:
-    """The dependencies in a checkpoint record."""
+    """Return the dependencies in a checkpoint record."""
     return as_seen(record.get("seen", {}))
 
 
 def as_seen(value: Json) -> Seen:
-    """Newest interval per sender."""
+    """Return the newest interval per sender from its JSON."""
     return {ProcessId(process): number(interval) for process, interval in mapping(value).items()}
 
 
 def _work_in(durable: Mapping[int, Record]) -> tuple[int, int]:
-    """Messages sent and delivered, in the newest of these checkpoints."""
+    """Return the number of messages sent and delivered in the newest of these checkpoints."""
     if not durable:
         return 0, 0
     newest = durable[max(durable)]

@@ -1,1 +1,1 @@
-"""The checkpoint lease (seed 002): one secondary at a time saves, never the primary."""
+"""The checkpoint lease (seed 002): one secondary at a time takes a checkpoint, never the primary."""

@@ -1,16 +1,20 @@
-"""What the checkpoint lease's machines say to each other and to their host: terms, events, effects.
+"""Vocabulary of the checkpoint lease's machines and their host: terms, events, effects.
 
-Ringmaster's checkpoint coordination (seed 002, and its published TLA+ model): the replicas of a log take an
-expensive checkpoint one at a time, never the primary.  The primary appends a lease to the replicated log; who
-executes it and is named may work until its time is up; who publishes shows the lease's index, which the store
-compares (`admission`).  `replica` is every replica's machine, `primary` the elected one's.
+Ringmaster's checkpoint coordination (seed 002, and its published TLA+ model): the replicas of a log take an expensive
+checkpoint one at a time, never the primary. The primary appends a lease to the replicated log. The named replica that
+executes it may work until its time is up. A published checkpoint carries the lease's index, which the store compares
+(`admission`). `replica` is every replica's machine, `primary` the elected one's.
 
-Assumed of the host: the log is linearizable, a primary is elected only when it has executed every chosen entry
-and is not at work on a checkpoint, a holder's clock runs at `rate_percent` of any primary's or faster, timers run
-out in time.  A process may stop and go on at any moment: then no timer helps, only the store's comparison
-(erratum E10).
+Assumptions about the host:
 
-Clocks are local and count milliseconds of one life: a new life has a new boot number, and clock readings of
+- The log is linearizable.
+- A primary is elected only when it has executed every chosen entry and takes no checkpoint.
+- A holder's clock runs at `rate_percent` of any primary's or faster.
+- Timers elapse in time.
+
+A process may stop and resume at any moment. Then no timer helps, only the store's comparison (erratum E10).
+
+Clocks are local and count milliseconds of one process life. A new life has a new boot number, and clock readings of
 different boots do not compare.
 """
 
@@ -26,24 +30,24 @@ from checkpoint_protocols.machine import Effect, Event
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """What a user may set; times in milliseconds."""
+    """Settings of a user; times in milliseconds."""
 
     rate_percent: int = 70
-    """The slowest holder's clock, compared with a primary's: slower ones are expelled by the host."""
+    """Rate of the slowest holder's clock, compared with a primary's, in percent. The host expels slower replicas."""
     least_ms: int = 10_000
     first_ms: int = 60_000
-    """Lease time of a replica about which nothing is known."""
+    """Lease time of a replica without history."""
     most_ms: int = 3_600_000
     margin_ms: int = 1_000
-    """Least allowance for what heartbeats and the log take: without it, equal times leave none."""
+    """Least allowance for the delay of heartbeats and the log. Without it, equal times leave none."""
     fresh_ms: int = 5_000
-    """A health report older than this makes no candidate: its age is taken from the holder's time."""
+    """Greatest age of a candidate's health report. The age shortens the holder's time."""
     rounds: int = 3
-    """A replica that was passed over `rounds` times the number of secondaries is next."""
+    """A replica that others preceded `rounds` times the number of secondaries is next."""
     least_health: int = 5
-    """Percent; the floor below which no replica's weight falls."""
+    """Least health in a replica's weight, in percent."""
     alert_after: int = 3
-    """Timeouts in a row at `most_ms` until somebody should look."""
+    """Timeouts in a row at `most_ms` before an alert for an operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +58,13 @@ class Terms:
     boot: int
     reported_ms: int
     budget_ms: int
-    """Of the holder's clock, from `reported_ms`."""
+    """Time for the holder on its own clock, from `reported_ms`."""
     ttl_ms: int
-    """Of the primary's clock, from when it is chosen or inherited."""
+    """Time on the primary's clock, from the moment it is chosen or inherited."""
 
     @property
     def until_ms(self) -> int:
-        """When the holder must have stopped, on its clock of that boot."""
+        """Time at which the holder must have stopped, on its clock of that boot."""
         return self.reported_ms + self.budget_ms
 
 
@@ -74,10 +78,11 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A lease that somebody else has, as its observer knows it. `since_ms`: when he learnt of `token`, by his own clock.
+    """A lease of another process, as its observer knows it.
 
-    It is over when its whole time has passed on that clock. Late is safe: its holder's time began before. Clocks are read in whole
-    milliseconds, so that `ttl_ms` between two readings may be almost one less: the deadline is passed, not reached.
+    `since_ms` is the time at which the observer learnt of `token`, on its own clock. The lease is over when its whole
+    time has passed on that clock. Late is safe: the holder's time began before. Clocks are read in whole milliseconds,
+    so `ttl_ms` between two readings may be almost one less. So the deadline must be exceeded, not reached.
     """
 
     token: int
@@ -86,35 +91,35 @@ class Watched:
 
     @property
     def deadline_ms(self) -> int:
-        """It is over when this is passed."""
+        """The lease is over after this time."""
         return self.since_ms + self.ttl_ms
 
     def is_over(self, local_ms: int) -> bool:
-        """Whether it is, `local_ms` being now."""
+        """Return True if the lease is over at `local_ms`."""
         return local_ms > self.deadline_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Leases to others since this replica had one, and how long its last one was (0: it had none)."""
+    """Leases to others since this replica had one, and the length of its last one (0: it had none)."""
 
     since: int = 0
     ttl_ms: int = 0
 
 
 Turns = Mapping[ProcessId, Turn]
-"""Everybody's turn. Part of the replicated state: a new primary goes on where the old one was."""
+"""Turn of every replica. Part of the replicated state: a new primary continues from the old one's turns."""
 
 
 def turns_after(turns: Turns, terms: Terms) -> dict[ProcessId, Turn]:
-    """The turns when this lease has been executed."""
+    """Return the turns after the execution of this lease."""
     passed = {member: Turn(turn.since + 1, turn.ttl_ms) for member, turn in turns.items()}
     return {**passed, terms.holder: Turn(0, terms.ttl_ms)}
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a replica publishes, and what another one may start from: state after `applied` entries."""
+    """A published checkpoint, from which any replica may start: the state after `applied` entries."""
 
     token: int = 0
     applied: int = 0
@@ -123,7 +128,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a replica's heartbeat tells. `health` in percent, `payload` as the replica recorded it."""
+    """Content of a replica's heartbeat. `health` in percent, `payload` as the replica recorded it."""
 
     node: ProcessId
     boot: int
@@ -133,7 +138,7 @@ class Report:
 
 
 class Admission(Enum):
-    """What the store of checkpoints does with one."""
+    """Answer of the checkpoint store to a publish."""
 
     ACCEPTED = "newer than any other: published"
     REPEATED = "this very one is published: nothing changes"
@@ -141,7 +146,10 @@ class Admission(Enum):
 
 
 def admission(newest: int, token: int) -> Admission:
-    """The store's rule. `newest`: the token of the last published checkpoint, 0 for none. Compare and write at once."""
+    """Apply the store's rule. `newest` is the token of the last published checkpoint, 0 for none.
+
+    The store must compare and write atomically.
+    """
     if token == newest:
         return Admission.REPEATED
     return Admission.ACCEPTED if token > newest else Admission.FENCED
@@ -152,7 +160,7 @@ def admission(newest: int, token: int) -> Admission:
 
 @dataclass(frozen=True, slots=True)
 class EntryExecuted(Event):
-    """The log's entry `index`, from 1, was executed here; `terms` if it is a lease."""
+    """The replica executed the log's entry `index`, counted from 1; `terms` is set if it is a lease."""
 
     index: int
     terms: Terms | None
@@ -169,7 +177,7 @@ class CheckpointStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWritten(Event):
-    """The work is done, all of it is uploaded and not visible."""
+    """The work is done: all of it is uploaded and not visible."""
 
     token: int
     local_ms: int
@@ -184,7 +192,7 @@ class CheckpointFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class PublishAnswered(Event):
-    """The store of checkpoints has compared."""
+    """The checkpoint store has compared the token."""
 
     token: int
     admission: Admission
@@ -204,7 +212,7 @@ class Elected(Event):
 
 @dataclass(frozen=True, slots=True)
 class Deposed(Event):
-    """It is not any more."""
+    """This replica is no longer primary."""
 
 
 # ---- effects of a replica ----------------------------------------------------------------------------------
@@ -212,7 +220,7 @@ class Deposed(Event):
 
 @dataclass(frozen=True, slots=True)
 class TakeCheckpoint(Effect):
-    """Begin when convenient (`CheckpointStarted`). While it is being taken no entry is executed; voting goes on."""
+    """Begin when convenient (`CheckpointStarted`). Until the end of the work no entry is executed; voting continues."""
 
     token: int
     until_ms: int
@@ -220,14 +228,14 @@ class TakeCheckpoint(Effect):
 
 @dataclass(frozen=True, slots=True)
 class DiscardCheckpoint(Effect):
-    """Do not begin, or stop working and delete what was uploaded."""
+    """Do not begin, or stop working and delete the uploaded files."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class PublishCheckpoint(Effect):
-    """Make it visible if the store admits its token."""
+    """Make the checkpoint visible if the store admits its token."""
 
     checkpoint: Checkpoint
 
@@ -244,7 +252,7 @@ class RecordPayload(Effect):
 
 @dataclass(frozen=True, slots=True)
 class HealthReported(Event):
-    """A heartbeat came in; `local_ms` is the primary's clock."""
+    """A heartbeat arrived; `local_ms` is the primary's clock."""
 
     report: Report
     local_ms: int
@@ -252,7 +260,7 @@ class HealthReported(Event):
 
 @dataclass(frozen=True, slots=True)
 class Ticked(Event):
-    """Time to look whether somebody may have a lease. `draw`: a random number in [0, 2**32)."""
+    """Time to check if a replica may have a lease. `draw` is a random number in [0, 2**32)."""
 
     local_ms: int
     draw: int
@@ -268,13 +276,13 @@ class LeaseChosen(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeaseReturned(Event):
-    """Its holder will not use the lease any more: it has said so, or its life is known to be over. Nothing was published."""
+    """The holder will not use the lease: it has said so, or its process life has ended. It published nothing."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class AppendLease(Effect):
-    """Append it to the log. If nobody knows whether it was chosen, the primary waits until it is known."""
+    """Append the terms to the log. If the outcome is unknown, the primary waits until it is known."""
 
     terms: Terms

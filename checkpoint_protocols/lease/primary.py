@@ -1,16 +1,16 @@
-"""The primary's part in the checkpoint lease: give one lease at a time, learn how long checkpoints take.
+"""The primary's part in the checkpoint lease: issue one lease at a time, estimate the duration of checkpoints.
 
     FREE -> ISSUING -> WAITING -> FREE
 
-A machine is made at each election and dropped when the replica is deposed.
+A machine is created at each election and dropped when the replica is deposed.
 
-- A lease is over when its holder reports a payload beyond it, when the host knows that its holder will not use it
-  any more, or when its whole time has passed on this primary's clock, counted from when the primary knew it: late
-  is safe.  The seed's new primary goes on with the deadline of the old one; here it begins anew, which is safe in
-  whatever time the new clock runs, as long as the rates fit.
-- A primary that was itself the holder waits like any other.  To pre-empt its own lease is the published model's
+- A lease is over in one of three cases. Its holder reports a payload beyond it. The host knows that its holder will not
+  use it. Or its whole time has passed on this primary's clock, counted from when the primary knew it: late is safe. The
+  seed's new primary continues with the deadline of the old one. Here the time starts again, which is safe for any clock
+  within the allowed rates.
+- A primary that was itself the holder waits like any other. Pre-empting its own lease is the published model's
   twelve-state counterexample: after a crash it would execute the lease again.
-- An append whose fate is unknown is waited for: the log may still choose it.
+- The primary waits for an append with unknown outcome: the log may still choose it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from checkpoint_protocols.vocabulary import Note
 
 
 class PrimaryPhase(Enum):
-    """Where a primary is."""
+    """Phase of a primary."""
 
     FREE = "no lease is out"
     ISSUING = "a lease is on its way into the log"
@@ -54,7 +54,9 @@ _EVENTS = (HealthReported, Ticked, LeaseChosen, LeaseReturned)
 
 
 class Primary(Machine[PrimaryPhase]):
-    """One term of one primary. `inherited`, `turns`: what its replica has executed; `local_ms`: when it was elected."""
+    """One term of one primary. `inherited` and `turns` are what its replica has executed; `local_ms` is the time of its
+    election.
+    """
 
     PHASES = PrimaryPhase
     EVENTS = _EVENTS
@@ -85,43 +87,43 @@ class Primary(Machine[PrimaryPhase]):
         self.lease: Lease | None = None
         self._watched: Watched | None = None
         self.asked: Terms | None = None
-        """What is on its way into the log."""
+        """Terms of the append in progress."""
         self._estimates: dict[ProcessId, Estimate] = {}
         self.heard: dict[ProcessId, tuple[Report, int]] = {}
-        """Newest report of everybody, and when it came."""
+        """Newest report of every replica, and its time of arrival."""
         self._counted_from: int | None = None
-        """When the report came that the outstanding lease answers; None: another primary's."""
+        """Arrival of the report that the outstanding lease answers. None: another primary issued the lease."""
         if inherited is not None:
             self._wait(inherited, local_ms)
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         self._ensure((self.lease is not None) == (self.phase is P.WAITING), "a lease is out iff it is waited for")
         self._ensure((self.asked is not None) == (self.phase is P.ISSUING), "terms are on their way iff issuing")
         self._ensure(self.asked is None or self.asked.holder != self.me, "no primary gives itself a lease")
 
     def candidates(self, local_ms: int) -> dict[ProcessId, int]:
-        """Health of everybody who may have the next lease, given that it is `local_ms` now."""
+        """Return the health of every replica that may have the next lease at `local_ms`."""
         fresh = local_ms - self.settings.fresh_ms
         return {node: report.health for node, (report, at) in sorted(self.heard.items()) if at >= fresh}
 
     def weights(self, local_ms: int) -> Mapping[ProcessId, int]:
-        """The weights that a draw at `local_ms` picks by."""
+        """Return the weights that a draw at `local_ms` uses."""
         return weights(self.candidates(local_ms), self.turns, self.settings)
 
     def is_due(self, local_ms: int) -> bool:
-        """A tick at `local_ms` would do something."""
+        """Return True if a tick at `local_ms` would have an effect."""
         if self.phase is P.WAITING:
             return self._is_over(local_ms)
         return self.phase is P.FREE and bool(self.candidates(local_ms))
 
     @property
     def deadline_ms(self) -> int:
-        """The outstanding lease is over when this is passed; 0 if none is out."""
+        """The outstanding lease is over after this time; 0 if none is out."""
         return 0 if self._watched is None else self._watched.deadline_ms
 
     def estimate(self, node: ProcessId) -> Estimate:
-        """What is known of how long that replica needs."""
+        """Return the estimate of the lease time that the replica needs."""
         last_ttl_ms = self.turns.get(node, Turn()).ttl_ms
         return self._estimates.get(node) or first_estimate(last_ttl_ms, self.settings)
 
@@ -134,6 +136,7 @@ class Primary(Machine[PrimaryPhase]):
         if not isinstance(event, HealthReported) or event.report.node not in self.heard:
             return None
         known, theirs = self.heard[event.report.node][0], event.report
+        # Heartbeats can overtake each other; an old one would make its content look fresh.
         older = (theirs.boot, theirs.clock_ms) < (known.boot, known.clock_ms)
         return f"{theirs.node} has reported later than that" if older else None
 
@@ -145,6 +148,7 @@ class Primary(Machine[PrimaryPhase]):
     def _on_report_waiting(self, event: HealthReported) -> list[Effect]:
         self._on_report(event)
         lease = self._outstanding()
+        # A payload beyond the token proves that the holder has published under this lease.
         if event.report.node != lease.terms.holder or event.report.payload <= lease.token:
             return []
         return self._over(lease, event.local_ms)
@@ -164,7 +168,7 @@ class Primary(Machine[PrimaryPhase]):
         return [*self._missed(self._outstanding()), *self._on_tick_free(event)]
 
     def _on_returned(self, event: LeaseReturned) -> list[Effect]:
-        """How long it would have taken is not known: the estimate stays."""
+        """End the lease. Its duration is not known, so the estimate stays."""
         holder = self._outstanding().terms.holder
         self._release()
         return [Note("lease returned", f"{holder} will not use {event.token}")]
@@ -191,6 +195,7 @@ class Primary(Machine[PrimaryPhase]):
 
     def _over(self, lease: Lease, local_ms: int) -> list[Effect]:
         holder = lease.terms.holder
+        # An inherited lease has no known begin, so it says nothing about the duration.
         if self._counted_from is not None:
             spent_ms = local_ms - self._counted_from
             self._estimates[holder] = self.estimate(holder).succeeded(spent_ms, self.settings)

@@ -1,15 +1,15 @@
-"""Every replica's part in the checkpoint lease: execute leases from the log, hold one, give it up in time.
+"""Every replica's part in the checkpoint lease: execute leases from the log, hold one, release it in time.
 
     FOLLOWING -> GRANTED -> TAKING -> PUBLISHING -> FOLLOWING          any but the last two -> LEADING -> FOLLOWING
 
-- The time of a lease runs from an instant of this replica's own clock that is known to precede the issue: the
-  reading in the health report the lease answers.  A timer that starts when the entry is *executed* is too late
-  by however far the replica lags behind the log (erratum E10).
-- A lease names the boot it was meant for.  A replica that executes it again after a crash refuses it: its clock
-  begins anew, and the primary that waited for the old one may be gone.
-- Whoever is primary takes nothing, and neither does it later in the same life what it was granted before.
-- Time is looked at with every step of the work, not only by the timer: a process that stood still may take the
-  step first.  Between the last look and the store nothing helps but the store's comparison of tokens.
+- The time of a lease runs from an instant of this replica's own clock that is known to precede the issue: the reading
+  in the health report that the lease answers. A timer that starts when the entry is *executed* is too late by the
+  replica's lag behind the log (erratum E10).
+- A lease names the boot it was issued for. A replica that executes it again after a crash refuses it: its clock has
+  restarted, and the primary that waited for the old boot may be gone.
+- A primary takes no checkpoint. Later in the same life it does not use a lease that it was granted before, either.
+- Each step of the work checks the time, not only the timer: a suspended process may take the step first. Between the
+  last check and the store only the store's comparison of tokens helps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from checkpoint_protocols.vocabulary import Note, SetTimer
 
 
 class ReplicaPhase(Enum):
-    """Where a replica is."""
+    """Phase of a replica."""
 
     FOLLOWING = "no lease to use"
     GRANTED = "may take a checkpoint"
@@ -67,7 +67,7 @@ _EVENTS = (
 
 
 class Replica(Machine[ReplicaPhase]):
-    """One life of one replica, begun from `checkpoint`; `members` are all, with this one."""
+    """One life of one replica, begun from `checkpoint`; `members` are all replicas, including this one."""
 
     PHASES = ReplicaPhase
     EVENTS = _EVENTS
@@ -109,32 +109,32 @@ class Replica(Machine[ReplicaPhase]):
         """Entries executed."""
         self.turns: Turns = checkpoint.turns or {member: Turn() for member in sorted(members)}
         self.lease: Lease | None = None
-        """The newest lease executed in this life, unless it was this replica's and is used up."""
+        """Newest lease executed in this life, unless it was this replica's and is used up."""
         self._right: Lease | None = None
         """The lease that this replica may use."""
 
     @property
     def may_take(self) -> bool:
-        """A checkpoint may be begun or is being taken."""
+        """True if a checkpoint may begin or is being taken."""
         return self.phase in (P.GRANTED, P.TAKING)
 
     @property
     def taking(self) -> bool:
-        """The expensive work is under way."""
+        """True while the expensive work runs."""
         return self.phase is P.TAKING
 
     @property
     def executes(self) -> bool:
-        """The host may execute entries."""
+        """True if the host may execute entries."""
         return self.phase not in (P.TAKING, P.PUBLISHING)
 
     @property
     def until_ms(self) -> int | None:
-        """When the right ends, on this life's clock."""
+        """End of the right to work, on this life's clock. None without a right."""
         return None if self._right is None else self._right.terms.until_ms
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         right = self._right
         at_work = self.phase in (P.GRANTED, P.TAKING, P.PUBLISHING)
         self._ensure((right is not None) == at_work, "there is a right iff it is granted or used")
@@ -161,6 +161,7 @@ class Replica(Machine[ReplicaPhase]):
 
     def _execute(self, lease: Lease, local_ms: int) -> list[Effect]:
         self.turns = turns_after(self.turns, lease.terms)
+        # The primary appends a lease only when the one before is over, so this replica is late.
         effects = [] if self._right is None else self._give_up("the next lease is executed")
         self.lease = lease
         return effects + (self._grant(lease, local_ms) if self._is_for_me(lease.terms, local_ms) else [])
@@ -195,6 +196,7 @@ class Replica(Machine[ReplicaPhase]):
             return self._give_up("a newer checkpoint is published")
         self._drop_right()
         self.lease = None
+        # The next heartbeats carry this payload, and the primary sees that the lease is used.
         return [RecordPayload(self.applied)]
 
     def _on_failed(self, event: CheckpointFailed) -> list[Effect]:

@@ -1,9 +1,8 @@
-"""Who has the next lease: weighted by health and by how long ago, and nobody is left out (seed 002).
+"""Choice of the next lease holder: weighted by health and by waiting time, so that every replica has its turn (seed 002).
 
-The seed wants healthier replicas more often and even rotation, which conflict unless weights have a floor
-(erratum E11).  The floor alone makes starving improbable; a replica that was passed over `rounds * (N - 1)`
-times is next for certain, the longest waiting first.  So nobody who can be picked is passed over more than
-`patience` times.
+The seed wants healthier replicas more often and even rotation, which conflict unless weights have a floor (erratum
+E11). The floor alone makes starvation improbable. A replica that waited for `rounds * (N - 1)` leases is next for
+certain, the longest waiting first. So a replica that can be picked waits for at most `patience` leases.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ DRAWS = 2**32
 
 
 def weights(candidates: Mapping[ProcessId, int], turns: Turns, settings: LeaseSettings) -> dict[ProcessId, int]:
-    """Weight of each candidate, given its health in percent; the only one, if its turn is overdue."""
+    """Return the weight of each candidate, given its health in percent. An overdue candidate is the only one."""
     forced = _overdue(candidates, turns, settings)
     if forced is not None:
         return {forced: 1}
@@ -29,7 +28,7 @@ def weights(candidates: Mapping[ProcessId, int], turns: Turns, settings: LeaseSe
 
 
 def pick(weights: Mapping[ProcessId, int], draw: int) -> ProcessId:
-    """The candidate in whose share of [0, DRAWS) `draw` falls. Raises `ValueError` if there is none."""
+    """Return the candidate in whose share of [0, DRAWS) `draw` falls. Raises `ValueError` if there is none."""
     target = draw * sum(weights.values()) // DRAWS
     for candidate, weight in weights.items():
         if target < weight:
@@ -39,7 +38,10 @@ def pick(weights: Mapping[ProcessId, int], draw: int) -> ProcessId:
 
 
 def patience(members: int, settings: LeaseSettings) -> int:
-    """Most leases to others between two of a replica that can always be picked, among `members` with the primary."""
+    """Return the most leases to others between two of a replica that can always be picked.
+
+    `members` counts all replicas including the primary.
+    """
     return settings.rounds * (members - 1) + members - 1
 
 

@@ -1,9 +1,9 @@
-"""How long a replica's next lease is: from how long its checkpoints took, doubled after each timeout (seed 002).
+"""Length of a replica's next lease: from the duration of its checkpoints, doubled after each timeout (seed 002).
 
-The seed names the aim and no formula.  This one is TCP's: smoothed time plus four times its mean deviation,
-divided by the rate, since a holder may use that share of the lease only.  What counts as spent begins where the
-holder's time begins, at its health report, not where the lease was chosen: measured from there, a steady
-replica's lease would shrink until the report's age made it time out.
+The seed names the aim and no formula. This one is TCP's: smoothed time plus four times its mean deviation. The sum is
+divided by the rate, since a holder may use only that share of the lease. The measured time begins at the holder's
+health report, like the holder's own time, not at the choice of the lease. Measured from the choice, a steady replica's
+lease would shrink until the report's age made it time out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from checkpoint_protocols.lease.messages import LeaseSettings
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One replica's. `smoothed_8` and `deviation_4` are in eighths and quarters of a millisecond; -1: no success."""
+    """Estimate for one replica.
+
+    `smoothed_8` and `deviation_4` are in eighths and quarters of a millisecond; -1: no success.
+    """
 
     ttl_ms: int
     smoothed_8: int = -1
@@ -23,7 +26,7 @@ class Estimate:
     missed_at_most: int = 0
 
     def succeeded(self, spent_ms: int, settings: LeaseSettings) -> Estimate:
-        """After a checkpoint that took `spent_ms` of the primary's clock."""
+        """Return the estimate after a checkpoint that took `spent_ms` of the primary's clock."""
         if self.smoothed_8 < 0:
             return _estimate(8 * spent_ms, 2 * spent_ms, settings)
         off = abs(spent_ms - self.smoothed_8 // 8)
@@ -31,22 +34,22 @@ class Estimate:
         return _estimate(self.smoothed_8 + spent_ms - self.smoothed_8 // 8, deviation_4, settings)
 
     def missed(self, settings: LeaseSettings) -> Estimate:
-        """After a timeout: twice as long, up to the most; there, timeouts are counted."""
+        """Return the estimate after a timeout: twice as long, up to the maximum, at which timeouts are counted."""
         again = self.missed_at_most + 1 if self.ttl_ms >= settings.most_ms else 0
         return Estimate(min(2 * self.ttl_ms, settings.most_ms), self.smoothed_8, self.deviation_4, again)
 
     def alarming(self, settings: LeaseSettings) -> bool:
-        """Longer leases are not allowed and this long is not enough."""
+        """Return True if the maximum lease was too short several times in a row."""
         return self.missed_at_most >= settings.alert_after
 
 
 def first_estimate(last_ttl_ms: int, settings: LeaseSettings) -> Estimate:
-    """What a new primary assumes: as long as the replica's last lease, if it had one."""
+    """Return a new primary's assumption: the length of the replica's last lease, if it had one."""
     return Estimate(_clamped(last_ttl_ms or settings.first_ms, settings))
 
 
 def budget_of(ttl_ms: int, settings: LeaseSettings) -> int:
-    """What the slowest holder allowed may use of a lease, on its own clock. Rounded down: that is the safe side."""
+    """Return the time that the slowest allowed holder may use of a lease, on its own clock. Rounded down, the safe side."""
     return ttl_ms * settings.rate_percent // 100
 
 
