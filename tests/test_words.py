@@ -15,9 +15,11 @@ ROOT = Path(__file__).parents[1]
 CODE: tuple[str, ...] = (
     "checkpoint_protocols/__init__.py",
     "checkpoint_protocols/acknowledgements.py",
+    "checkpoint_protocols/checkpoints",
     "checkpoint_protocols/graph.py",
     "checkpoint_protocols/ids.py",
     "checkpoint_protocols/incarnation.py",
+    "checkpoint_protocols/lease",
     "checkpoint_protocols/machine.py",
     "checkpoint_protocols/menu.py",
     "checkpoint_protocols/message_machine.py",
