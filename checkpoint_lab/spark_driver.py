@@ -294,7 +294,7 @@ class SparkDriver:
         output, lane.now = lane.now, None
         assert output is not None  # noqa: S101 - else the choice does not exist
         try:
-                had = sink.had(self.shared, output) if lane.session is None else None  # a look opens no session
+            had = sink.had(self.shared, output) if lane.session is None else None  # a look opens no session
             if had is None:
                 rows, replayed = sink.publish(self.shared, output, how, lane.opened(sink, self.incarnation))
             else:
