@@ -1,4 +1,4 @@
-"""Kafka for spark_ckpt: a source with exact cursors and an exactly-once sink."""
+"""Kafka connector of spark_ckpt: a source with exact cursors and an exactly-once sink."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for: a lane's process needs neither the source nor Spark."""
+    """Import a public name at first use: a publisher process loads neither the source nor Spark."""
     from importlib import import_module
 
     if name not in _HOMES:

@@ -1,4 +1,4 @@
-"""What Spark columns an Avro schema makes."""
+"""Translate an Avro schema into Spark columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ _LOGICAL: Mapping[tuple[str, str], T.DataType] = {
 
 
 def avro_columns(schema: str) -> T.StructType:
-    """The columns of a record. Raises `ConfigInvalid` for what is no record, or has what a column cannot hold."""
+    """Return the Spark columns of an Avro record schema.
+
+    `schema` is the JSON text of the schema. Raises `ConfigInvalid` for text that is no JSON or no record, and for a
+    type that a column cannot hold (a union of several types, a record inside itself).
+    """
     try:
         parsed = json.loads(schema)
     except ValueError as error:
@@ -44,7 +48,7 @@ def avro_columns(schema: str) -> T.StructType:
 
 
 def _type(schema: Any, named: dict[str, Any], path: str) -> tuple[T.DataType, bool]:
-    """(type, whether it may be null). `named`: what the schema has defined so far."""
+    """Return the Spark type and its nullability. `named` holds the types that the schema has defined so far."""
     if isinstance(schema, list):
         kinds = [each for each in schema if each != "null"]
         if len(kinds) != 1:
@@ -58,6 +62,7 @@ def _type(schema: Any, named: dict[str, Any], path: str) -> tuple[T.DataType, bo
     if "name" in schema and kind in ("record", "enum", "fixed"):
         if named.get(schema["name"]) is _OPEN:
             raise _refused(path, f"record {schema['name']} inside itself")
+        # A record stays open until its fields are read: a reference to an open record is recursion.
         named[schema["name"]] = _OPEN if kind == "record" else schema
     return _made(schema, kind, named, path), False
 

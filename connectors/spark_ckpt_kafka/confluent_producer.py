@@ -1,7 +1,7 @@
 """The fast data plane: librdkafka through confluent-kafka.
 
-Only failed deliveries call back into Python.  Success is known from the queue being empty after a flush
-with no failure reported: librdkafka counts a message until its delivery report is served.
+Only failed deliveries call back into Python. librdkafka counts a message until its delivery report is served. So an
+empty queue after a flush, with no failure reported, proves that every message was delivered.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PR
 
 
 class ConfluentProducer:
-    """One transaction of one transactional id."""
+    """One transaction of one transactional id, over confluent-kafka."""
 
     def __init__(self, connection: Connection, tuning: Tuning, transactional_id: str, progress: Progress) -> None:
         self._connection = connection
@@ -48,7 +48,7 @@ class ConfluentProducer:
 
     def init(self) -> None:
         """Fence every older producer of the id."""
-        # Without a connection librdkafka looks for the coordinator in steps of 500 ms; this makes one.
+        # Without a connection librdkafka polls for the coordinator every 500 ms; this request opens one.
         self._call(self._producer.list_topics, None, INIT_TIMEOUT_S)
         self._call(self._producer.init_transactions, INIT_TIMEOUT_S)
 
@@ -57,7 +57,7 @@ class ConfluentProducer:
         self._call(self._producer.begin_transaction)
 
     def send(self, chunk: Chunk) -> None:
-        """Queue rows in order, waiting while too many chunks are unacknowledged."""
+        """Queue rows in order. Block while more than four chunks are unacknowledged."""
         self._under_way.append(len(chunk))
         if len(self._under_way) > _MAX_CHUNKS_UNDER_WAY:
             self._under_way.popleft()
@@ -69,29 +69,30 @@ class ConfluentProducer:
         self._check()
 
     def add_marker(self, group: str, topic: str, epoch: int, metadata: str) -> None:
-        """Put the marker into the transaction."""
+        """Write the marker into the transaction, as the committed offset of partition 0."""
         place = TopicPartition(topic, 0, epoch, metadata)
         names = _group_metadata(self._connection, group)
         self._call(self._producer.send_offsets_to_transaction, [place], names, COMMIT_TIMEOUT_S)
 
     def deliver(self) -> int:
-        """Wait for every acknowledgement."""
+        """Wait until every record is acknowledged, and return their number."""
         self._drain(0)
         return self._sent - self._failures
 
     def commit(self) -> None:
-        """Commit, to be verified against the marker."""
+        """Commit the transaction. The caller verifies the result with the marker."""
         hit(Failpoint.COMMITTING)
         self._call(self._producer.commit_transaction, COMMIT_TIMEOUT_S)
 
     def abort(self) -> None:
-        """Abort, best effort."""
+        """Abort the transaction, best effort."""
         with self._translated("abort"):
+            # Records that are still queued would delay the abort.
             self._producer.purge(blocking=False)
         self._call(self._producer.abort_transaction, ABORT_TIMEOUT_S)
 
     def close(self) -> None:
-        """Free the client."""
+        """Close the client."""
         with self._translated("close"):
             self._producer.close()
 
@@ -133,7 +134,8 @@ class ConfluentProducer:
         self._check()
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        """The first failure counts, but a record that was refused before others that only were in its batch."""
+        # Report the first failure. Exception: a broker that refuses one record fails the others of its batch with
+        # _INVALID_DIFFERENT_RECORD, so that the refused record itself takes precedence.
         if error is None:
             return
         first = self._failure is None or self._failure.code() == KafkaError._INVALID_DIFFERENT_RECORD
@@ -157,21 +159,22 @@ class ConfluentProducer:
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[None]:
-        """A producer that is fenced says so once more whenever it is asked for news: in polls, and while it is aborted."""
         try:
             yield
         except KafkaException as error:
+            # A fenced producer raises again in every poll, also during an abort.
             with suppress(KafkaException):
-                self._producer.poll(0)  # librdkafka logs in until the time is over; why it could not, it says beside
+                # Serves error_cb: librdkafka retries a refused login until its timeout and gives the reason there only.
+                self._producer.poll(0)
             if self._failure is not None and error.args[0].code() not in _FENCED:
-                raise _failed(self._failure, doing, self._refused_key) from error  # what led to the transaction's state
+                raise _failed(self._failure, doing, self._refused_key) from error  # the delivery failure is the cause
             raise _failed(self._refused or error.args[0], doing) from error
         except BufferError as error:
             raise ProducerFailed("the producer's queue is full although it was drained") from error
 
 
 def _group_metadata(connection: Connection, group: str) -> object:
-    """The group's name as librdkafka wants it: only a consumer makes one. It never connects for it."""
+    # Only a consumer creates the group metadata that librdkafka requires. This one never connects.
     consumer = Consumer(connection.for_confluent() | {"group.id": group, "log_level": 0})
     try:
         return consumer.consumer_group_metadata()
@@ -185,7 +188,6 @@ def _failed(error: KafkaError, doing: str, key: str | None = None) -> ProducerFa
 
 
 def _shown(message: Message) -> str:
-    """A record for people: its topic, partition and key."""
     key = message.key()
     return (
         f"{message.topic()}/{message.partition()}, key {bytes(key)[:80]!r}"
@@ -205,13 +207,13 @@ def _settings(connection: Connection, tuning: Tuning, transactional_id: str) -> 
         "batch.num.messages": 100_000,
         "message.max.bytes": tuning.max_request_size,
         "compression.type": tuning.compression_type,
-        # The choice of Java and kafka-python for a key; librdkafka's own default is another one.
+        # The partitioner of the Java client and of kafka-python; librdkafka's default is a different one.
         "partitioner": "murmur2_random",
-        # Memory is bounded by the chunks under way, not by these two.
+        # The chunks in flight bound the memory, not these two.
         "queue.buffering.max.messages": 10_000_000,
         "queue.buffering.max.kbytes": 2_097_151,
         "delivery.report.only.error": True,
         "reconnect.backoff.max.ms": 300,
-        "log_level": 2,  # what matters arrives as errors
+        "log_level": 2,  # failures arrive as errors
     }
     return connection.for_confluent() | settings

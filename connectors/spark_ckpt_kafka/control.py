@@ -1,6 +1,6 @@
-"""The control plane: topics, offsets and markers, asked of the cluster through kafka-python's admin client.
+"""The control plane: topics, offsets and markers, read and written through kafka-python's admin client.
 
-Every request is bounded, so that a wrong address costs seconds and not minutes.
+Every request has a timeout, so that a wrong address costs seconds and not minutes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MARKER_TIMEOUT_S = 20.0
 SETTLE_TIMEOUT_S = 5.0
 
 _STARTING = (kafka_errors.NodeNotReadyError,)
-"""A broker that has just started answers before its metadata names any node."""
+"""Errors of a broker that has just started: it answers before its metadata names any node."""
 
 _UNDECIDED = (
     *_STARTING,
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 
 class ControlError(Exception):
-    """The cluster refused, or did not answer. `retriable` says whether it may pass by itself."""
+    """Raised when the cluster refuses a request or does not answer. `retriable`: a later attempt may succeed."""
 
     def __init__(self, what: str, *, hint: str, retriable: bool) -> None:
         super().__init__(what)
@@ -82,13 +82,14 @@ class Control:
         self.close()
 
     def close(self) -> None:
-        """Drop the connection; the next call opens a new one."""
+        """Close the connection; the next call opens a new one."""
         admin, self._admin = self._admin, None
         if admin is not None:
             admin.close()
 
     def topics(self) -> list[str]:
-        """Names of all topics except those that the brokers call internal, as Spark's `subscribePattern` leaves them out.
+        """Return the names of all topics except those that the brokers mark as internal, like Spark's
+        `subscribePattern`.
 
         A user's own topic may begin with two underscores.
         """
@@ -96,7 +97,7 @@ class Control:
         return sorted(topic["name"] for topic in answer["topics"] if not topic["is_internal"])
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
-        """Partition numbers of each topic. Raises `ControlError` when a topic does not exist."""
+        """Return the partition numbers of each topic. Raises `ControlError` for a topic that does not exist."""
         wanted = sorted(set(topics))
         found = self._call(lambda admin: admin.describe_topics(wanted)) if wanted else []
         result: dict[str, list[int]] = {}
@@ -106,8 +107,11 @@ class Control:
         return result
 
     def identity(self, topics: Iterable[str]) -> dict[str, str]:
-        """The cluster's id, and each topic's: a topic that was deleted and made again has another. A topic's is empty
-        where brokers have none (before 2.8). Raises `ControlError` when a topic does not exist.
+        """Return the endpoint: the id of the cluster and of each topic. A topic that was deleted and re-created has
+        another id.
+
+        The id of a topic is empty for brokers before 2.8, which have none. Raises `ControlError` for a topic that does
+        not exist.
         """
         wanted = sorted(set(topics))
         answer = self._call(lambda admin: _metadata(admin, wanted))
@@ -118,35 +122,37 @@ class Control:
         return parts
 
     def beginnings(self, partitions: Mapping[str, Sequence[int]]) -> Positions:
-        """The first offset that retention has left in each partition."""
+        """Return the first offset that retention has left in each partition."""
         return self._offsets(partitions, OffsetSpec.EARLIEST, IsolationLevel.READ_UNCOMMITTED)
 
     def ends(self, partitions: Mapping[str, Sequence[int]], *, committed: bool = True) -> Positions:
-        """The offset after the last readable record; `committed`: the last stable offset."""
+        """Return the offset after the last readable record. With `committed`, that is the last stable offset."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return self._offsets(partitions, OffsetSpec.LATEST, level)
 
     def first_at(self, partitions: Mapping[str, Sequence[int]], at_ms: int) -> Positions:
-        """The first offset of each partition whose timestamp is not older than `at_ms`; one that has none is left out."""
+        """Return the first offset of each partition with a timestamp of at least `at_ms`.
+
+        Partitions without such a record are left out.
+        """
         found = self._offsets(partitions, max(at_ms, 0), IsolationLevel.READ_UNCOMMITTED)
         return {place: offset for place, offset in found.items() if offset >= 0}
 
     def marker(self, group: str, topic: str) -> TopicMarker | None:
-        """The lane's marker, waiting while a transaction on it is being decided.
+        """Return the marker of a shard, or None. Waits while a transaction that writes it is in progress.
 
-        None only for "no error and no offset": while the offset is unstable the broker answers -1 with an
-        error.
+        None means "no error and no offset" only: for an unstable offset the broker answers -1 with an error.
         """
         offset, metadata = self._call(lambda admin: _fetch_offset(admin, group, topic), _UNDECIDED, MARKER_TIMEOUT_S)
         return None if offset == -1 else decode(offset, metadata, group)
 
     def decided_marker(self, group: str, topic: str) -> TopicMarker | None:
-        """The lane's marker of its last committed transaction, without waiting for one that is being decided."""
+        """Return the marker of the shard's last committed transaction. Does not wait for a transaction in progress."""
         offset, metadata = self._call(lambda admin: _fetch_offset(admin, group, topic, stable=False), _UNDECIDED)
         return None if offset == -1 else decode(offset, metadata, group)
 
     def show_offsets(self, group: str, offsets: Positions) -> None:
-        """Commit offsets of a group that has no members. Raises `ControlError`."""
+        """Commit offsets of a group that has no members. Raises `ControlError`, also for a group with members."""
         given = {TopicPartition(*place): OffsetAndMetadata(offset, "", None) for place, offset in offsets.items()}
         try:
             self._call(lambda admin: _commit(admin, group, given), _UNDECIDED)
@@ -160,7 +166,9 @@ class Control:
             ) from error
 
     def settings(self, topic: str | None = None) -> dict[str, str]:
-        """Settings of the topic, or of one broker, by Kafka's names; without the right to describe them there are none."""
+        """Return the settings of a topic, or of one broker, by Kafka's names. Empty without the right to describe
+        them.
+        """
         try:
             answer: Mapping[str, Mapping[str, Mapping[str, Any]]] = self._call(lambda admin: _described(admin, topic))
         except ControlError:
@@ -169,7 +177,7 @@ class Control:
         return {key: str(each["value"]) for key, each in found.items() if each.get("value") is not None}
 
     def create_topic(self, topic: str, partitions: int, replication: int = 1) -> None:
-        """Create a topic; one that exists is left alone."""
+        """Create a topic. A topic that exists is left as it is."""
         spec = NewTopic(name=topic, num_partitions=partitions, replication_factor=replication)
         try:
             self._call(lambda admin: admin.create_topics([spec]))
@@ -191,7 +199,7 @@ class Control:
         passing: tuple[type[Exception], ...] = _STARTING,
         patience_s: float = SETTLE_TIMEOUT_S,
     ) -> T:
-        """The answer, asked for again while the error is one of `passing`, for `patience_s` at most."""
+        """Return the answer. Repeats the request on errors of `passing`, for `patience_s` seconds at most."""
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -206,7 +214,7 @@ class Control:
             return request(self._open())
         except (kafka_errors.KafkaError, OSError) as error:
             if not isinstance(error, kafka_errors.UnstableOffsetCommitError):
-                self.close()  # the client caches coordinators, and may have lost its connection
+                self.close()  # the client caches coordinators and may have lost its connection
             raise _translated(error, self._connection.servers) from error
 
     def _open(self) -> KafkaAdminClient:
@@ -220,14 +228,17 @@ class Control:
 
 
 class KeptControl:
-    """A control connection that stays open between questions, for questions that come again and again. Thread-safe."""
+    """A control connection that stays open between requests. Thread-safe."""
 
     def __init__(self, connection: Connection) -> None:
         self._control = Control(connection)
         self._turn = threading.Lock()
 
     def ask(self, question: Callable[[Control], T]) -> T:
-        """The answer. A broker closes a connection that was idle for long: the question goes out once more, over a new one."""
+        """Return the answer to `question`. Repeats a retriable failure once over a new connection.
+
+        A broker closes a connection that was idle for long.
+        """
         with self._turn:
             try:
                 return question(self._control)
@@ -237,15 +248,15 @@ class KeptControl:
                 return question(self._control)
 
     def close(self) -> None:
-        """Close the connection; the next question opens a new one."""
+        """Close the connection; the next request opens a new one."""
         with self._turn:
             self._control.close()
 
 
 def _fetch_offset(admin: Any, group: str, topic: str, *, stable: bool = True) -> tuple[int, str]:
-    """(committed offset, metadata) of partition 0, asked of the group's coordinator; `stable`: with require_stable.
+    """Return (committed offset, metadata) of partition 0 from the group's coordinator. `stable` sets require_stable.
 
-    kafka-python's own calls leave require_stable out or take an unknown topic for "no offset".
+    kafka-python's own calls omit require_stable, or report an unknown topic as "no offset".
     """
     manager = admin._manager
     node = manager.run(admin._find_coordinator_id, group, CoordinatorType.GROUP)
@@ -265,7 +276,7 @@ def _fetch_offset(admin: Any, group: str, topic: str, *, stable: bool = True) ->
 
 
 def _commit(admin: Any, group: str, offsets: Mapping[Any, Any]) -> None:
-    """Every partition's answer is looked at: the request as a whole succeeds in any case."""
+    # The request as a whole always succeeds; each partition carries its own error.
     for refused in admin.alter_group_offsets(group, offsets).values():
         if refused is not kafka_errors.NoError:
             raise refused(f"showing offsets in group {group}")
@@ -277,8 +288,8 @@ def _raise_for(code: int, group: str) -> None:
 
 
 def _metadata(admin: Any, topics: Sequence[str] | None) -> dict[str, Any]:
-    """The cluster and these topics, or all, as a broker describes them. One without the cluster's id is still starting."""
     answer: dict[str, Any] = admin._manager.run(admin._get_cluster_metadata, topics)
+    # A broker without a cluster id is still starting.
     if not answer["cluster_id"]:
         raise kafka_errors.NodeNotReadyError("the cluster does not tell its id yet")
     return answer
@@ -309,7 +320,7 @@ def _check_topic(name: str, code: int) -> None:
 
 
 def _translated(error: Exception, servers: str) -> ControlError:
-    """What an operator can do about a client error."""
+    """Return the `ControlError` of a client error, with advice for an operator."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, kafka_errors.AuthorizationError):
         hint = "grant Describe, Read and Write on the topic, Write on the transactional id, Read on the group"

@@ -1,4 +1,4 @@
-"""What this package says of itself to the core: its classes and the jars of Spark's Kafka connector."""
+"""Declares the Kafka connector to the core: its classes and the jars of Spark's Kafka connector."""
 
 from __future__ import annotations
 

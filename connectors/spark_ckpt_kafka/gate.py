@@ -1,7 +1,7 @@
-"""No lane of an epoch publishes before every lane's rows are verified.
+"""A gate between verifying and publishing: no shard of an epoch publishes before the rows of every shard are verified.
 
-Lanes are transactions of their own.  If one published while another's rows are damaged, going back to the epoch before
-would repeat its rows.
+Shards are separate transactions. If one published while the rows of another are damaged, a restore of the previous
+epoch would publish its rows twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spark_ckpt.errors import EpochDamaged, PublishFailed
 
 
 class Gate:
-    """For one epoch: opens when every lane has arrived or left, and stays shut when one left because of damage."""
+    """Gate of one epoch. Opens when every shard has arrived or left; stays shut when a shard left because of damage."""
 
     def __init__(self, lanes: int) -> None:
         self._awaited = set(range(lanes))
@@ -22,7 +22,10 @@ class Gate:
         self._changed = threading.Condition()
 
     def arrive(self, lane: int) -> None:
-        """The lane's rows are verified; returns when it may publish. Raises `PublishFailed` if the epoch must not be."""
+        """Report that the rows of shard `lane` are verified, and wait until it may publish.
+
+        Raises `PublishFailed` if the rows of another shard are damaged.
+        """
         with self._changed:
             self._awaited.discard(lane)
             self._changed.notify_all()
@@ -32,7 +35,7 @@ class Gate:
 
     @contextmanager
     def leaving(self, lane: int) -> Iterator[None]:
-        """However the lane ends, others do not wait for it any longer."""
+        """Stop the wait of the other shards for this one when the block ends, with or without an error."""
         try:
             yield
         except EpochDamaged as damage:

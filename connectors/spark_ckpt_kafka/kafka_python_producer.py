@@ -1,10 +1,11 @@
-"""The data plane that is always there: kafka-python, with guards against its known hazards.
+"""The default data plane: kafka-python, with guards against its known hazards.
 
-H1: a batch that expires inside a transaction fails only its futures, and commit then succeeds without its
-rows: every future is checked before the commit.  H2: an error on a batch while commit waits can turn
-commit into a no-op that "succeeds": everything is flushed before, producer id and epoch are compared, and
-the caller re-reads the marker.  H4: the sender thread loses a request when the coordinator's connection is
-down, and the caller then waits for ever: the connection check is wrapped, and every wait has a timeout.
+- H1: a batch that expires inside a transaction fails only its futures; the commit then succeeds without its rows.
+  Guard: every future is checked before the commit.
+- H2: an error on a batch during a commit can turn the commit into a no-op that "succeeds".
+  Guard: everything is flushed first, producer id and epoch are compared, and the caller reads the marker again.
+- H4: the sender thread loses a request when the coordinator's connection is down, and the caller waits for ever.
+  Guard: the connection check is wrapped, and every wait has a timeout.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from spark_ckpt_kafka.producer import (
 )
 
 _MAX_CHUNKS_UNDER_WAY = 4
-_RETRY_BACKOFF_MS = 5  # the sender thread sleeps in this unit between a transaction's requests
+_RETRY_BACKOFF_MS = 5  # the sender thread sleeps this long between the requests of a transaction
 
 
 class KafkaPythonProducer:
-    """One transaction of one transactional id."""
+    """One transaction of one transactional id, over kafka-python."""
 
     def __init__(self, connection: Connection, tuning: Tuning, transactional_id: str, progress: Progress) -> None:
         self._progress = progress
@@ -66,21 +67,21 @@ class KafkaPythonProducer:
             self._producer.begin_transaction()
 
     def send(self, chunk: Chunk) -> None:
-        """Queue rows in order, waiting while too many chunks are unacknowledged."""
+        """Queue rows in order. Block while four chunks are unacknowledged."""
         while len(self._under_way) >= _MAX_CHUNKS_UNDER_WAY:
             self._settle(self._under_way.popleft())
         with _translated("send"):
             self._under_way.append(self._send_plain(chunk) if chunk.plain else self._send_rich(chunk))
 
     def add_marker(self, group: str, topic: str, epoch: int, metadata: str) -> None:
-        """Put the marker into the transaction."""
+        """Write the marker into the transaction, as the committed offset of partition 0."""
         offsets = {TopicPartition(topic, 0): OffsetAndMetadata(epoch, metadata, -1)}
         with _translated("send_offsets_to_transaction"):
             result = self._transactions.send_offsets_to_transaction(offsets, group)
             self._wait(result, COMMIT_TIMEOUT_S)
 
     def deliver(self) -> int:
-        """Wait for every acknowledgement."""
+        """Wait until every record is acknowledged, and return their number."""
         with _translated("flush"):
             self._producer.flush(self._delivery_timeout_s)
         while self._under_way:
@@ -88,7 +89,7 @@ class KafkaPythonProducer:
         return self._acknowledged
 
     def commit(self) -> None:
-        """Commit, to be verified against the marker."""
+        """Commit the transaction. The caller verifies the result with the marker."""
         self._check_identity()
         with _translated("commit_transaction"):
             result = self._transactions.begin_commit()
@@ -97,12 +98,12 @@ class KafkaPythonProducer:
             self._wait(result, COMMIT_TIMEOUT_S)
 
     def abort(self) -> None:
-        """Abort, best effort."""
+        """Abort the transaction, best effort."""
         with _translated("abort_transaction"):
             self._wait(self._transactions.begin_abort(), ABORT_TIMEOUT_S)
 
     def close(self) -> None:
-        """Free the client."""
+        """Close the client."""
         self._producer.close(timeout=1)
 
     @property
@@ -134,7 +135,7 @@ class KafkaPythonProducer:
         self._progress()
 
     def _check_identity(self) -> None:
-        """Producer id, epoch and state are what they were after init (guard of H2)."""
+        """Raise `ProducerFailed` unless producer id, epoch and state are the same as after `init` (guard of H2)."""
         transactions = self._transactions
         if transactions.producer_id_and_epoch != self._identity or transactions._current_state.name != "IN_TRANSACTION":
             raise ProducerFailed("the producer's epoch changed inside the transaction", fenced=True)
@@ -146,10 +147,9 @@ class KafkaPythonProducer:
         self._progress()
 
     def _keep_requests(self) -> None:
-        """Let a lost coordinator connection count as "not ready" instead of dropping the request (guard of
-        H4).
-        """
-        # It would split a batch that is too large, and flush does not wait for its parts: the next attempt has smaller batches.
+        """Treat a lost coordinator connection as "not ready" instead of dropping the request (guard of H4)."""
+        # The client would split a batch that is too large, and flush does not wait for the parts. Instead the next
+        # attempt uses smaller batches.
         self._producer._sender._can_split = lambda *_: False
         client = self._producer._sender._client
         client.await_ready = _patient(client.await_ready)
@@ -160,7 +160,7 @@ def _patient(await_ready: Callable[..., bool]) -> Callable[..., bool]:
         try:
             return await_ready(node, timeout_ms=timeout_ms)
         except kafka_errors.KafkaConnectionError:
-            time.sleep(0.05)  # the sender thread comes back at once
+            time.sleep(0.05)  # the sender thread retries at once
             return False
 
     return wrapped
@@ -168,12 +168,12 @@ def _patient(await_ready: Callable[..., bool]) -> Callable[..., bool]:
 
 @contextmanager
 def _translated(doing: str) -> Iterator[None]:
-    """Any exception of the client means the same: a new producer, and ask the marker."""
     try:
         yield
     except ProducerFailed:
         raise
     except Exception as error:
+        # Every exception of the client has the same consequence: open a new producer and read the marker.
         text = f"{doing}: {type(error).__name__}: {error}"
         refusal = refusal_of(text)
         raise ProducerFailed(text, fenced=_is_fenced(error), hint=hint_for(text), refusal=refusal) from error

@@ -1,8 +1,8 @@
-"""The process of one lane: reads epochs from stdin, publishes them, answers on stdout.
+"""The publisher process of one shard: reads requests from stdin, publishes epochs, answers on stdout.
 
-It is a process of its own so that a hung client can be killed, and lanes use more than one core.  It is
-crash-only: after a failed attempt, and when its parent is gone, it ends without cleaning up; the next
-process's init does that.
+A separate process can be killed when its client hangs, and lets shards use more than one core. It is crash-only: after
+a failed attempt, or when its parent is gone, it exits without cleaning up. The init of the next process does the
+cleaning.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _PROGRESS_EVERY_S = 0.5
 
 
 class Replies:
-    """The way back to the publisher. Progress lines are thinned out."""
+    """Writes answers to the parent process. Progress messages are throttled."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._last = 0.0
 
     def progress(self) -> None:
-        """Say that something moved."""
+        """Report progress, at most every 0.5 s."""
         if time.monotonic() - self._last > _PROGRESS_EVERY_S:
             self.send({"progress": True})
 
     def send(self, message: wire.Message) -> None:
-        """Write one line."""
+        """Write one message as one line."""
         self._last = time.monotonic()
         self._stream.write(wire.encode(message))
         self._stream.flush()
 
 
 def main() -> None:
-    """Serve until stdin closes or an attempt fails."""
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters arrives as errors
+    """Serve requests until stdin closes or an attempt fails."""
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # failures arrive as errors
     replies = Replies(_private_stdout())
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
@@ -63,10 +63,11 @@ def main() -> None:
 
 
 def _serve(publisher: LanePublisher, line: bytes, replies: Replies, lines: queue.SimpleQueue[bytes]) -> bool:
-    """Do what one line asks for and answer. False when this process should not be used any more."""
+    """Handle one request and answer it. False if this process must not be used again."""
 
     def verified() -> None:
         replies.send(wire.VERIFIED)
+        # The parent answers when the rows of every shard are verified (`gate`).
         if wire.decode(lines.get()) != wire.GO:
             raise ProducerFailed("the publisher asked for something else than to go on")
 
@@ -110,14 +111,14 @@ def _idle(publisher: LanePublisher) -> None:
 
 
 def _read(lines: queue.SimpleQueue[bytes]) -> None:
-    """Pass lines on. When the parent closes the pipe or dies, this process has nobody to work for."""
+    """Forward lines from stdin. Exit when the parent closes the pipe or dies."""
     for line in sys.stdin.buffer:
         lines.put(line)
     os._exit(0)
 
 
 def _private_stdout() -> BinaryIO:
-    """The pipe to the parent, out of reach of anything that prints to standard output."""
+    """Return the pipe to the parent; later prints to standard output go to standard error."""
     stream = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return stream

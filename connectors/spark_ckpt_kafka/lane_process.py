@@ -1,4 +1,4 @@
-"""The parent's hand on a lane process: start it, ask it, and kill it when it is silent for too long."""
+"""The parent's handle of a publisher process: starts it, sends requests, and kills it after a silence."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from spark_ckpt_kafka.producer import ProducerFailed
 from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
 
 DROP_S = 5.0
-"""How long a lane may take to abort what was sent ahead: longer than its client's own bound."""
+"""Timeout in seconds for aborting early-sent rows; longer than the timeout of the process's client."""
 
 
 class LaneProcess:
-    """One lane's process, started when first needed and again after it ended. One request at a time."""
+    """The publisher process of one shard. It starts at first use and again after it ended; one request at a time.
+
+    `stall_s`: a process that is silent for so many seconds is killed.
+    """
 
     def __init__(self, settings: LaneSettings, stall_s: float) -> None:
         self._settings = settings
@@ -29,27 +32,26 @@ class LaneProcess:
 
     @property
     def settings(self) -> LaneSettings:
-        """What the process is started with."""
+        """Settings that the process starts with."""
         return self._settings
 
     def kill(self) -> None:
-        """From another thread: whoever waits for an answer is told that the process has ended."""
+        """Kill the process from another thread. A pending request then fails with `ProducerFailed`."""
         process = self._process
         if process is not None:
             process.kill()
 
     @property
     def pid(self) -> int | None:
-        """The running process's id."""
+        """Id of the running process, or None."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def start(self) -> None:
-        """Start the process unless it runs; does not wait for it to be ready."""
+        """Start the process if it is not running. Does not wait until it is ready."""
         if self.pid is not None:
             return
         self.close()
-        # The child finds our packages where this process found them: spark-submit adds paths without
-        # installing.
+        # spark-submit adds paths without installing, so that the child needs the parent's import path.
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "spark_ckpt_kafka.lane"],
@@ -61,21 +63,25 @@ class LaneProcess:
         self._write(wire.settings_message(self._settings))
 
     def ask(self, request: Request, verified: Callable[[], None] = lambda: None) -> Published:
-        """Publish one epoch. Raises `ProducerFailed` when another attempt may succeed, else a `CkptError`.
+        """Publish one epoch and return the result. Raises `ProducerFailed` if another attempt may succeed, else a
+        `CkptError`.
 
-        `verified` is called when the rows are known to be what was decided: they are published when it returns, and
-        not published if it raises.
+        `verified` is called when the rows match the committed manifest. The rows are published when it returns; if it
+        raises, they are not.
         """
         self.start()
         return wire.result_of(self._answer(wire.request_message(request), verified))
 
     def send_ahead(self, request: Request) -> int:
-        """Send what of an undecided epoch's files is not sent yet; how many rows. Raises as `ask` does."""
+        """Send those files of an uncommitted epoch that are not sent yet (early send), and return the number of rows.
+
+        Raises like `ask`.
+        """
         self.start()
         return wire.sent_of(self._answer(wire.ahead_message(request)))
 
     def drop_ahead(self) -> None:
-        """Abort what was sent ahead, if there is a process that may have sent something."""
+        """Abort the early send, if a process runs that may have sent rows."""
         if self.pid is not None:
             wire.sent_of(self._answer(wire.DROP, stall_s=DROP_S))
 
@@ -94,17 +100,17 @@ class LaneProcess:
         try:
             verified()
         except BaseException:
-            self.close()  # it waits for an answer that it will not get
+            self.close()  # the process waits for an answer that will not come
             raise
         self._write(wire.GO)
 
     def close(self) -> None:
-        """Kill the process if there is one; what it was doing is decided by the next one's init."""
+        """Kill the process if there is one. The init of the next process decides its open transaction."""
         process, self._process = self._process, None
         if process is None:
             return
         process.kill()
-        with process:  # closes the pipes and reaps
+        with process:  # closes the pipes and reaps the process
             pass
 
     def _write(self, message: wire.Message) -> None:
@@ -116,7 +122,7 @@ class LaneProcess:
             raise self._died() from error
 
     def _line(self, stall_s: float) -> bytes:
-        """The next line, or `ProducerFailed` when the process ends or says nothing for too long."""
+        """Return the next line. Raises `ProducerFailed` when the process ends or is silent for `stall_s` seconds."""
         deadline = time.monotonic() + stall_s
         descriptor = self._pipes()[1].fileno()
         with selectors.DefaultSelector() as selector:

@@ -1,4 +1,4 @@
-"""A lane's rows on their way from verified files to a producer, topics looked at before the first row for them."""
+"""Sends the rows of a shard from verified files to a producer; checks each topic before its first row."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from spark_ckpt_kafka.rows import StagedPart, StagedRows, VerifiedRows
 
 @dataclass(frozen=True)
 class LaneRows:
-    """`topic`: of every row, None if each names its own. `stamped`: the lane's name for audit headers, None for none.
+    """Rows of one shard of a sink.
 
-    `check_topics` raises if one does not exist: a marker or a row on a missing topic would block.
+    - `topic`: topic of every row; None if each row names its own.
+    - `stamped`: name of the shard for audit headers; None for no headers.
+    - `check_topics`: raises if a topic does not exist. A marker or a row for a missing topic would block.
     """
 
     sink: str
@@ -32,12 +34,12 @@ class LaneRows:
         parts: Sequence[StagedPart],
         progress: Progress,
     ) -> VerifiedRows:
-        """The files' rows, every byte of them compared. Raises `EpochDamaged` or a `StoreOutage`."""
+        """Return the rows of the files after comparing every byte. Raises `EpochDamaged` or a `StoreOutage`."""
         where = {"epoch": epoch, "sink": self.sink, "lane": self.lane}
         return StagedRows(root, storage_options, parts, self.topic, self._stamp(epoch), where).verified(progress)
 
     def send(self, producer: TransactionalProducer, rows: VerifiedRows) -> None:
-        """Send them in order. Raises `RowsRefused` for a row without a topic."""
+        """Send the rows in order. Raises `RowsRefused` for a row without a topic."""
         known: set[str] = set()
         for row_group in rows.row_groups():
             for chunk in row_group:

@@ -1,4 +1,4 @@
-"""kafka-python, imported in one place: it has no type information and warns while it is being imported."""
+"""The only import of kafka-python: it has no type information and warns during its import."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if util.find_spec("kafka") is None:
     raise EnvironmentUnfit("kafka-python is not installed", hint="pip install 'spark-ckpt[kafka]'")
 
 with warnings.catch_warnings():
-    # It reads its schema files with a function that Python 3.11 calls deprecated.
+    # kafka-python reads its schema files with a function that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.errors as kafka_errors
     from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewTopic
@@ -48,7 +48,7 @@ __all__ = [
 
 
 def open_admin(settings: Mapping[str, object]) -> KafkaAdminClient:
-    """A connected admin client. Its own constructor leaks a thread and sockets when nobody answers."""
+    """Return a connected admin client. The client's own constructor leaks a thread and sockets if no broker answers."""
     admin = KafkaAdminClient.__new__(KafkaAdminClient)
     try:
         admin.__init__(**settings, kafka_client=network_client)

@@ -1,4 +1,4 @@
-"""The cluster's settings that decide which records and transactions it takes."""
+"""Cluster settings that decide which records and transactions the brokers accept."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from spark_ckpt_kafka.producer import Plane
 from spark_ckpt_kafka.record_rules import RecordRules, TopicLimits
 
 _NO_BOUND = 2**62
-"""Kafka's default of a bound of times is the largest number there is."""
+"""Numbers from here on mean "unlimited": Kafka's default for a bound of times is the largest long."""
 
 
 def topic_limits(control: Control, topic: str) -> TopicLimits:
-    """What the topic takes. Raises `ControlError` if there is no such topic."""
+    """Return the limits of a topic. Raises `ControlError` if the topic does not exist."""
     partitions = len(control.partitions([topic])[topic])
     settings = control.settings(topic)
+    # A topic with LogAppendTime replaces the timestamps, so that its bounds do not apply.
     stamped_by_writer = settings.get("message.timestamp.type", "CreateTime") == "CreateTime"
     return TopicLimits(
         partitions=partitions,
@@ -28,14 +29,14 @@ def topic_limits(control: Control, topic: str) -> TopicLimits:
 
 
 def record_rules(topic: str | None, plane: Plane, tuning: Tuning, limits: TopicLimits | None = None) -> RecordRules:
-    """The rules of a sink's rows."""
+    """Return the rules for the rows of a sink. `topic` is None if rows name their topics."""
     room = tuning.batch_size + BATCH_ROOM if plane == "kafka-python" else 0
     most = max(tuning.max_request_size, room)
     return RecordRules(topic, plane, most, tuning.compression_type, limits or TopicLimits())
 
 
 def longest_transaction_ms(control: Control) -> int | None:
-    """The longest `transaction.timeout.ms` that the brokers allow; None if it is not known."""
+    """Return the largest `transaction.timeout.ms` that the brokers allow, or None if it is unknown."""
     return _number(control.settings(), "transaction.max.timeout.ms")
 
 

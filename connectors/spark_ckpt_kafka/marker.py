@@ -1,8 +1,8 @@
-"""The marker: what a sink's lane has published, written in the same transaction as the rows.
+"""The marker: the newest published epoch of a shard, written in the same transaction as the rows.
 
-It is the committed offset of a reserved consumer group: the offset is the epoch, its metadata is JSON.
-`decide` is the whole logic of exactly-once output: with every older producer fenced the marker is final, so
-an epoch is visible if and only if the marker has reached it.
+The marker is the committed offset of a reserved consumer group: the offset is the epoch, its metadata is JSON. `decide`
+holds the whole logic of exactly-once output. Once every older producer is fenced, the marker is final. So an epoch is
+visible if and only if the marker has reached it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class TopicMarker:
-    """What the last committed transaction of a lane published.
+    """The epoch that the last committed transaction of a shard published.
 
-    `lanes` is how many lanes that epoch had, `lanes_before` how many the epoch before it had: a lane that
-    is new can so be told from a lane whose marker was lost.
+    `lanes` is the number of shards of that epoch, `lanes_before` that of the epoch before. They tell a new shard from a
+    shard whose marker was lost.
     """
 
     epoch: int
@@ -31,15 +31,15 @@ class TopicMarker:
     lanes: int
     lanes_before: int
     decision: str = ""
-    """Name of the manifest that decided the epoch; empty if an operator wrote the marker."""
+    """Name of the manifest that committed the epoch; empty if an operator wrote the marker."""
 
     def encode(self) -> str:
-        """The metadata text of the offset commit, well below the broker's 4096 bytes."""
+        """Return the metadata text of the offset commit, well below the broker's limit of 4096 bytes."""
         return json.dumps({"v": VERSION} | asdict(self), separators=(",", ":"))
 
 
 def decode(offset: int, metadata: str, group: str) -> TopicMarker:
-    """The marker in a committed offset, or `PublishConflict` when somebody else wrote it."""
+    """Return the marker of a committed offset. Raises `PublishConflict` for an offset of another writer."""
     try:
         fields = json.loads(metadata.rstrip("\0"))
         version = fields.pop("v")
@@ -53,12 +53,14 @@ def decode(offset: int, metadata: str, group: str) -> TopicMarker:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The epoch that a lane is to publish, as far as the decision needs it.
+    """The epoch that a shard is to publish, as input of `decide`.
 
-    `previous` is the epoch the sink published before, 0 if the log knows none, so that there need not be a
-    marker. `dropped` are epochs that a restore left behind: the lane may have published them or not. `begun_after`: the
-    topic took the place of another one after that epoch; what it has of the time before does not matter. `beside`: higher epochs
-    that do not stand on this one: a lane that has one of them need not have this one's rows.
+    - `previous`: epoch that the sink published before; 0 if the log knows none, so that a marker is optional.
+    - `dropped`: diverged epochs of a restore; the shard may have published them.
+    - `newest`: newest committed epoch of the log.
+    - `decision`: name of the manifest that committed the epoch.
+    - `begun_after`: the topic replaced another one after this epoch. Its older content does not matter.
+    - `beside`: higher epochs that are diverged. A shard that has one of them may lack the rows of this epoch.
     """
 
     group: str
@@ -73,14 +75,14 @@ class Wanted:
     beside: tuple[int, ...] = ()
 
     def follows(self, published: int) -> bool:
-        """Whether the wanted epoch comes right after the published one (0: nothing was published)."""
+        """Return True if the wanted epoch comes directly after `published` (0: no epoch was published)."""
         if self.begun_after is not None and published <= self.begun_after:
             return True
         return published == self.previous or (published > self.previous and published in self.dropped)
 
 
 class Decision(Enum):
-    """What to do after reading the marker."""
+    """The next step after reading the marker."""
 
     PUBLISH = "publish"
     DONE = "done"
@@ -88,7 +90,10 @@ class Decision(Enum):
 
 
 def decide(marker: TopicMarker | None, wanted: Wanted) -> Decision:
-    """What the lane's marker says about the wanted epoch. Raises when publishing would be a guess."""
+    """Return the next step for the wanted epoch, from the shard's marker.
+
+    Raises `PublishConflict` if the marker contradicts the log, and `Fenced` if a newer incarnation has published.
+    """
     if marker is not None and marker.epoch in wanted.beside:
         raise _beside(marker, wanted)
     if marker is not None and marker.epoch >= wanted.epoch:
@@ -98,6 +103,7 @@ def decide(marker: TopicMarker | None, wanted: Wanted) -> Decision:
         _check_incarnation(marker, wanted)
     if wanted.follows(marker.epoch if marker else 0):
         return Decision.PUBLISH
+    # A new shard has no marker. The first shard's marker tells whether the previous epoch had this shard.
     if wanted.lane > 0:
         return Decision.ASK_FIRST_LANE
     raise contradiction(marker, wanted)
@@ -114,9 +120,9 @@ def _beside(marker: TopicMarker, wanted: Wanted) -> PublishConflict:
 
 
 def _check_decided(marker: TopicMarker, wanted: Wanted) -> None:
-    """A marker above everything the log decided is another store's, or the log lost epochs.
+    """Raise `PublishConflict` for a marker above every committed epoch, or of the same number with another manifest.
 
-    So is one of the same number under another decision: the log lost its newest epoch and gave the number again.
+    In both cases another store wrote the marker, or the log lost its newest epochs and used a number again.
     """
     if marker.epoch == wanted.epoch and marker.decision and wanted.decision and marker.decision != wanted.decision:
         raise PublishConflict(
@@ -146,7 +152,7 @@ def _check_incarnation(marker: TopicMarker, wanted: Wanted) -> None:
 
 
 def lane_is_new(first: TopicMarker | None, wanted: Wanted) -> bool:
-    """Whether the previous epoch had fewer lanes than this one's number, by the marker of lane 0."""
+    """Return True if the previous epoch had too few shards to include this one, by the marker of shard 0."""
     if first is None:
         return False
     if wanted.follows(first.epoch):
@@ -155,7 +161,7 @@ def lane_is_new(first: TopicMarker | None, wanted: Wanted) -> bool:
 
 
 def contradiction(marker: TopicMarker | None, wanted: Wanted) -> PublishConflict:
-    """The error for a marker that is neither the previous epoch's nor this one's."""
+    """Return the error for a marker that belongs neither to the previous epoch nor to this one."""
     found = "there is no marker" if marker is None else f"the marker says epoch {marker.epoch}"
     why = (
         "it expired (offsets.retention.minutes after the last publish), or the topic or group was deleted"

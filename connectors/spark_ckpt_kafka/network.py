@@ -1,7 +1,8 @@
-"""kafka-python's network client, which hears what a broker says before it hangs up.
+"""kafka-python's network client, with a fix for refused logins.
 
-A broker that refuses a login answers and closes the connection. kafka-python drops an answer that it reads together with the end of
-the connection, and forgets the refusal when it hears it: it logs in again until its time is over, and tells a timeout.
+A broker that refuses a login answers and closes the connection. kafka-python drops an answer that arrives together with
+the end of the connection. It also forgets a refusal that it did read, logs in again until its timeout, and reports that
+timeout.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LOGIN_REFUSED = (
     kafka_errors.UnsupportedSaslMechanismError,
     kafka_errors.IllegalSaslStateError,
 )
-"""What no second attempt changes. Java's client gives up after these, too."""
+"""Errors that a second attempt cannot change. The Java client stops after these, too."""
 
 Received = tuple[bytes, Exception | None]
 
@@ -40,7 +41,7 @@ class _Connections(KafkaConnectionManager):  # type: ignore[misc]
 
 
 def _last_words_first(receive: Callable[[], Received]) -> Callable[[], Received]:
-    """Bytes that come with an error are handed on first; a socket at its end says so again when it is read next."""
+    """Deliver bytes that arrive with an error first; the next read of a closed socket reports the error again."""
 
     def received() -> Received:
         data, error = receive()
@@ -50,6 +51,6 @@ def _last_words_first(receive: Callable[[], Received]) -> Callable[[], Received]
 
 
 def network_client(**settings: Any) -> KafkaNetClient:
-    """For the setting `kafka_client` of kafka-python's admin client and producer."""
+    """Return a client for the setting `kafka_client` of kafka-python's admin client and producer."""
     net = NetworkSelector(**settings)
     return KafkaNetClient(net=net, manager=_Connections(net, **settings))

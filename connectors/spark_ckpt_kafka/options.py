@@ -1,7 +1,7 @@
-"""One mapping of Kafka's own dotted names, translated for the three clients that a job uses.
+"""Translates one mapping of Kafka's dotted option names for the three clients of a job.
 
-Spark's source is the Java client, the sink's control plane is kafka-python, its data plane may be
-librdkafka; each spells the same setting differently.  Certificates are PEM files, which all three can read.
+Spark's source is the Java client, the sink's control plane is kafka-python, its data plane may be librdkafka. Each
+spells the same setting differently. Certificates are PEM files, which all three can read.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _LOGIN_MODULES = {
 _SECRETS = ("password", "jaas", "secret", "token")
 
 Settings = dict[str, str | int | bool]
-"""What a Python client's constructor takes."""
+"""Keyword arguments or properties of a Python client."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the cluster is and how to log in. `repr` shows no secret."""
+    """Addresses and login of the cluster. `repr` shows no secret. Raises `ConfigInvalid` for unusable values."""
 
     servers: str
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -59,7 +59,7 @@ class Connection:
         _check_security(self.security)
 
     def for_spark(self) -> dict[str, str]:
-        """Options of Spark's Kafka source (`kafka.` names of the Java client)."""
+        """Return the options of Spark's Kafka source (`kafka.` names of the Java client)."""
         options = {name: value for name, value in self.security.items() if name not in _CREDENTIALS}
         if (jaas := self._jaas()) is not None:
             options["sasl.jaas.config"] = jaas
@@ -69,7 +69,7 @@ class Connection:
         return {"kafka.bootstrap.servers": self.servers} | {f"kafka.{name}": one for name, one in options.items()}
 
     def for_kafka_python(self) -> Settings:
-        """Keyword arguments of kafka-python's clients."""
+        """Return the keyword arguments of kafka-python's clients."""
         settings: Settings = {"bootstrap_servers": self.servers}
         for name, argument in _KAFKA_PYTHON.items():
             if name in self.security:
@@ -81,7 +81,7 @@ class Connection:
         return settings | self._credentials("sasl_plain_username", "sasl_plain_password")
 
     def for_confluent(self) -> Settings:
-        """librdkafka's configuration."""
+        """Return librdkafka's configuration."""
         settings: Settings = {"bootstrap.servers": self.servers}
         for name, property_name in _LIBRDKAFKA.items():
             if name in self.security:
@@ -93,7 +93,7 @@ class Connection:
         return settings | self._credentials("sasl.username", "sasl.password")
 
     def describe(self) -> dict[str, str]:
-        """Servers and security settings, secrets replaced."""
+        """Return servers and security settings, secrets redacted."""
         return {"servers": self.servers} | redacted(self.security)
 
     def _credentials(self, user: str, password: str) -> Settings:
@@ -130,12 +130,15 @@ _LIBRDKAFKA = {
 
 
 BATCH_ROOM = 65_536
-"""kafka-python's bound of a record is at least so much above the size of a batch."""
+"""Bytes by which kafka-python's record limit exceeds the batch size at least."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a sink's producer works. Milliseconds and bytes, Kafka's names with underscores."""
+    """Settings of a sink's producer. Milliseconds and bytes; Kafka's names with underscores.
+
+    Raises `ConfigInvalid` unless request timeout + linger < delivery timeout < transaction timeout.
+    """
 
     transaction_timeout_ms: int = 300_000
     delivery_timeout_ms: int = 45_000
@@ -158,12 +161,12 @@ class Tuning:
             )
 
     def within(self, max_message_bytes: int | None) -> Tuning:
-        """With batches that a topic takes, however well they compress."""
+        """Return the settings with a batch size that a topic accepts at any compression ratio."""
         return self if max_message_bytes is None else replace(self, batch_size=min(self.batch_size, max_message_bytes))
 
 
 def split_options(options: Mapping[str, object]) -> tuple[dict[str, str], dict[str, str]]:
-    """(Kafka's security settings, everything else), as text, a leading `kafka.` of dotted names removed."""
+    """Return (Kafka's security settings, all other options) as text. A leading `kafka.` of dotted names is removed."""
     security: dict[str, str] = {}
     others: dict[str, str] = {}
     for name, value in options.items():
@@ -174,7 +177,7 @@ def split_options(options: Mapping[str, object]) -> tuple[dict[str, str], dict[s
 
 
 def tuning(options: Mapping[str, str]) -> Tuning:
-    """A sink's producer settings from dotted names, or `ConfigInvalid` for an unknown one."""
+    """Return a sink's producer settings from dotted names. Raises `ConfigInvalid` for an unknown name or value."""
     known = {name.replace("_", "."): name for name in Tuning.__dataclass_fields__}
     unknown = sorted(set(options) - set(known))
     if unknown:
@@ -190,7 +193,7 @@ def tuning(options: Mapping[str, str]) -> Tuning:
 
 
 def redacted(values: Mapping[str, str]) -> dict[str, str]:
-    """The same names, with values that may be secret replaced."""
+    """Return the same names, with values that may be secret replaced."""
     return {
         name: REDACTED if any(word in name.lower() for word in _SECRETS) else value for name, value in values.items()
     }

@@ -1,4 +1,4 @@
-"""A Kafka position: the next offset of every partition, as Spark writes it (`{"orders": {"0": 42}}`)."""
+"""Kafka cursors: the next offset of every partition, in Spark's form (`{"orders": {"0": 42}}`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ Positions = Mapping[tuple[str, int], int]
 
 
 def to_cursor(positions: Positions) -> Cursor:
-    """Nested mapping with fixed key order, partitions as text: one position has one spelling."""
+    """Return the cursor of offsets: keys in fixed order, partitions as text, so that equal positions have equal
+    text.
+    """
     cursor: dict[str, dict[str, Json]] = {}
     for (topic, partition), offset in sorted(positions.items()):
         cursor.setdefault(topic, {})[str(partition)] = offset
@@ -25,10 +27,10 @@ def to_cursor(positions: Positions) -> Cursor:
 
 
 def from_cursor(cursor: Cursor) -> dict[tuple[str, int], int]:
-    """Offsets of a cursor, or of one line of Spark's offset log once parsed."""
+    """Return the offsets of a cursor, or of one parsed line of Spark's offset log. Raises `SourceInvalid`."""
     found: dict[tuple[str, int], int] = {}
     for topic, partitions in cursor.items():
-        if not isinstance(partitions, Mapping) or not partitions:  # a topic that was read has a partition
+        if not isinstance(partitions, Mapping) or not partitions:  # a topic that was read has at least one partition
             raise _unreadable(cursor)
         for partition, offset in partitions.items():
             if not str(partition).isdecimal() or not isinstance(offset, int) or isinstance(offset, bool):
@@ -38,7 +40,7 @@ def from_cursor(cursor: Cursor) -> dict[tuple[str, int], int]:
 
 
 def parse_offset_line(line: str) -> dict[tuple[str, int], int]:
-    """One source's line of Spark's offset log."""
+    """Return the offsets of one source's line in Spark's offset log. Raises `SourceInvalid`."""
     try:
         value: Any = json.loads(line)
     except ValueError as error:
@@ -49,7 +51,7 @@ def parse_offset_line(line: str) -> dict[tuple[str, int], int]:
 
 
 def explicit(found: Positions) -> Positions:
-    """The same, if every offset is one. Raises `SourceInvalid` for what stands for an end of the topic."""
+    """Return `found` unchanged. Raises `SourceInvalid` for a symbolic offset (-1 latest, -2 earliest)."""
     special = next((place for place, offset in sorted(found.items()) if offset < 0), None)
     if special is not None:
         raise SourceInvalid(
@@ -62,10 +64,10 @@ def explicit(found: Positions) -> Positions:
 def starting(
     start: object, partitions: Mapping[str, Sequence[int]], beginnings: Positions, ends: Positions
 ) -> dict[tuple[str, int], int]:
-    """The configured start as explicit offsets of every partition.
+    """Return the configured start as explicit offsets of every partition. Raises `ConfigInvalid`.
 
-    A mapping names offsets by topic and partition; -2 and -1 are earliest and latest, what it does not
-    name starts at the earliest.
+    `start` is "earliest", "latest" or a mapping of offsets by topic and partition, with -2 for earliest and -1 for
+    latest. Partitions that the mapping does not name start at the earliest offset.
     """
     every = [(topic, one) for topic, numbers in partitions.items() for one in numbers]
     if start in ("earliest", "latest"):
@@ -84,7 +86,9 @@ def starting(
 
 
 def check_start(chosen: Positions, beginnings: Positions, ends: Positions) -> None:
-    """Raise `StartOutOfRange` for a configured offset that its topic does not have. `ends` count records of open transactions."""
+    """Raise `StartOutOfRange` for a configured offset that its topic does not have. `ends` include open
+    transactions.
+    """
     for (topic, partition), offset in sorted(chosen.items()):
         first, end = beginnings[topic, partition], ends[topic, partition]
         if not first <= offset <= end:
@@ -105,13 +109,16 @@ def check_start(chosen: Positions, beginnings: Positions, ends: Positions) -> No
 
 
 def resumed(cursor: Cursor, every: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """Where a new query starts: at the cursor, and partitions that are new since then at their beginning."""
+    """Return the start of a new query: the cursor's offsets; new partitions start at their beginning."""
     known = from_cursor(cursor)
     return {place: known.get(place, EARLIEST) for place in every}
 
 
 def check_holes(wanted: Positions, beginnings: Positions, ends: Positions) -> None:
-    """Raise `SourceInvalid` for what the job still needs and the topic does not have any more."""
+    """Raise `SourceInvalid` if the topic has lost records that the job still needs.
+
+    Causes: a partition is gone, retention removed unread records, or the topic was re-created.
+    """
     for (topic, partition), offset in sorted(wanted.items()):
         place = (topic, partition)
         if place not in beginnings:
@@ -133,13 +140,18 @@ def check_holes(wanted: Positions, beginnings: Positions, ends: Positions) -> No
 
 
 def reached(cursor: Cursor, end: Cursor) -> bool:
-    """Whether the cursor is at or after every partition's end. A partition it lacks has been read up to 0."""
+    """Return True if the cursor is at or after the end of every partition. A missing partition counts as read up to
+    0.
+    """
     known = from_cursor(cursor)
     return all(known.get(place, 0) >= offset for place, offset in from_cursor(end).items())
 
 
 def lag(cursor: Cursor, end: Cursor) -> int:
-    """Offsets between a cursor and an end, over all partitions of the end. A partition the cursor lacks has been read up to 0."""
+    """Return the number of offsets between a cursor and an end, over all partitions of the end.
+
+    A partition that the cursor lacks counts as read up to 0.
+    """
     known = from_cursor(cursor)
     return sum(max(0, offset - known.get(place, 0)) for place, offset in from_cursor(end).items())
 

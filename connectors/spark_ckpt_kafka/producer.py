@@ -1,7 +1,7 @@
-"""The data plane: one transaction of one transactional id, behind one small Protocol.
+"""The data plane: one transaction of one transactional id, as a small Protocol.
 
-A producer is used for one transaction after one initialisation and then thrown away: two transactions
-under one producer epoch cannot be told apart by a delayed commit request.
+A producer initialises once, runs one transaction, and is discarded. A delayed commit request could hit the wrong one of
+two transactions under one producer epoch.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from spark_ckpt_kafka.options import Connection, Tuning
 Plane = Literal["confluent-kafka", "kafka-python"]
 Headers = list[tuple[str, bytes | None]]
 Progress = Callable[[], None]
-"""Called whenever the cluster has acknowledged something: silence for long means a hung client."""
+"""Called at each acknowledgement of the cluster; a long silence means a hung client."""
 
 Refusal = Literal["", "record", "size", "partition"]
-"""Of a record by the broker; of a batch or a record by its size; of a partition that the client does not know (yet)."""
+"""Reason of a refusal: "record" by the broker; "size" of a batch or record; "partition" unknown to the client (yet)."""
 
 COMMIT_TIMEOUT_S = 30.0
 INIT_TIMEOUT_S = 30.0
@@ -29,9 +29,9 @@ ABORT_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows in sending order, as columns of equal length; None stands for the default in every row.
+    """Rows in sending order, as columns of equal length. A column of None stands for the default in every row.
 
-    `timestamps` are milliseconds since 1970, None means now; a partition of None is chosen by the key's hash.
+    `timestamps` are milliseconds since 1970, None means now. A partition of None is chosen by the key's hash.
     """
 
     topic: str
@@ -47,15 +47,16 @@ class Chunk:
 
     @property
     def plain(self) -> bool:
-        """Whether there is nothing but keys and values for one topic."""
+        """True if the rows have only keys and values, for one topic."""
         return not (self.topics or self.partitions or self.timestamps or self.headers)
 
 
 class ProducerFailed(Exception):
-    """The transaction's outcome is "not committed" or unknown. Init a new producer and ask the marker.
+    """Raised when a transaction is not committed or its outcome is unknown. Recovery: new producer, read the marker.
 
-    `fenced`: somebody else initialised the transactional id, or the transaction timed out. `refusal`: a record, or a batch by
-    its size, was refused for what it is. `key`: of the record that was refused, if the client names it.
+    - `fenced`: another producer initialised the transactional id, or the transaction timed out.
+    - `refusal`: the broker or client refused a record for its content, or a batch for its size.
+    - `key`: key of the refused record, if the client names it.
     """
 
     def __init__(
@@ -70,35 +71,35 @@ class ProducerFailed(Exception):
 
 
 class TransactionalProducer(Protocol):
-    """One transaction. Every call is bounded in time and raises `ProducerFailed`."""
+    """One transaction. Every call has a timeout and raises `ProducerFailed`."""
 
     def init(self) -> None:
-        """Fence every older producer of the id; returns when their transactions are decided."""
+        """Fence every older producer of the id. Returns when their transactions are decided."""
 
     def begin(self) -> None:
         """Open the transaction."""
 
     def send(self, chunk: Chunk) -> None:
-        """Queue rows in order. Waits while too much is unacknowledged, so memory is bounded."""
+        """Queue rows in order. Blocks while too much is unacknowledged, so that memory is bounded."""
 
     def add_marker(self, group: str, topic: str, epoch: int, metadata: str) -> None:
-        """Put the marker (offset of partition 0) into the transaction."""
+        """Write the marker (offset of partition 0) into the transaction."""
 
     def deliver(self) -> int:
-        """Wait until every row is acknowledged; how many were. Raises if a single one failed."""
+        """Wait until every row is acknowledged, and return their number. Raises if a single row failed."""
 
     def commit(self) -> None:
-        """Commit. Success still has to be verified against the marker."""
+        """Commit. The caller has to verify success with the marker."""
 
     def abort(self) -> None:
-        """Abort, best effort and brief: the next init does it anyway."""
+        """Abort, best effort and brief: the next init aborts anyway."""
 
     def close(self) -> None:
-        """Free what a finished transaction holds."""
+        """Free the resources of a finished transaction."""
 
 
 def choose(plane: Plane | None) -> Plane:
-    """The data plane to use: the wanted one, else the faster one that is installed."""
+    """Return the data plane to use: `plane` if given, else the fastest one installed. Raises `EnvironmentUnfit`."""
     if plane == "confluent-kafka" and util.find_spec("confluent_kafka") is None:
         raise EnvironmentUnfit("confluent-kafka is not installed", hint="pip install 'spark-ckpt[kafka-fast]'")
     if plane is not None:
@@ -109,7 +110,7 @@ def choose(plane: Plane | None) -> Plane:
 def open_producer(
     plane: Plane, connection: Connection, tuning: Tuning, transactional_id: str, progress: Progress
 ) -> TransactionalProducer:
-    """A new producer of the plane. Imports only the client that is used."""
+    """Return a new producer of the plane. Imports only the client in use."""
     if plane == "confluent-kafka":
         from spark_ckpt_kafka.confluent_producer import ConfluentProducer
 
@@ -120,7 +121,7 @@ def open_producer(
 
 
 def hint_for(text: str) -> str:
-    """What an operator can do about a client's error text; empty when nothing but waiting helps."""
+    """Return advice for a client's error text; empty if only waiting helps."""
     for words, hint in _HINTS.items():
         if any(word in text for word in words.split("|")):
             return hint
@@ -128,14 +129,14 @@ def hint_for(text: str) -> str:
 
 
 def refusal_of(text: str) -> Refusal:
-    """What a client's error text says was refused; empty for what may pass."""
+    """Return the kind of refusal in a client's error text; empty for an error that may pass."""
     return next((kind for words, kind in _REFUSALS.items() if any(word in text for word in words.split("|"))), "")
 
 
 _REFUSALS: dict[str, Refusal] = {
     "MSG_SIZE_TOO_LARGE|MessageSizeTooLarge|RecordListTooLarge|RECORD_LIST_TOO_LARGE": "size",
     "INVALID_RECORD|InvalidRecord|INVALID_TIMESTAMP|InvalidTimestamp|_INVALID_DIFFERENT_RECORD": "record",
-    # kafka-python's own words
+    # Error texts of kafka-python itself.
     "headers items must be|Need at least one: key or value|a batch which had one": "record",
     "_UNKNOWN_PARTITION|Unrecognized partition": "partition",
 }

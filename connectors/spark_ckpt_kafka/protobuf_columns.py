@@ -1,4 +1,4 @@
-"""What Spark columns a Protobuf message makes, and messages as plain values and back."""
+"""Translates a Protobuf message type into Spark columns, and messages into plain values and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 _INT32, _INT64, _UINT32, _UINT64, _DOUBLE, _FLOAT, _BOOL, _ENUM, _STRING, _MESSAGE = range(1, 11)
-"""`FieldDescriptor.CPPTYPE_...`: numbers of the format, not of a version."""
+"""`FieldDescriptor.CPPTYPE_...` numbers; they belong to the format, not to a version."""
 _BYTES = 12
 """`FieldDescriptor.TYPE_BYTES`."""
 _KINDS: Mapping[int, T.DataType] = {
@@ -31,7 +31,10 @@ _KINDS: Mapping[int, T.DataType] = {
 
 
 def protobuf_columns(message: Descriptor, above: tuple[str, ...] = ()) -> T.StructType:
-    """A column for each field. Raises `ConfigInvalid` for a message inside itself."""
+    """Return one Spark column for each field. Raises `ConfigInvalid` for a message inside itself.
+
+    `above` holds the full names of the enclosing messages.
+    """
     if message.full_name in above:
         raise ConfigInvalid(f"message {message.full_name} is inside itself, which no column can hold")
     inside = (*above, message.full_name)
@@ -56,7 +59,9 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def as_dict(message: Message) -> dict[str, Any]:
-    """The message's fields by name; what was not set and can tell so is None, all else has its default."""
+    """Return the message's fields by name. An unset field with presence is None; other unset fields have their
+    default.
+    """
     return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
 
 
@@ -80,7 +85,7 @@ def _plain(value: Any, field: FieldDescriptor) -> Any:
 
 
 def filled(message: Message, value: Mapping[str, Any]) -> Message:
-    """The message with a row's values; null leaves a field unset."""
+    """Return the message, filled with the values of a row. A null leaves its field unset."""
     from google.protobuf.json_format import ParseDict
 
     kept = {name: _written(each) for name, each in value.items() if each is not None}
@@ -89,7 +94,7 @@ def filled(message: Message, value: Mapping[str, Any]) -> Message:
 
 
 def _written(value: Any) -> Any:
-    """As Protobuf's JSON has it."""
+    """Return a value in Protobuf's JSON form."""
     if isinstance(value, Mapping):
         return {name: _written(each) for name, each in value.items() if each is not None}
     if isinstance(value, bytes):

@@ -1,6 +1,4 @@
-"""A sink's publisher: splits an epoch's files by lane, lets the lane processes publish in parallel, tries
-again.
-"""
+"""The publisher of a Kafka sink: splits the files of an epoch into shards, publishes them in parallel, and retries."""
 
 from __future__ import annotations
 
@@ -22,17 +20,17 @@ from spark_ckpt_kafka.rows import StagedPart
 
 STALL_MARGIN_S = 35.0
 LEAST_BATCH_BYTES = 4_096
-"""A topic that takes no batch of this size takes hardly any record."""
+"""Smallest batch size in bytes; a topic that refuses it accepts hardly any record."""
 MAX_FENCINGS = 4
-"""Fenced this often in a row, with pauses: another driver keeps initialising the same transactional id."""
+"""Number of fencings in a row, with pauses, that ends a publish: another driver keeps using the transactional id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long one `publish` goes on trying; pauses between attempts double, with jitter.
+    """Time limits of one `publish`, in seconds. Pauses between attempts double, with jitter.
 
-    `stall_s`: how long a lane process may be silent before it is killed; None is the sink's delivery
-    timeout and a margin, longer than any single bounded wait of a client.
+    `stall_s`: a publisher process that is silent for so long is killed. None means the sink's delivery timeout plus a
+    margin, longer than any single wait of a client.
     """
 
     total_s: float = 120.0
@@ -41,7 +39,7 @@ class Patience:
     stall_s: float | None = None
 
     def within(self, publish_within_s: float | None) -> Patience:
-        """So that a job which waits that long for a publish learns why it failed."""
+        """Return limits of half of `publish_within_s`, so that a job that waits so long learns why a publish failed."""
         if publish_within_s is None:
             return self
         stall_s = publish_within_s / 2 if self.stall_s is None else min(self.stall_s, publish_within_s / 2)
@@ -49,7 +47,9 @@ class Patience:
 
 
 class KafkaPublisher:
-    """One incarnation's hand on a Kafka sink. `settings` are lane 0's; other lanes differ in their number."""
+    """Publisher of a Kafka sink in one incarnation. `settings` belong to shard 0; other shards differ in their
+    number only.
+    """
 
     def __init__(self, settings: LaneSettings, lanes: int, incarnation: int, patience: Patience | None = None) -> None:
         self._settings = settings
@@ -62,7 +62,10 @@ class KafkaPublisher:
             self._process(lane).start()
 
     def publish(self, output: EpochOutput) -> PublishReceipt:
-        """Publish every lane of the epoch; lanes that the sink already has answer at once."""
+        """Publish every shard of the epoch. Shards that the sink already has answer at once.
+
+        Raises `Fenced`, `EpochDamaged`, `RowsRefused`, `PublishFailed` or another `CkptError`.
+        """
         requests = requests_of(output, self._lanes, self._incarnation)
         gate = Gate(len(requests))
         with ThreadPoolExecutor(len(requests), thread_name_prefix="ckpt-kafka-lane") as pool:
@@ -76,7 +79,10 @@ class KafkaPublisher:
         )
 
     def send_ahead(self, staged: StagedAhead) -> int:
-        """Send rows into the lanes' open transactions, which stay open. Raises `PublishFailed`, or another `CkptError`."""
+        """Send rows into the open transactions of the shards (early send), and return their number.
+
+        The transactions stay open. Raises `PublishFailed`, or another `CkptError`.
+        """
         requests = [each for each in requests_ahead(staged, self._lanes, self._incarnation) if each[1].parts]
         if not requests:
             return 0
@@ -85,24 +91,24 @@ class KafkaPublisher:
         return sum(one.result() for one in running)
 
     def drop_ahead(self) -> None:
-        """Abort what was sent ahead. A lane that does not answer is killed: the next init aborts its transaction."""
+        """Abort the early send. A shard that does not answer is killed; the next init aborts its transaction."""
         with ThreadPoolExecutor(len(self._processes) or 1, thread_name_prefix="ckpt-kafka-drop") as pool:
             list(pool.map(_drop, self._processes.values()))
 
     def close(self) -> None:
-        """Kill the lane processes. What one of them was doing is decided by the next publisher's init."""
+        """Kill the publisher processes. The init of the next publisher decides their open transactions."""
         for process in self._processes.values():
             process.close()
         self._processes.clear()
 
     def give_up(self) -> None:
-        """From another thread: end the `publish` that is under way, and make no other attempt."""
+        """End a running `publish` from another thread, without another attempt."""
         self._given_up.set()
         for process in list(self._processes.values()):
             process.kill()
 
     def lane_pids(self) -> list[int | None]:
-        """Process ids of the lanes, for monitoring and for tests that kill them."""
+        """Return the process ids of the shards, for monitoring and for tests that kill them."""
         return [self._processes[lane].pid for lane in sorted(self._processes)]
 
     def _process(self, lane: int) -> LaneProcess:
@@ -111,7 +117,7 @@ class KafkaPublisher:
         return self._processes[lane]
 
     def _unless_given_up(self, lane: int) -> LaneProcess:
-        """A new process would fence the publisher of the next run."""
+        # A new process would fence the publisher of the next incarnation.
         if self._given_up.is_set():
             raise ProducerFailed("its run has ended")
         return self._process(lane)
@@ -121,8 +127,8 @@ class KafkaPublisher:
         return LaneProcess(settings, self._patience.stall_s or margin_s)
 
     def _send_lane(self, lane: int, request: Request) -> int:
-        """One attempt: rows that could not be sent ahead are sent when their epoch is published."""
         try:
+            # One attempt only: rows that an early send cannot send are sent when their epoch is published.
             return self._process(lane).send_ahead(request)
         except ProducerFailed as failure:
             raise PublishFailed(
@@ -156,7 +162,7 @@ class KafkaPublisher:
             pause = min(pause * 2, self._patience.longest_pause_s)
 
     def _smaller_batches(self, lane: int) -> bool:
-        """Halve a lane's batches, as its topic refused one by its size; False if they are as small as they get."""
+        """Halve the batch size of a shard after its topic refused a batch by size. False at the smallest size."""
         process = self._process(lane)
         tuning = process.settings.tuning
         if tuning.batch_size <= LEAST_BATCH_BYTES:
@@ -187,7 +193,10 @@ class KafkaPublisher:
 
 
 def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Request]:
-    """One request per lane: as many as the sink has, or more if the epoch was staged with more."""
+    """Return one request for each shard.
+
+    There are as many as the sink has shards, or more if the epoch was staged with more. `incarnation` publishes them.
+    """
     count = max([lanes, *(file.lane + 1 for file in output.files)])
     return [
         Request(
@@ -209,7 +218,9 @@ def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Reque
 
 
 def requests_ahead(staged: StagedAhead, lanes: int, incarnation: int) -> list[tuple[int, Request]]:
-    """Each lane's number with its share. What a marker says of the epoch is known when the epoch is decided."""
+    """Return each shard number with its part of an early send. The marker's fields are empty until the epoch
+    commits.
+    """
     files = staged.files
     output = EpochOutput(
         staged.epoch, staged.incarnation, Epoch(0), staged.root, staged.storage_options, files, decision=""
@@ -229,15 +240,16 @@ def _drop(process: LaneProcess) -> None:
 
 
 def slowest_ms(lanes: Sequence[Published]) -> dict[str, Json]:
-    """Of each part what the slowest lane took: lanes work side by side."""
+    """Return the longest time of each part over all shards, in ms: shards work in parallel."""
     names = dict.fromkeys(name for lane in lanes for name in lane.parts_ms)
     return {name: max(lane.parts_ms.get(name, 0) for lane in lanes) for name in names}
 
 
 def _results(lanes: Sequence[Future[Published]]) -> list[Published]:
-    """What the lanes did, or the error that says most: damage, then a record that is never taken, then whatever came first.
+    """Return the results of the shards, or raise the most important error.
 
-    Such an error names the lanes that have the epoch: a restore would repeat it there.
+    The order is: damage, a record that the topic never accepts, then the first error. The first two name the shards
+    that have published the epoch, because a restore would publish it there twice.
     """
     errors = [error for lane in lanes if (error := lane.exception()) is not None]
     for kind in (EpochDamaged, RowsRefused):

@@ -1,13 +1,12 @@
-"""Publishing one epoch's rows of one lane: the second half of the two-phase commit, any number of times.
+"""Publishes the rows of one epoch and shard: the second phase of the two-phase commit. It may run any number of times.
 
-The order is what makes it exactly-once.  `init` fences every older producer of the id and waits until
-their last transaction is decided, so the marker read after it is final; rows and marker are in one
-transaction; a producer is used for one transaction only.  Whatever fails, the next attempt starts at
-`init` again.
+The order of the steps makes it exactly-once. `init` fences every older producer of the id and waits until their last
+transaction is decided, so the marker read after it is final. Rows and marker are in one transaction, and a producer
+runs one transaction only. After any failure the next attempt starts at `init` again.
 
-Rows may be sent ahead: the transaction is opened while their epoch is not decided, and stays open. The marker comes with the
-commit, so that nothing is shown and nothing is said before the decision. While a transaction is open no other producer of the
-id is initialised here, because that would abort it.
+With an early send the transaction opens before its epoch commits, and stays open. The marker is written with the
+commit, so that nothing is visible before it. While a transaction is open, no other producer of the id may initialise
+here: that would abort it.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from spark_ckpt_kafka.rows import StagedPart
 from spark_ckpt_kafka.transaction import Ahead, Clock, Transaction, aborting
 
 SETTLE_S = 0.03
-"""A broker finishes a commit shortly after it answered; an init before that is refused and retried much
+"""Seconds in which a broker finishes a commit after its answer. It refuses an earlier init, which is retried much
 later.
 """
 
 HEARTBEAT_S = 6 * 3600.0
-"""How long a lane may be idle before it refreshes its marker; brokers forget one after 7 days by default."""
+"""Seconds after which an idle shard refreshes its marker. Brokers drop a marker after 7 days by default."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class LaneSettings:
-    """What a lane needs for its whole life. Sent to its process over a pipe: it holds the secrets."""
+    """Settings of a shard for the life of its process. Sent over a pipe, because they hold the secrets."""
 
     connection: Connection
     tuning: Tuning
@@ -54,13 +53,13 @@ class LaneSettings:
     audit_headers: bool
 
     def group(self, lane: int) -> str:
-        """The transactional id and the marker's group of a lane, the same in every incarnation."""
+        """Return the transactional id and marker group of shard `lane`; it is the same in every incarnation."""
         return f"{self.store_id}.{self.sink}.{lane}"
 
 
 @dataclass(frozen=True)
 class Request:
-    """One epoch of one lane."""
+    """One epoch of one shard. The fields after `parts` are input of the marker decision (`marker.Wanted`)."""
 
     epoch: int
     previous: int
@@ -77,13 +76,15 @@ class Request:
 
     @property
     def rows(self) -> int:
-        """How many rows are to be sent."""
+        """Number of rows to send."""
         return sum(part.rows for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a lane did: rows of the transaction it committed, or `replayed`. `parts_ms`: how long its parts took (`Laps`)."""
+    """Result of a shard: the rows of its committed transaction, or `replayed`. `parts_ms`: durations of the parts
+    (`Laps`).
+    """
 
     rows: int
     replayed: bool
@@ -91,25 +92,31 @@ class Published:
 
 
 class Laps:
-    """How long the parts of a publish took, one after the other: `init` of the producer if it was not ready, `verify` of marker and
-    rows, `send` until every row is acknowledged, `commit` until the marker shows it. What was sent ahead is in none of them:
-    `verify` and `send` are of the rest."""
+    """Measures the parts of a publish, one after the other.
+
+    - `init`: initialising the producer, if none was ready.
+    - `verify`: checking the marker and the rows.
+    - `send`: until every row is acknowledged.
+    - `commit`: until the marker shows the epoch.
+
+    Rows of an early send count in no part: `verify` and `send` cover the remaining rows.
+    """
 
     def __init__(self) -> None:
         self._since_s = time.monotonic()
         self.took_ms: dict[str, int] = {}
 
     def after(self, part: str) -> Laps:
-        """The part is over, the next one begins."""
+        """End the part `part` and begin the next one."""
         now_s = time.monotonic()
         self.took_ms[part], self._since_s = round((now_s - self._since_s) * 1000), now_s
         return self
 
 
 class LanePublisher:
-    """A lane's publishing side within one process. `progress` is called while things move.
+    """Publishes one shard within one process. Calls `progress` at each sign of progress.
 
-    `idle_s` tells its host when to call `idle`.
+    The caller calls `idle` after `idle_s` seconds without a request.
     """
 
     def __init__(self, settings: LaneSettings, progress: Progress, clock: Clock = time.monotonic) -> None:
@@ -125,18 +132,18 @@ class LanePublisher:
         self._ahead = Ahead(settings.tuning.transaction_timeout_ms / 2000, clock)
 
     def prepare(self) -> None:
-        """Initialise the next transaction's producer now, while there is time. It is still one init for each.
+        """Initialise the producer of the next transaction in advance. Each transaction still has one init of its own.
 
-        Not while rows sent ahead are in an open transaction: an init would abort it.
+        Does nothing while early-sent rows are in an open transaction: an init would abort it.
         """
         if self._ready is None and self._ahead.transaction is None:
             self._ready = self._initialised()
 
     def publish(self, request: Request, verified: Callable[[], None] = lambda: None) -> Published:
-        """Publish the epoch unless the marker says that it is. Raises `ProducerFailed` or a `CkptError`.
+        """Publish the epoch, unless the marker shows that it is published. Raises `ProducerFailed` or a `CkptError`.
 
-        `verified` is called when every row to be sent is known to be what was decided, before the transaction opens or,
-        where rows were sent ahead, before it is committed.
+        `verified` is called when every row to send matches the committed manifest. That is before the transaction
+        opens; after an early send, it is before the transaction commits.
         """
         laps = Laps()
         self._ahead.keep_only(request.epoch, request.incarnation, request.parts)
@@ -146,10 +153,10 @@ class LanePublisher:
             )
 
     def send_ahead(self, request: Request) -> int:
-        """Send what of an undecided epoch's files is not sent yet, all acknowledged; how many rows. Raises as `publish` does.
+        """Send those files of an uncommitted epoch that are not sent yet (early send), and return the number of rows.
 
-        The transaction stays open. One that was open for half its timeout is aborted, and nothing more of its epoch is
-        sent ahead.
+        Every row is acknowledged on return, and the transaction stays open. A transaction that was open for half its
+        timeout is aborted, and nothing more of its epoch is sent early. Raises like `publish`.
         """
         self._ahead.keep_only(request.epoch, request.incarnation, request.parts)
         if self._ahead.was_given_up(request.epoch):
@@ -165,17 +172,17 @@ class LanePublisher:
         return sent
 
     def drop_ahead(self) -> None:
-        """Abort what was sent ahead, if anything was."""
+        """Abort the early send, if there is one."""
         self._ahead.drop()
 
     @property
     def idle_s(self) -> float:
-        """How long nothing may be asked of the lane until `idle` is due."""
+        """Seconds without a request after which `idle` is due."""
         left_s = self._ahead.left_s
         return HEARTBEAT_S if left_s is None else left_s
 
     def idle(self) -> None:
-        """Nothing was asked for `idle_s`: write the marker again as it is, so that it does not expire.
+        """Write the same marker again, so that it does not expire.
 
         An open transaction is aborted instead, before the broker does it.
         """
@@ -185,7 +192,6 @@ class LanePublisher:
             self._ahead.give_up()
 
     def _taken(self) -> Transaction:
-        """The open transaction, or the next one."""
         if (ahead := self._ahead.take()) is not None:
             return ahead
         producer, self._ready = self._ready or self._initialised(), None
@@ -211,6 +217,7 @@ class LanePublisher:
         marker = self._read_marker()
         hit(Failpoint.MARKER_READ)
         if self._decide(marker, request) is Decision.DONE:
+            # Early-sent rows of an epoch that is published already would be duplicates.
             if transaction.begun_s is not None:
                 transaction.abort()
             return Published(0, replayed=True, parts_ms=laps.after("verify").took_ms)
@@ -234,9 +241,9 @@ class LanePublisher:
     def _send_rest(
         self, transaction: Transaction, request: Request, verified: Callable[[], None] = lambda: None
     ) -> int:
-        """Send the rows of files that are not in the transaction; how many."""
+        """Send the rows of files that are not in the transaction, and return their number."""
         rest = transaction.rest_of(request.epoch, request.incarnation, request.parts)
-        if rest is None:  # `keep_only` has seen to it
+        if rest is None:  # `keep_only` excludes this
             raise ProducerFailed("the open transaction holds rows of something else")
         if transaction.begun_s is None:
             self._check_topics({self._settings.topic} if self._settings.topic else set())
@@ -286,7 +293,7 @@ class LanePublisher:
         return request.epoch, marker.encode()
 
     def _check_topics(self, topics: set[str]) -> None:
-        """Topics exist. Asked before the transaction: a marker on a missing topic would block."""
+        # Before the transaction: a marker on a missing topic would block.
         self._control.partitions(topics | {self._settings.marker_topic})
         self._progress()
 
@@ -300,7 +307,7 @@ class LanePublisher:
             raise ProducerFailed(f"acknowledged: {delivered} of {request.rows}")
 
     def _verify(self, request: Request) -> None:
-        """The commit was real: the marker says so. A client can report success for nothing."""
+        """Check the commit with the marker: a client can report success for a commit that did not happen."""
         marker = self._read_marker()
         if marker is None or marker.epoch < request.epoch:
             raise ProducerFailed("the commit was reported as done, but the marker did not move")

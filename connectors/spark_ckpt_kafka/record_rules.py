@@ -1,7 +1,9 @@
-"""Rows that a topic never takes. Tasks ask while they stage rows, so that such a row fails before its epoch is committed; a lane
-asks again, with the topic's settings of that moment, when the broker has refused a record of a committed epoch.
+"""Finds rows that a topic never accepts.
 
-Sizes are those of a batch with this record alone, as the record format v2 has it
+Tasks check rows while they stage them, so that such a row fails before its epoch commits. A publisher checks again,
+with the topic's current settings, after the broker refused a record of a committed epoch.
+
+Sizes are those of a batch with this record alone, in record format v2
 (https://kafka.apache.org/documentation/#recordbatch).
 """
 
@@ -27,7 +29,9 @@ _FILTER = "filter such rows, or give them to a sink of their own"
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """Settings of a topic. None: there is no bound, or it is not known."""
+    """Settings of a topic. None: there is no bound, or it is unknown. Bounds of times are in ms before and after
+    now.
+    """
 
     partitions: int | None = None
     compacted: bool = False
@@ -38,9 +42,10 @@ class TopicLimits:
 
 @dataclass(frozen=True, slots=True)
 class RecordRules:
-    """Whether a sink's client and topic take rows. `topic`: of every row; None if each names its own.
+    """Checks rows against the limits of a sink's client and topic. A call with a table returns the first refused row.
 
-    `max_request_bytes`: the client's own bound of a record. Called with a table, it gives the first row that is never taken.
+    `topic`: topic of every row; None if each row names its own. `max_request_bytes`: the client's own limit of a
+    record.
     """
 
     topic: str | None
@@ -50,7 +55,7 @@ class RecordRules:
     limits: TopicLimits = TopicLimits()
 
     def __call__(self, rows: pa.Table) -> RefusedRow | None:
-        """The first row that is never taken, None if there is none."""
+        """Return the first row that is never accepted, or None."""
         columns = {name: rows.column(name) for name in rows.column_names}
         found = [*self._topics(columns), *self._keys(columns), *self._partitions(columns)]
         found += [*self._times(columns), *_header_rows(columns, self.plane), *self._sizes(rows)]
@@ -117,7 +122,7 @@ class RecordRules:
                 return
 
     def _compressed(self, rows: pa.Table, row: int, size: int) -> int:
-        """Bytes of the record's batch as it is sent."""
+        """Return the bytes of the record's batch after compression."""
         if self.compression == "none":
             return size
         whole = rows.slice(row, 1).to_pylist()[0]
@@ -131,19 +136,19 @@ class RecordRules:
 
 
 def milliseconds(times: Column | pa.Array[Any]) -> Any:
-    """Milliseconds since 1970, as records have them."""
+    """Return times as milliseconds since 1970, the unit of Kafka records."""
     return pc.cast(times, pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
 
 
 def _where(mask: Any, column: str, why: str, hint: str = _FILTER) -> Iterator[RefusedRow]:
-    """The first row of a mask; a null counts as no."""
+    """Yield the first row of a mask; a null counts as False."""
     row = pc.index(mask, True).as_py()
     if row >= 0:
         yield RefusedRow(row, column, why, hint)
 
 
 def _header_rows(columns: dict[str, Column], plane: str) -> Iterator[RefusedRow]:
-    """Headers with something in them that no record can have."""
+    """Yield the first row with a header that no record can have."""
     if (headers := columns.get("headers")) is None or headers.null_count == len(headers):
         return
     column = headers.combine_chunks()
@@ -164,8 +169,8 @@ def _header_rows(columns: dict[str, Column], plane: str) -> Iterator[RefusedRow]
 
 
 def _sizes_of(rows: pa.Table) -> Int64s:
-    """Bytes of a batch with this record alone, not compressed."""
-    body = np.full(rows.num_rows, 3, np.int64)  # attributes, and a delta of 0 for time and offset
+    """Return the bytes of an uncompressed batch with one record, for each row."""
+    body = np.full(rows.num_rows, 3, np.int64)  # attributes, and a zero delta of time and of offset
     for name in ("key", "value"):
         if name in rows.column_names:
             lengths = _numbers(pc.fill_null(pc.binary_length(rows.column(name)), 0))
@@ -191,7 +196,7 @@ def _numbers(column: Any) -> Int64s:
 
 
 def _varint(numbers: Int64s) -> Int64s:
-    """Bytes of each number as a zigzag varint."""
+    """Return the bytes of each number as a zigzag varint."""
     bytes_of: Int64s = np.searchsorted(np.array([64, 8_192, 1_048_576, 134_217_728]), numbers, side="right") + np.int64(
         1
     )

@@ -1,4 +1,4 @@
-"""Names the record of a committed epoch that a topic never takes, after the broker has refused something."""
+"""Names the record of a committed epoch that a topic never accepts, after the broker refused something."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from spark_ckpt_kafka.rows import StagedPart, VerifiedRows
 
 
 class Sent(Protocol):
-    """Rows of an epoch that a lane sends."""
+    """Rows of an epoch that a shard sends."""
 
     @property
     def epoch(self) -> int:
-        """Whose they are."""
+        """Epoch of the rows."""
 
     @property
     def root(self) -> str:
-        """Where their files are."""
+        """Folder of their files."""
 
     @property
     def storage_options(self) -> Mapping[str, str]:
-        """How to get there."""
+        """Storage options of the folder."""
 
     @property
     def parts(self) -> Sequence[StagedPart]:
@@ -44,7 +44,7 @@ class Sent(Protocol):
 
 @dataclass(frozen=True)
 class Refusals:
-    """Of one lane. `topic`: of every row; None if each names its own."""
+    """Explains the refusals of one shard. `topic`: topic of every row; None if each row names its own."""
 
     control: Control
     plane: Plane
@@ -53,7 +53,7 @@ class Refusals:
 
     @contextmanager
     def explaining(self, sent: Sent, lane: LaneRows) -> Iterator[None]:
-        """Raises `RowsRefused` instead of a failure that is due to a record which is never taken."""
+        """Raise `RowsRefused` instead of a `ProducerFailed` that a never accepted record causes."""
         try:
             yield
         except ProducerFailed as failure:
@@ -66,10 +66,11 @@ class Refusals:
     def explained(
         self, failure: ProducerFailed, rows: VerifiedRows, where: Mapping[str, Any]
     ) -> RowsRefused | ProducerFailed:
-        """The error that names the record; the failure as it is if another attempt may succeed.
+        """Return the error that names the record, or `failure` itself if another attempt may succeed.
 
-        The topic's settings of now decide. A broker's refusal of a record is final even if no rule names it. A batch may be
-        refused by its size although each record fits, and a client may not know a new partition yet.
+        The topic's current settings decide. A broker's refusal of a record is final even if no rule names it. Two
+        refusals may pass: a batch can be too large although each record fits, and a client may not know a new partition
+        yet.
         """
         rules: dict[str, RecordRules] = {}
         for path, row, topic, refused in self._found(rows, rules):
@@ -101,7 +102,7 @@ class Refusals:
 
 
 def _by_topic(table: pa.Table, topic: str | None) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
-    """Each topic with the numbers of its rows."""
+    """Yield each topic with the numbers of its rows."""
     if topic is not None:
         yield topic, np.arange(table.num_rows)
         return

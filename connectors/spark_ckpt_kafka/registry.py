@@ -1,4 +1,6 @@
-"""A schema registry as tasks ask it: by Confluent's own client, one a process, its answers as errors that an operator knows."""
+"""Access to a schema registry from tasks: Confluent's own client, one per process, with errors that an operator can
+use.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ _REFUSED = (401, 403)
 
 @dataclass(frozen=True)
 class Registry:
-    """Where the registry is. `options`: of Confluent's client, such as `basic.auth.user.info`; `repr` shows none of them."""
+    """Address of a schema registry. Raises `ConfigInvalid` for a wrong address, `EnvironmentUnfit` for missing
+    packages.
+
+    `options` go to Confluent's client, such as `basic.auth.user.info`; `repr` shows none of them.
+    """
 
     url: str
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
@@ -34,11 +40,11 @@ class Registry:
 
     @classmethod
     def of(cls, given: str | Registry) -> Registry:
-        """An address, or a registry as it is."""
+        """Return `given` as a registry: an address becomes one without options."""
         return cls(given) if isinstance(given, str) else given
 
     def client(self) -> SchemaRegistryClient:
-        """This process's client: it keeps schemas that it has seen."""
+        """Return this process's client, which caches schemas."""
         return _client(self.url, tuple(sorted(self.options.items())))
 
 
@@ -50,7 +56,10 @@ def _client(url: str, options: tuple[tuple[str, Any], ...]) -> SchemaRegistryCli
 
 
 def typed(error: Exception, where: str) -> Exception:
-    """What is to be raised for what a (de)serialiser raised. `where`: the record. An outage stays an `OSError`: it may pass."""
+    """Return the error to raise for an exception of a (de)serialiser. `where` names the record.
+
+    An outage stays an `OSError`, because it may pass. Other causes become `SourceInvalid` or `BadRecord`.
+    """
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
     for cause in _chain(error):
@@ -68,7 +77,7 @@ def typed(error: Exception, where: str) -> Exception:
 
 
 def _is_of_the_network(error: BaseException) -> bool:
-    """Whether the client's HTTP library met it; which library that is depends on the client's version."""
+    """Return True for an error of the client's HTTP library, which depends on the client's version."""
     return any(
         kind.__name__ == "TransportError" and kind.__module__.startswith("httpx") for kind in type(error).__mro__
     )

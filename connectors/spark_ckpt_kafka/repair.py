@@ -1,12 +1,11 @@
-"""For the operator: look at a sink's marker, look for an epoch's records, and say what was published.
+"""Shows and sets a sink's marker, and counts an epoch's records. For operators.
 
     python -m spark_ckpt_kafka.repair --servers HOST:PORT --topic TOPIC --group STORE.SINK.LANE show
     ... find 42      count the records whose audit headers name this lane and epoch (needs audit_headers=True)
     ... set 42       declare that epoch 42, and nothing after it, is in the topic
 
-A sink refuses to publish when its marker is lost or foreign, because publishing would be a guess.  `set
-42` means: the next epoch is published, 42 and older are not published again.  It fences a publisher that
-runs.
+A sink refuses to publish when its marker is lost or foreign, because it would have to guess. `set 42` means: the job
+publishes the epoch after 42 next, and does not publish 42 and older ones again. It fences a running publisher.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from spark_ckpt_kafka.producer import ProducerFailed, choose, open_producer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit code."""
+    """Run the command and return its exit code."""
     given = _parser().parse_args(arguments)
     try:
         security, others = split_options(_options(given.options_file))
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def show(connection: Connection, group: str, topic: str) -> str:
-    """The marker in words."""
+    """Return the marker as text. Raises `ControlError`."""
     with Control(connection) as control:
         control.partitions([topic])
         marker = control.marker(group, topic)
@@ -54,7 +53,7 @@ def show(connection: Connection, group: str, topic: str) -> str:
 
 
 def find(connection: Connection, group: str, topic: str, epoch: int) -> int:
-    """How many committed records of the topic carry the lane's and the epoch's audit headers."""
+    """Return the number of committed records that carry the audit headers of the shard and the epoch."""
     wanted = {("ckpt-lane", group.encode()), ("ckpt-epoch", str(epoch).encode())}
     return sum(wanted <= set(headers) for headers in _headers(connection, topic))
 
@@ -62,7 +61,10 @@ def find(connection: Connection, group: str, topic: str, epoch: int) -> int:
 def declare(
     connection: Connection, group: str, topic: str, epoch: int, lanes: int, options: dict[str, str] | None = None
 ) -> None:
-    """Write the marker: `epoch` is published, nothing after it is. Fences a running publisher of the lane."""
+    """Write a marker that says: `epoch` is published, later epochs are not. Fences a running publisher of the shard.
+
+    Raises `PublishFailed` if the marker was not written, and `ControlError`.
+    """
     with Control(connection) as control:
         control.partitions([topic])
     marker = TopicMarker(epoch=epoch, previous=0, incarnation=0, rows=0, lanes=lanes, lanes_before=lanes)
@@ -78,7 +80,7 @@ def declare(
 
 
 def _headers(connection: Connection, topic: str) -> Iterator[list[tuple[str, bytes | None]]]:
-    """Headers of every committed record from the beginning to the last stable offset."""
+    """Yield the headers of every committed record, from the beginning to the last stable offset."""
     try:
         from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""Staged Parquet files as chunks of rows for a producer: verified, then one pass, a bounded piece at a time, columns
-not rows.
+"""Turns staged Parquet files into chunks of rows for a producer: verified, then decoded column by column in bounded
+pieces.
 
-`verified` reads every file to its end and compares it with what was decided; only then can rows be decoded.  What it
-read stays in memory up to a bound; larger files are read again, each block against the checksum of the first reading.
+`verified` reads every file to its end and compares it with the committed manifest; only then can rows be decoded. The
+bytes stay in memory up to a limit. Larger files are read again, each block against the checksum of the first reading.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from spark_ckpt_kafka.record_rules import milliseconds
 CHUNK_ROWS = 50_000
 CHUNK_BYTES = 8 * 1024 * 1024
 KEPT_BYTES = 16 * 1024 * 1024
-"""How much of what was verified stays in memory for the decoder."""
+"""Bytes of verified files that stay in memory for the decoder."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """One staged file of a lane: path below the root, and what it must hold; an empty digest is not known."""
+    """One staged file of a shard: path below the root, and its expected content. An empty digest is unknown."""
 
     path: str
     rows: int
@@ -44,9 +44,9 @@ class StagedPart:
 
 @dataclass(frozen=True)
 class StagedRows:
-    """A lane's rows of one epoch. `topic` overrides the rows' own; `stamp` goes behind each row's headers.
+    """Rows of one epoch and shard. `topic` overrides the rows' own; `stamp` is appended to the headers of each row.
 
-    `where`: what an error names beside the file (epoch, sink, lane).
+    `where`: context of errors besides the file (epoch, sink, lane).
     """
 
     root: str
@@ -58,11 +58,13 @@ class StagedRows:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return sum(part.rows for part in self.parts)
 
     def verified(self, progress: Callable[[], None] = lambda: None) -> VerifiedRows:
-        """Read every file and compare. Raises `EpochDamaged`, or a `StoreOutage` if the store does not serve one for now."""
+        """Read and compare every file. Raises `EpochDamaged`, or a `StoreOutage` while the store does not serve a
+        file.
+        """
         filesystem, base = _open(self.root, self.storage_options)
         room, contents = KEPT_BYTES, []
         for part in self.parts:
@@ -82,34 +84,36 @@ class StagedRows:
             raise self.unreadable(part, error) from error
 
     def unreadable(self, part: StagedPart, error: OSError) -> CkptError:
-        """The error for a file that the file system does not give: it is gone, or everything is for now."""
+        """Return the error for a file that cannot be read: damage if the file is missing, else an outage of the
+        store.
+        """
         if isinstance(error, FileNotFoundError) and not taken_away(local_folder(self.root)):
             return self.damaged(part, "is missing")
         return outage(self.root, error, path=part.path)
 
     def damaged(self, part: StagedPart, was: str) -> EpochDamaged:
-        """The error for one of the files."""
+        """Return the error for one damaged file."""
         return damaged(part.path, was, **self.where, root=self.root, expected=counted(part.rows, "row"))
 
 
 @dataclass(frozen=True)
 class VerifiedRows:
-    """Rows whose files hold what was decided."""
+    """Rows whose files match the committed manifest."""
 
     rows: StagedRows
     contents: Sequence[Verified] = field(repr=False)
 
     def row_groups(self) -> Iterator[Iterator[Chunk]]:
-        """Chunks by row group, in publishing order.
+        """Yield the chunks of each row group, in publishing order.
 
-        Raises `EpochDamaged` for a file of an unknown digest that does not hold what its footer says, or a large one
+        Raises `EpochDamaged` for two kinds of files: one of unknown digest that contradicts its footer, and a large one
         that changed since it was verified.
         """
         for part, batches in self._batches():
             yield (self._decoded(part, partial(self._chunk, batch)) for batch in batches)
 
     def tables(self) -> Iterator[tuple[StagedPart, int, pa.Table]]:
-        """Each file's rows, a bounded piece at a time, with the number of the first one. Raises as `row_groups` does."""
+        """Yield each file's rows in bounded pieces, with the number of the first row. Raises like `row_groups`."""
         at = ("", 0)
         for part, batches in self._batches():
             first = at[1] if at[0] == part.path else 0
@@ -119,7 +123,7 @@ class VerifiedRows:
             at = (part.path, first)
 
     def _batches(self) -> Iterator[tuple[StagedPart, Iterator[pa.RecordBatch]]]:
-        """Each row group, in pieces that are to be taken before the next one."""
+        """Yield the batches of each row group; read them before the next group."""
         filesystem, base = _open(self.rows.root, self.rows.storage_options)
         for part, content in zip(self.rows.parts, self.contents, strict=True):
             source = self._opened(part, content, partial(filesystem.open_input_file, f"{base}{part.path}"))
@@ -148,9 +152,9 @@ class VerifiedRows:
             raise self.rows.damaged(part, f"lacks {counted(left, 'row')} of row group {group}")
 
     def _decoded(self, part: StagedPart, decode: Callable[[], T]) -> T:
-        """What the decoder gives. It raises anything at all on bytes that are not Parquet."""
         try:
             return decode()
+        # The decoder raises arbitrary exceptions for bytes that are not Parquet.
         except CkptError:
             raise
         except Exception as error:
@@ -172,7 +176,7 @@ class VerifiedRows:
 
 
 def bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Slices of at most about `CHUNK_BYTES`, at least one row each."""
+    """Yield slices of at most about `CHUNK_BYTES`, of at least one row each."""
     if batch.num_rows == 0:
         return
     step = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, CHUNK_BYTES))
@@ -181,14 +185,14 @@ def bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def stamped(headers: list[Headers | None] | None, stamp: Headers, count: int) -> list[Headers | None] | None:
-    """The rows' headers with the stamp behind them; without a stamp, as they are."""
+    """Return the headers of `count` rows with `stamp` appended. Without a stamp they are unchanged."""
     if not stamp:
         return headers
     return [stamp] * count if headers is None else [(one or []) + stamp for one in headers]
 
 
 def _list(columns: Mapping[str, pa.Array[Any]], name: str) -> list[Any] | None:
-    """A column as Python values, text as bytes; None when it is absent or all null."""
+    """Return a column as Python values, text as bytes; None if it is absent or all null."""
     column = columns.get(name)
     if column is None or (column.null_count == len(column) and name != "value"):
         return None
@@ -216,12 +220,12 @@ def _headers(column: pa.Array[Any] | None) -> list[Headers | None] | None:
 
 
 def local_folder(root: str) -> Path | None:
-    """The folder's path if it is on a local file system."""
+    """Return the folder's path if it is on a local file system, else None."""
     return Path(root.removeprefix("file://")) if "://" not in root or root.startswith("file://") else None
 
 
 def _open(root: str, options: Mapping[str, str]) -> tuple[pafs.FileSystem, str]:
-    """(file system, prefix of every path): the local disk, or an object store with deltalake's options."""
+    """Return (file system, prefix of every path): the local disk, or an object store with deltalake's options."""
     if (folder := local_folder(root)) is not None:
         return pafs.LocalFileSystem(), f"{folder}/"
     from deltalake.fs import DeltaStorageHandler

@@ -1,6 +1,4 @@
-"""The exactly-once Kafka sink: rows as for Spark's own Kafka sink, staged by tasks, published in
-transactions.
-"""
+"""The exactly-once Kafka sink: rows as for Spark's own Kafka sink, staged by tasks, published in transactions."""
 
 from __future__ import annotations
 
@@ -48,18 +46,23 @@ MAX_LANES = 64
 
 @dataclass(frozen=True)
 class KafkaSink:
-    """Rows with a column value (and key, headers, topic, partition, timestamp) exactly once in Kafka.
+    """Write rows with a column value (and key, headers, topic, partition, timestamp) to Kafka, exactly once.
 
-    `topic` overrides the rows' own column; without it each row names its topic and `marker_topic` says
-    where the sink keeps its progress (a committed offset of the reserved group `<store id>.<sink>.<lane>`,
-    no record). `lanes`: rows are split by key over that many transactions and processes; each key stays in
-    order, lanes of an epoch become visible one by one.  `options`: Kafka's dotted names for security and
-    the producer.  `client`: None takes confluent-kafka if it is installed.  `audit_headers` adds the lane
-    and the epoch to every record's headers. Readers must use `isolation.level=read_committed`.
+    - `topic`: overrides the rows' own column. Without it each row names its topic.
+    - `marker_topic`: an existing topic for the sink's progress, required without `topic`. The progress is a committed
+      offset of the reserved group `<store id>.<sink>.<lane>`; it writes no record.
+    - `lanes`: number of transactions and processes; rows are split by key. Each key stays in order. The lanes of an epoch
+      become visible one by one.
+    - `options`: Kafka's dotted names for security and the producer.
+    - `client`: None takes confluent-kafka if it is installed.
+    - `audit_headers`: adds the lane and the epoch to the headers of every record.
 
-    A start reads the settings of `topic`: batches are cut to its `max.message.bytes`, and a row that it never takes fails in the
-    task, with sink and column: no key in a compacted topic, a partition that is not there, a time out of its bounds, a record
-    that is too large, a header that is null or has no key. See docs/operations.md for a topic that is changed later.
+    Readers must use `isolation.level=read_committed`.
+
+    A start reads the settings of `topic` and limits batches to its `max.message.bytes`. A row that the topic never
+    accepts fails in the task, with sink and column: no key in a compacted topic, a partition that does not exist, a
+    time out of bounds, a record that is too large, a header that is null or has no key. See docs/operations.md for a
+    topic whose settings change later.
     """
 
     servers: str
@@ -88,7 +91,9 @@ class KafkaSink:
         self._configuration()
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
-        """Columns, topics, the topic's limits and the brokers' limit of a transaction. Raises `SinkInvalid` within seconds."""
+        """Check columns, topics, topic limits and the brokers' transaction limit. Raises `SinkInvalid` within
+        seconds.
+        """
         _check_columns(schema, self.topic)
         choose(self.client)
         self._seen.update(self._asked())
@@ -101,9 +106,9 @@ class KafkaSink:
             raise SinkInvalid(error.what, hint=error.hint, topic=self.topic) from error
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
-        """The cluster, the topic and the marker's topic. Topics that rows name are not among them."""
+        """Return the endpoint: cluster, topic and marker topic. Topics that rows name are not part of it."""
         seen = dict(self._seen) or self._asked()
-        self._seen.clear()  # what `check` has seen is told once: later it may be otherwise
+        self._seen.clear()  # the answer of `check` serves one call only: later it may be outdated
         return {"kind": "kafka"} | seen
 
     def _asked(self) -> dict[str, str]:
@@ -115,30 +120,31 @@ class KafkaSink:
             raise SinkInvalid(error.what, hint=error.hint, topic=self.topic) from error
 
     def stage(self, schema: StructType) -> StagePlan:
-        """Lanes by key, Kafka's types. Without a key there is no order to keep, and one lane."""
+        """Return the staging plan: rows in Kafka's types, split by key. Rows without a key need no order and have
+        one shard.
+        """
         names = [name for name in schema.fieldNames() if name in _ARROW]
         keyed = "key" in names
         return StagePlan(
             lanes=self.lanes if keyed else 1,
             lane_by="key" if keyed and self.lanes > 1 else None,
             schema=pa.schema([(name, _ARROW[name]) for name in names]),
-            compression="lz4",  # the files are read once, soon
+            compression="lz4",  # each file is read once, soon
             dictionary=False,
             refuses=self._rules(),
         )
 
     def _rules(self) -> RecordRules:
-        """As the topic was when the sink was checked."""
         tuning = self._configuration()[1]
         return record_rules(self.topic, choose(self.client), tuning, *self._limits)
 
     def publisher(self, spark: SparkSession, context: SinkContext) -> KafkaPublisher:
-        """Start the lane processes of one incarnation."""
+        """Start the publisher processes of one incarnation."""
         patience = self.patience.within(context.publish_within_s)
         return KafkaPublisher(self.lane_settings(context), self.lanes, context.incarnation, patience)
 
     def newest_published(self, context: SinkContext) -> Published | None:
-        """What the lanes' markers say, as far as it is decided: the newest of them. Raises `SinkInvalid`."""
+        """Return the newest committed marker of all shards, or None. Raises `SinkInvalid`."""
         settings = self.lane_settings(context)
         try:
             with Control(settings.connection) as control:
@@ -157,10 +163,10 @@ class KafkaSink:
         )
 
     def lane_settings(self, context: SinkContext) -> LaneSettings:
-        """What lane 0 needs to publish for this job and sink."""
+        """Return the settings of shard 0 for this job and sink."""
         connection, settings = self._configuration()
         marker_topic = self.marker_topic or self.topic
-        if marker_topic is None:  # __post_init__ refuses it
+        if marker_topic is None:  # `__post_init__` refuses it
             raise ConfigInvalid("a Kafka sink needs topic= or marker_topic=")
         return LaneSettings(
             connection=connection,
@@ -175,7 +181,7 @@ class KafkaSink:
         )
 
     def describe(self) -> Mapping[str, str]:
-        """Kind, topic, servers and security settings without secrets."""
+        """Return kind, topic, servers and security settings, without secrets."""
         connection, _ = self._configuration()
         return {
             "kind": "kafka",
@@ -198,7 +204,7 @@ def _check_transaction(wanted_ms: int, longest_ms: int | None) -> None:
 
 
 def _check_columns(schema: StructType, topic: str | None) -> None:
-    """Names and types of the columns are those of Spark's Kafka sink."""
+    """Check that the columns have the names and types of Spark's Kafka sink. Raises `SinkInvalid`."""
     found: dict[str, Any] = {one.name: one.dataType.simpleString() for one in schema.fields}
     unknown = sorted(set(found) - set(_SPARK))
     if unknown:

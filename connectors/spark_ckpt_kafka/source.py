@@ -1,5 +1,5 @@
-"""Spark's own Kafka source with exact cursors: read_committed, explicit start offsets, holes told before they
-hurt.
+"""Spark's own Kafka source with exact cursors: read_committed, explicit start offsets, lost records refused at the
+start.
 """
 
 from __future__ import annotations
@@ -42,30 +42,33 @@ _MOST, _LEAST = "maxOffsetsPerTrigger", "minOffsetsPerTrigger"
 _ISOLATION = "isolation.level"
 _CONSUMER = {
     _ISOLATION: "read_committed",
-    # After each poll Spark seeks to both ends of the partition, which makes the consumer forget what it has fetched. So a poll
-    # should return all that a fetch brought; with Kafka's 500 records most of it would be fetched many times over.
+    # After each poll Spark seeks to both ends of the partition, so that the consumer drops its fetched records. A
+    # poll should therefore return a whole fetch; with Kafka's 500 records most of them would be fetched many times.
     # Fetches stay at Kafka's 1 MiB: larger buffers are humongous objects for Java's default collector.
     "max.poll.records": "100000",
-    # After each poll the consumer asks for more at once. At the end of a topic the broker keeps that request for so long (Kafka's
-    # 500 ms) and answers nothing behind it, not even where the partition ends, which Spark asks for next. Spark polls only for
-    # records that are there, so nobody waits in vain.
+    # After each poll the consumer requests more at once. At the end of a topic the broker keeps that request for
+    # Kafka's 500 ms and queues later requests after it, also the one for the partition's end, which Spark sends next.
+    # Spark polls only for records that exist, so that a short wait loses nothing.
     "fetch.max.wait.ms": "1",
 }
 
 Start = str | Mapping[str, Mapping[str, int]]
-"""Where a job's life begins: "earliest", "latest" or offsets by topic and partition."""
+"""Start of a new job: "earliest", "latest" or offsets by topic and partition."""
 
 
 class KafkaSource:
-    """Records of a topic, of several, or of all whose name matches a pattern, with Spark's columns.
+    """Read a topic, several topics, or all topics that match a pattern, with Spark's columns.
 
-    key, value, topic, partition, offset, timestamp, timestampType (and headers with `includeHeaders`).
-    `start`: "earliest", "latest" or {topic: {partition: offset}}, resolved once in a job's life.
-    `options`: Spark's reader options (maxOffsetsPerTrigger, includeHeaders, ...) and Kafka's dotted names,
-    with or without `kafka.` in front. `shown_group`: a consumer group that has the offsets of the newest epoch, for Kafka's own
-    tools to show position and lag; it is never read, and must have no members.
-    `value`: how values are written, if with a schema registry (`Avro`, `JsonSchema`, `Protobuf`); the column is then typed.
-    Records of open and aborted transactions are not read (`isolation.level` is read_committed unless it is set).
+    Columns: key, value, topic, partition, offset, timestamp, timestampType (and headers with `includeHeaders`).
+
+    - `start`: "earliest", "latest" or {topic: {partition: offset}}, resolved once, at the first start of a job.
+    - `options`: Spark's reader options (maxOffsetsPerTrigger, includeHeaders, ...) and Kafka's dotted names, with or
+      without a leading `kafka.`.
+    - `shown_group`: a consumer group that gets the offsets of the newest epoch, so that Kafka's own tools show position
+      and lag. The job never reads it, and it must have no members.
+    - `value`: format of values that use a schema registry (`Avro`, `JsonSchema`, `Protobuf`); the column is then typed.
+
+    Records of open and aborted transactions are not read: `isolation.level` is read_committed unless you set it.
     """
 
     def __init__(
@@ -97,23 +100,30 @@ class KafkaSource:
         return f"KafkaSource({dict(self.describe())})"
 
     def check(self, spark: SparkSession) -> None:
-        """The topics exist, the cluster answers, and the session has Spark's Kafka connector."""
+        """Check that the topics exist, the cluster answers, and the session has Spark's Kafka connector.
+
+        Raises `SourceInvalid` or `EnvironmentUnfit`.
+        """
         self._stream(spark, "earliest")
         with _as_source_error(), Control(self._connection) as control:
             self._topics.partitions(control)
 
     def start(self, spark: SparkSession) -> Cursor:
-        """Explicit offsets of every partition there is now. Raises `StartOutOfRange` for offsets that are not in the topic."""
+        """Return explicit offsets of every current partition. Raises `StartOutOfRange` for offsets that are not in
+        the topic.
+        """
         return self._started({})
 
     def renewed(self, spark: SparkSession, cursor: Cursor, changed: Collection[str]) -> Cursor:
-        """Topics that are the same ones go on, the others begin at the configured start."""
+        """Return a cursor after a change of endpoint: unchanged topics keep their offsets, others begin at the
+        configured start.
+        """
         same_cluster = not {"kind", "cluster"} & set(changed)
         same = {topic: at for topic, at in cursor.items() if same_cluster and f"topic {topic}" not in changed}
         return self._started(same)
 
     def _started(self, kept: Cursor) -> Cursor:
-        """The configured start of every topic there is now, except that those in `kept` keep their offsets."""
+        """Return the configured start of every current topic; topics in `kept` keep their offsets."""
         with _as_source_error(), Control(self._connection) as control:
             partitions = self._topics.partitions(control)
             beginnings, ends = control.beginnings(partitions), control.ends(partitions, committed=self._committed)
@@ -124,9 +134,9 @@ class KafkaSource:
         return {**positions.to_cursor(chosen), **{topic: at for topic, at in kept.items() if topic in partitions}}
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
-        """Rows from the cursor on; partitions that it does not know are read from their beginning.
+        """Return the rows from the cursor on; partitions that it does not name are read from their beginning.
 
-        Raises `SourceInvalid` if retention or a recreated topic took records that the job still needs.
+        Raises `SourceInvalid` if retention or a re-created topic removed records that the job still needs.
         """
         with _as_source_error(), Control(self._connection) as control:
             partitions = self._topics.partitions(control)
@@ -137,35 +147,39 @@ class KafkaSource:
         return rows if self._value is None else self._value.decoded(rows)
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
-        """The position in one line of Spark's offset log. Partitions that it does not name keep theirs."""
+        """Return the cursor of one line of Spark's offset log. Partitions that the line does not name keep theirs."""
         return positions.to_cursor(positions.from_cursor(previous) | positions.parse_offset_line(offset))
 
     @classmethod
     def adopted(cls, offset: str) -> Adopted:
-        """The next offset of every partition; which cluster and which topics' ids these are, Spark does not say."""
+        """Return the cursor of a plain query: the next offset of every partition. Spark records no ids of cluster
+        and topics.
+        """
         cursor = positions.to_cursor(positions.explicit(positions.parse_offset_line(offset)))
         return Adopted(cursor, {"kind": "kafka", "cluster": ""} | {f"topic {topic}": "" for topic in cursor})
 
     def end(self, spark: SparkSession) -> Cursor:
-        """The last stable offset of every partition."""
+        """Return the last stable offset of every partition."""
         with _as_source_error(), Control(self._connection) as control:
             return positions.to_cursor(control.ends(self._topics.partitions(control), committed=self._committed))
 
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
-        """Whether every partition has been read up to `end`."""
+        """Return True if every partition has been read up to `end`."""
         return positions.reached(cursor, end)
 
     def lag(self, cursor: Cursor, end: Cursor) -> int:
-        """Offsets between the two; markers of transactions and compacted records count as records, as Kafka's tools count them."""
+        """Return the number of offsets between the two. Transaction markers and compacted records count, as in
+        Kafka's tools.
+        """
         return positions.lag(cursor, end)
 
     @property
     def shown_as(self) -> str | None:
-        """The consumer group that shows how far the job has read."""
+        """Consumer group that shows how far the job has read."""
         return self._shown_group
 
     def show(self, cursor: Cursor) -> None:
-        """Commit the cursor as the group's offsets. Raises `SourceInvalid`, also if consumers are members of the group."""
+        """Commit the cursor as the group's offsets. Raises `SourceInvalid`, also if the group has members."""
         if self._shown_group is not None:
             with _as_source_error(), Control(self._connection) as control:
                 control.show_offsets(self._shown_group, positions.from_cursor(cursor))
@@ -177,7 +191,9 @@ class KafkaSource:
         return None if rows is None else int(rows)
 
     def limited(self, rows: int) -> KafkaSource | None:
-        """The same source in batches of at most `rows` records, unless a batch waits for a least number of them."""
+        """Return the source with batches of at most `rows` records. None if its own limit is lower or it has a
+        minimum.
+        """
         own = self.rows_per_batch
         if _LEAST in self._reader or (own is not None and own <= rows):
             return None
@@ -186,16 +202,18 @@ class KafkaSource:
         return other
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
-        """The cluster and the topics that there are now, by one request over a connection that stays open (two with `pattern`)."""
+        """Return the endpoint: the cluster and the current topics. One request over a kept connection (two with
+        `pattern`).
+        """
         with _as_source_error():
             return {"kind": "kafka"} | self._kept.ask(lambda control: control.identity(self._topics.names(control)))
 
     def disconnect(self) -> None:
-        """Close that connection."""
+        """Close the kept connection."""
         self._kept.close()
 
     def describe(self) -> Mapping[str, str]:
-        """Kind, topics, servers and settings without secrets."""
+        """Return kind, topics, servers and settings, without secrets."""
         return {"kind": "kafka", "topic": str(self._topics)} | self._connection.describe() | redacted(self._reader)
 
     def _stream(self, spark: SparkSession, starting_offsets: str) -> DataFrame:
@@ -223,7 +241,7 @@ class KafkaSource:
 
 
 def _split_reader_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """(settings of Kafka's consumer, options of Spark's reader). Refuses what the source decides itself."""
+    """Return (settings of Kafka's consumer, options of Spark's reader). Refuses options that the source sets itself."""
     if ours := sorted(_OURS & set(options)):
         raise ConfigInvalid(
             f"option {ours[0]!r} is decided by the source", hint="use topic, topics, pattern and start instead"
@@ -240,7 +258,7 @@ def _split_reader_options(options: Mapping[str, str]) -> tuple[dict[str, str], d
 
 @contextmanager
 def _as_source_error() -> Iterator[None]:
-    """What the cluster answered, as the error of a source."""
+    """Raise a `ControlError` as `SourceInvalid`."""
     try:
         yield
     except ControlError as error:

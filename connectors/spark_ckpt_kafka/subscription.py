@@ -1,4 +1,4 @@
-"""The topics of a source: given by name, or all that match a pattern."""
+"""The topics of a source: named, or all that match a pattern."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_ckpt_kafka.control import Control
 
 
 class Subscription:
-    """`named` topics, or those that match `pattern`. Raises `ConfigInvalid` for a pattern that is none."""
+    """Topics by name, or those that match `pattern`. Raises `ConfigInvalid` for an invalid pattern."""
 
     def __init__(self, named: Sequence[str], pattern: str | None) -> None:
         self._named = list(named)
@@ -21,7 +21,7 @@ class Subscription:
         return self._pattern.pattern if self._pattern else ",".join(self._named)
 
     def names(self, control: Control) -> list[str]:
-        """The topics that there are now. Raises `SourceInvalid` if none matches."""
+        """Return the current topics. Raises `SourceInvalid` if none matches."""
         if self._pattern is None:
             return self._named
         names = [name for name in control.topics() if self._pattern.fullmatch(name)]
@@ -30,19 +30,19 @@ class Subscription:
         return names
 
     def partitions(self, control: Control) -> dict[str, list[int]]:
-        """Partition numbers of each topic. Raises `ControlError` when a topic does not exist."""
+        """Return the partition numbers of each topic. Raises `ControlError` for a topic that does not exist."""
         return control.partitions(self.names(control))
 
     def for_spark(self) -> dict[str, str]:
-        """The option of Spark's reader."""
+        """Return the option of Spark's reader."""
         return {"subscribePattern": str(self)} if self._pattern else {"subscribe": str(self)}
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern, if Java, which matches topics for Spark, reads it in the same way. Raises `ConfigInvalid`."""
+    """Return the pattern if Java, which matches topics for Spark, reads it in the same way. Raises `ConfigInvalid`."""
     try:
         with warnings.catch_warnings():
-            # Of nested and intersected classes (`[a-z&&[^b]]`), which Python takes for plain characters.
+            # Warns of nested and intersected classes (`[a-z&&[^b]]`), which Python reads as plain characters.
             warnings.simplefilter("error", FutureWarning)
             compiled = re.compile(pattern)
     except (re.error, FutureWarning) as error:

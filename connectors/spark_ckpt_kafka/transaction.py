@@ -1,4 +1,4 @@
-"""One producer with its one transaction, which may stay open while it holds rows of an epoch that is not decided."""
+"""A producer with its one transaction, which may stay open with rows of an uncommitted epoch (early send)."""
 
 from __future__ import annotations
 
@@ -11,41 +11,43 @@ from spark_ckpt_kafka.producer import ProducerFailed, TransactionalProducer
 from spark_ckpt_kafka.rows import StagedPart
 
 Clock = Callable[[], float]
-"""Seconds, only growing."""
+"""A monotonic clock in seconds."""
 
 
 @dataclass(slots=True)
 class Transaction:
-    """`begun_s`: when it was begun, by the lane's clock; None before. `sent`: which files' rows are in it."""
+    """One transaction. `begun_s`: its begin by the shard's clock, None before. `sent`: the files whose rows it
+    holds.
+    """
 
     producer: TransactionalProducer
     begun_s: float | None = None
     sent: SentAhead[StagedPart] | None = None
 
     def begin(self, now_s: float) -> None:
-        """Open it, if it is not open."""
+        """Open the transaction, if it is not open."""
         if self.begun_s is None:
             self.producer.begin()
             self.begun_s = now_s
 
     def rest_of(self, epoch: int, incarnation: int, parts: Sequence[StagedPart]) -> Sequence[StagedPart] | None:
-        """Which of an epoch's files are not in it; None if it holds something else."""
+        """Return those files of an epoch that the transaction lacks; None if it holds other files."""
         return parts if self.sent is None else self.sent.rest_of(epoch, incarnation, parts)
 
     def age_s(self, now_s: float) -> float:
-        """For how long it has been open; 0 if it is not."""
+        """Return the seconds since the begin; 0 if it is not open."""
         return 0.0 if self.begun_s is None else now_s - self.begun_s
 
     def abort(self) -> None:
-        """Best effort: the next producer's init does it anyway."""
+        """Abort, best effort: the next producer's init aborts it anyway."""
         with contextlib.suppress(ProducerFailed):
             self.producer.abort()
 
 
 class Ahead:
-    """The transaction that stays open with rows of an epoch that is not decided, if there is one.
+    """The open transaction of an early send, if there is one.
 
-    One that is open for `longest_s`, or holds anything but a beginning of what is wanted next, is aborted.
+    It is aborted when it is open for `longest_s` seconds, and when its files are no prefix of the next request's files.
     """
 
     def __init__(self, longest_s: float, clock: Clock) -> None:
@@ -56,12 +58,14 @@ class Ahead:
 
     @property
     def left_s(self) -> float | None:
-        """For how long it may stay open; None if there is none."""
+        """Seconds that the transaction may still stay open; None if there is none."""
         open_ = self.transaction
         return None if open_ is None else max(0.0, self._longest_s - open_.age_s(self._clock()))
 
     def keep_only(self, epoch: int, incarnation: int, parts: Sequence[StagedPart]) -> None:
-        """Keep it if it holds a beginning of these files, and is young enough to be committed."""
+        """Keep the transaction if its files are a prefix of these files and it is young enough to commit; else abort
+        it.
+        """
         if self.transaction is None:
             return
         if not self.left_s:
@@ -70,17 +74,17 @@ class Ahead:
             self.drop()
 
     def was_given_up(self, epoch: int) -> bool:
-        """Whether the epoch took so long that nothing more of it is sent ahead."""
+        """Return True if the epoch took so long that nothing more of it is sent early."""
         return epoch == self._too_old
 
     def give_up(self) -> None:
-        """It is open for too long: abort it before the broker does."""
+        """Abort the transaction before the broker does, and send nothing more of its epoch early."""
         sent = self.transaction.sent if self.transaction else None
         self._too_old = sent.epoch if sent else None
         self.drop()
 
     def drop(self) -> None:
-        """Abort it, if there is one."""
+        """Abort the transaction, if there is one."""
         transaction = self.take()
         if transaction is not None:
             transaction.abort()
@@ -88,14 +92,14 @@ class Ahead:
                 transaction.producer.close()
 
     def take(self) -> Transaction | None:
-        """It is the taker's now."""
+        """Return the transaction and hand it over to the caller."""
         transaction, self.transaction = self.transaction, None
         return transaction
 
 
 @contextlib.contextmanager
 def aborting(transaction: Transaction) -> Iterator[None]:
-    """Abort it if the work in it fails."""
+    """Abort the transaction if the block fails."""
     try:
         yield
     except Exception:

@@ -1,6 +1,7 @@
-"""Values in Confluent's wire format as typed columns: Avro, JSON Schema, Protobuf, decoded and encoded by the official serialisers.
+"""Typed columns for values in Confluent's wire format: Avro, JSON Schema, Protobuf, with the official serialisers.
 
-They work beside Spark, in its Python workers on Arrow batches, so that no jar is needed; record by record, for the serialisers do.
+The conversion runs in Spark's Python workers on Arrow batches, so that no jar is needed. It works record by record,
+because the serialisers do.
 """
 
 from __future__ import annotations
@@ -30,27 +31,32 @@ Encode = Callable[[Mapping[str, Any]], bytes]
 
 
 class Values:
-    """How a topic's values are written. `on_error`: "fail" ends the run at a value that cannot be decoded, "null" makes it null
-    and says why in column `value_error`. An outage of the registry ends the batch, which is tried again."""
+    """Format of a topic's values.
+
+    `on_error`: "fail" ends the job at a value that cannot be decoded. "null" makes the value null and puts the reason
+    into column `value_error`. An outage of the registry fails the batch, which is retried.
+    """
 
     registry: Registry | str
     on_error: OnError
 
     @property
     def columns(self) -> StructType:
-        """What a decoded value consists of."""
+        """Columns of a decoded value."""
         raise NotImplementedError
 
     def decoder(self) -> Decode:
-        """Made in a task."""
+        """Return the decoder; called in a task."""
         raise NotImplementedError
 
     def encoder(self, subject: str) -> Encode:
-        """Made in a task. `subject`: where the registry has, or gets, the schema."""
+        """Return the encoder; called in a task. `subject` names the schema in the registry."""
         raise NotImplementedError
 
     def decoded(self, rows: DataFrame, column: str = "value") -> DataFrame:
-        """The rows with typed values in place of their bytes, and column `value_error` if errors do not fail."""
+        """Return the rows with typed values instead of bytes. With `on_error="null"` they have a column
+        `value_error`.
+        """
         from pyspark.sql import functions as F
 
         place = [F.col(name).cast("string") if name in rows.columns else F.lit("") for name in _PLACE]
@@ -61,7 +67,9 @@ class Values:
         return typed.drop(_BOTH)
 
     def encoded(self, value: Column, topic: str) -> Column:
-        """A struct of these columns as a topic's value, for `KafkaSink`. The subject is the topic's, as producers name it."""
+        """Return a struct of these columns encoded as a topic's value, for `KafkaSink`. The subject is TOPIC-value,
+        as usual.
+        """
         return _encoding(self, f"{topic}-value")(value)
 
 
@@ -71,8 +79,11 @@ _PLACE = ("topic", "partition", "offset")
 
 @dataclass(frozen=True)
 class Avro(Values):
-    """Values written with Avro. `schema`: the reader's, as JSON: what writers left out gets its defaults, what it does not name is
-    skipped. `auto_register`: whether writing registers the schema."""
+    """Values in Avro.
+
+    `schema`: the reader's schema as JSON. Missing fields get its defaults, fields that it does not name are skipped.
+    `auto_register`: writing registers the schema.
+    """
 
     registry: Registry | str
     schema: str
@@ -84,17 +95,17 @@ class Avro(Values):
 
     @property
     def columns(self) -> StructType:
-        """As the reader's schema says."""
+        """Columns of the reader's schema."""
         return avro_columns(self.schema)
 
     def decoder(self) -> Decode:
-        """By Confluent's deserialiser."""
+        """Return Confluent's deserialiser."""
         from confluent_kafka.schema_registry.avro import AvroDeserializer
 
         return _decode(AvroDeserializer(Registry.of(self.registry).client(), self.schema))
 
     def encoder(self, subject: str) -> Encode:
-        """By Confluent's serialiser."""
+        """Return Confluent's serialiser."""
         from confluent_kafka.schema_registry.avro import AvroSerializer
 
         client, conf = Registry.of(self.registry).client(), {"auto.register.schemas": self.auto_register}
@@ -103,8 +114,10 @@ class Avro(Values):
 
 @dataclass(frozen=True)
 class JsonSchema(Values):
-    """Values written as JSON with a registered JSON Schema. `schema`: what values are checked against; `read`: the columns that are
-    read of them, as a `StructType` or as DDL."""
+    """Values in JSON with a registered JSON Schema.
+
+    `schema`: values are checked against it. `read`: the columns to read, as a `StructType` or as DDL.
+    """
 
     registry: Registry | str
     schema: str
@@ -113,24 +126,24 @@ class JsonSchema(Values):
     auto_register: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.read, str):  # Spark's parser is on the driver only
+        if isinstance(self.read, str):  # Spark's DDL parser runs on the driver only
             object.__setattr__(self, "read", StructType.fromDDL(self.read))
         _check(self)
 
     @property
     def columns(self) -> StructType:
-        """As `read` says."""
+        """Columns of `read`."""
         return cast(StructType, self.read)
 
     def decoder(self) -> Decode:
-        """By Confluent's deserialiser."""
+        """Return Confluent's deserialiser."""
         from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 
         client = Registry.of(self.registry).client()
         return _decode(JSONDeserializer(self.schema, schema_registry_client=client))
 
     def encoder(self, subject: str) -> Encode:
-        """By Confluent's serialiser."""
+        """Return Confluent's serialiser."""
         from confluent_kafka.schema_registry.json_schema import JSONSerializer
 
         client, conf = Registry.of(self.registry).client(), {"auto.register.schemas": self.auto_register}
@@ -139,7 +152,7 @@ class JsonSchema(Values):
 
 @dataclass(frozen=True)
 class Protobuf(Values):
-    """Values written with Protobuf. `message`: the generated class, which the workers must be able to import."""
+    """Values in Protobuf. `message`: the generated class, which the Python workers must be able to import."""
 
     registry: Registry | str
     message: type[Message]
@@ -151,11 +164,11 @@ class Protobuf(Values):
 
     @property
     def columns(self) -> StructType:
-        """As the message's fields say."""
+        """Columns of the message's fields."""
         return protobuf_columns(self.message.DESCRIPTOR)
 
     def decoder(self) -> Decode:
-        """By Confluent's deserialiser."""
+        """Return Confluent's deserialiser."""
         from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 
         client = Registry.of(self.registry).client()
@@ -163,7 +176,7 @@ class Protobuf(Values):
         return lambda data: None if (found := decode(data)) is None else as_dict(found)
 
     def encoder(self, subject: str) -> Encode:
-        """By Confluent's serialiser."""
+        """Return Confluent's serialiser."""
         from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 
         conf = {"auto.register.schemas": self.auto_register, "use.deprecated.format": False}
@@ -172,7 +185,7 @@ class Protobuf(Values):
 
 
 def _check(values: Avro | JsonSchema | Protobuf) -> None:
-    """What would fail in the first task fails where the values are described."""
+    """Refuse values on the driver that would fail in the first task."""
     Registry.of(values.registry)
     if values.on_error not in ("fail", "null"):
         raise ConfigInvalid(f"on_error is 'fail' or 'null', not {values.on_error!r}")
@@ -198,7 +211,7 @@ def _encode(serialise: Callable[..., Any], subject: str) -> Callable[[Any], byte
 
 
 def decoded_batch(values: Values, data: pa.Array, places: list[pa.Array]) -> pa.Array:
-    """A struct of value and error for each record. `places`: topic, partition and offset, for the error."""
+    """Return a struct of value and error for each record. `places`: topic, partition and offset, for the error."""
     decode, found, errors = values.decoder(), [], []
     for at, each in enumerate(data.to_pylist()):
         value, error = None, None
@@ -215,7 +228,7 @@ def decoded_batch(values: Values, data: pa.Array, places: list[pa.Array]) -> pa.
 
 
 def encoded_batch(values: Values, subject: str, rows: pa.Array) -> pa.Array:
-    """The bytes of each row; null stays null, which deletes a key in a compacted topic."""
+    """Return the encoded bytes of each row. Null stays null, which deletes a key in a compacted topic."""
     encode = values.encoder(subject)
     try:
         return pa.array([None if row is None else encode(row) for row in rows.to_pylist()], pa.binary())
@@ -238,9 +251,9 @@ def _encoding(values: Values, subject: str) -> Callable[..., Column]:
 
 
 def _on_arrow(function: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:
-    """Spark calls it with Arrow arrays. It goes by the hints themselves: as texts, which this module has, they tell it nothing."""
     from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
+    # `arrow_udf` reads the annotations as objects; this module has them as text, because of the `__future__` import.
     function.__annotations__ = dict.fromkeys(function.__annotations__, pa.Array)
     made: Callable[..., Column] = arrow_udf(function, kind)
     return made

@@ -1,6 +1,4 @@
-"""What travels between a publisher and its lane processes: JSON lines over pipes, so that secrets stay off
-`ps`.
-"""
+"""Messages between a publisher and its processes: JSON lines over pipes, so that secrets do not show in `ps`."""
 
 from __future__ import annotations
 
@@ -24,65 +22,65 @@ _ERRORS = {
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """One line."""
+    """Return the message as one line."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
-    """The message of one line."""
+    """Return the message of one line."""
     message: Message = json.loads(line)
     return message
 
 
 def settings_message(settings: LaneSettings) -> Message:
-    """The first line a lane process reads."""
+    """Return the first line that a publisher process reads."""
     return asdict(settings)
 
 
 def settings_of(message: Message) -> LaneSettings:
-    """The inverse of `settings_message`."""
+    """Return the settings of a message; the inverse of `settings_message`. Consumes the message."""
     connection, tuning = Connection(**message.pop("connection")), Tuning(**message.pop("tuning"))
     return LaneSettings(connection=connection, tuning=tuning, **message)
 
 
 def request_message(request: Request) -> Message:
-    """One epoch to publish."""
+    """Return the message for one epoch to publish."""
     return asdict(request)
 
 
 def ahead_message(request: Request) -> Message:
-    """Files so far of an epoch that is not decided."""
+    """Return the message for an early send: the files so far of an uncommitted epoch."""
     return {"ahead": request_message(request)}
 
 
 def request_of(message: Message) -> Request:
-    """The inverse of `request_message`."""
+    """Return the request of a message; the inverse of `request_message`. Consumes the message."""
     parts = [StagedPart(**part) for part in message.pop("parts")]
     dropped, beside = tuple(message.pop("dropped")), tuple(message.pop("beside"))
     return Request(parts=parts, dropped=dropped, beside=beside, **message)
 
 
 VERIFIED: Message = {"verified": True}
-"""From a lane: its rows are what was decided; it waits for `GO` before it publishes them."""
+"""From a publisher process: its rows match the committed manifest, and it waits for `GO` before it publishes."""
 GO: Message = {"go": True}
 
 
 DROP: Message = {"drop": True}
-"""To a lane: abort what was sent ahead."""
+"""To a publisher process: abort the early send."""
 
 
 def sent_message(rows: int) -> Message:
-    """The answer to files sent ahead, and with 0 rows to `DROP`."""
+    """Return the answer to an early send, and with 0 rows to `DROP`."""
     return {"sent": rows}
 
 
 def published_message(published: Published) -> Message:
-    """A success."""
+    """Return the answer for a success."""
     return {"published": asdict(published)}
 
 
 def failure_message(error: CkptError | ProducerFailed) -> Message:
-    """A failure: of this attempt (`attempt`), or for the operator (`error`)."""
+    """Return the answer for a failure: of this attempt (`attempt`), or one for the operator (`error`)."""
     if isinstance(error, ProducerFailed):
         names = ("what", "fenced", "hint", "refusal", "key")
         return {"attempt": {name: getattr(error, name) for name in names}}
@@ -91,14 +89,14 @@ def failure_message(error: CkptError | ProducerFailed) -> Message:
 
 
 def result_of(message: Message) -> Published:
-    """What a reply says: the result, or the failure raised again on this side."""
+    """Return the result of an answer. Raises its failure on this side."""
     if "published" in message:
         return Published(**message["published"])
     raise _failure(message)
 
 
 def sent_of(message: Message) -> int:
-    """How many rows were sent ahead, or the failure raised again on this side."""
+    """Return the number of early-sent rows of an answer. Raises its failure on this side."""
     if "sent" in message:
         return int(message["sent"])
     raise _failure(message)
