@@ -1,1 +1,1 @@
-"""What runs in tasks: Spark's Python workers load it, and nothing of the driver."""
+"""Code that runs in tasks: Spark's Python workers load it, and it imports no driver code."""

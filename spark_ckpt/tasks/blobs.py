@@ -1,5 +1,6 @@
-"""Rows as bytes: Arrow IPC streams, self-describing and uncompressed (Spark's shuffle compresses; measured
-10x the cost).
+"""Rows as bytes: Arrow IPC streams, which contain their schema.
+
+The streams are uncompressed: Spark's shuffle compresses, and compression here cost ten times as much (measured).
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 MAX_BLOB_BYTES = 64 << 20
-"""A blob is one cell of a binary column: far below Arrow's 2 GiB, and small enough to be a fair unit of
-shuffle.
+"""Largest size of one blob in bytes (64 MiB).
+
+A blob is one cell of a binary column: this is far below Arrow's limit of 2 GiB, and a balanced unit of shuffle.
 """
 
 
 def to_blob(table: pa.Table | pa.RecordBatch) -> bytes:
-    """One table as an Arrow IPC stream."""
+    """Return `table` as one Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write(table)
@@ -24,12 +26,12 @@ def to_blob(table: pa.Table | pa.RecordBatch) -> bytes:
 
 
 def from_blob(blob: bytes | pa.Buffer | memoryview) -> pa.Table:
-    """The table of an Arrow IPC stream. The columns are views into `blob`."""
+    """Return the table of an Arrow IPC stream. The columns are views into `blob`; nothing is copied."""
     return pa.ipc.open_stream(blob if isinstance(blob, pa.Buffer) else pa.py_buffer(blob)).read_all()
 
 
 def joined(blobs: Iterable[bytes]) -> pa.Table | None:
-    """The rows of several blobs, one after the other, as one contiguous table; None for no blob."""
+    """Concatenate the rows of several blobs, in order, into one contiguous table; None if there is no blob."""
     tables = [from_blob(blob) for blob in blobs]
     if not tables:
         return None
@@ -37,11 +39,15 @@ def joined(blobs: Iterable[bytes]) -> pa.Table | None:
 
 
 def outputs_to_blobs(tables: Iterable[pa.Table]) -> list[bytes]:
-    """An operator's output tables as blobs of bounded size, in order; empty tables leave no trace."""
+    """Return an operator's output tables as blobs of at most about `MAX_BLOB_BYTES`, in order.
+
+    Empty tables give no blob.
+    """
     return [to_blob(part) for table in tables if table.num_rows for part in _parts(table)]
 
 
 def _parts(table: pa.Table) -> list[pa.Table]:
+    # ceiling division; at least one piece, since a table of null columns has no bytes
     pieces = -(-table.nbytes // MAX_BLOB_BYTES) or 1
     step = -(-table.num_rows // pieces)
     return [table.slice(start, step) for start in range(0, table.num_rows, step)]

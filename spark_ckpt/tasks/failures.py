@@ -1,7 +1,7 @@
-"""What can go wrong inside an operator or an expression, said so that the user finds the key, the operator, the column and the line
-to change.
+"""Errors of an operator's function or of an expression, with the key, the operator, the column and the line to change.
 
-What a new attempt cannot change is final: the same rows meet the same function again. What may pass by itself is tried again.
+An error that a retry cannot change is final: a replay calls the same function with the same rows. An error of the
+environment (`MAY_PASS`) is retried.
 """
 
 from __future__ import annotations
@@ -12,39 +12,41 @@ from spark_ckpt.errors import CkptError
 from spark_ckpt.tasks.user_frames import user_traceback
 
 MAY_PASS = (OSError, MemoryError)
-"""What a function raises when its surroundings fail it: a service, a disk, the memory."""
+"""Exceptions of the environment: a service, a disk, the memory. The job retries after them."""
 
 
 class UserFunctionFailed(CkptError):
-    """The user's function raised; the original exception is the cause."""
+    """The user's function raised an exception, which is the cause of this error."""
 
     condition = "CKPT_USER_FUNCTION_FAILED"
     exit_code = 7
 
 
 class UserFunctionHindered(UserFunctionFailed):
-    """The user's function raised what may pass by itself: one of `MAY_PASS`."""
+    """The user's function raised an error of its environment that can disappear: an `OSError` or a `MemoryError`."""
 
     condition = "CKPT_USER_FUNCTION_HINDERED"
     retriable = True
 
 
 class ExpressionFailed(CkptError):
-    """An expression of the stream cannot be computed for a row: a cast, an overflow, a division by zero, `raise_error`."""
+    """Spark cannot compute an expression of the stream for a row: a cast, an overflow, a division by zero,
+    `raise_error`.
+    """
 
     condition = "CKPT_EXPRESSION_FAILED"
     exit_code = 7
 
 
 class RowsInvalid(CkptError):
-    """Something is wrong with one of many rows. `row`: which, for whoever knows what the rows are; not part of the message."""
+    """One of many rows is invalid. `row` is its position for the caller; the message does not contain it."""
 
     condition = "CKPT_ROWS_INVALID"
     exit_code = 7
     row: int | None = None
 
     def at(self, operator: str, key: object) -> None:
-        """Say whose rows these are, unless that is said already. Keys of None are not known."""
+        """Add the operator's name and the key to the context, unless they are already set. A key of None is unknown."""
         if operator:
             self.context.setdefault("operator", operator)
         if key is not None:
@@ -52,14 +54,14 @@ class RowsInvalid(CkptError):
 
 
 class OutputInvalid(RowsInvalid):
-    """What an operator's function returned does not fit the declared output or state schema."""
+    """The function of an operator returned output or state that does not fit the declared schema."""
 
     condition = "CKPT_OUTPUT_INVALID"
     exit_code = 7
 
 
 class ArithmeticOverflow(RowsInvalid):
-    """A running sum left the range of its type (Spark's ANSI rule: an error, never a wrapped number)."""
+    """A running sum left the range of its type. Spark's ANSI rule applies: an error, no wrapped number."""
 
     condition = "CKPT_ARITHMETIC_OVERFLOW"
     exit_code = 7
@@ -70,13 +72,13 @@ _HINT = "fix the function or the record; the epoch is not committed and the batc
 
 
 def bounded(value: object) -> str:
-    """`repr(value)`, cut to a length that fits a log line."""
+    """Return `repr(value)`, cut to `BOUND` characters so that it fits a log line."""
     text = repr(value)
     return text if len(text) <= BOUND else text[: BOUND - 3] + "..."
 
 
 def shown_key(key: object) -> str:
-    """A key for a message: numbers as numbers, not as numpy's objects."""
+    """Return a key for a message, with numpy scalars as plain Python numbers."""
     parts = key if isinstance(key, tuple) else None
     return bounded(
         key if parts is None else tuple(each.item() if isinstance(each, np.generic) else each for each in parts)
@@ -84,14 +86,17 @@ def shown_key(key: object) -> str:
 
 
 def types_of(values: object) -> str:
-    """The types of a row's values, for a message that must not show the values."""
+    """Return the type names of a row's values, for a message that must not show user data."""
     return (
         ", ".join(type(each).__name__ for each in values) if isinstance(values, list | tuple) else type(values).__name__
     )
 
 
 def user_function_failed(operator: str, key: object, error: Exception) -> UserFunctionFailed:
-    """Name the operator, the key, the user's exception and where it was raised; raise it `from error`."""
+    """Build the error of a user's function: operator, key, exception and the user's part of the traceback.
+
+    The caller raises it `from error`. It is `UserFunctionHindered` for an exception in `MAY_PASS`.
+    """
     kind = UserFunctionHindered if isinstance(error, MAY_PASS) else UserFunctionFailed
     return kind(
         f"the function of operator {operator!r} raised {type(error).__name__}: {bounded(str(error))}",

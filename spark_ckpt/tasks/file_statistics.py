@@ -1,6 +1,6 @@
-"""Delta's per-file statistics from a Parquet footer: readers skip files by them.
+"""Delta's per-file statistics from a Parquet footer; readers use them to skip files.
 
-A bound that is not exact makes readers lose rows without a word: what cannot be written down exactly is left out.
+An inexact bound makes readers lose rows silently, so a bound that cannot be written exactly is left out.
 """
 
 from __future__ import annotations
@@ -15,26 +15,33 @@ import pyarrow.parquet as pq
 
 _TEXT_CHARS = 32
 _EXACT_DIGITS = 15
-"""Decimal digits that every reader's double keeps."""
+"""Number of decimal digits that a double always preserves: readers parse the JSON numbers as doubles."""
 
 _UNBOUNDED = {"TIMESTAMP", "TIME"}
-"""Delta's statistics know only milliseconds; and Python cannot hold every value of a timestamp column."""
+"""Types without bounds.
+
+Delta's statistics have millisecond precision only, and Python cannot represent every value of a timestamp column.
+"""
 
 Value = bool | int | float | str | datetime.date | decimal.Decimal
 
 
 def delta_statistics(writer: pq.ParquetWriter, rows: int) -> str:
-    """JSON with numRecords and, for flat columns, minValues, maxValues and nullCount (Delta protocol)."""
+    """Return the statistics of a file that `writer` has closed, as JSON of the Delta protocol.
+
+    The JSON contains numRecords and, for flat columns, minValues, maxValues and nullCount.
+    """
     return footer_statistics(writer.writer.metadata, rows)
 
 
 def footer_statistics(metadata: pq.FileMetaData, rows: int) -> str:
-    """The same from a file's metadata."""
+    """Return the same JSON as `delta_statistics` from the Parquet metadata of a file with `rows` rows."""
     least: dict[str, object] = {}
     most: dict[str, object] = {}
     nulls: dict[str, int] = {}
     for name, chunks in _flat_columns(metadata).items():
         statistics = [chunk.statistics for chunk in chunks]
+        # one row group without statistics makes those of the whole column unknown
         if any(each is None or not each.has_null_count for each in statistics):
             continue
         nulls[name] = sum(each.null_count for each in statistics)
@@ -49,13 +56,15 @@ def _flat_columns(metadata: pq.FileMetaData) -> dict[str, list[pq.ColumnChunkMet
     for group in range(metadata.num_row_groups):
         for index in range(metadata.num_columns):
             column = metadata.row_group(group).column(index)
+            # a path with a dot is a nested field; Delta's statistics here cover flat columns only
             if "." not in column.path_in_schema:
                 found.setdefault(column.path_in_schema, []).append(column)
     return found
 
 
 def _bounds(statistics: Sequence[pq.Statistics]) -> tuple[Value | None, Value | None]:
-    """The least and the greatest value of a column; None where nothing exact can be said."""
+    """Return the least and the greatest value of a column; None for a bound that is not exact."""
+    # a row group without values has no bounds and does not restrict those of the others
     filled = [each for each in statistics if each.num_values > 0]
     if not filled or any(not each.has_min_max or each.logical_type.type in _UNBOUNDED for each in filled):
         return None, None
@@ -68,7 +77,7 @@ def _bounds(statistics: Sequence[pq.Statistics]) -> tuple[Value | None, Value | 
 
 
 def _exact(value: object) -> Value | None:
-    if isinstance(value, str):  # a text cut short is no upper bound
+    if isinstance(value, str):  # a truncated text is no upper bound
         return value if len(value) <= _TEXT_CHARS else None
     if isinstance(value, float):
         return value if math.isfinite(value) else None

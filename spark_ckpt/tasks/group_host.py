@@ -1,8 +1,8 @@
-"""The operator as Spark runs it: one call per key group and micro-batch, hosting the state, the user's operator and the
-barrier machine of that group.
+"""An operator as Spark runs it: one function call per key group and micro-batch.
 
-Everything here runs in Python workers, possibly more than once for one batch.  It changes nothing outside but uniquely
-named files, and says what it did through `Reports`, which arrive only with the task's success.
+The call hosts the group's state, the user's operator and the group's barrier machine. Everything here runs in Python
+workers, possibly more than once for one batch. It changes nothing outside the task except uniquely named files. It
+returns its results through `Reports`, which arrive only if the task succeeds.
 """
 
 from __future__ import annotations
@@ -53,13 +53,17 @@ _CHANNEL = ChannelId("input")
 
 @dataclass(frozen=True, slots=True)
 class GroupHost:
-    """What a task needs to run key groups of one operator in one incarnation. Shipped to tasks, so it holds no part of the
-    user's graph: recorded operations refer to columns of the driver's JVM.
+    """Everything a task needs to run key groups of one operator in one incarnation. Picklable: it is shipped to tasks.
 
-    `tasks`: that share the key groups.
-    `chains`: state files to restore from, per key group, oldest first. `cache`: folder on each host for local levels.
-    `base_late_ms`: the watermark that rows of the first batch are late by. `outgrown`: the files' columns have narrower types than
-    the operator's.
+    It holds no part of the user's graph, since recorded operations refer to columns of the driver's JVM.
+
+    - `name`, `keys`: the operator's name and key columns.
+    - `key_groups`: number of key groups; `tasks`: number of tasks that share them.
+    - `base_epoch`, `base_watermark_ms`: the restored epoch and its watermark in epoch milliseconds.
+    - `base_late_ms`: the watermark that decides which rows of the first batch are late, in epoch milliseconds.
+    - `chains`: state files to restore from, per key group, oldest first.
+    - `cache`: folder on each host for local levels.
+    - `outgrown`: True if the files' columns have narrower types than the operator's.
     """
 
     name: str
@@ -78,29 +82,36 @@ class GroupHost:
 
     @property
     def shuffle_keys(self) -> tuple[int, ...]:
-        """Under which number Spark's shuffle deals each key group."""
+        """Shuffle key of every key group, by group number: the number that Spark's shuffle partitions by."""
         return shuffle_keys(self.key_groups, self.tasks)
 
     @property
     def output_mode(self) -> str:
-        """The streaming query's output mode is the operator's."""
+        """Output mode of the operator, which is also the streaming query's."""
         return self.operator.output_mode
 
     # -- on the driver: the plan around the operator -----------------------------------------------------------------
 
     def keyed(self, rows: DataFrame) -> DataFrame:
-        """The user's columns, and the hash that packing needs beside them."""
+        """Return the user's columns with the key hash that packing needs (`ckpt_key_hash`)."""
         return rows.withColumn(KEY_HASH, key_hash_of(rows.schema, self.keys))
 
     def control(self, markers: DataFrame) -> DataFrame:
-        """Every marker once per key group, so that idle groups see it too, in the form of packed rows (columns by position)."""
+        """Return every marker once per key group, as packed rows (columns by position).
+
+        So idle groups receive the marker too.
+        """
+        # applyInPandasWithState calls a key group only if it has rows, so each group gets its own copy
         exploded = markers.select(
             F.explode(F.lit(np.asarray(self.shuffle_keys, np.int32))).alias("key"), "kind", "epoch"
         )
         return exploded.select("key", control_tag(F.col("kind"), F.col("epoch")), F.lit(bytearray()))
 
     def apply(self, packed: DataFrame, reports: Reports, onward: Onward | None = None) -> DataFrame:
-        """Run the operator on packed rows. Its output comes in blobs, or with `onward` as packed rows of the next operator."""
+        """Run the operator on packed rows.
+
+        The output is blobs, or with `onward` packed rows for the next operator.
+        """
         applied = packed.groupBy(SHUFFLE_KEY).applyInPandasWithState(
             self.runner(reports, onward),
             _OUTPUT if onward is None else PACKED,
@@ -115,7 +126,7 @@ class GroupHost:
     def runner(
         self, reports: Reports, onward: Onward | None = None
     ) -> Callable[[tuple[int], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-        """The function for Spark."""
+        """Return the function for Spark's `applyInPandasWithState`."""
         groups = {number: group for group, number in enumerate(self.shuffle_keys)}
 
         def run(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
@@ -125,7 +136,7 @@ class GroupHost:
         return run
 
     def state_of(self, group: int, state: GroupState) -> KeyGroupState:
-        """The group's state: Spark's, or the restored one on the group's first call of an incarnation."""
+        """Return the group's state: Spark's, or the restored one on the group's first call of an incarnation."""
         if state.exists:
             return KeyGroupState.decode(state.get[0], self.operator.schema, self._levels, group)
         return self._restored(group)
@@ -145,8 +156,11 @@ class GroupHost:
     # -- on a standby -------------------------------------------------------------------------------------------------
 
     def have_levels(self, beside: Path, is_over: Callable[[], bool]) -> None:
-        """Have the local levels of every group that will be restored, and no others. Those that another incarnation on this host
-        has in its folder `beside` are taken from there. Ends early if `is_over`."""
+        """Prepare the local level files of every group to restore, and delete all others.
+
+        A level that another incarnation on this host has in its folder (the first parameter) is linked from there.
+        Return early if `is_over()`.
+        """
         kept: list[Files] = []
         for group in self.chains:
             if is_over():
@@ -156,7 +170,7 @@ class GroupHost:
 
 
 class _GroupCall:
-    """One key group in one micro-batch."""
+    """The call of one key group in one micro-batch."""
 
     def __init__(self, host: GroupHost, group: int, state: GroupState, reports: Reports, onward: Onward | None) -> None:
         self._host = host
@@ -177,16 +191,19 @@ class _GroupCall:
         yield from self._put_out(outputs)
         account, processed_ms = self._account(), _now_ms()
         barriers = [(kind, epoch) for kind, epoch in unpacked.controls if kind in BARRIERS]
-        for kind, epoch in barriers[-1:]:  # an older one in the same batch is of an epoch that was given up
+        for kind, epoch in barriers[-1:]:  # an older one in the same batch belongs to an aborted epoch
+            # a prefetched barrier of a group without changes is acknowledged without a snapshot; the group keeps its
+            # epoch
             stays = kind == AHEAD and self._held.is_captured
             account |= {"epoch": epoch} if stays else self._on_barrier(epoch)
+        # after the barrier: the snapshot empties the delta that Spark stores
         self._state.update((self._held.encode(),))
         account |= self._moments(processed_ms)
         self._arm_timeout()
         self._reports.send("operator", scope_of_group(self._host.name, self._group), account)
 
     def _moments(self, processed_ms: float) -> dict[str, Json]:
-        """For those who look: when the call began and ended, and how long its snapshot took."""
+        """Return begin and end of this call and the duration of its snapshot, in milliseconds, for observability."""
         now_ms = _now_ms()
         return {"began_ms": self._began_ms, "ended_ms": now_ms, "snapshot_ms": round(now_ms - processed_ms, 1)}
 
@@ -199,7 +216,7 @@ class _GroupCall:
     def _clock(self) -> Clock:
         try:
             watermark_ms = max(self._state.getCurrentWatermarkMs(), self._host.base_watermark_ms)
-        except PySparkException:  # Spark's way to say that the query has no watermark
+        except PySparkException:  # Spark raises it if the query has no watermark
             return Clock(self._state.getCurrentProcessingTimeMs())
         return Clock(self._state.getCurrentProcessingTimeMs(), watermark_ms, late_watermark_ms())
 
@@ -207,7 +224,10 @@ class _GroupCall:
         return {"late": self._held.counters.late_rows}
 
     def _on_barrier(self, epoch: int) -> dict[str, Json]:
-        """Feed the barrier to the group's machine and do what it says; the acknowledgement, if it comes to one."""
+        """Feed the barrier to the group's machine and execute its effects.
+
+        Return the acknowledgement; empty if there is none.
+        """
         told: dict[str, Json] = {}
         incarnation = Incarnation(self._host.incarnation)
         effects = self._machine.handle(barrier.BarrierArrived(_CHANNEL, Epoch(epoch), incarnation))
@@ -215,6 +235,7 @@ class _GroupCall:
             effect = effects.pop(0)
             if isinstance(effect, barrier.CaptureSnapshot):
                 told["file"] = self._capture(epoch)
+                # the write above is synchronous, so the snapshot is stored at this point
                 effects += self._machine.handle(barrier.SnapshotStored(effect.epoch, incarnation))
             elif isinstance(effect, barrier.AckSnapshot):
                 told["epoch"] = effect.epoch
@@ -225,6 +246,7 @@ class _GroupCall:
         if capture is None:
             return None
         path = f"i{self._host.incarnation}-e{epoch}-g{self._group}-{uuid.uuid4().hex}.parquet"
+        # durable before the state changes: a failed attempt leaves only an unreferenced file
         written = self._host.location.write_table(path, capture.table)
         self._held.captured(path, written.size_bytes, written.sha256)
         return self._state_file(path, written, capture).model_dump(mode="json")
@@ -243,15 +265,17 @@ class _GroupCall:
 
     def _arm_timeout(self) -> None:
         """Have Spark call this group when its earliest key times out."""
+        # Spark has one timeout per key group; a call that is too early finds no due key and sets the next timeout
         due_ms = self._held.earliest_timeout_ms
         if due_ms == NO_TIMEOUT:
             return
         if self._host.operator.timeout == GroupStateTimeout.ProcessingTimeTimeout:
             self._state.setTimeoutDuration(max(1, due_ms - self._state.getCurrentProcessingTimeMs()))
         elif self._host.operator.timeout == GroupStateTimeout.EventTimeTimeout:
+            # Spark refuses a timestamp that is not after the current watermark
             self._state.setTimeoutTimestamp(max(due_ms, self._state.getCurrentWatermarkMs() + 1))
 
 
 def _now_ms() -> float:
-    """By the host's wall clock: tasks and driver compare moments."""
+    """Return the host's wall-clock time in milliseconds: tasks and driver compare these times."""
     return round(time.time() * 1000, 1)

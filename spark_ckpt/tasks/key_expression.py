@@ -1,4 +1,4 @@
-"""The hash that a key's group is made of, as an expression: for rows that arrive, and for state that comes from elsewhere."""
+"""The key hash as a Spark expression, for rows that arrive and for state that is imported."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 
 
 def key_hash_of(schema: StructType, keys: Sequence[str]) -> Column:
-    """Of the columns `keys` of rows of `schema`; modulo the number of key groups it is the group."""
+    """Return the hash of the columns `keys` of rows of `schema`, a long.
+
+    The hash modulo the number of key groups is the key group.
+    """
     return F.xxhash64(*_normalized(schema, keys))
 
 
 def _normalized(schema: StructType, keys: Sequence[str]) -> list[Column]:
-    """Key expressions for hashing: -0.0 and 0.0 are one key, as in Spark's own grouping."""
+    """Return the key expressions to hash: -0.0 and 0.0 are one key, as in Spark's own grouping."""
     floating = (FloatType, DoubleType)
     return [
         column_of(key) + F.lit(0.0).cast(schema[key].dataType)

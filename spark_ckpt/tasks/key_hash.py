@@ -1,8 +1,8 @@
-"""Spark's `xxhash64` over whole Arrow columns, for rows that meet the next operator without passing Spark's expressions.
+"""Spark's `xxhash64` over whole Arrow columns, for rows that reach the next operator without Spark's expressions.
 
-The hash of several columns takes the one before as its seed, and passes over nulls (`XxHash64`, `XXH64.java` in Spark's catalyst;
-the algorithm is XXH64 of the xxHash specification). Every step is done for all rows at once; text takes as many steps as its
-longest value has words.
+The hash of several columns uses the previous column's hash as its seed and skips nulls (`XxHash64`, `XXH64.java` in
+Spark's catalyst; the algorithm is XXH64 of the xxHash specification). Each step handles all rows at once. Text takes as
+many steps as its longest value has words.
 """
 
 from __future__ import annotations
@@ -54,18 +54,19 @@ _LONGS = (LongType, TimestampType, TimestampNTZType)
 
 
 def can_hash(kind: DataType) -> bool:
-    """Whether `key_hash` knows the type. It does not know decimals, collated text, and what is nested."""
+    """Return True if `key_hash` supports the type: all flat types except decimals and collated text."""
     if isinstance(kind, StringType):
         return kind == StringType()
     return isinstance(kind, (*_INTS, *_LONGS, FloatType, DoubleType, BinaryType))
 
 
 def key_hash(table: pa.Table, keys: Sequence[str]) -> Int64s:
-    """What Spark's `xxhash64(keys...)` is for each row; -0.0 counts as 0.0."""
+    """Return Spark's `xxhash64(keys...)` for each row, one int64 per row; -0.0 counts as 0.0."""
     found = np.full(table.num_rows, _SEED, np.uint64)
     for key in keys:
         values = column(table, key)
         known = values.is_valid().to_numpy(zero_copy_only=False)
+        # a null keeps the seed: Spark skips it
         found = np.where(known, _hashed(values, found), found)
     return found.view(np.int64)
 
@@ -75,11 +76,13 @@ def _hashed(values: Array, seed: Words) -> Words:
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return _of_bytes(*_bytes_of(values), seed)
     if pa.types.is_floating(kind):
+        # adding 0.0 turns -0.0 into 0.0; all NaN get the same bits, as in Spark
         numbers = cast("npt.NDArray[np.float64]", _filled(values)) + 0.0
         numbers = np.where(np.isnan(numbers), np.array(np.nan, numbers.dtype), numbers)
         return _of_ints(numbers.view(np.uint32), seed) if kind == pa.float32() else _of_longs(numbers.view("u8"), seed)
     if pa.types.is_int64(kind) or pa.types.is_timestamp(kind):
         return _of_longs(_filled(values.cast(pa.int64())).view("u8"), seed)
+    # Spark hashes byte, short, boolean and date as an int
     small = values.cast(pa.int32())
     return _of_ints(_filled(small).view(np.uint32), seed)
 
@@ -99,7 +102,10 @@ def _of_longs(values: Words, seed: Words) -> Words:
 
 
 def _of_bytes(data: npt.NDArray[np.uint8], start: Int64s, length: Int64s, seed: Words) -> Words:
-    """`start`, `length`: where each value lies in `data`, which has 8 bytes more than they need."""
+    """Hash each value, which is `length` bytes from `start` in `data`.
+
+    `data` has 8 padding bytes, so that `_read` may overrun.
+    """
     stripes = length // _STRIPE
     found = np.where(stripes > 0, _striped(data, start, stripes, seed), seed + _P5) + length.astype(np.uint64)
     at, left = start + stripes * _STRIPE, length % _STRIPE
@@ -137,6 +143,7 @@ def _bytes_of(values: Array) -> tuple[npt.NDArray[np.uint8], Int64s, Int64s]:
         return np.zeros(_WORD, np.uint8), nothing, nothing
     offsets = np.frombuffer(ends, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
+    # a copy with padding: reads of eight bytes may pass the end of the last value
     own = np.zeros(last - first + _WORD, np.uint8)
     if data is not None:
         own[: last - first] = np.frombuffer(data, np.uint8)[first:last]
@@ -144,7 +151,7 @@ def _bytes_of(values: Array) -> tuple[npt.NDArray[np.uint8], Int64s, Int64s]:
 
 
 def _read(data: npt.NDArray[np.uint8], at: Int64s, size: int) -> Words:
-    """The `size` bytes from each of `at`, the first the least."""
+    """Read the `size` bytes from each of `at` as a little-endian number."""
     picked = np.zeros((len(at), _WORD), np.uint8)
     picked[:, :size] = data[at[:, None] + np.arange(size)]
     return picked.view("<u8").ravel().astype(np.uint64)

@@ -1,7 +1,7 @@
-"""From one operator to the next within the task: rows that nothing happens to in between are packed where they are made.
+"""Direct path from one operator to the next within a task: unchanged rows are packed where the operator emits them.
 
-Else they become rows of Spark and blobs again, in two more Python steps. What lies in between may give columns other names,
-leave some out and change their order; anything computed goes through Spark (`spark_internals.plans.columns_kept`).
+Otherwise they become Spark rows and blobs again, in two more Python steps. Operations in between may rename, drop and
+reorder columns. Computed columns go through Spark (`spark_internals.plans.columns_kept`).
 """
 
 from __future__ import annotations
@@ -22,19 +22,25 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PACKED = f"{SHUFFLE_KEY} long, {TAG} long, {BLOB} binary"
-"""What the operator's function yields for Spark: packed rows, but for the shuffle key's width (`unsafe`)."""
+"""Columns that the operator's function yields to Spark: packed rows, with a wider shuffle key (see `unsafe`)."""
 
 
 def unsafe(rows: DataFrame) -> DataFrame:
-    """`PACKED` as packed rows. Spark's own shuffle fails with the rows of a stateful Python operator (4.2: they are a columnar
-    batch's) unless a projection lies between, and leaves out one that changes nothing."""
+    """Return rows of `PACKED` as packed rows, through a projection that Spark cannot remove.
+
+    The rows of a stateful Python operator belong to a columnar batch. Spark 4.2's shuffle fails with them unless a
+    projection lies in between. Spark removes a projection that changes nothing, so this one casts the shuffle key.
+    """
     return rows.withColumn(SHUFFLE_KEY, F.col(SHUFFLE_KEY).cast("int"))
 
 
 @dataclass(frozen=True, slots=True)
 class Onward:
-    """How an operator's output becomes the next one's input. `columns`: that one's columns, by name, as this one's are called.
-    `keys` and `shuffle_keys` (of its key groups) are that one's; `schema`: its columns as Spark gives them to Python.
+    """Conversion of an operator's output into the next operator's input.
+
+    - `columns`: the next operator's column names, each with its name in this operator's output.
+    - `schema`: the next operator's columns as Spark passes them to Python.
+    - `keys`, `shuffle_keys`: the next operator's key columns and the shuffle keys of its key groups.
     """
 
     columns: Mapping[str, str]
@@ -43,7 +49,10 @@ class Onward:
     shuffle_keys: tuple[int, ...]
 
     def packed(self, outputs: Iterable[pa.Table], group: int) -> Iterator[pd.DataFrame]:
-        """The outputs of key group `group` as packed rows. A group is called once in a batch, so its number makes tags unique."""
+        """Yield the outputs of key group `group` as packed rows.
+
+        A group is called once per batch, so its number makes tags unique.
+        """
         rows = (batch for table in outputs for batch in self._rows(table).to_batches())
         for packed in pack(rows, group, self.shuffle_keys):
             yield packed.to_pandas()

@@ -1,8 +1,8 @@
-"""Many rows into few: one Arrow blob per key group before the shuffle, rows again after the operator.
+"""Packing: one Arrow blob per key group before the shuffle, rows again after the operator.
 
-Spark then shuffles tens of rows instead of hundreds of thousands, and the operator reads Arrow without a
-pandas copy. The generators are made for `DataFrame.mapInArrow`. Spark converts every column of packed rows for every key
-group, 0.2 ms each, so there are few: what a row is, and when it came, is one number, its tag.
+Spark then shuffles tens of rows instead of hundreds of thousands, and the operator reads Arrow without a pandas copy.
+The generators are made for `DataFrame.mapInArrow`. Spark converts every column of packed rows for every key group, 0.2
+ms each. So one number, the tag, holds both the kind of a row and its order of arrival.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ Number = TypeVar("Number", int, "Column")
 FLUSH_ROWS = 200_000
 FLUSH_BYTES = 64 << 20
 _SHORT = 1 << 16
-"""Up to so many key groups are sorted as sixteen-bit numbers, by radix."""
+"""Up to this many key groups are sorted as sixteen-bit numbers, with numpy's radix sort."""
 
 _KINDS = 4
 PACKED = pa.schema([pa.field(SHUFFLE_KEY, pa.int32()), pa.field(TAG, pa.int64()), pa.field(BLOB, pa.binary())])
-"""What `pack` yields. A tag from 0 is a blob's, ascending in the order of arrival; below 0 it is a control row's."""
+"""Schema of `pack`. Tags from 0 belong to blobs and ascend in order of arrival; tags below 0 belong to control rows."""
 PACKED_DDL = f"{SHUFFLE_KEY} int, {TAG} long, {BLOB} binary"
-"""The same for Spark."""
+"""`PACKED` as Spark's DDL."""
 
 
 def control_tag(kind: Number, epoch: Number) -> Number:
-    """The tag of a control row; kinds (`control_source`) are 1 to 3."""
+    """Return the tag of a control row; kinds (`control_source`) are 1 to 3."""
     return -(epoch * _KINDS + kind)
 
 
 def _blob_tags(task: int, first: int, count: int) -> Int64s:
+    # the task's number in the high bits: tags of different tasks never collide
     return (np.int64(task) << 32) + np.arange(first, first + count)
 
 
@@ -63,10 +64,11 @@ def pack(
     flush_rows: int = FLUSH_ROWS,
     flush_bytes: int = FLUSH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Turn rows (user columns, ckpt_key_hash) into packed rows, one blob per key group and buffer-full.
+    """Turn rows (user columns, ckpt_key_hash) into packed rows, one blob per key group and full buffer.
 
-    A row's key group is its hash modulo the number of `shuffle_keys`, which say under which number each group's blobs go
-    (`shuffle_keys.py`). `task` is the partition id of the Spark task (or a callable giving it).
+    - `task`: partition id of the Spark task, or a callable that returns it.
+    - `shuffle_keys`: shuffle key of each key group (`shuffle_keys.py`); a row's group is its hash modulo their number.
+    - `flush_rows`, `flush_bytes`: a buffer is full when it reaches one of these limits.
     """
     packer = _Packer(task() if callable(task) else task, np.asarray(shuffle_keys, np.int32))
     buffered: list[pa.RecordBatch] = []
@@ -84,7 +86,7 @@ def pack(
 
 @dataclass(slots=True)
 class _Packer:
-    """Counts what one task has packed."""
+    """Packs the buffers of one task and numbers their blobs."""
 
     task: int
     shuffle_keys: npt.NDArray[np.int32]
@@ -100,7 +102,7 @@ class _Packer:
 
 
 def _by_group(table: pa.Table, key_groups: int) -> tuple[Int64s, list[pa.Table]]:
-    """The groups that occur, ascending, and the rows of each in their order of arrival."""
+    """Return the groups that occur, ascending, and each group's rows in order of arrival."""
     groups = np.mod(numbers(table, KEY_HASH), key_groups)
     order = np.argsort(groups.astype(np.uint16) if key_groups <= _SHORT else groups, kind="stable")
     table, groups = rows_at(table, order), groups[order]
@@ -111,18 +113,16 @@ def _by_group(table: pa.Table, key_groups: int) -> tuple[Int64s, list[pa.Table]]
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """What one key group got in one micro-batch."""
+    """Rows and control rows of one key group in one micro-batch."""
 
     rows: pa.Table | None
-    """The user's columns and `ckpt_key_hash`, in order of arrival."""
+    """The user's columns and `ckpt_key_hash`, in order of arrival; None without rows."""
     controls: list[tuple[int, int]] = field(default_factory=list)
-    """(kind, epoch) of control rows, distinct, ascending by epoch."""
+    """Control rows as (kind, epoch), distinct, ascending by epoch."""
 
 
 def unpack_ordered(frames: Iterable[pd.DataFrame]) -> Unpacked:
-    """Restore rows and control rows from the packed rows of one key group, in whatever order the shuffle left
-    them.
-    """
+    """Restore the rows and control rows of one key group from its packed rows, which the shuffle leaves in any order."""
     blobs: list[tuple[int, bytes]] = []
     controls: set[tuple[int, int]] = set()
     for frame in frames:
@@ -132,19 +132,20 @@ def unpack_ordered(frames: Iterable[pd.DataFrame]) -> Unpacked:
                 blobs.append((tag, blob))
             else:
                 controls.add((kind, epoch))
+    # the shuffle reorders blobs; tags restore the order of arrival
     blobs.sort(key=lambda item: item[0])
     return Unpacked(joined(blob for _, blob in blobs), sorted(controls, key=lambda item: item[::-1]))
 
 
 def tables_of_blobs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The tables in the blobs that an operator puts out."""
+    """Yield the tables in the blobs that an operator emits."""
     for batch in batches:
         for cell in batch.column(BLOB):
             yield from_blob(cell.as_buffer())
 
 
 def explode_blobs(batches: Iterable[pa.RecordBatch], schema: pa.Schema | StructType) -> Iterator[pa.RecordBatch]:
-    """Rows of `schema` again, for `mapInArrow` after the operator."""
+    """Yield the blobs' rows as batches of `schema`, for `mapInArrow` after the operator."""
     arrow = schema if isinstance(schema, pa.Schema) else arrow_schema(schema)
     for table in tables_of_blobs(batches):
         yield from table.cast(arrow).to_batches()

@@ -1,8 +1,8 @@
-"""PySpark's worker daemon, with what every task of this library imports already imported.
+"""PySpark's worker daemon, with this library's task modules preloaded.
 
-Spark forks its Python workers from one daemon. Imported there, pandas, pyarrow and this library are loaded once and shared by all
-workers, instead of by each for itself, which cost 0.5-1 s CPU a worker and was most of a first batch. Named by
-`spark.python.daemon.module`; `spark_ckpt.session` sets it.
+Spark forks its Python workers from one daemon. Workers share pandas, pyarrow and this library, which the daemon imports
+once. Separate imports cost 0.5 to 1 s of CPU per worker, most of a first batch. Spark finds this module in
+`spark.python.daemon.module`, which `spark_ckpt.session` sets.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ _IMPORTED = (
 
 
 def main() -> None:
-    """Import, hide what was imported from the garbage collector (it would unshare the pages), serve."""
-    if sys.argv[1:] == [WORKER]:  # Spark's planner has daemons of its own, whose workers do little
+    """Import the task modules, exclude them from garbage collection, and serve workers.
+
+    A collection would write to shared memory pages and so copy them into each worker.
+    """
+    if sys.argv[1:] == [WORKER]:  # Spark's planner runs separate daemons, whose workers need no imports
         for name in _IMPORTED:
             importlib.import_module(name)
         gc.collect()

@@ -1,7 +1,9 @@
-"""Rejected rows: records that could not be parsed leave the stream here, counted and, if wanted, staged for a side table.
+"""Rejected rows: records that cannot be parsed leave the stream here.
 
-They travel to the next Python step in the hidden column `ckpt_reject`.  That step is the packing before an operator,
-the staging of a stateless job, or a step of its own where the user's next operation would lose the column.
+They are counted and, on request, staged for a side table.
+
+They travel to the next Python step in the hidden column `ckpt_reject`. That step is the packing before an operator or
+the staging of a stateless job. It is a separate step if the user's next operation would lose the column.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ _ARROW = pa.schema([("reason", pa.string()), ("position", pa.string()), ("record
 
 @dataclass(frozen=True, slots=True)
 class Diverter:
-    """Takes the rejected rows out of a task's batches. `stage` is None when they are only counted."""
+    """Removes the rejected rows from a task's batches. With `stage` None they are only counted."""
 
     reports: Reports
     stage: SinkStage | None
     step: int
 
     def divert(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The good rows, without the hidden column; reports the rejected ones at the end."""
+        """Yield the valid rows without the hidden column; report the rejected ones at the end."""
         rejected: list[str] = []
         for batch in batches:
             column = batch.column(REJECT)
@@ -56,6 +58,7 @@ class Diverter:
         self.reports.send("input", f"{REJECTED}/{self.step}", {"rejected": len(rejected)})
         if self.stage is None:
             return
+        # one writer at the end: most tasks reject nothing and write no file
         with StageWriter(self.stage, running_batch()) as writer:
             writer.write(rejected_table(rejected))
             for file in writer.close():
@@ -63,7 +66,7 @@ class Diverter:
 
 
 def rejected_table(rejected: list[str]) -> pa.Table:
-    """Rows for the side table from the hidden column's JSON texts."""
+    """Build rows for the side table (reason, position, record) from the hidden column's JSON texts."""
     rows = []
     for text in rejected:
         fields = json.loads(text)
@@ -85,7 +88,7 @@ def diverting_with(make: Callable[[], Diverter], build: Callable[[], DataFrame])
 
 
 def divert_rejects(frame: DataFrame) -> DataFrame:
-    """A step of its own that takes rejected rows out; on a template (nothing is being built) it only drops the column."""
+    """Add a step that removes rejected rows. On a template, outside of `diverting_with`, it only drops the column."""
     make = _building.get()
     if make is None or REJECT not in frame.columns:
         return frame.drop(REJECT)

@@ -1,7 +1,7 @@
-"""How tasks' reports reach the driver: small JSON texts through one accumulator, so that a batch needs one Spark action.
+"""Transport of tasks' reports to the driver through one accumulator, so a batch needs one Spark action.
 
-Spark merges a task's reports only when the task succeeds, so attempts that failed say nothing.  What a report is, and
-which ones count, is `coordination/reports.py`.
+A report is a small JSON text. Spark merges a task's reports only if the task succeeds, so failed attempts report
+nothing. `coordination/reports.py` defines reports and the rule for those that count.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ class _Texts(AccumulatorParam[list[str]]):
 
 
 class Reports:
-    """The channel. Made on the driver, shipped to tasks inside their functions."""
+    """Channel for reports. Made on the driver, shipped to tasks inside their functions."""
 
     def __init__(self, context: SparkContext) -> None:
         self._texts: Accumulator[list[str]] = context.accumulator([], _Texts())
 
     def send(self, step: Step, scope: str, body: Mapping[str, Json]) -> None:
-        """From a task: arrives with the task's success, or not at all."""
+        """Send a report from a task. It arrives if the task succeeds."""
         task = TaskContext.get()
         partition, attempt = (task.partitionId(), task.taskAttemptId()) if task else (0, 0)
         self._texts.add([json.dumps([step, partition, attempt, scope, body])])
 
     def drain(self) -> list[Report]:
-        """On the driver, after the batch's action: the reports that count, in order of partition."""
+        """Return the reports that count, ordered by partition. Call it on the driver after the batch's action."""
+        # the accumulator is shared by all batches of the query, so each batch empties it
         texts, self._texts.value = list(self._texts.value), []
         return latest_attempts(Report(*json.loads(text)) for text in texts)

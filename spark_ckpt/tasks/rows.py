@@ -1,6 +1,6 @@
-"""The columns that travel with a row, and the bridge between Spark's schemas and Arrow's.
+"""Columns that travel with a row, and the conversion between Spark's and Arrow's schemas.
 
-Everything that is ours is called `ckpt_*`; a user's column may not be.
+This library's columns begin with `ckpt_`, a prefix that user columns cannot have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 if TYPE_CHECKING:
     from typing import Any
 
-    # What a column holds is known at run time only.
+    # Element types are known at run time only.
     Array: TypeAlias = pa.Array[Any]
     ChunkedArray: TypeAlias = pa.ChunkedArray[Any]
     Field: TypeAlias = pa.Field[Any]
@@ -44,26 +44,26 @@ REJECT = "ckpt_reject"
 PUT, DELETE = 0, 1
 OP_NAMES = ("put", "delete")
 NO_TIMEOUT = np.iinfo(np.int64).max
-"""In memory; a null in stored files."""
+"""Value of a missing timeout in memory; stored files have a null."""
 
 
 @dataclass(frozen=True)
 class StateSchema:
-    """The Arrow types of an operator's key columns and state columns. Picklable: it goes to executors."""
+    """Arrow types of an operator's key columns and state columns. Picklable: it is shipped to executors."""
 
     key: pa.Schema
     state: pa.Schema
 
     @cached_property
     def table(self) -> pa.Schema:
-        """A key table in memory: hash, key columns, state columns, op (0 put, 1 delete), timeout (ms)."""
+        """Schema of a key table in memory: hash, key columns, state columns, op (0 put, 1 delete), timeout (ms)."""
         head = [pa.field(KEY_HASH, pa.int64())]
         tail = [pa.field(OP, pa.int8()), pa.field(TIMEOUT, pa.int64())]
         return pa.schema([*head, *self.key, *self.state, *tail])
 
     @cached_property
     def stored(self) -> pa.Schema:
-        """A state file in the store: the user's columns first, then ours."""
+        """Schema of a state file in the store: the user's columns first, then the library's."""
         types = {
             KEY_GROUP: pa.int32(),
             KEY_HASH: pa.int64(),
@@ -75,7 +75,7 @@ class StateSchema:
 
 
 def state_schema(key: StructType, state: StructType) -> StateSchema:
-    """Check and translate an operator's schemas.
+    """Check an operator's schemas and translate them to Arrow.
 
     Raises `GraphInvalid` for a nested key column, a reserved name, or a name that key and state share.
     """
@@ -101,29 +101,29 @@ def _check_names(names: Iterable[str]) -> None:
 
 
 def arrow_schema(schema: StructType, timezone: str = "UTC") -> pa.Schema:
-    """Spark's Arrow types for a struct, timestamps in `timezone`, everything nullable."""
+    """Return Spark's Arrow types for a struct: timestamps in `timezone`, every field nullable."""
     arrow = arrow_schema_of(schema, timezone)
     return pa.schema([pa.field(field.name, field.type) for field in arrow])
 
 
 def column(table: pa.Table, name: str) -> Array:
-    """One column as one contiguous array."""
+    """Return one column as one contiguous array."""
     chunks = table.column(name)
     return chunks.chunk(0) if chunks.num_chunks == 1 else cast("Array", chunks.combine_chunks())
 
 
 def numbers(table: pa.Table, name: str) -> Int64s:
-    """A column without nulls as a numpy array, without a copy where Arrow allows it."""
+    """Return a column without nulls as a numpy array, without a copy if Arrow allows it."""
     return cast("Int64s", column(table, name).to_numpy(zero_copy_only=False))
 
 
 def taken(values: Array, positions: Int64s, absent: Bools | None = None) -> Array:
-    """`values` at `positions`, null where `absent`."""
+    """Return `values` at `positions`, null for rows in the mask `absent`."""
     return values.take(_indices(positions, absent))
 
 
 def rows_at(table: pa.Table, positions: Int64s, absent: Bools | None = None) -> pa.Table:
-    """The rows of `table` at `positions`, contiguous; all null where `absent`."""
+    """Return the rows of `table` at `positions`, contiguous; all columns are null for rows in the mask `absent`."""
     return table.take(_indices(positions, absent))
 
 
@@ -132,14 +132,14 @@ def _indices(positions: Int64s, absent: Bools | None) -> pa.Int64Array:
 
 
 def user_columns(table: pa.Table) -> pa.Table:
-    """The table without our columns."""
+    """Return the table without this library's columns."""
     return table.select([name for name in table.column_names if not name.startswith(RESERVED_PREFIX)])
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Select and cast the columns of `schema`; a column that is missing becomes null.
+    """Select and cast the columns of `schema`; a missing column becomes null.
 
-    Raises `StateSchemaChanged` when a value does not fit its declared type.
+    Raises `StateSchemaChanged` if a value does not fit its declared type.
     """
     if table.schema.equals(schema):
         return table

@@ -1,7 +1,8 @@
-"""Under which number Spark's shuffle deals each key group, so that every task of the operator gets as many of them.
+"""Shuffle keys that give every task of an operator the same number of key groups, give or take one.
 
-Spark deals a row to a task by the hash of its key, modulo the tasks. Of key groups dealt by their own numbers, 64 to 8 tasks, one
-task gets twelve and another five. A number says nothing outside of one incarnation's query: state files go by the key group.
+Spark assigns a row to a task by the hash of its key, modulo the number of tasks. If 64 key groups shuffled by their own
+numbers to 8 tasks, one task would get twelve and another five. A shuffle key has no meaning outside of one
+incarnation's query: state files use the key group's number.
 """
 
 from __future__ import annotations
@@ -17,16 +18,20 @@ _LEAST_GROUPS, _GROUPS_PER_TASK = 4, 2
 
 
 def usual_key_groups(parallelism: int) -> int:
-    """How many key groups an operator gets if nobody says; `parallelism`: tasks that run at a time. Each group costs a batch some
-    milliseconds, whatever it holds; with two for each task twice as many tasks can share the work later."""
+    """Return the default number of key groups of an operator; `parallelism` is the number of concurrent tasks.
+
+    Each group costs a batch some milliseconds, even if it is empty. With two groups per task, twice as many tasks can
+    share the work later.
+    """
     return max(_LEAST_GROUPS, _GROUPS_PER_TASK * parallelism)
 
 
 @lru_cache(maxsize=64)
 def shuffle_keys(key_groups: int, tasks: int) -> tuple[int, ...]:
-    """Distinct numbers from 0, one for each key group: group `g` goes to task `g` modulo `tasks`."""
+    """Return distinct numbers from 0, one per key group: group `g` goes to task `g` modulo `tasks`."""
     waiting = [len(range(task, key_groups, tasks)) for task in range(tasks)]
     found: list[list[int]] = [[] for _ in waiting]
+    # try numbers in order and keep each one whose task still needs a group
     for number, task in _dealt(tasks):
         if waiting[task]:
             waiting[task] -= 1
@@ -41,7 +46,7 @@ def _dealt(tasks: int) -> Iterator[tuple[int, int]]:
 
 
 def task_of(number: int, tasks: int) -> int:
-    """The task to which Spark's shuffle deals an `int` key (`HashPartitioning`: Murmur3 with seed 42, `pmod`)."""
+    """Return the task that Spark's shuffle assigns an `int` key to (`HashPartitioning`: Murmur3 with seed 42, `pmod`)."""
     hashed = _SEED ^ _times(_turned(_times(number, 0xCC9E2D51), 15), 0x1B873593)
     hashed = (_times(_turned(hashed, 13), 5) + 0xE6546B64) & _WORD
     hashed ^= 4

@@ -1,6 +1,6 @@
-"""What tasks do around an operator: pack rows before it, explode its output behind it, stage what sinks get.
+"""Task functions around an operator: pack rows before it, explode its output after it, stage rows for sinks.
 
-Made on the driver, run in Python workers, which load nothing of the driver for it.
+They are made on the driver and run in Python workers, which load no driver code for them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from spark_ckpt.tasks.reports import Reports
 
 Step: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""For `DataFrame.mapInArrow`."""
+"""Function for `DataFrame.mapInArrow`."""
 Tables: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
 
 
 def packer(diverter: Diverter | None, shuffle_keys: Sequence[int]) -> Step:
-    """Rows to one blob per key group, of which each has its shuffle key. `diverter`: takes rejected rows out before."""
+    """Return a step from rows to one blob per key group, each with its shuffle key.
+
+    `diverter` removes rejected rows first.
+    """
 
     def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare_worker()
@@ -43,7 +46,10 @@ def packer(diverter: Diverter | None, shuffle_keys: Sequence[int]) -> Step:
 
 
 def exploder(schema: StructType, tap: Step | None = None) -> Step:
-    """An operator's blobs to rows of its output. `tap`: what they go through before they leave the task."""
+    """Return a step from an operator's blobs to rows of its output.
+
+    `tap` is a step that these rows pass in the same task.
+    """
 
     def exploded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = explode_blobs(batches, schema)
@@ -53,7 +59,7 @@ def exploder(schema: StructType, tap: Step | None = None) -> Step:
 
 
 def stager(tables: Tables, stages: Sequence[SinkStage], reports: Reports) -> Step:
-    """Rows, as `tables` reads them, to the files of the sinks; nothing comes out."""
+    """Return a step that writes rows, as `tables` reads them, to the files of the sinks. It yields nothing."""
 
     def staged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare_worker()
@@ -66,7 +72,10 @@ def stager(tables: Tables, stages: Sequence[SinkStage], reports: Reports) -> Ste
 
 
 def tapper(stages: Sequence[SinkStage], reports: Reports) -> Step:
-    """Rows go on as they come, and to the files of the sinks on the way: what cannot be parsed goes on only."""
+    """Return a step that passes rows through and also writes them to the files of the sinks.
+
+    Rejected rows only pass through.
+    """
 
     def tapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare_worker()
@@ -79,6 +88,7 @@ def tapper(stages: Sequence[SinkStage], reports: Reports) -> Step:
                 if rows >= ROWS_PER_WRITE:
                     write(pa.Table.from_batches(passed))
                     passed, rows = [], 0
+                # unchanged: rejected rows still travel in the hidden column to the step that diverts them
                 yield batch
             if passed:
                 write(pa.Table.from_batches(passed))
@@ -93,8 +103,11 @@ def _good(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def segment_reader(edge: str, location: Location, schema: StructType) -> Step:
-    """Names of an edge's segments to the rows in them, verified. `schema` holds every row of a segment that an older program wrote
-    (`check_in_flight`): its types are wider, and a column that is new is null."""
+    """Return a step from the names of an edge's segments to the rows in them, verified.
+
+    `schema` fits every row of a segment that an older program version wrote (`check_in_flight`): its types are equal or
+    wider, and a new column is null.
+    """
     wanted = arrow_schema(schema)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -109,13 +122,16 @@ def segment_reader(edge: str, location: Location, schema: StructType) -> Step:
 
 
 def partition_id() -> int:
-    """Number of the running task's partition; 0 outside of Spark."""
+    """Return the partition number of the running task; 0 outside of Spark."""
     task = TaskContext.get()
     return task.partitionId() if task else 0
 
 
 def large_tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Fewer, larger tables: each becomes a row group, and Spark's batches of ten thousand rows would be small ones."""
+    """Combine batches into fewer, larger tables.
+
+    Each table becomes a Parquet row group, and Spark's batches of 10,000 rows would be small ones.
+    """
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -130,7 +146,7 @@ def large_tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def first_met(diverter: Diverter | None) -> Tables:
-    """Rows that meet Python for the first time: rejected ones are taken out."""
+    """Return a reader for rows that reach Python for the first time: `diverter` removes the rejected ones."""
 
     def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         return large_tables(diverter.divert(batches) if diverter else batches)

@@ -1,7 +1,7 @@
 """Staging: tasks write a sink's rows as uniquely named Parquet files, durable before the task succeeds (phase one).
 
-Nothing a task writes is visible to anybody before a manifest names it: a failed attempt, a second run of the function
-or a zombie leaves garbage that retention removes, never an effect.
+Files become visible only when a manifest names them. A failed attempt, a repeated run of the function or a zombie task
+leaves garbage that retention deletes, and has no other effect.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ ROWS_PER_WRITE = 131_072
 
 @dataclass(frozen=True, slots=True)
 class SinkStage:
-    """One sink's plan together with where its files go; shipped to tasks. `edge`: the rows go on an edge of the job's graph."""
+    """One sink's plan and the location of its files; shipped to tasks.
+
+    `edge` is True for rows that go to an edge of the job's graph.
+    """
 
     sink: str
     plan: StagePlan
@@ -52,7 +55,7 @@ class SinkStage:
 
     @property
     def scope(self) -> str:
-        """Of its reports."""
+        """Scope of this sink's or edge's reports."""
         return f"{EDGE}{self.sink}" if self.edge else self.sink
 
 
@@ -68,7 +71,7 @@ class _OpenFile:
 
 
 class StageWriter:
-    """One task's files for one sink. Use as a context manager: an error removes what was written."""
+    """Writes one task's files for one sink. Use it as a context manager: an error deletes the files."""
 
     def __init__(self, stage: SinkStage, batch: int) -> None:
         self._stage = stage
@@ -86,11 +89,14 @@ class StageWriter:
         if kind is not None:
             for file in self._files.values():
                 with suppress(pa.ArrowException, OSError, ValueError, CkptError):
-                    file.writer.close()  # else it would try when it is collected, on an output that is gone
+                    file.writer.close()  # otherwise garbage collection closes it, on an aborted output
                 file.output.abort()
 
     def write(self, rows: pa.Table) -> None:
-        """Append rows in order, each to the file of its lane and partition values."""
+        """Append rows in order, each to the file of its shard (`lane`) and partition values.
+
+        Raises `OutputInvalid` for rows that do not fit the sink's types or that the sink refuses.
+        """
         plan = self._stage.plan
         if not rows.num_rows:
             return
@@ -103,25 +109,26 @@ class StageWriter:
                 file.rows += share.num_rows
 
     def close(self) -> list[StagedFile]:
-        """Make every file durable and say what was staged."""
+        """Make every file durable and return the staged files."""
         staged = [self._close(file) for file in self._files.values()]
         if staged:
             hit(Failpoint.STAGED)
         return staged
 
     def _fitted(self, rows: pa.Table) -> pa.Table:
-        """The rows as the sink's types. Raises `OutputInvalid` naming the column that does not fit."""
+        """Cast the rows to the sink's types. Raises `OutputInvalid` with the column that does not fit."""
         plan = self._stage.plan
         kept = pa.schema([field for field in plan.schema or rows.schema if field.name not in plan.partition_by])
         try:
             return rows.select(kept.names).cast(kept)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
             for field in kept:
+                # the error of the whole table names no column; the first one that fails alone is the culprit
                 self._check_column(rows, field)
             raise OutputInvalid(f"rows do not fit sink {self._stage.sink!r}: {bounded(str(error))}") from error
 
     def _check_rows(self, rows: pa.Table) -> None:
-        """Raises `OutputInvalid` for a row that the sink says it never takes."""
+        """Raises `OutputInvalid` for a row that the sink's plan refuses."""
         plan = self._stage.plan
         refused = plan.refuses(rows) if plan.refuses is not None else None
         if refused is not None:
@@ -179,7 +186,7 @@ class StageWriter:
 
 
 def _folder(name: str, value: str | None) -> str:
-    """Named for people; the manifest says what the value is. A file system takes names of up to 255 bytes."""
+    """Return a readable folder name; the manifest holds the exact value. File systems allow names of up to 255 bytes."""
     text = f"{quote(name, safe='')}={_NULL_PARTITION if value is None else quote(value, safe='')}"
     return (
         text if len(text) <= _LONGEST_FOLDER else f"{text[:_LONGEST_FOLDER]}-{sha256(text.encode()).hexdigest()[:16]}"
@@ -187,15 +194,17 @@ def _folder(name: str, value: str | None) -> str:
 
 
 def running_batch() -> int:
-    """Number of the micro-batch that the task belongs to; 0 outside of Spark."""
+    """Return the number of the task's micro-batch; 0 outside of Spark."""
     task = TaskContext.get()
     return int(task.getLocalProperty("streaming.sql.batchId") or 0) if task else 0
 
 
 @contextmanager
 def staging(stages: Sequence[SinkStage], batch: int, reports: Reports) -> Iterator[Callable[[pa.Table], None]]:
-    """One task's files for all of `stages`: what is called with a table writes it to each. At the end they are durable and
-    reported; an error removes them."""
+    """Open one task's files for all `stages` and return a function that writes a table to each of them.
+
+    At the end the files are durable and reported. An error deletes them.
+    """
     with ExitStack() as stack:
         writers = [stack.enter_context(StageWriter(stage, batch)) for stage in stages]
 
@@ -218,6 +227,7 @@ def _by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tupl
     for column in columns:
         text = pc.cast(rows.column(column), pa.string()).combine_chunks().dictionary_encode()
         none = len(text.dictionary)
+        # mixed radix: one code per combination of partition values, with a digit of its own for null
         codes = codes * (none + 1) + pc.fill_null(text.indices, none).to_numpy(zero_copy_only=False)
         texts.append(text)
     data = rows.drop_columns(list(columns))
@@ -238,7 +248,7 @@ def _by_lane(rows: pa.Table, lanes: int, column: str | None) -> Iterator[tuple[i
 
 
 def lane_of(keys: ChunkedArray, lanes: int) -> Int64s:
-    """Lane of every key, in [0, lanes): a hash that is the same in every process; nulls are in lane 0."""
+    """Return the shard of every key, in [0, lanes): a hash that is equal in every process. Nulls go to shard 0."""
     encoded = keys.combine_chunks().dictionary_encode()
     hashes = pd.util.hash_array(
         np.array([str(key) for key in encoded.dictionary.to_pylist()], dtype=object), categorize=False

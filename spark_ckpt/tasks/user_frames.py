@@ -1,6 +1,6 @@
-"""The user's part of a Python traceback: their own lines, without Spark's, ours, and the insides of installed packages.
+"""The user's part of a Python traceback: without frames of Spark, this library, and inside installed packages.
 
-Works on the text of a traceback, because of a function that Spark runs by itself there is nothing else.
+It works on the text of a traceback, since Spark provides nothing else for a function that it runs itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LINE_CHARS = 300
 
 _OURS = re.compile(r"[/\\]spark_ckpt(?:_kafka|_delta|_files)[/\\]|[/\\](?:site|dist)-packages[/\\]spark_ckpt[/\\]")
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]|\.(?:pyx|pxi|pxd)$|^<frozen |[/\\]lib[/\\]python3\.\d+[/\\]")
-"""`.pyx`: compiled packages name their sources so."""
+"""Installed packages and Python's own library. Compiled packages name their sources `.pyx`."""
 
 
 class _Owner(Enum):
@@ -38,7 +38,10 @@ class _Owner(Enum):
 
 @dataclass(slots=True)
 class _Frame:
-    """One `File` line and what stands below it. `serves`: whose call led here, for a frame of an installed package."""
+    """One `File` line and the lines below it.
+
+    `serves` is the owner of the call that led to a frame of an installed package.
+    """
 
     owner: _Owner
     serves: _Owner
@@ -47,7 +50,7 @@ class _Frame:
 
 @dataclass(slots=True)
 class _Section:
-    """One exception of a chain: the line that links it to the one before, its frames, what it says."""
+    """One exception of a chain: the line that links it to the previous one, its frames, its message."""
 
     link: str = ""
     frames: list[_Frame] = field(default_factory=list)
@@ -55,7 +58,7 @@ class _Section:
 
     @property
     def shown(self) -> list[_Frame]:
-        """The user's frames, and of a run of installed packages' frames that they called the innermost one."""
+        """The user's frames, and the innermost frame of each run of installed packages' frames that they called."""
         users = [frame for frame in self.frames if frame.serves is _Owner.USER]
         return [
             frame
@@ -65,12 +68,12 @@ class _Section:
 
 
 def user_traceback(error: BaseException) -> str:
-    """As Python prints `error` and what led to it, but only the user's frames; empty if there is none."""
+    """Return the traceback of `error` and its causes with the user's frames only; empty if there are none."""
     return user_part("".join(traceback.format_exception(error)))
 
 
 def user_part(text: str) -> str:
-    """The same of a traceback's text. Bounded in lines and in their length."""
+    """Return the same for a traceback's text, bounded in lines and in line length."""
     sections = list(_sections(text.strip("\n").split("\n")))
     lines: list[str] = []
     for section in [each for each in sections if each.shown] or _of_packages_alone(sections):
@@ -96,7 +99,7 @@ def _sections(lines: Sequence[str]) -> Iterator[_Section]:
 
 
 def _of_packages_alone(sections: Sequence[_Section]) -> list[_Section]:
-    """The function that was called is itself an installed package's: where it raised is all there is to show."""
+    """Return the sections to show if the called function itself belongs to an installed package: the frame that raised."""
     alone = [each for each in sections if each.frames and all(frame.owner is _Owner.INSTALLED for frame in each.frames)]
     for section in alone:
         section.frames[-1].serves = _Owner.USER
@@ -105,6 +108,7 @@ def _of_packages_alone(sections: Sequence[_Section]) -> list[_Section]:
 
 def _frame(path: str, line: str, before: Sequence[_Frame]) -> _Frame:
     owner = _owner(path)
+    # a package's frame belongs to its caller: the user, Spark or this library
     led_by = before[-1].serves if before else _Owner.INSTALLED
     return _Frame(owner, led_by if owner is _Owner.INSTALLED else owner, [line])
 

@@ -1,1 +1,1 @@
-"""Operators: what a user wrote, or declared, over the rows and the state of one key group."""
+"""Operators: user functions and declared aggregates over the rows and the state of one key group."""

@@ -1,7 +1,7 @@
 """Built-in running aggregates: declared, vectorised, with Spark's types and null rules.
 
-Two shapes of output: "append" gives every input row back with the aggregates as they are after it,
-"update" one row per key that had rows in the batch.
+There are two output modes. "append" returns every input row with the aggregates after it. "update" returns one row per
+key that has rows in the batch.
 """
 
 from __future__ import annotations
@@ -68,49 +68,47 @@ class Aggregate:
     skip_nulls: bool = False
 
     def alias(self, name: str) -> Aggregate:
-        """The same aggregate under another name."""
+        """Return the same aggregate under another name."""
         return dataclasses.replace(self, name=name)
 
 
 def count(column: str | None = None) -> Aggregate:
-    """Rows, or values of `column` that are not null. A long."""
+    """Count rows, or values of `column` that are not null. A long."""
     return Aggregate("count", column, "count" if column is None else f"count_{column}")
 
 
 def sum(column: str) -> Aggregate:
-    """Sum of the values that are not null; null if there are none. Whole numbers give a long, and
-    overflow is an error.
-    """
+    """Sum the values that are not null; null without such values. Whole numbers give a long, and overflow is an error."""
     return Aggregate("sum", column, f"sum_{column}")
 
 
 def min(column: str) -> Aggregate:
-    """Least value that is not null. NaN is greater than any number."""
+    """Return the least value that is not null. NaN is greater than any number."""
     return Aggregate("min", column, f"min_{column}")
 
 
 def max(column: str) -> Aggregate:
-    """Greatest value that is not null. NaN is greater than any number."""
+    """Return the greatest value that is not null. NaN is greater than any number."""
     return Aggregate("max", column, f"max_{column}")
 
 
 def mean(column: str) -> Aggregate:
-    """Mean of the values that are not null: a double, or a decimal for decimals."""
+    """Average the values that are not null: a double, or a decimal for decimals."""
     return Aggregate("mean", column, f"mean_{column}")
 
 
 def stddev(column: str) -> Aggregate:
-    """Sample standard deviation, a double; null for fewer than two values."""
+    """Return the sample standard deviation, a double; null for fewer than two values."""
     return Aggregate("stddev", column, f"stddev_{column}")
 
 
 def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
-    """Value of the last row in order of arrival, null included unless `ignore_nulls`."""
+    """Return the value of the last row in order of arrival. It may be null unless `ignore_nulls`."""
     return Aggregate("last", column, f"last_{column}", ignore_nulls)
 
 
 def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
-    """Value of the first row in order of arrival, null included unless `ignore_nulls`."""
+    """Return the value of the first row in order of arrival. It may be null unless `ignore_nulls`."""
     return Aggregate("first", column, f"first_{column}", ignore_nulls)
 
 
@@ -120,8 +118,9 @@ _ANY: dict[str, type[LastFold | FirstFold]] = {"last": LastFold, "first": FirstF
 
 
 def fold_of(spec: Aggregate, schema: pa.Schema) -> Fold:
-    """The fold of a declared aggregate. Raises `GraphInvalid` for a column that is missing or of a
-    type it cannot take.
+    """Return the fold of a declared aggregate.
+
+    Raises `GraphInvalid` for a missing column or a type that the aggregate does not accept.
     """
     kind = pa.null() if spec.column is None else _type_of(spec.column, schema)
     if spec.kind == "count":
@@ -150,15 +149,24 @@ def running_aggregates(
     output_mode: str = UPDATE,
     windows: Sequence[WindowKey] = (),
 ) -> RunningAggregates:
-    """Operator of running aggregates by output name; `schema` is the input's. `windows`: keys that are one struct in the
-    output. Raises `GraphInvalid`."""
+    """Return the operator of `aggregates`, which are named by their output columns.
+
+    - `schema`: the input's schema; `keys`: the key columns.
+    - `output_mode`: "append" or "update".
+    - `windows`: windows whose two key columns are one struct in the output.
+
+    Raises `GraphInvalid`.
+    """
     specs = [each.alias(name) for name, each in aggregates.items()]
     return RunningAggregates(specs, schema, keys, output_mode, windows)
 
 
 class RunningAggregates:
-    """See `running_aggregates`. With keys that the watermark closes, late rows are dropped and counted and closed keys' state
-    goes, as in Spark's own aggregation in update mode."""
+    """Operator of running aggregates; see `running_aggregates`.
+
+    If the watermark closes keys, late rows are dropped and counted, and the state of closed keys is removed. Spark's
+    own aggregation in update mode does the same.
+    """
 
     def __init__(
         self,
@@ -184,7 +192,7 @@ class RunningAggregates:
         self._closing: Closing | None = None
 
     def bind(self, binding: Binding) -> RunningAggregates:
-        """A copy that knows its name, the watermark column, and what the watermark closes."""
+        """Return a copy that has its name, the watermark column, and the rule by which the watermark closes keys."""
         bound = copy.copy(self)
         bound._binding, bound._timeouts = binding, self._timeouts.bound(binding)
         bound._closing = binding.closing
@@ -193,10 +201,11 @@ class RunningAggregates:
         return bound
 
     def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
-        """Move every key's aggregates over its rows, then forget the keys that the watermark has closed."""
+        """Update every key's aggregates with its rows, then remove the keys that the watermark has closed."""
         if group.is_restored:
             self._time_restored(group)
         if rows is not None and rows.num_rows:
+            # rows first: keys are closed with this batch's watermark, rows are late by the previous one
             yield from self._on_rows(self._on_time(rows, group, clock), group)
         self._forget_closed(group, clock)
 
@@ -223,7 +232,7 @@ class RunningAggregates:
         yield output
 
     def _time_restored(self, group: KeyGroupState) -> None:
-        """State that was written when nothing closed these keys, by an older version or another watermark, is closed too."""
+        """Give restored keys their timeouts. State of an older version or of another watermark may have none."""
         if self._closing is None:
             return
         found = group.untimed()
@@ -235,6 +244,7 @@ class RunningAggregates:
     def _forget_closed(self, group: KeyGroupState, clock: Clock) -> None:
         if self._closing is None or clock.watermark_ms is None:
             return
+        # expired() excludes its bound; a window that ends exactly at the watermark is closed
         closed = group.expired(clock.watermark_ms + 1)
         group.counters.keys_timed_out += len(closed.hashes)
         gone = np.ones(len(closed.hashes), np.bool_)
@@ -245,7 +255,7 @@ class RunningAggregates:
         for spec, fold in zip(self._specs, self._folds, strict=True):
             names = self.schema.state.names[at : at + len(fold.parts)]
             at += len(names)
-            values = column(rows, spec.column or KEY_HASH)  # rows are counted by what is never null
+            values = column(rows, spec.column or KEY_HASH)  # a count of rows counts the hash, which is never null
             before = [column(resolved.state, name) for name in names]
             with self._placed(spec, keys, keys.row_key):
                 after.append(fold.run(segments, values, before))
@@ -253,7 +263,7 @@ class RunningAggregates:
 
     @contextmanager
     def _placed(self, spec: Aggregate, keys: Keys, key_of: Int64s) -> Iterator[None]:
-        """An overflow says whose it is. `key_of`: for each value the position of its key."""
+        """Add operator, key and column to an overflow error. `key_of` is for each value the position of its key."""
         try:
             yield
         except ArithmeticOverflow as error:

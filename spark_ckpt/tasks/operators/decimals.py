@@ -1,6 +1,7 @@
-"""Arrow decimals as whole numbers (value times ten to the scale) in numpy, and back: exact, without
-Python per row
-while the numbers fit 64 bits."""
+"""Arrow decimals as unscaled whole numbers in numpy, and back.
+
+The conversion is exact, and it needs no Python per row while the numbers fit 64 bits.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +21,16 @@ _LOW = (1 << 64) - 1
 
 
 def unscaled(values: Array) -> Values:
-    """The unscaled numbers, int64 if all fit, else Python ints; unspecified where null."""
+    """Return the unscaled numbers (value times ten to the scale).
+
+    They are int64 if all fit, else Python ints; those of nulls are unspecified.
+    """
     words = np.frombuffer(memoryview(values.buffers()[1] or b""), np.int64)[
         2 * values.offset : 2 * (values.offset + len(values))
     ]
     low, high = words[0::2], words[1::2]
     valid = values.is_valid().to_numpy(zero_copy_only=False)
+    # a number fits 64 bits if its high word only repeats the sign
     if ((high == low >> 63) | ~valid).all():
         return np.where(valid, low, 0)
     wide = (high.astype(object) << 64) | (low.astype(object) & _LOW)
@@ -33,7 +38,10 @@ def unscaled(values: Array) -> Values:
 
 
 def decimals(numbers: Values, null: Bools, kind: pa.Decimal128Type) -> Array:
-    """Decimals of type `kind` from unscaled numbers. Raises `ArithmeticOverflow` beyond its precision."""
+    """Return decimals of type `kind` from unscaled numbers.
+
+    Raises `ArithmeticOverflow` for a number beyond its precision.
+    """
     limit = 10**kind.precision
     wide = numbers.astype(object) if limit > np.iinfo(np.int64).max else numbers
     out = (wide >= limit) | (wide <= -limit)

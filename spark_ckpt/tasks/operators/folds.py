@@ -1,9 +1,7 @@
-"""What each built-in aggregate keeps per key, how rows move it, and what it shows. All rows of a
-batch at once.
+"""Folds of the built-in aggregates: the state per key, its update, and the result, for all rows of a batch at once.
 
-A fold gives for every row the state *after* that row, so one computation serves running values, final
-values and the state. Nulls are skipped as Spark does; results are those of a loop over the rows in
-order of arrival.
+A fold computes for every row the state *after* that row, so one computation serves running values, final values and the
+state. Nulls are skipped as Spark does. Results equal those of a loop over the rows in order of arrival.
 """
 
 from __future__ import annotations
@@ -30,23 +28,23 @@ _NEVER = np.iinfo(np.int64).max
 
 
 def valid(values: Array) -> Bools:
-    """Where `values` is not null."""
+    """Return a mask of the values that are not null."""
     return cast("Bools", values.is_valid().to_numpy(zero_copy_only=False))
 
 
 def filled(values: Array, default: float) -> Values:
-    """A numeric column as numpy, `default` for null."""
+    """Return a numeric column as numpy, with `default` for null."""
     whole = pc.fill_null(values, pa.scalar(default, values.type)) if values.null_count else values
     return cast("Values", whole.to_numpy(zero_copy_only=False))
 
 
 def arrow(values: Values, shown: Bools, kind: pa.DataType) -> Array:
-    """Numpy values as an Arrow column, null where not `shown`."""
+    """Return numpy values as an Arrow column of type `kind`, null outside of the mask `shown`."""
     return pa.array(values, mask=None if shown.all() else ~shown).cast(kind)
 
 
 def seen(segments: Segments, values: Array, before: Array) -> Bools:
-    """For each row: has the key had a value that is not null, here or before?"""
+    """Return for each row: did its key have a non-null value, in this batch so far or in the state `before`?"""
     if not values.null_count:
         return np.ones(len(values), np.bool_)
     some: Bools = segments.accumulate(np.logical_or, valid(values), valid(before))
@@ -64,39 +62,39 @@ class Fold(ABC):
 
     @abstractmethod
     def types(self) -> tuple[pa.DataType, ...]:
-        """Types of the state columns."""
+        """Return the types of the state columns."""
 
     @abstractmethod
     def shown(self) -> pa.DataType:
-        """Type of the aggregate."""
+        """Return the type of the aggregate."""
 
     @abstractmethod
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
-        """State columns after each row; `before` is the state per key, null where there is none."""
+        """Return the state columns after each row; `before` is the state per key, null for a key without state."""
 
     def show(self, state: Sequence[Array]) -> Array:
-        """The aggregate's value for given states."""
+        """Return the aggregate's value for given states."""
         return state[0]
 
 
 class CountFold(Fold):
-    """Rows, or values that are not null. A long."""
+    """Count of rows, or of values that are not null. A long."""
 
     def types(self) -> tuple[pa.DataType, ...]:
-        """A long."""
+        """Return a long."""
         return (pa.int64(),)
 
     def shown(self) -> pa.DataType:
-        """A long."""
+        """Return a long."""
         return pa.int64()
 
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
-        """Count on from `before`."""
+        """Continue the counts in `before`."""
         return [pa.array(self.counts(segments, values, before[0]))]
 
     @staticmethod
     def counts(segments: Segments, values: Array, before: Array) -> Int64s:
-        """Running counts as numpy."""
+        """Return the running counts as numpy."""
         start: Int64s = filled(before, 0)
         if not values.null_count:
             return segments.numbering + start[segments.row_key]
@@ -104,34 +102,33 @@ class CountFold(Fold):
 
 
 def exact_sum(segments: Segments, values: Values, start: Values) -> Values:
-    """Running sums of whole numbers: int64 when no sum can leave it, else Python ints."""
+    """Return running sums of whole numbers: int64 if no sum can overflow it, else Python ints."""
     wide = values.dtype == object or start.dtype == object
+    # no partial sum exceeds the sum of magnitudes; the limit 2**62 absorbs the rounding of doubles
     if not wide and np.abs(values.astype(np.float64)).sum() + np.abs(start.astype(np.float64)).max(initial=0) < _SAFE:
         return segments.accumulate(np.add, values, start)
     return segments.accumulate(np.add, values.astype(object), start.astype(object))
 
 
 class SumFold(Fold):
-    """Spark's sum: whole numbers give a long, floats a double, decimal(p, s) a decimal(p + 10, s).
-    Null without values.
-    """
+    """Spark's sum: whole numbers give a long, floats a double, decimal(p, s) a decimal(p + 10, s). Null without values."""
 
     def types(self) -> tuple[pa.DataType, ...]:
-        """The widened type."""
+        """Return the widened type."""
         return (self.shown(),)
 
     def shown(self) -> pa.DataType:
-        """The widened type."""
+        """Return the widened type."""
         if pa.types.is_decimal(self.kind):
             return pa.decimal128(_least(self.kind.precision + 10, 38), self.kind.scale)
         return pa.float64() if pa.types.is_floating(self.kind) else pa.int64()
 
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
-        """Add on from `before`. Raises `ArithmeticOverflow`."""
+        """Continue the sums in `before`. Raises `ArithmeticOverflow`."""
         return [self.sums(segments, values, before[0])]
 
     def sums(self, segments: Segments, values: Array, before: Array) -> Array:
-        """Running sums, null until the first value."""
+        """Return the running sums, null until the first value. Raises `ArithmeticOverflow`."""
         some, kind = seen(segments, values, before), self.shown()
         if pa.types.is_decimal(kind):
             return decimals(exact_sum(segments, unscaled(values), unscaled(before)), ~some, kind)
@@ -152,7 +149,7 @@ def _long(values: Values) -> Int64s:
 
 
 class MeanFold(Fold):
-    """Spark's avg: a double, or decimal(p + 4, s + 4), rounded half up. Keeps sum and count."""
+    """Spark's avg: a double, or decimal(p + 4, s + 4), rounded half up. The state is sum and count."""
 
     parts = ("_sum", "_count")
 
@@ -161,23 +158,23 @@ class MeanFold(Fold):
         self._sum = SumFold(kind if pa.types.is_decimal(kind) else pa.float64())
 
     def types(self) -> tuple[pa.DataType, ...]:
-        """Sum and count."""
+        """Return the types of sum and count."""
         return (self._sum.shown(), pa.int64())
 
     def shown(self) -> pa.DataType:
-        """The mean's type."""
+        """Return the mean's type."""
         if pa.types.is_decimal(self.kind):
             return pa.decimal128(_least(self.kind.precision + 4, 38), _least(self.kind.scale + 4, 38))
         return pa.float64()
 
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
-        """Add and count on from `before`."""
+        """Continue the sums and counts in `before`. Raises `ArithmeticOverflow`."""
         numbers = values if pa.types.is_decimal(self.kind) else values.cast(pa.float64(), safe=False)
         counts = CountFold.counts(segments, values, before[1])
         return [self._sum.sums(segments, numbers, before[0]), pa.array(counts)]
 
     def show(self, state: Sequence[Array]) -> Array:
-        """Sum over count, null without values."""
+        """Return sum over count, null without values. Raises `ArithmeticOverflow`."""
         counts: Int64s = filled(state[1], 0)
         some = counts > 0
         if not pa.types.is_decimal(self.kind):
@@ -207,17 +204,18 @@ class ExtremeFold(Fold):
     lowest: ClassVar[bool]
 
     def types(self) -> tuple[pa.DataType, ...]:
-        """The column's type."""
+        """Return the column's type."""
         return (self.shown(),)
 
     def shown(self) -> pa.DataType:
-        """The column's type."""
+        """Return the column's type."""
         return self.kind
 
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
-        """The extreme so far."""
+        """Return the extreme so far."""
         some = seen(segments, values, before[0])
         if pa.types.is_floating(values.type):
+            # fmin ignores NaN, so NaN is min's neutral element; maximum propagates NaN, as Spark's max does
             neutral = np.nan if self.lowest else -np.inf
             parts = filled(values, neutral), filled(before[0], neutral)
             return [arrow(segments.accumulate(self.float_fold, *parts), some, self.shown())]
@@ -229,7 +227,7 @@ class ExtremeFold(Fold):
         return [self._by_rank(segments, pa.concat_arrays([values, before[0]]), some)]
 
     def _by_rank(self, segments: Segments, values: Array, some: Bools) -> Array:
-        """Any ordered type: fold positions in sorted order, then look the values up."""
+        """Fold any ordered type: fold the positions in sorted order, then look the values up."""
         order = pc.array_sort_indices(values, null_placement="at_end" if self.lowest else "at_start")
         places = order.to_numpy().astype(np.int64)
         ranks = np.empty_like(places)
@@ -252,42 +250,43 @@ class MaxFold(ExtremeFold):
 
 
 class LastFold(Fold):
-    """The value of the last row, or (`skip_nulls`) the last value that is not null."""
+    """The value of the last row, or with `skip_nulls` the last value that is not null."""
 
     def __init__(self, kind: pa.DataType, *, skip_nulls: bool = False) -> None:
         super().__init__(kind)
         self.skip_nulls = skip_nulls
 
     def types(self) -> tuple[pa.DataType, ...]:
-        """The column's type."""
+        """Return the column's type."""
         return (self.shown(),)
 
     def shown(self) -> pa.DataType:
-        """The column's type."""
+        """Return the column's type."""
         return self.kind
 
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
-        """The chosen value so far."""
+        """Return the last value so far."""
         if not self.skip_nulls:
             return [values]
         rows = len(values)
         at = np.where(valid(values), np.arange(rows), -1)
         last = segments.accumulate(np.maximum, at, np.full(segments.keys, -1, np.int64))
+        # without a value in this batch, take the key's state, which follows the rows
         at = np.where(last >= 0, last, rows + segments.row_key)
         return [taken(pa.concat_arrays([values, before[0]]), at)]
 
 
 class FirstFold(LastFold):
-    """The value of the first row, or (`skip_nulls`) the first value that is not null."""
+    """The value of the first row, or with `skip_nulls` the first value that is not null."""
 
     parts = ("", "_seen")
 
     def types(self) -> tuple[pa.DataType, ...]:
-        """The value, and whether there is one (a first value may be null)."""
+        """Return the types of the value and of a flag that a value exists, since a first value may be null."""
         return (self.shown(), pa.bool_())
 
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
-        """The first value so far."""
+        """Return the first value so far."""
         rows = len(values)
         had = filled(before[1].cast(pa.int8()), 0).astype(np.bool_)
         candidates = valid(values) if self.skip_nulls else np.ones(rows, np.bool_)
@@ -300,22 +299,23 @@ class FirstFold(LastFold):
 
 
 class StddevFold(Fold):
-    """Spark's stddev_samp: a double, null for fewer than two values. Sums of distances from a value
-    near the mean.
-    """
+    """Spark's stddev_samp: a double, null for fewer than two values. It sums distances from a value near the mean."""
 
     parts = ("_count", "_mean", "_m2")
 
     def types(self) -> tuple[pa.DataType, ...]:
-        """Count, mean, sum of squared distances from the mean."""
+        """Return the types of count, mean, and sum of squared distances from the mean."""
         return (pa.int64(), pa.float64(), pa.float64())
 
     def shown(self) -> pa.DataType:
-        """A double."""
+        """Return a double."""
         return pa.float64()
 
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
-        """Shift each key's values by the mean so far (or its first value), so that squares do not cancel."""
+        """Return count, mean and squared distances after each row.
+
+        Each key's values are shifted by the mean so far, or by its first value, so that the squares do not cancel.
+        """
         numbers, real, key = (
             filled(values.cast(pa.float64(), safe=False), 0.0),
             valid(values),
@@ -330,18 +330,19 @@ class StddevFold(Fold):
         squares = segments.accumulate(np.add, squared, filled(before[2], 0.0))
         some = np.maximum(counts, 1)
         with np.errstate(all="ignore"):
+            # rounding can make the difference slightly negative
             m2 = np.maximum(squares - sums * sums / some, 0.0)
             means = shift[key] + sums / some
         return [pa.array(counts), pa.array(means), pa.array(m2)]
 
     def show(self, state: Sequence[Array]) -> Array:
-        """The square root of m2 / (count - 1)."""
+        """Return the square root of m2 / (count - 1)."""
         counts = filled(state[0], 0)
         return arrow(np.sqrt(filled(state[2], 0.0) / np.maximum(counts - 1, 1)), counts > 1, pa.float64())
 
 
 def _first(segments: Segments, numbers: Values, real: Bools) -> Values:
-    """For each key its first real number, 0 without one."""
+    """Return for each key its first real number, 0 without one."""
     at = np.where(real, np.arange(len(numbers)), _NEVER)
     first = segments.accumulate(np.minimum, at, np.full(segments.keys, _NEVER))[segments.last_rows]
     return np.where(first == _NEVER, 0.0, numbers[np.where(first == _NEVER, 0, first)])

@@ -1,4 +1,4 @@
-"""What a function that is called key by key gets of a batch's rows: an iterator of one frame, or a frame per named input."""
+"""Frames for a function that is called key by key: an iterator of one frame, or one frame per named input."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from spark_ckpt.tasks.operators.pandas_rows import FrameSlices, PandasOptions, r
 from spark_ckpt.tasks.rows import Int64s, rows_at, user_columns
 
 KeyFrames = Iterable[pd.DataFrame] | Mapping[str, pd.DataFrame]
-"""What the function is given for one key."""
+"""Argument of the function for one key."""
 
 
 class FramesOf(Protocol):
-    """How an operator's rows come to its function."""
+    """Conversion of an operator's rows into its function's frames."""
 
     def of(self, rows: pa.Table, row_key: Int64s, options: PandasOptions) -> Callable[[int], KeyFrames]:
-        """For each key its frames. `row_key[i]`: the key of row i; every key has a row."""
+        """Return a function from the number of a key to its frames.
+
+        `row_key[i]` is the key of row i; every key has a row.
+        """
 
     def of_none(self, options: PandasOptions) -> Callable[[int], KeyFrames]:
-        """For keys that have no rows, whose timeout has passed."""
+        """Return the same for keys without rows, whose timeout has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneInput:
-    """Spark's way: an iterator of one frame; without rows the frame has nothing but `columns`."""
+    """Spark's form: an iterator of one frame. Without rows the frame has only the names `columns`."""
 
     columns: tuple[str, ...]
 
@@ -46,7 +49,7 @@ class OneInput:
 
 @dataclass(frozen=True, slots=True)
 class FramesByInput:
-    """A mapping of every input's name to its rows of the key, in order of arrival; an input without any gives an empty frame."""
+    """A mapping from input name to the key's rows, in order of arrival. An input without rows gives an empty frame."""
 
     inputs: tuple[NamedInput, ...]
 
@@ -64,7 +67,7 @@ class FramesByInput:
 
 
 class _InputFrames:
-    """One input's frames. `row_key[i]`: the key of its row i; not every key has one."""
+    """One input's frames. `row_key[i]` is the key of its row i; some keys may have no row."""
 
     def __init__(self, rows: pa.Table, row_key: Int64s, options: PandasOptions) -> None:
         keys, dense = np.unique(row_key, return_inverse=True)
@@ -73,13 +76,13 @@ class _InputFrames:
         self._empty = to_frame(rows.slice(0, 0), options)
 
     def frame(self, key: int) -> pd.DataFrame:
-        """The key's; the caller may change it."""
+        """Return the key's frame; the caller may change it."""
         place = self._place.get(key)
         return rows_of(self._empty, 0, 0) if place is None else self._slices.frame(place)
 
 
 class _OfOneKey(Mapping[str, pd.DataFrame]):
-    """Frames by input, made when they are asked for."""
+    """Frames by input, made at first access."""
 
     __slots__ = ("_frames", "_key", "_made")
 

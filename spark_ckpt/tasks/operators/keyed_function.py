@@ -1,11 +1,10 @@
-"""The drop-in: a function written for Spark's `applyInPandasWithState`, called key by key inside one key
-group.
+"""Functions written for Spark's `applyInPandasWithState`, called key by key inside one key group.
 
-Key, frames, `GroupState` and errors are Spark's; what differs is the cost per key. Beyond Spark, the function
-may yield tuples, Rows or dicts, which never become a frame.
+Key, frames, `GroupState` and errors are Spark's; the cost per key is lower. Beyond Spark, the function may yield
+tuples, Rows or dicts, which never become a frame.
 
-One difference on purpose: the timeout of a key is cleared on every call that does not set it, as Spark
-documents. Spark 4.2's Python path keeps the old one when the function changes nothing at all.
+One difference is deliberate: each call clears the key's timeout unless the function sets it, as Spark documents. Spark
+4.2's Python path keeps the old timeout if the function changes nothing at all.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ CoGroupFunction = Callable[[Key, Mapping[str, pd.DataFrame], GroupState], Iterab
 
 
 class _KeyRows(NamedTuple):
-    """What the function is called for: distinct keys and the state they have."""
+    """Distinct keys to call the function for, and their state."""
 
     keys: pa.Table
     hashes: Int64s
@@ -64,14 +63,23 @@ def keyed_function(
     timeout: str = GroupStateTimeout.NoTimeout,
     inputs: tuple[NamedInput, ...] = (),
 ) -> KeyedFunction:
-    """Operator over `func(key, frames, state)`; `schema` is the input's. With named `inputs` frames come by their names. Raises
-    `GraphInvalid`."""
+    """Return the operator over `func(key, frames, state)`.
+
+    - `schema`: the input's schema; `keys`: the key columns.
+    - `output`, `state`: schemas of the output and of the state.
+    - `inputs`: if given, frames are a mapping by input name.
+
+    Raises `GraphInvalid`.
+    """
     frames = FramesByInput(inputs) if inputs else OneInput(tuple(schema.names))
     return KeyedFunction(func, schema, keys, output, state, output_mode, timeout, frames)
 
 
 class KeyedFunction:
-    """See `keyed_function`. With EventTimeTimeout, late rows are dropped and counted, as Spark does."""
+    """Operator of a keyed function; see `keyed_function`.
+
+    With EventTimeTimeout, late rows are dropped and counted, as in Spark.
+    """
 
     def __init__(
         self,
@@ -95,7 +103,7 @@ class KeyedFunction:
         self._binding = Binding()
 
     def bind(self, binding: Binding) -> KeyedFunction:
-        """A copy that knows its name, watermark column and pandas settings."""
+        """Return a copy that has its name, watermark column and pandas settings. Raises `GraphInvalid`."""
         bound = copy.copy(self)
         bound._binding, bound._timeouts = binding, self._timeouts.bound(binding)
         return bound
@@ -103,7 +111,7 @@ class KeyedFunction:
     def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
         """Call the function for every key with rows, then for every key whose timeout has passed."""
         output = OutputRows(self.output, self._binding.options, self._binding.name)
-        # a frame is a slice that nobody else reads
+        # a frame is a slice that no other reader uses
         with pd.option_context("mode.chained_assignment", None), _rare_garbage_collection():
             if rows is not None:
                 self._on_rows(rows, group, clock, output)
@@ -171,13 +179,14 @@ class KeyedFunction:
         return map(Row, *columns) if columns else [Row()] * count
 
     def _write(self, called: _KeyRows, states: Sequence[KeyState], group: KeyGroupState) -> None:
-        """Write what the calls changed: values in one go, then keys of which only the timeout changed."""
+        """Write the changes of the calls: all new values at once, then keys with a new timeout only."""
         timeouts = np.fromiter((state.timeout_timestamp_ms for state in states), np.int64, len(states))
         timeouts[timeouts == NO_TIMESTAMP] = NO_TIMEOUT
         updated = np.fromiter((state.updated for state in states), np.bool_, len(states))
         removed = np.fromiter((state.removed for state in states), np.bool_, len(states))
         before = called.resolved
         moved = timeouts != before.timeout_ms
+        # a key without state whose timeout moved is written as deleted, with its timeout
         gone = ~updated & (removed | ~before.exists)
         self._put(called, updated, timeouts, group, self._updated_state(called, states, updated), None)
         rest = ~updated & ((removed & before.exists) | moved)
@@ -227,7 +236,7 @@ class KeyedFunction:
 
 @contextmanager
 def _rare_garbage_collection() -> Iterator[None]:
-    """Thousands of small objects live until the batch ends: looking through them again and again finds no garbage."""
+    """Collect garbage rarely: thousands of small objects live until the batch ends."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], _ALLOCATIONS_PER_COLLECTION), *before[1:])
     try:
@@ -237,7 +246,7 @@ def _rare_garbage_collection() -> Iterator[None]:
 
 
 def _iterable(result: object) -> Iterable[object]:
-    """What the function returned, if it is an iterable of rows or frames; else Spark's error."""
+    """Return the function's result if it is an iterable of rows or frames; otherwise raise Spark's error."""
     if isinstance(result, pd.DataFrame) or not isinstance(result, Iterable):
         raise PySparkTypeError(
             errorClass="UDF_RETURN_TYPE",

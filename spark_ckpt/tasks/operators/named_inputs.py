@@ -1,7 +1,7 @@
-"""Rows of several inputs in one operator, told from each other: what each row carries, and how tasks take the inputs apart.
+"""Rows of several inputs in one operator: their form, and the code with which tasks separate the inputs.
 
-Every row has the operator's key columns, and one struct per input that holds the input's other columns: null in the rows of all
-inputs but its own. Runs in tasks; `input_plan` makes such rows of streams.
+Every row has the operator's key columns and one struct per input. The struct holds the input's other columns; it is
+null in the rows of all other inputs. This module runs in tasks; `input_plan` makes such rows from streams.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
 TAG_PREFIX = f"{RESERVED_PREFIX}input_"
 PRESENT = f"{RESERVED_PREFIX}present"
-"""Stands in the struct of an input that has no column beside its key."""
+"""Field in the struct of an input that has key columns only."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedInput:
-    """One input. `schema`: its rows as its stream has them. `keys`: which column of the operator's key each of its key columns
-    is, by its own name."""
+    """One input.
+
+    - `schema`: its rows in its stream's form.
+    - `keys`: for each of its key columns, by its own name, the operator's key column.
+    """
 
     name: str
     schema: pa.Schema
@@ -35,11 +38,11 @@ class NamedInput:
 
     @property
     def tag(self) -> str:
-        """The column of the operator's rows that holds what this input has beside its key."""
+        """Column of the operator's rows that holds this input's other columns."""
         return f"{TAG_PREFIX}{self.name}"
 
     def rows_of(self, rows: pa.Table) -> tuple[pa.Table, Int64s]:
-        """The input's own rows, as its stream has them, and their positions among all."""
+        """Return the input's own rows, in its stream's form, and their positions among all rows."""
         own = column(rows, self.tag)
         at = np.flatnonzero(own.is_valid().to_numpy(zero_copy_only=False)).astype(np.int64)
         own = own.take(pa.array(at))

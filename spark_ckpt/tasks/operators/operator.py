@@ -1,4 +1,4 @@
-"""What the stage's key-group function needs from an operator, whatever the user wrote."""
+"""The interface between the key-group function and an operator."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from spark_ckpt.tasks.state.group_state import KeyGroupState
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The two clocks of one micro-batch, in epoch milliseconds; they stand still while it runs."""
+    """The two clocks of one micro-batch, in epoch milliseconds; both are constant during the batch."""
 
     processing_ms: int
     watermark_ms: int | None = None
-    """None: the query has no watermark. 0: it has one that has not moved yet."""
+    """The watermark. None: the query has no watermark. 0: it has one that has not advanced yet."""
     late_ms: int | None = None
-    """The watermark that rows are late by: the batch before's. None without one."""
+    """The watermark that decides which rows are late: that of the previous batch. None without a watermark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What an operator learns only when the job is planned: its name, the watermarked column, what of the grouping the
-    watermark closes, Spark's settings.
+    """Facts that an operator gets when the job is planned.
+
+    They are its name, the watermarked column, Spark's settings, and the part of the grouping that the watermark closes.
     """
 
     name: str = "operator"
@@ -39,8 +40,9 @@ class Binding:
 
 
 class KeyedOperator(Protocol):
-    """Applies the rows of one key group to its state. Picklable; one instance may serve many groups,
-    in turn.
+    """Applies the rows of one key group to its state.
+
+    Picklable; one instance may serve many groups, one after the other.
     """
 
     schema: StateSchema
@@ -49,11 +51,11 @@ class KeyedOperator(Protocol):
     timeout: str
 
     def bind(self, binding: Binding) -> Self:
-        """A copy that knows its name and settings. Raises `GraphInvalid` for a timeout that cannot work."""
+        """Return a copy that has its name and settings. Raises `GraphInvalid` for a timeout that cannot work."""
 
     def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
         """Yield output tables of schema `output`.
 
-        `rows` are in arrival order: the user's columns and `ckpt_key_hash`; None when there are none and only
-        timeouts are due. All changes of `group` are made when the iterator is exhausted.
+        `rows` are the user's columns and `ckpt_key_hash`, in order of arrival. They are None if only timeouts are due.
+        All changes of `group` are complete when the iterator is exhausted.
         """

@@ -1,6 +1,4 @@
-"""Collects what a user's function yields (frames, tuples, dicts, Rows) into Arrow tables of the declared
-schema.
-"""
+"""Collects a user function's output (frames, tuples, dicts, Rows) into Arrow tables of the declared schema."""
 
 from __future__ import annotations
 
@@ -39,8 +37,9 @@ _FLUSH = 50_000
 
 
 class OutputRows:
-    """Order of yielding is kept. Frames are converted as Spark does; tuples and dicts never become a
-    frame.
+    """Output of one call, in the order of yielding.
+
+    Frames are converted as Spark does; tuples and dicts never become a frame.
     """
 
     def __init__(self, schema: StructType, options: PandasOptions, operator: str = "", what: str = "output") -> None:
@@ -56,12 +55,17 @@ class OutputRows:
         self._keys = _Starts()
 
     def begins(self, key: object) -> None:
-        """What is added from now on is `key`'s: said of a row that turns out not to fit."""
+        """Start the output of `key`, which the error of a later invalid row names."""
         self._key = key
+        # only one of both is filled: rows and frames flush each other, to keep the order
         self._keys.add(len(self._rows) or self._frames.rows, key)
 
     def add(self, item: object) -> None:
-        """Take one yielded item. Raises Spark's own error for anything that is no row and no frame."""
+        """Add one yielded item.
+
+        Raises Spark's own error for anything except a row or a frame, and for a frame with another number of columns.
+        Raises `OutputInvalid` for a tuple or dict of another shape.
+        """
         if isinstance(item, tuple):
             self._add_row(item)
         elif isinstance(item, pd.DataFrame):
@@ -78,7 +82,7 @@ class OutputRows:
             )
 
     def tables(self) -> list[pa.Table]:
-        """Everything taken so far, in order. Raises `OutputInvalid` naming operator, key and column."""
+        """Return everything added so far, in order. Raises `OutputInvalid` with operator, key and column."""
         self._flush_rows()
         self._flush_frames()
         tables, self._tables = self._tables, []
@@ -145,7 +149,7 @@ class OutputRows:
             self._keys = _Starts(self._key)
 
     def _fitted(self, frame: pd.DataFrame, schema: StructType) -> pa.RecordBatch:
-        """Converted as Spark does. Whatever it says of the user's values it says again of the same values."""
+        """Convert as Spark does. Every exception is a property of the user's values, so a retry would raise it again."""
         try:
             return self._converted(frame, schema)
         except MemoryError:
@@ -154,7 +158,7 @@ class OutputRows:
             self._refuse_frame(frame, schema, error)
 
     def _refuse_frame(self, frame: pd.DataFrame, schema: StructType, error: Exception) -> NoReturn:
-        """Find the column and the row: the error of a whole frame names the column at best."""
+        """Find the column and the row that fail: the error of a whole frame contains at most the column."""
         named = any(isinstance(name, str) for name in frame.columns) and self._options.assign_cols_by_name
         missing = [name for name in schema.names if name not in frame.columns] if named else []
         if missing:
@@ -201,8 +205,10 @@ class OutputRows:
 
 
 class _Frames:
-    """Frames to be joined. Those of one shape, as one function yields, are kept as bare columns: no frame lives longer
-    than its key's call, and joining arrays costs a tenth of `pd.concat`.
+    """Frames to concatenate.
+
+    Frames of one shape, as one function yields, are kept as bare columns. So no frame lives longer than its key's call,
+    and concatenating arrays takes a tenth of the time of `pd.concat`.
     """
 
     def __init__(self) -> None:
@@ -228,12 +234,12 @@ class _Frames:
             self._whole = [*self._kept(), frame]
 
     def joined(self) -> pd.DataFrame:
-        """All rows, in order."""
+        """Return all rows, in order."""
         frames = self._kept()
         return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 
     def _kept(self) -> list[pd.DataFrame]:
-        """What was added so far, as whole frames."""
+        """Return the rows so far as whole frames."""
         if self._columns:
             joined = pd.DataFrame(dict(enumerate(map(np.concatenate, zip(*self._columns, strict=True)))))
             joined.columns = pd.Index(self._names)
@@ -242,7 +248,7 @@ class _Frames:
 
 
 class _Starts:
-    """Whose rows begin where, among the rows that wait to be converted."""
+    """First row of each key among the rows that wait for conversion."""
 
     def __init__(self, key: object = None) -> None:
         self._rows: list[int] = [0]
@@ -253,17 +259,20 @@ class _Starts:
         self._keys.append(key)
 
     def of(self, row: int) -> object:
-        """The key that gave the row: the last to begin at it or before."""
+        """Return the key of a row: the last key that begins at it or before it."""
         return self._keys[bisect_right(self._rows, row) - 1]
 
 
 def first_failing(rows: int, attempt: Callable[[int], object]) -> int | None:
-    """The first row with which `attempt(how many rows)` fails; None if it does with none. For an error that does not say."""
+    """Return the first row with which `attempt(number of rows)` fails, by bisection; None if it never fails.
+
+    For an error that does not contain the row.
+    """
 
     def fails(few: int) -> bool:
         try:
             attempt(few)
-        except Exception:  # noqa: BLE001 - whatever it is, these rows have it
+        except Exception:  # noqa: BLE001 - any error is an error of these rows
             return True
         return False
 
@@ -274,8 +283,9 @@ def first_failing(rows: int, attempt: Callable[[int], object]) -> int | None:
 def to_table(
     rows: pa.Table | pd.DataFrame, schema: StructType, options: PandasOptions, operator: str, what: str = "output"
 ) -> pa.Table:
-    """A whole table or frame as the declared schema, columns by name. Raises `OutputInvalid` naming
-    what does not fit.
+    """Convert a whole table or frame to the declared schema, columns by name.
+
+    `what` names the table in messages. Raises `OutputInvalid` with the column that does not fit.
     """
     have = [str(name) for name in (rows.columns if isinstance(rows, pd.DataFrame) else rows.column_names)]
     if sorted(have) != sorted(schema.names):

@@ -1,10 +1,9 @@
-"""Arrow rows as the pandas frames Spark would hand to a user's function, key by key, without a conversion per
-key.
+"""Arrow rows as Spark's pandas frames, key by key, without a conversion per key.
 
-In Spark the dtype of an integer or boolean column depends on the nulls among *this key's* rows (int64
-without, float64 or object with). One conversion of all keys' rows would let one key's null change another
-key's dtype, so there is one frame per pattern of nulls, made when a key first needs it, and keys are slices
-of the frame of their pattern.
+In Spark, the dtype of an integer or boolean column depends on the nulls among *this key's* rows. It is int64 without
+nulls, and float64 or object with nulls. One conversion of all keys' rows would let one key's null change another key's
+dtype. So there is one frame per pattern of nulls, made when a key first needs it. Keys are slices of the frame of their
+pattern.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class PandasOptions:
 
 
 def to_series(table: pa.Table, options: PandasOptions) -> list[pd.Series[float]]:
-    """Spark's own conversion, column by column; timestamps become naive in the session's time zone."""
+    """Convert column by column with Spark's own conversion; timestamps become naive in the session's time zone."""
     return columns_to_pandas(
         _in_session_zone(table, options.timezone),
         timezone=options.timezone,
@@ -46,7 +45,7 @@ def to_series(table: pa.Table, options: PandasOptions) -> list[pd.Series[float]]
 
 
 def to_frame(table: pa.Table, options: PandasOptions) -> pd.DataFrame:
-    """A whole table as Spark's pandas frame."""
+    """Convert a whole table to Spark's pandas frame."""
     if not table.num_columns:
         return pd.DataFrame(index=pd.RangeIndex(table.num_rows))
     return pd.concat(to_series(table, options), axis=1)
@@ -62,12 +61,15 @@ def _in_session_zone(table: pa.Table, timezone: str) -> pa.Table:
     schema = pa.schema(fields)
     if schema.equals(table.schema):
         return table
-    return table.cast(schema) if table.num_rows else schema.empty_table()  # a cast leaves no chunk, which Spark refuses
+    return (
+        table.cast(schema) if table.num_rows else schema.empty_table()
+    )  # a cast of no rows leaves no chunk, which Spark refuses
 
 
 def key_tuples(keys: pa.Table, options: PandasOptions) -> list[tuple[Hashable, ...]]:
-    """Each row as Spark's key tuple: numpy scalars for numbers, `Timestamp`, `str`, `date`, NaN or None for
-    null.
+    """Return each row as Spark's key tuple.
+
+    Numbers are numpy scalars; other values are `Timestamp`, `str` or `date`; null is NaN or None.
     """
     return list(zip(*(_key_values(keys.select([name]), options) for name in keys.column_names), strict=True))
 
@@ -84,9 +86,7 @@ def _key_values(one: pa.Table, options: PandasOptions) -> list[Hashable]:
 
 
 class FrameSlices:
-    """The frames of many keys whose rows lie one after the other in `table`: key i has rows
-    starts[i]:ends[i].
-    """
+    """Frames of many keys whose rows are contiguous in `table`: key i has rows starts[i]:ends[i]."""
 
     def __init__(self, table: pa.Table, starts: Int64s, ends: Int64s, options: PandasOptions) -> None:
         self._table = table
@@ -106,7 +106,7 @@ class FrameSlices:
         return patterns
 
     def frame(self, key: int) -> pd.DataFrame:
-        """The frame of one key, indexed from 0; the caller may change it."""
+        """Return the frame of one key, indexed from 0; the caller may change it."""
         start, end = self._spans[key]
         if self._exactly:
             return to_frame(self._table.slice(start, end - start), self._options)
@@ -121,14 +121,15 @@ class FrameSlices:
         for bit, i in enumerate(self._varying):
             if not pattern >> bit & 1:
                 field = table.schema.field(i)
+                # keys of this pattern have no null here; a filler for the other keys' nulls keeps the dtype
                 table = table.set_column(i, field, pc.fill_null(table.column(i), pa.scalar(0).cast(field.type)))
         frame = to_frame(table, self._options)
-        column_arrays(frame)  # pandas finds out where the columns lie: once, not in each key's part
+        column_arrays(frame)  # pandas caches the position of the columns here, once for all slices
         return frame
 
 
 class _Manager(Protocol):
-    """The part of pandas' block manager that its own `groupby` cuts groups with."""
+    """The methods of pandas' block manager that pandas' own `groupby` slices groups with."""
 
     axes: list[pd.Index[int]]
 
@@ -144,7 +145,7 @@ class _Internals(Protocol):
 
 
 def rows_of(frame: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
-    """`frame.iloc[start:end]`, indexed from 0, in a third of the time: once per key it counts."""
+    """Return `frame.iloc[start:end]`, indexed from 0, in a third of the time, which matters once per key."""
     whole = cast("_Internals", frame)
     part = whole._mgr.get_slice(slice(start, end), axis=1)
     part.axes[1] = pd.RangeIndex.from_range(range(end - start))
@@ -152,7 +153,7 @@ def rows_of(frame: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
 
 
 def column_arrays(frame: pd.DataFrame) -> list[np.typing.NDArray[np.generic]]:
-    """The columns' values, arrays of pandas' own for its extension types, without a series for each."""
+    """Return the columns' values without a series for each; extension types give pandas' extension arrays."""
     return [cast("_Internals", frame)._get_column_array(i) for i in range(frame.shape[1])]
 
 
@@ -162,9 +163,7 @@ def _depends_on_nulls(values: ChunkedArray, options: PandasOptions) -> bool:
 
 
 def _nulls_inside(values: ChunkedArray) -> bool:
-    """Whether a nested column holds nulls of numbers or booleans, whose conversion would leak between
-    keys.
-    """
+    """Return True if a nested column holds nulls of numbers or booleans, whose conversion would leak between keys."""
     return pa.types.is_nested(values.type) and any(_inner_nulls(chunk) for chunk in values.chunks)
 
 

@@ -1,10 +1,8 @@
-"""Running computations per key without a Python loop per key: exact left folds, as a row-by-row loop would
-give.
+"""Running computations per key without a Python loop per key: exact left folds, equal to a row-by-row loop.
 
-Rows of one key are a segment. Segments are laid into matrices whose width is the next power of two (at most
-twice the cells), one numpy `accumulate` each; the number of matrices is logarithmic in the longest segment. A
-single cumulative sum with the bases taken off again would be faster and wrong: floats of one key would leak
-into the next.
+Rows of one key are a segment. Segments are laid into matrices whose width is the next power of two (at most twice the
+cells), with one numpy `accumulate` each. The number of matrices is logarithmic in the longest segment. A single
+cumulative sum minus the bases would be faster and wrong: floats of one key would leak into the next.
 """
 
 from __future__ import annotations
@@ -26,8 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Segments:
-    """The rows of a batch, by key. `row_key[i]` in [0, keys) is the key of row i; rows are in order of
-    arrival. A key without rows has no place in `first_rows` and `last_rows`.
+    """The rows of a batch, by key. `row_key[i]` in [0, keys) is the key of row i; rows are in order of arrival.
+
+    A key without rows has -1 in `first_rows` and `last_rows`.
     """
 
     row_key: Int64s
@@ -41,18 +40,19 @@ class Segments:
 
     @cached_property
     def all_have_rows(self) -> bool:
-        """Whether there is no key without one."""
+        """True if every key has a row."""
         return bool((self.counts > 0).all())
 
     @cached_property
     def order(self) -> Int64s:
         """Positions of the rows sorted by key, order of arrival kept."""
+        # numpy sorts sixteen-bit numbers by radix, which is faster
         small = self.row_key.astype(np.uint16) if self.keys <= np.iinfo(np.uint16).max else self.row_key
         return np.argsort(small, kind="stable")
 
     @cached_property
     def starts(self) -> Int64s:
-        """Where each key's rows start in `order`."""
+        """For each key the start of its rows in `order`."""
         starts: Int64s = np.cumsum(self.counts) - self.counts
         return starts
 
@@ -67,7 +67,7 @@ class Segments:
         return self._rows_at(self.starts)
 
     def _rows_at(self, places: Int64s) -> Int64s:
-        """Row positions at places of `order`; -1 for keys without rows."""
+        """Return the row positions at places of `order`; -1 for keys without rows."""
         if self.all_have_rows:
             return self.order[places]
         rows = np.full(self.keys, -1)
@@ -82,9 +82,7 @@ class Segments:
         return numbering
 
     def accumulate(self, fold: np.ufunc, values: Values, initial: Values) -> Values:
-        """For each row `fold` over the key's `initial` and all its rows up to this one, strictly left to
-        right.
-        """
+        """Return for each row `fold` over the key's `initial` and all its rows up to this one, strictly left to right."""
         ordered = values[self.order]
         result = np.empty_like(ordered, dtype=np.result_type(ordered, initial))
         if not len(ordered):
@@ -100,9 +98,7 @@ class Segments:
 
     @cached_property
     def _matrices(self) -> list[tuple[Int64s, Int64s, Bools]]:
-        """For each width: its keys, the place in `order` of every cell (padded with the last), which
-        cells are real.
-        """
+        """For each width: its keys, each cell's place in `order` (padded with the last), a mask of real cells."""
         widths = np.ceil(np.log2(np.maximum(self.counts, 1))).astype(np.int64)
         return [self._matrix(np.flatnonzero(widths == width), 1 << int(width)) for width in np.unique(widths)]
 
@@ -116,5 +112,5 @@ class Segments:
         return result
 
     def any(self, mask: Bools) -> Bools:
-        """For each key whether `mask` holds for one of its rows."""
+        """Return for each key: does `mask` hold for at least one of its rows?"""
         return np.bincount(self.row_key[mask], minlength=self.keys) > 0

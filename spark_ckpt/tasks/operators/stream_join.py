@@ -1,8 +1,8 @@
-"""The join of two streams as an operator: every row meets all rows of its key that came before it on the other side.
+"""The join of two streams as an operator: every row joins all earlier rows of its key from the other side.
 
-Both sides' rows of a key are its state, in order of arrival. `ttl` forgets a key that has been without rows for so long; a left
-join puts out what of it met nothing then. Flink's regular join keeps both sides likewise ("Joins", Flink SQL documentation).
-Runs in tasks; what sets it up is `join_plan`.
+The state is both sides' rows of a key, in order of arrival. `ttl` removes a key that had no rows for that long. A left
+join then emits its unmatched left rows. Flink's regular join also keeps both sides ("Joins", Flink SQL documentation).
+This module runs in tasks; `join_plan` sets it up.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ LEFT, RIGHT = "left", "right"
 LEFT_ROWS, RIGHT_ROWS = "left_rows", "right_rows"
 """Columns of its state."""
 PRESENT = "present"
-"""Stands in them for the columns of a side that has none beside the key."""
+"""Field of a row in the state, for a side that has key columns only."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamJoin:
-    """New left rows meet all right ones, older left rows the new right ones. `left`, `right`: columns beside the `keys`. For
-    `applyVectorized`."""
+    """Function for `applyVectorized`: joins new left rows with all right ones, older left rows with new right ones.
+
+    - `left`, `right`: columns of each side other than the `keys`.
+    - `keeps_left`: True for a left join.
+    - `ttl_ms`: milliseconds without rows after which a key is removed; None keeps keys.
+    """
 
     keys: tuple[str, ...]
     left: tuple[str, ...]
@@ -41,11 +45,12 @@ class StreamJoin:
     ttl_ms: int | None
 
     def __call__(self, batch: KeyBatch) -> KeyResult:
-        """What a batch puts out, and what is kept."""
+        """Return the batch's output and the new state."""
         if batch.timed_out:
             return self._forgotten(batch)
         left, right = self._sides(batch)
         old, fresh = np.arange(left.old), np.arange(left.old, len(left.key))
+        # each pair exactly once: old left rows have met the old right ones in earlier batches
         pairs = [
             _pairs(left.key, right.key, fresh, np.arange(len(right.key))),
             _pairs(left.key, right.key, old, np.arange(right.old, len(right.key))),
@@ -76,7 +81,10 @@ class StreamJoin:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One side's rows: the `old` ones of the state first, then the batch's. `key[i]`: number of row i's key in the batch."""
+    """One side's rows: the `old` ones of the state first, then the batch's.
+
+    `key[i]` is the number of row i's key in the batch.
+    """
 
     rows: Array
     key: Int64s
@@ -84,7 +92,7 @@ class _Side:
 
     @classmethod
     def of(cls, batch: KeyBatch, side: str, kept: str, names: Sequence[str]) -> _Side:
-        """`kept`: its column of the state. `names`: its columns beside the key."""
+        """Collect a side. `kept` is its column of the state, `names` its columns other than the key."""
         state, given = column(cast(pa.Table, batch.state), kept), batch[side]
         old: Array = state.flatten()
         fresh = _structs(cast(pa.Table, given.rows).select(names), old.type)
@@ -94,14 +102,14 @@ class _Side:
         )
 
     def lists(self, keys: int) -> Array:
-        """The rows of every key, in order of arrival."""
+        """Return the rows of every key, in order of arrival."""
         ends = np.cumsum(np.bincount(self.key, minlength=keys))
         offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
         return pa.ListArray.from_arrays(offsets, self.rows.take(np.argsort(self.key, kind="stable")))
 
 
 def _structs(rows: pa.Table, kind: pa.DataType) -> Array:
-    """Every row as the state keeps it."""
+    """Return every row in the form of the state."""
     if not rows.num_columns:
         rows = pa.table({PRESENT: pa.repeat(pa.scalar(True), rows.num_rows)})
     fields = [kind.field(i) for i in range(kind.num_fields)]
@@ -109,7 +117,7 @@ def _structs(rows: pa.Table, kind: pa.DataType) -> Array:
 
 
 def _pairs(left: Int64s, right: Int64s, left_at: Int64s, right_at: Int64s) -> tuple[Int64s, Int64s]:
-    """Positions of all pairs of one of `left_at` and one of `right_at` with equal keys."""
+    """Return the positions of all pairs of one of `left_at` and one of `right_at` with equal keys."""
     keys = int(max(left.max(initial=-1), right.max(initial=-1))) + 1
     by_key = right_at[np.argsort(right[right_at], kind="stable")]
     counts = np.bincount(right[right_at], minlength=keys)

@@ -1,4 +1,4 @@
-"""Which clock an operator's timeouts follow, and which rows come too late for it."""
+"""Clock of an operator's timeouts, and late rows."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Timeouts:
 
     @classmethod
     def of(cls, kind: str) -> Timeouts:
-        """Timeouts of a kind that Spark knows, else `GraphInvalid`."""
+        """Return timeouts of a kind that Spark knows. Raises `GraphInvalid` for others."""
         if kind not in _KINDS:
             raise GraphInvalid(f"unknown timeout {kind!r}", hint=f"use one of {', '.join(_KINDS)}")
         return cls(kind)
 
     def bound(self, binding: Binding) -> Timeouts:
-        """With the watermarked column, which EventTimeTimeout needs."""
+        """Return a copy with the watermarked column. Raises `GraphInvalid` for EventTimeTimeout without one."""
         if self.kind == GroupStateTimeout.EventTimeTimeout and binding.event_time is None:
             raise GraphInvalid(
                 "EventTimeTimeout needs a watermark",
@@ -44,15 +44,15 @@ class Timeouts:
         return replace(self, event_time=binding.event_time)
 
     def now(self, clock: Clock) -> int | None:
-        """The time before which a timeout is due, None when there are none."""
+        """Return the time that due timeouts are before, in epoch milliseconds; None without timeouts."""
         if self.kind == GroupStateTimeout.ProcessingTimeTimeout:
             return clock.processing_ms
         return clock.watermark_ms if self.kind == GroupStateTimeout.EventTimeTimeout else None
 
     def on_time(self, rows: pa.Table, group: KeyGroupState, clock: Clock) -> pa.Table:
-        """Drop and count late rows; called once per batch.
+        """Drop and count late rows; call it once per batch.
 
-        As in Spark rows are late only with EventTimeTimeout, and judged by the watermark of the batch before. A null time
+        As in Spark, rows are late only with EventTimeTimeout, and by the watermark of the previous batch. A null time
         is never late.
         """
         if self.event_time is None or self.kind != GroupStateTimeout.EventTimeTimeout or clock.late_ms is None:

@@ -1,7 +1,6 @@
-"""The vectorised operator: the user's function sees all keys of a key group at once, as tables.
+"""The vectorised operator: the user's function receives all keys of a key group at once, as tables.
 
-`func(KeyBatch) -> KeyResult` works on Arrow; with `frames=True` it works on pandas frames of the same
-names and shapes.
+`func(KeyBatch) -> KeyResult` works on Arrow. With `frames=True` it works on pandas frames of the same names and shapes.
 """
 
 from __future__ import annotations
@@ -56,13 +55,17 @@ if TYPE_CHECKING:
 class KeyBatch:
     """Rows of many keys and the state of those keys.
 
-    `rows`: the user's columns in order of arrival; `keys`: one row per distinct key; `key_index[i]`:
-    the row of `keys` that row i belongs to; `state`: aligned with `keys`, null where `exists` is
-    false. `timed_out`: the keys' timeouts have passed and there are no rows. With `frames=True`
-    tables are pandas frames.
+    - `rows`: the user's columns in order of arrival.
+    - `keys`: one row per distinct key.
+    - `key_index[i]`: the row of `keys` that row i belongs to.
+    - `state`: aligned with `keys`, null for keys without state (`exists` is false).
+    - `timed_out`: the keys' timeouts have passed and there are no rows.
 
-    In a co-group `batch["orders"]` has that input's rows, with the same keys and state; of the batch itself `rows` are the
-    keys of all inputs' rows. A key without rows of an input has the count and the sum 0 there, and no first or last value: 0.
+    With `frames=True` tables are pandas frames.
+
+    In a co-group, `batch["orders"]` has the rows of the input `orders`, with the same keys and state. There the batch's
+    own `rows` are the keys of all inputs' rows. For a key without rows of an input, count, sum, first and last value
+    are 0.
     """
 
     rows: Table
@@ -75,65 +78,65 @@ class KeyBatch:
     inputs: Mapping[str, KeyBatch] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> KeyBatch:
-        """One input's part of a co-group's batch."""
+        """Return one input's part of a co-group's batch. Raises `KeyError`."""
         if name not in self.inputs:
             raise KeyError(f"there is no input {name!r}; there are {', '.join(self.inputs) or 'no named ones'}")
         return self.inputs[name]
 
     def __len__(self) -> int:
-        """Number of keys."""
+        """Return the number of keys."""
         return len(self.exists)
 
     @property
     def processing_ms(self) -> int:
-        """The batch's processing time, epoch milliseconds."""
+        """The batch's processing time in epoch milliseconds."""
         return self.clock.processing_ms
 
     @property
     def watermark_ms(self) -> int | None:
-        """The watermark, epoch milliseconds; None without one."""
+        """The watermark in epoch milliseconds; None without one."""
         return self.clock.watermark_ms
 
     @cached_property
     def segments(self) -> Segments:
-        """Rows by key, for running computations of your own."""
+        """Rows by key, for your own running computations."""
         return Segments(self.key_index, len(self))
 
     def values(self, name: str, default: float = 0) -> Values:
-        """A numeric column of `rows` as numpy, `default` for null."""
+        """Return a numeric column of `rows` as numpy, `default` for null."""
         return _numeric(self.rows, name, default)
 
     def state_values(self, name: str, default: float = 0) -> Values:
-        """A numeric column of `state` as numpy, `default` where there is none."""
+        """Return a numeric column of `state` as numpy, `default` for null and for keys without state."""
         return _numeric(self.state, name, default)
 
     def per_row(self, per_key: Column) -> Values:
-        """Values aligned with `keys`, repeated for every row."""
+        """Repeat values aligned with `keys` for every row."""
         return np.asarray(per_key)[self.key_index]
 
     def cumulative_sum(self, values: Column, initial: Column | None = None) -> Values:
-        """For each row the sum of its key's `initial` and rows so far, added left to right."""
+        """Return for each row the sum of its key's `initial` and rows so far, added left to right."""
         return self._cumulative(np.add, values, 0, initial)
 
     def cumulative_count(self, initial: Column | None = None) -> Int64s:
-        """For each row its number within its key, from 1, after `initial` earlier ones."""
+        """Return for each row its number within its key, from 1, after `initial` earlier ones."""
         numbering = self.segments.numbering
         return numbering if initial is None else numbering + self.per_row(initial).astype(np.int64)
 
     def cumulative_min(self, values: Column, initial: Column | None = None) -> Values:
-        """For each row the least of its key's `initial` and rows so far."""
+        """Return for each row the least of its key's `initial` and rows so far."""
         return self._cumulative(np.minimum, values, None, initial)
 
     def cumulative_max(self, values: Column, initial: Column | None = None) -> Values:
-        """For each row the greatest of its key's `initial` and rows so far."""
+        """Return for each row the greatest of its key's `initial` and rows so far."""
         return self._cumulative(np.maximum, values, None, initial)
 
     def last_per_key(self, values: Column) -> Values:
-        """Values aligned with `rows`: each key's last. After a cumulative computation, the key's total."""
+        """Return each key's last of values aligned with `rows`. After a cumulative computation it is the key's total."""
         return self._chosen(values, self.segments.last_rows)
 
     def first_per_key(self, values: Column) -> Values:
-        """Values aligned with `rows`: each key's first."""
+        """Return each key's first of values aligned with `rows`."""
         return self._chosen(values, self.segments.first_rows)
 
     def _chosen(self, values: Column, rows: Int64s) -> Values:
@@ -146,11 +149,11 @@ class KeyBatch:
         return found
 
     def sum_per_key(self, values: Column) -> Values:
-        """For each key the sum over its rows."""
+        """Return for each key the sum over its rows."""
         return self.last_per_key(self.cumulative_sum(values))
 
     def count_per_key(self) -> Int64s:
-        """For each key the number of its rows."""
+        """Return for each key the number of its rows."""
         return self.segments.counts
 
     def _cumulative(self, fold: np.ufunc, values: Column, neutral: float | None, initial: Column | None) -> Values:
@@ -158,6 +161,7 @@ class KeyBatch:
         if initial is not None:
             start = np.asarray(initial)
         elif neutral is None:
+            # min and max have no neutral number for every type; each key's first value serves as one
             start = self.first_per_key(numbers)
         else:
             start = np.full(len(self), neutral, numbers.dtype)
@@ -173,12 +177,13 @@ def _numeric(table: Table, name: str, default: float) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class KeyResult:
-    """What the function decided. Everything per key is aligned with `KeyBatch.keys`.
+    """Result of the function. Everything per key is aligned with `KeyBatch.keys`.
 
-    `output`: rows of the output schema, or None. `state`: new values, or None for unchanged.
-    `changed`: keys whose row of `state` is written (default: all). `remove`: keys whose state goes.
-    `timeout_ms`: epoch milliseconds, negative or null for none; a key that is given none has none, as
-    in Spark.
+    - `output`: rows of the output schema, or None.
+    - `state`: new values, or None for unchanged.
+    - `changed`: mask of the keys whose row of `state` is written (default: all).
+    - `remove`: mask of the keys whose state is removed.
+    - `timeout_ms`: epoch milliseconds; negative or null for none. Without it, a key's timeout is cleared, as in Spark.
     """
 
     output: Table | None = None
@@ -203,13 +208,20 @@ def vectorized_function(
     frames: bool = False,
     inputs: tuple[NamedInput, ...] = (),
 ) -> VectorizedOperator:
-    """Operator over `func(KeyBatch) -> KeyResult`; `schema` is the input's. With named `inputs` the batch has each by its name.
-    Raises `GraphInvalid`."""
+    """Return the operator over `func(KeyBatch) -> KeyResult`.
+
+    - `schema`: the input's schema; `keys`: the key columns.
+    - `output`, `state`: schemas of the output and of the state.
+    - `frames`: pass pandas frames in place of Arrow tables.
+    - `inputs`: if given, the batch has each input by its name.
+
+    Raises `GraphInvalid`.
+    """
     return VectorizedOperator(func, schema, keys, output, state, output_mode, timeout, frames, inputs)
 
 
 class VectorizedOperator:
-    """See `vectorized_function`."""
+    """Operator of a vectorised function; see `vectorized_function`."""
 
     def __init__(
         self,
@@ -236,13 +248,13 @@ class VectorizedOperator:
         self._binding = Binding()
 
     def bind(self, binding: Binding) -> VectorizedOperator:
-        """A copy that knows its name, watermark column and pandas settings."""
+        """Return a copy that has its name, watermark column and pandas settings. Raises `GraphInvalid`."""
         bound = copy.copy(self)
         bound._binding, bound._timeouts = binding, self._timeouts.bound(binding)
         return bound
 
     def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
-        """Call the function once for the keys with rows, once for the keys whose timeout has passed."""
+        """Call the function once for the keys with rows, and once for the keys whose timeout has passed."""
         if rows is not None:
             yield from self._on_rows(self._timeouts.on_time(rows, group, clock), group, clock)
         now = self._timeouts.now(clock)
@@ -268,7 +280,7 @@ class VectorizedOperator:
         yield from self._call(self._by_input(batch, rows), due.hashes, due.resolved, group)
 
     def _by_input(self, batch: KeyBatch, rows: pa.Table) -> KeyBatch:
-        """The batch with every input's part of it. `rows`: all inputs', as they came."""
+        """Return the batch with every input's part. `rows` are all inputs' rows, in order of arrival."""
         inputs = {}
         for each in self._inputs:
             own, at = each.rows_of(rows)
@@ -309,7 +321,7 @@ def _framed(batch: KeyBatch, options: PandasOptions) -> KeyBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A result, checked and aligned with the keys."""
+    """A checked result, aligned with the keys."""
 
     state: pa.Table
     written: Bools
@@ -319,7 +331,7 @@ class _Change:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Checks a result against the batch it answers."""
+    """Checks a result against its batch."""
 
     binding: Binding
     schema: pa.Schema
@@ -328,7 +340,7 @@ class _Reading:
 
     @property
     def keys(self) -> int:
-        """How many."""
+        """Number of keys of the batch."""
         return int(self.key_table.num_rows)
 
     def change(self, result: KeyResult, before: Resolved) -> _Change:
@@ -374,7 +386,8 @@ class _Reading:
 
 
 def _write(keys: pa.Table, hashes: Int64s, before: Resolved, change: _Change, group: KeyGroupState) -> None:
-    """Write what changed: values, removals, and keys of which only the timeout moved."""
+    """Write the changes: values, removals, and keys with a new timeout only."""
+    # a key without state whose timeout moved is written as deleted, with its timeout
     gone = change.removed | (~change.written & ~before.exists)
     moved = change.timeouts != before.timeout_ms
     touched = change.written | (change.removed & before.exists) | moved
@@ -387,7 +400,7 @@ def _write(keys: pa.Table, hashes: Int64s, before: Resolved, change: _Change, gr
 
 
 def _chosen(new: pa.Table, old: pa.Table, written: Bools) -> pa.Table:
-    """Row by row the new state where written, else the old."""
+    """Return row by row the new state if written, else the old one."""
     both = pa.concat_tables([new, old.cast(new.schema)]).combine_chunks()
     rows = len(written)
     at = np.where(written, np.arange(rows), np.arange(rows) + rows)

@@ -1,8 +1,8 @@
-"""Event-time windows in a grouping: which keys the watermark closes, and how Spark's window struct is kept as two columns.
+"""Event-time windows in a grouping: keys that the watermark closes, and Spark's window struct as two columns.
 
-As in Spark, a key is closed when the end of its window is not after the watermark. Its state goes, and rows for it are late
-from the next batch on. A key of the watermarked column itself is closed in the same way. A grouping without either is never
-closed, whatever the watermark: Spark ignores it there, too.
+As in Spark, a key is closed if its window ends at or before the watermark. Its state is removed, and rows for it are
+late from the next batch on. A key of the watermarked column itself is closed in the same way. A grouping without either
+is never closed by a watermark: Spark ignores it there, too.
 """
 
 from __future__ import annotations
@@ -23,23 +23,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Keys are closed by their time in `column`, `after_us` microseconds later."""
+    """Keys close `after_us` microseconds after their time in `column`."""
 
     column: str
     after_us: int = 0
 
     def ends_us(self, table: pa.Table) -> Array:
-        """For each row the time that closes its key, epoch microseconds; null if nothing does."""
+        """Return for each row the time that closes its key, in epoch microseconds; null for a key that is never closed."""
         times = column(table, self.column).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
         return pc.add(times, self.after_us)
 
     def on_time(self, rows: pa.Table, limit_ms: int) -> pa.Table:
-        """The rows whose keys a watermark of `limit_ms` leaves open."""
+        """Return the rows whose keys a watermark of `limit_ms` leaves open."""
         late = pc.less_equal(self.ends_us(rows), limit_ms * 1000)
         return rows.filter(pc.invert(pc.fill_null(late, pa.scalar(False))))
 
     def timeouts_ms(self, keys: pa.Table) -> Int64s:
-        """For each key the first watermark that closes it, epoch milliseconds, rounded up; `NO_TIMEOUT` for none."""
+        """Return for each key the first watermark that closes it, in epoch milliseconds, rounded up.
+
+        It is `NO_TIMEOUT` for a key that no watermark closes.
+        """
         ends = self.ends_us(keys)
         known = ends.is_valid().to_numpy(zero_copy_only=False)
         return np.where(known, -(-pc.fill_null(ends, 0).to_numpy() // 1000), NO_TIMEOUT)
@@ -47,7 +50,7 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class WindowKey:
-    """Spark's window struct `name` in the output, kept as the key columns `start` and `end`."""
+    """Spark's window struct `name` in the output, stored as the key columns `start` and `end`."""
 
     name: str
     start: str
@@ -55,14 +58,14 @@ class WindowKey:
 
 
 def nested_schema(schema: pa.Schema, windows: Sequence[WindowKey]) -> pa.Schema:
-    """The schema with every window's two columns as one struct, at the place of the first."""
+    """Return the schema with every window's two columns as one struct, at the place of the first."""
     structs = {window.start: pa.field(window.name, _struct(schema, window)) for window in windows}
     ends = {window.end for window in windows}
     return pa.schema([structs.get(field.name, field) for field in schema if field.name not in ends])
 
 
 def nested(table: pa.Table, windows: Sequence[WindowKey]) -> pa.Table:
-    """The table in the form of `nested_schema`."""
+    """Return the table in the form of `nested_schema`."""
     for window in windows:
         parts = [column(table, window.start), column(table, window.end)]
         struct = pa.StructArray.from_arrays(parts, fields=list(_struct(table.schema, window)))

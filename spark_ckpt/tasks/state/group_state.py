@@ -1,9 +1,8 @@
-"""The keyed state of one key group, LSM-like: a small delta in Spark's state, sorted immutable levels in the
-store.
+"""The keyed state of one key group, similar to an LSM tree.
 
-A batch costs what its keys cost, not what the state costs. Between two snapshots only the rows that changed
-since the last one travel with Spark's state value; everything older is a state file of a decided or coming
-epoch.
+It is a small delta in Spark's state, and sorted immutable levels in the store. A batch costs as much as its keys cost,
+independent of the size of the state. Spark's state value contains only the rows that changed since the last snapshot.
+Everything older is a state file of a committed or coming epoch.
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ class _Head(TypedDict):
 
 
 class Resolved(NamedTuple):
-    """State of some keys, aligned with them: nulls where a key has none."""
+    """State of some keys, aligned with them: nulls for a key without state."""
 
     exists: Bools
     state: pa.Table
     timeout_ms: Int64s
-    """`NO_TIMEOUT` where none is set."""
+    """Epoch milliseconds; `NO_TIMEOUT` if none is set."""
 
 
 class Expired(NamedTuple):
@@ -75,7 +74,7 @@ class Expired(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What a snapshot writes: a table in the stored form, sorted by hash."""
+    """Content of a snapshot: a table in the stored form, sorted by hash."""
 
     kind: str
     table: pa.Table
@@ -84,7 +83,7 @@ class Capture:
 
 @dataclass(slots=True)
 class Counters:
-    """What one call did, for reports. Not part of the state."""
+    """Counts of one call, for reports. They are no part of the state."""
 
     rows_out: int = 0
     late_rows: int = 0
@@ -94,11 +93,11 @@ class Counters:
 
 
 class KeyGroupState:
-    """State of one key group. Made by `empty`, `restored` or `decode`; written back by `encode`.
+    """State of one key group. Made by `restored` or `decode`; written back by `encode`.
 
-    `levels` are newest first; each is a tuple of consecutive state files, oldest first. `is_restored`: this is the group's
-    first call in its incarnation. Where the files are `outgrown` (their columns have narrower types than the schema), the next
-    snapshot writes all rows anew.
+    - `levels` are newest first; each is a tuple of consecutive state files, oldest first.
+    - `is_restored`: True in the group's first call in its incarnation.
+    - `outgrown`: the files' columns have narrower types than the schema, so the next snapshot writes all rows again.
     """
 
     def __init__(self, schema: StateSchema, cache: LevelCache, key_group: int) -> None:
@@ -125,7 +124,7 @@ class KeyGroupState:
         *,
         outgrown: bool = False,
     ) -> KeyGroupState:
-        """State of a manifest's chain of files, oldest first. Nothing is read before the first look-up."""
+        """Return the state of a manifest's chain of files, oldest first. Files are read at the first look-up."""
         group = cls(schema, cache, key_group)
         group.epoch, group.is_restored, group._outgrown = epoch, True, outgrown and bool(files)
         for ref in files:
@@ -134,7 +133,7 @@ class KeyGroupState:
 
     @classmethod
     def decode(cls, data: bytes | memoryview, schema: StateSchema, cache: LevelCache, key_group: int) -> KeyGroupState:
-        """Read what `encode` wrote. Raises `FormatUnknown` or `StateSchemaChanged`."""
+        """Read the result of `encode`. Raises `FormatUnknown` or `StateSchemaChanged`."""
         head, delta = _opened(data)
         group = cls(schema, cache, key_group)
         group.epoch, group._due_from, group._outgrown = head["epoch"], head["due_from"], head["outgrown"]
@@ -149,7 +148,7 @@ class KeyGroupState:
         return group
 
     def encode(self) -> bytes:
-        """The Spark state value: format, levels, delta."""
+        """Return the Spark state value: format, levels, delta."""
         head = {
             "epoch": self.epoch,
             "due_from": self._due_from,
@@ -157,41 +156,48 @@ class KeyGroupState:
             "levels": [[list(ref) for ref in level] for level in self._levels],
         }
         text = json.dumps(head, separators=(",", ":")).encode()
-        text += b" " * (-(_HEADER.size + len(text)) % 16)  # the delta's buffers start aligned
+        text += b" " * (-(_HEADER.size + len(text)) % 16)  # Arrow buffers of the delta start aligned
         delta = to_blob(self._delta.table) if len(self._delta) else b""
         return _HEADER.pack(_MAGIC, _FORMAT, len(text)) + text + delta
 
     def have_levels(self, beside: Path | None = None) -> list[Files]:
-        """Have the file of every level on this host, from the folder `beside` where that has it. What each is made of."""
+        """Ensure that every level's file is on this host, linked from another driver's folder if possible.
+
+        Return the state files of each level, newest level first.
+        """
         for level in self._levels:
             self._cache.have(level, beside)
         return list(self._levels)
 
     @property
     def files(self) -> Files:
-        """The chain this state stands on, oldest first, without the delta."""
+        """The chain of state files below the delta, oldest first."""
         return tuple(ref for level in reversed(self._levels) for ref in level)
 
     @property
     def changed_rows(self) -> int:
-        """Rows changed since the last snapshot."""
+        """Number of rows changed since the last snapshot."""
         return len(self._delta)
 
     @property
     def is_captured(self) -> bool:
-        """Whether a snapshot has nothing to write."""
+        """True if a snapshot has nothing to write."""
         return not len(self._delta) and not self._outgrown
 
     @property
     def earliest_timeout_ms(self) -> int:
-        """No timeout is due before this time; `NO_TIMEOUT` if none is set. May be early, never late."""
+        """A time that no due timeout precedes, in epoch milliseconds; `NO_TIMEOUT` if none is set.
+
+        It may be early, never late.
+        """
         levels = (self._cache.open(level) for level in self._levels)
         open_ = (table.timeouts for table in levels if table.earliest_timeout != NO_TIMEOUT)
+        # a newer row may have replaced this timeout, so the result can be early
         later = (int(each[each >= self._due_from].min(initial=NO_TIMEOUT)) for each in open_)
         return min([self._delta.earliest_timeout, *later])
 
     def resolve(self, keys: pa.Table, hashes: Int64s) -> Resolved:
-        """State of distinct `keys` (a table of the key columns)."""
+        """Return the state of distinct `keys` (a table of the key columns)."""
         places = _Places(len(hashes))
         for table in self._newest_first():
             if not places.look(table, keys, hashes):
@@ -207,8 +213,9 @@ class KeyGroupState:
         removed: Bools | None = None,
         timeout_ms: Int64s | None = None,
     ) -> None:
-        """Write the state of distinct keys; where `removed`, they have none. `timeout_ms` replaces any
-        earlier one.
+        """Write the state of distinct keys; keys in the mask `removed` lose theirs.
+
+        `timeout_ms` replaces any earlier timeout.
         """
         if not len(hashes):
             return
@@ -233,12 +240,14 @@ class KeyGroupState:
         return sorted_table(pa.table(columns, schema=self.schema.table).combine_chunks(), self.schema)
 
     def expired(self, now_ms: int) -> Expired:
-        """Keys whose newest timeout is before `now_ms`. The caller must `put` every one of them in
-        this call.
+        """Return the keys whose newest timeout is before `now_ms`.
+
+        The caller must `put` every one of them in this call.
         """
         places: list[tuple[KeyTable, Int64s]] = []
         newer: list[KeyTable] = []
         for table in self._newest_first():
+            # levels are immutable: their timeouts before the last bound are already handled; the delta's are current
             since = self._due_from if newer else 0
             if table.earliest_timeout < now_ms:
                 due = np.flatnonzero((table.timeouts >= since) & (table.timeouts < now_ms))
@@ -248,7 +257,7 @@ class KeyGroupState:
         return self._expired_rows([(table, at) for table, at in places if len(at)])
 
     def untimed(self) -> Expired:
-        """Keys that have state and no timeout."""
+        """Return the keys that have state and no timeout."""
         places: list[tuple[KeyTable, Int64s]] = []
         newer: list[KeyTable] = []
         for table in self._newest_first():
@@ -265,9 +274,9 @@ class KeyGroupState:
         return Expired(rows.select(self.schema.key.names), numbers(rows, KEY_HASH), resolved)
 
     def capture(self, epoch: int) -> Capture | None:
-        """The rows a snapshot at `epoch` must write, or None when nothing changed since the last one.
+        """Return the rows that a snapshot at `epoch` must write; None if nothing changed since the last one.
 
-        The state is unchanged until `captured` says that the file is durable.
+        The state stays unchanged until `captured` confirms that the file is durable.
         """
         if self.is_captured:
             self._pending, self.epoch = None, epoch
@@ -275,7 +284,7 @@ class KeyGroupState:
         return self.capture_full(epoch) if self._full_is_due() else self._capture("changes", self._delta, epoch)
 
     def capture_full(self, epoch: int) -> Capture:
-        """All live rows, whatever the rule says."""
+        """Return all live rows, regardless of the rule for full files."""
         return self._capture("full", merged(list(self._newest_first()), self.schema, drop_deletes=True), epoch)
 
     def _capture(self, kind: str, rows: KeyTable, epoch: int) -> Capture:
@@ -284,12 +293,13 @@ class KeyGroupState:
         return capture
 
     def captured(self, path: str, size_bytes: int, sha256: str = "") -> FileRef:
-        """The capture is durable at `path`: it becomes the newest level and the delta is empty."""
+        """Make the capture, durable at `path`, the newest level and empty the delta."""
         if self._pending is None:
             raise RuntimeError("captured() without a capture()")
         capture, rows = self._pending
         ref = FileRef(path, size_bytes, len(rows), capture.kind, capture.epoch, sha256)
         self._pending, self.epoch = None, capture.epoch
+        # the delta becomes a level, so its timeouts must stay at or above the bound
         self._due_from = min(self._due_from, self._delta.earliest_timeout)
         self._delta = empty(self.schema)
         if capture.kind == "full":
@@ -306,12 +316,14 @@ class KeyGroupState:
         return ref
 
     def _full_is_due(self) -> bool:
-        """Few enough files to restore from, and a full file about once per half of its rows; key groups take
-        turns.
+        """Return True if the chain has too many files to restore from, or the state is outgrown.
+
+        The rule writes about one full file per half of its rows; key groups take turns.
         """
         if self._outgrown:
             return True
         files = self.files
+        # the group's number staggers full files over epochs
         if len(files) <= FULL_AFTER_FILES + self.key_group % FULL_AFTER_FILES:
             return False
         base = sum(ref.rows for ref in files if ref.kind == "full")
@@ -319,8 +331,9 @@ class KeyGroupState:
         return changes > base / 2 or len(files) >= FULL_AT_MOST_FILES + self.key_group % FULL_AFTER_FILES
 
     def _joined(self, newest: Files) -> list[Files]:
-        """Make `newest` the newest level, joined with the one below while it is at least half as large: sizes at least
-        double with age. The levels it was joined with, newest first.
+        """Make `newest` the newest level, joined with the one below while it is at least half as large.
+
+        So sizes at least double with age. Return the levels it was joined with, newest first.
         """
         gone: list[Files] = []
         while self._levels and 2 * _rows_in(newest) >= _rows_in(self._levels[0]):
@@ -338,7 +351,7 @@ def _rows_in(level: Files) -> int:
 
 
 class _Places:
-    """Where each key's newest row was found, level after level."""
+    """Position of each key's newest row, found level after level."""
 
     def __init__(self, keys: int) -> None:
         self._open = np.arange(keys)
@@ -347,7 +360,7 @@ class _Places:
         self._found = 0
 
     def look(self, table: KeyTable, keys: pa.Table, hashes: Int64s) -> int:
-        """Look for the keys not found yet; returns how many are still open."""
+        """Look up the keys not found yet; return the number of keys that are still open."""
         if not len(table) or not len(self._open):
             return len(self._open)
         everything = len(self._open) == len(hashes)
@@ -374,7 +387,7 @@ class _Places:
 
 
 def _not_in(newer: Sequence[KeyTable], table: KeyTable, rows: Int64s, schema: StateSchema) -> Int64s:
-    """Those of `rows` whose key has no row in a newer table."""
+    """Return those of `rows` whose key has no row in a newer table."""
     for other in newer:
         if len(rows) and len(other):
             keys = pa.table([taken(column(table.table, name), rows) for name in schema.key.names], schema=schema.key)

@@ -1,6 +1,4 @@
-"""From rows to distinct keys, and from keys to their place in a sorted table. Hashes guide, key columns
-decide.
-"""
+"""Distinct keys of rows, and the positions of keys in a sorted table. Hashes find candidates; key columns decide."""
 
 from __future__ import annotations
 
@@ -28,19 +26,20 @@ class Keys(NamedTuple):
     """For each key the position of its first row."""
 
     def __len__(self) -> int:
-        """Number of distinct keys (not of fields)."""
+        """Return the number of distinct keys (not of fields)."""
         return len(self.hashes)
 
 
 def distinct_keys(rows: pa.Table, names: Sequence[str]) -> Keys:
     """Factorise `rows` by the key columns `names`; nulls equal nulls, NaN equals NaN, 0.0 equals -0.0.
 
-    `rows` carries `ckpt_key_hash`. Equal keys must have equal hashes; the reverse is not assumed.
+    `rows` contains `ckpt_key_hash`. Equal keys must have equal hashes; the reverse is not assumed.
     """
     hashes = numbers(rows, KEY_HASH)
     columns = [column(rows, name) for name in names]
     row_key = _encoded(pa.array(hashes))
     first = _first_rows(row_key)
+    # collisions are rare: one comparison of all rows with their key's first row finds them
     if not equal_rows(columns, [taken(each, first[row_key]) for each in columns]).all():
         row_key = _refined(row_key, columns)
         first = _first_rows(row_key)
@@ -62,7 +61,7 @@ def _refined(codes: Int64s, columns: Sequence[Array]) -> Int64s:
 
 
 def _canonical(values: Array) -> Array:
-    """-0.0 as 0.0."""
+    """Return -0.0 as 0.0."""
     if not pa.types.is_floating(values.type):
         return values
     return pa.array(values.to_numpy(zero_copy_only=False) + 0.0, values.type, mask=values.is_null().to_numpy(False))
@@ -75,7 +74,7 @@ def _first_rows(codes: Int64s) -> Int64s:
 
 
 def equal_rows(left: Sequence[Array], right: Sequence[Array]) -> Bools:
-    """Row by row: are all columns equal, with nulls and NaN equal to themselves?"""
+    """Return row by row: are all columns equal, with nulls and NaN equal to themselves?"""
     same = np.ones(len(left[0]) if left else 0, np.bool_)
     for ours, theirs in zip(left, right, strict=True):
         same &= _equal(ours, theirs)
@@ -92,8 +91,9 @@ def _equal(left: Array, right: Array) -> Bools:
 
 
 def find(index_hashes: Int64s, index_keys: Sequence[Array], hashes: Int64s, keys: Sequence[Array]) -> Int64s:
-    """Positions of `keys` in an index sorted by hash, -1 where absent. Runs of equal hashes are probed to
-    their end.
+    """Return the positions of `keys` in an index sorted by hash, -1 if absent.
+
+    Runs of equal hashes are probed to their end.
     """
     found = np.full(len(hashes), -1, np.int64)
     at = np.searchsorted(index_hashes, hashes)
@@ -115,7 +115,7 @@ def _still_equal(index_hashes: Int64s, hashes: Int64s, at: Int64s, rows: Int64s)
 
 
 class KeyTable:
-    """Rows of `StateSchema.table`, one per key, sorted by hash: what look-ups run on. Immutable."""
+    """Rows of `StateSchema.table`, one per key, sorted by hash, for look-ups. Immutable."""
 
     def __init__(self, table: pa.Table, key_names: Sequence[str], timeout_name: str) -> None:
         self.table = table
@@ -126,17 +126,17 @@ class KeyTable:
         self.earliest_timeout = int(self.timeouts.min(initial=np.iinfo(np.int64).max))
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(self.hashes)
 
     def find(self, hashes: Int64s, keys: pa.Table) -> Int64s:
-        """Positions of `keys` (a table of the key columns) in this table, -1 where absent."""
+        """Return the positions of `keys` (a table of the key columns) in this table, -1 if absent."""
         if not len(self):
             return np.full(len(hashes), -1, np.int64)
         return find(self.hashes, self._keys, hashes, [column(keys, name) for name in keys.column_names])
 
     def has_a_key_twice(self) -> bool:
-        """Whether two rows are of one key. Only rows of equal hashes are looked at."""
+        """Return True if two rows have the same key. Only rows of equal hashes are compared."""
         same = self.hashes[1:] == self.hashes[:-1]
         if not same.any():
             return False

@@ -1,8 +1,8 @@
 """Immutable sorted levels of one key group's state: Parquet in the store, memory-mapped Arrow on the host.
 
-A level is one or more consecutive state files, merged. The local copy is derived data, named by the files it
-was made from: it may vanish or rot at any time and is rebuilt from the store. All Python workers of a host
-share it through the page cache.
+A level is one or more consecutive state files, merged. The local copy is derived data, named by the files it was made
+from. If it is missing or damaged, it is rebuilt from the store. All Python workers of a host share it through the page
+cache.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from spark_ckpt.tasks.state.merging import key_table, merged, sorted_table
 
 
 class FileRef(NamedTuple):
-    """One state file of the store, as a key group remembers it. `kind` is "full" or "changes"."""
+    """Reference of a key group to one state file of the store. `kind` is "full" or "changes"."""
 
     path: str
     size_bytes: int
@@ -57,7 +57,7 @@ class TableReader(Protocol):
     """The part of the store's `Location` that levels need."""
 
     def read_committed(self, file: FileRef, rows: int, **where: object) -> pa.Table:
-        """The Parquet file, all of its bytes verified before anything is decoded. Raises `EpochDamaged`."""
+        """Read the Parquet file, with all of its bytes verified before decoding. Raises `EpochDamaged`."""
 
 
 Files = tuple[FileRef, ...]
@@ -70,7 +70,7 @@ _open: OrderedDict[str, KeyTable] = OrderedDict()
 
 
 def to_stored(keys: KeyTable, schema: StateSchema, key_group: int, epoch: int) -> pa.Table:
-    """The rows as a state file has them."""
+    """Return the rows in the form of a state file."""
     table, rows = keys.table, len(keys)
     columns = {name: column(table, name) for name in (*schema.key.names, *schema.state.names)}
     columns[KEY_GROUP] = pa.array(np.full(rows, key_group, np.int32))
@@ -82,8 +82,9 @@ def to_stored(keys: KeyTable, schema: StateSchema, key_group: int, epoch: int) -
 
 
 def from_stored(table: pa.Table, schema: StateSchema) -> KeyTable:
-    """Read the rows of a state file; state columns added since are null, columns dropped since are
-    ignored.
+    """Read the rows of a state file. State columns added since are null; columns dropped since are ignored.
+
+    Raises `StateSchemaChanged` if a key column is missing or a stored type does not fit.
     """
     missing = [name for name in (*schema.key.names, KEY_HASH, OP) if name not in table.column_names]
     if missing:
@@ -99,8 +100,9 @@ def from_stored(table: pa.Table, schema: StateSchema) -> KeyTable:
 
 
 class LevelCache:
-    """Opens levels through a local folder. Safe for concurrent processes: files appear by rename, whole or
-    not at all.
+    """Opens levels through a local folder.
+
+    Safe for concurrent processes: files appear by rename, so readers see complete files only.
     """
 
     def __init__(self, folder: str | Path, source: TableReader, schema: StateSchema, operator: str = "") -> None:
@@ -111,9 +113,11 @@ class LevelCache:
         self._types = hashlib.blake2b(str(schema.table).encode(), digest_size=8).hexdigest()
 
     def open(self, files: Files) -> KeyTable:
-        """The level made of `files` (consecutive, oldest first). Rebuilt from the store if not at hand.
+        """Return the level made of `files` (consecutive, oldest first).
 
-        Raises `EpochDamaged` when a state file does not hold the bytes it was committed with.
+        Rebuild it from the store if no local copy is usable.
+
+        Raises `EpochDamaged` if a state file does not hold its committed bytes.
         """
         path = self._path(files)
         known = _open.get(str(path))
@@ -124,8 +128,11 @@ class LevelCache:
         return self._remember(path, table) if table is not None else self.put(files, self._rebuilt(files))
 
     def have(self, files: Files, beside: Path | None = None) -> None:
-        """Have that level's file in the folder: made, or the one that another driver on this host has in its folder `beside`, under
-        the same name since it is made of the same files. It is not looked into: whoever opens it checks it."""
+        """Ensure that the level's file is in the folder: link the file of another driver on this host, or make it.
+
+        The second parameter is that driver's folder. Its file has the same name, since it is made of the same files.
+        The file is not read here: every `open` checks it.
+        """
         path = self._path(files)
         if not (path.exists() or (beside is not None and _linked(beside / path.name, path))):
             self.open(files)
@@ -139,14 +146,14 @@ class LevelCache:
         return self._remember(path, level)
 
     def discard(self, files: Files) -> None:
-        """Forget a level that nothing refers to any more. Open maps stay valid."""
+        """Delete a level that has no references. Open maps stay valid."""
         path = self._path(files)
         _open.pop(str(path), None)
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
 
     def keep_only(self, levels: Iterable[Files]) -> None:
-        """Forget all levels but these."""
+        """Delete all levels except `levels`."""
         kept = {self._path(files) for files in levels}
         for path in set(self._folder.glob("*.level")) - kept:
             _open.pop(str(path), None)
@@ -158,7 +165,8 @@ class LevelCache:
         return self._folder / name
 
     def _names(self, files: Files) -> Iterator[str]:
-        """Of the levels made of the first file, of the first two, and so on."""
+        """Yield the names of the levels made of the first file, of the first two, and so on."""
+        # the types are part of the name: a changed schema must not open levels of the old one
         made_of = hashlib.blake2b(self._types.encode(), digest_size=16)
         for ref in files:
             made_of.update(f"\0{ref.path}".encode())
@@ -178,7 +186,7 @@ class LevelCache:
         return key_table(table, self._schema) if table.schema.equals(self._schema.table) else None
 
     def _rebuilt(self, files: Files) -> KeyTable:
-        """From the store, and from the levels at hand that were joined to this one."""
+        """Build a level from the store and from local levels that make up parts of it."""
         tables, rest, at_hand = list[KeyTable](), files, self._at_hand()
         while rest:
             table, count = self._begin_of(rest, at_hand)
@@ -192,7 +200,10 @@ class LevelCache:
         return set()
 
     def _begin_of(self, files: Files, at_hand: Set[str]) -> tuple[KeyTable, int]:
-        """The longest level at hand that begins as `files` does, or else the first file, and how many files that is."""
+        """Return the longest local level that is a prefix of `files`, or else the first file.
+
+        The second value is the number of files that it covers.
+        """
         names = list(enumerate(self._names(files), start=1))
         for count, name in reversed(names):
             table = self._mapped(self._folder / name) if name in at_hand else None
@@ -201,7 +212,10 @@ class LevelCache:
         return self._stored(files[0]), 1
 
     def _stored(self, ref: FileRef) -> KeyTable:
-        """Merging takes for granted that no file has a key twice; a writer that is wrong would be felt much later."""
+        """Read one state file and check that no key occurs twice.
+
+        Merging relies on it, and a writer's bug would otherwise surface much later.
+        """
         where: dict[str, object] = {"epoch": ref.epoch, "operator": self._operator}
         level = from_stored(self._source.read_committed(ref, ref.rows, **where), self._schema)
         if level.has_a_key_twice():
@@ -210,7 +224,10 @@ class LevelCache:
 
 
 def _linked(there: Path, here: Path) -> bool:
-    """Whether the file `there` is now `here`, too. It is never written again, and stays where one of both is removed."""
+    """Hard-link `there` as `here`; False if that fails.
+
+    Level files are never rewritten, and a link survives the removal of the other.
+    """
     try:
         _make_folder(here)
         here.hardlink_to(there)
@@ -220,7 +237,7 @@ def _linked(there: Path, here: Path) -> bool:
 
 
 def _make_folder(path: Path) -> None:
-    """Of a level. It holds the users' state."""
+    """Create a level's folder. It holds the users' state, so only the owner may read it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
@@ -235,14 +252,16 @@ def _write(path: Path, table: pa.Table) -> None:
         with part.open("wb") as out:
             out.write(_HEADER.pack(_MAGIC, _FORMAT, zlib.crc32(body), len(body)))
             out.write(body)
+        # no fsync: a level damaged by a crash fails its checksum and is rebuilt
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> pa.Table:
-    """The table of a local level file, as views into the mapped file. ValueError (ArrowInvalid is one) if
-    damaged.
+    """Return the table of a local level file, as views into the mapped file.
+
+    Raises `ValueError` (as `ArrowInvalid`) if damaged.
     """
     with pa.memory_map(str(path)) as mapped:
         whole = mapped.read_buffer()

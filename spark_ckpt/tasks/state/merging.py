@@ -1,5 +1,7 @@
-"""Tables of a key group into one with the newest row of every key. They are sorted by hash, so nothing is sorted or hashed again:
-the newer one's keys are looked up in the older one, and the rest is merged.
+"""Merges tables of a key group into one with the newest row of every key.
+
+The tables are sorted by hash, so a merge sorts and hashes nothing: it looks up the newer table's keys in the older one
+and interleaves the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ def key_table(table: pa.Table, schema: StateSchema) -> KeyTable:
 
 
 def sorted_table(table: pa.Table, schema: StateSchema) -> KeyTable:
-    """Wrap a table of `schema.table` in any order; it is sorted by hash if need be."""
+    """Wrap a table of `schema.table` in any order; sort it by hash if necessary."""
     hashes = numbers(table, KEY_HASH)
     if (hashes[1:] < hashes[:-1]).any():
         table = rows_at(table, np.argsort(hashes, kind="stable"))
@@ -28,16 +30,17 @@ def sorted_table(table: pa.Table, schema: StateSchema) -> KeyTable:
 
 
 def empty(schema: StateSchema) -> KeyTable:
-    """A key table without rows."""
+    """Return a key table without rows."""
     return key_table(schema.table.empty_table(), schema)
 
 
 def merged(newest_first: Sequence[KeyTable], schema: StateSchema, *, drop_deletes: bool) -> KeyTable:
-    """One table with the newest row of every key; none of the tables has a key twice. `drop_deletes` only when nothing older lies
-    below.
+    """Merge to one table with the newest row of every key. No table may contain a key twice.
 
-    A deleted key that still has a timeout stays: the timeout is due although there is no state (as in Spark). Equal hashes of
-    different keys stand in the order of the tables.
+    `drop_deletes` removes the rows of deleted keys. Set it only if no older level lies below.
+
+    A deleted key that still has a timeout stays: the timeout is due although there is no state, as in Spark. Different
+    keys with equal hashes keep the order of the tables.
     """
     whole = reduce(lambda newer, older: _over(newer, older, schema), newest_first)
     return _without_deletes(whole, schema) if drop_deletes else whole
@@ -51,7 +54,7 @@ def _over(newer: KeyTable, older: KeyTable, schema: StateSchema) -> KeyTable:
 
 
 def _kept(newer: KeyTable, older: KeyTable, schema: StateSchema) -> Int64s:
-    """Positions in `older` of rows whose keys are not in `newer`."""
+    """Return the positions in `older` of rows whose keys are not in `newer`."""
     at = older.find(newer.hashes, newer.table.select(schema.key.names))
     stays = np.ones(len(older), np.bool_)
     stays[at[at >= 0]] = False
@@ -59,7 +62,8 @@ def _kept(newer: KeyTable, older: KeyTable, schema: StateSchema) -> Int64s:
 
 
 def _order(newer: KeyTable, kept: Int64s, older: KeyTable) -> Int64s:
-    """Positions in both tables, one behind the other, of the rows in the order of their hashes."""
+    """Return the order of the rows by hash, as positions in the concatenation of both tables."""
+    # each newer row goes to the left of older rows with the same hash
     places = np.searchsorted(older.hashes[kept], newer.hashes) + np.arange(len(newer))
     order = np.empty(len(newer) + len(kept), np.int64)
     of_older = np.ones(len(order), np.bool_)

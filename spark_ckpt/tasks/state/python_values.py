@@ -1,6 +1,6 @@
-"""State values between Arrow columns and the Python objects that Spark's `GroupState` holds.
+"""State values: conversion between Arrow columns and the Python objects in Spark's `GroupState`.
 
-Spark passes state through `StructType.toInternal`: naive datetimes are in the Python process's zone, structs
+Spark passes state through `StructType.toInternal`: naive datetimes are in the Python process's time zone, and structs
 are Rows.
 """
 
@@ -32,16 +32,14 @@ Convert = Callable[[object], object]
 
 
 def to_python(values: ChunkedArray, kind: DataType) -> list[object]:
-    """A state column as Python objects, None for null."""
+    """Return a state column as Python objects, None for null."""
     convert = _reader(kind)
     objects = values.to_pylist()
     return objects if convert is None else [None if each is None else convert(each) for each in objects]
 
 
 def to_arrow(values: Sequence[object], field: StructField, type_: pa.DataType) -> Array:
-    """Python objects as a state column. Raises `OutputInvalid` naming the column for a value that does not
-    fit.
-    """
+    """Return Python objects as a state column. Raises `OutputInvalid` with the column and the value that does not fit."""
     convert = _writer(field.dataType)
     try:
         objects = values if convert is None else [None if each is None else convert(each) for each in values]
@@ -66,7 +64,7 @@ def to_arrow(values: Sequence[object], field: StructField, type_: pa.DataType) -
 
 
 def plain_array(values: Sequence[object], type_: pa.DataType, *, from_pandas: bool = False) -> Array:
-    """`pa.array`, which would cut fractions off silently: here they are an `ArrowInvalid`."""
+    """Return `pa.array`, but raise `ArrowInvalid` for fractions in whole numbers: Arrow would cut them silently."""
     if pa.types.is_integer(type_):
         for each in values:
             if isinstance(each, float | np.floating) and not (from_pandas and np.isnan(each)):
@@ -89,7 +87,7 @@ def _fits(value: object, convert: Convert | None, type_: pa.DataType) -> bool:
 
 
 def _reader(kind: DataType) -> Convert | None:
-    """What turns Arrow's Python objects into Spark's; None when they are the same."""
+    """Return the function from Arrow's Python objects to Spark's; None if they are equal."""
     if isinstance(kind, TimestampType):
         return lambda value: cast(dt.datetime, value).astimezone().replace(tzinfo=None)
     if isinstance(kind, StructType):

@@ -1,4 +1,4 @@
-"""State that comes from elsewhere, as a job's first state files: one full file per key group that has keys. In tasks.
+"""Imported state as a job's first state files: one full file per key group that has keys. Runs in tasks.
 
 Rows come sorted by key group, then by hash, so a task holds one group at a time.
 """
@@ -37,12 +37,15 @@ if TYPE_CHECKING:
     from spark_ckpt.store.location import Location
 
 WRITTEN = "file string, timed long, stateless long"
-"""What is told of each file: a `StateFile` as JSON, how many of its keys have a timeout, and how many have only that."""
+"""Columns reported for each file: a `StateFile` as JSON, the number of keys with a timeout, and with only a timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupWriter:
-    """What a task needs. `location`: of the operator's state; `key_groups`: how many there are."""
+    """Everything a task needs.
+
+    `location` is that of the operator's state; `key_groups` is the operator's number of groups.
+    """
 
     operator: str
     schema: StateSchema
@@ -52,10 +55,12 @@ class GroupWriter:
     incarnation: int
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the groups that the rows are of; a row of `WRITTEN` for each file, durable by then.
+        """Write the rows' key groups; yield a row of `WRITTEN` for each file, which is durable by then.
 
-        Rows have the columns of `StateSchema.table` and the key group; a null timeout is none.
-        Raises `AdoptionRefused` for two keys that are one key in a job.
+        Rows have the columns of `StateSchema.table` and the key group; a null timeout means none.
+
+        - Raises `AdoptionRefused` for two keys that are one key in a job.
+        - Raises `EpochDamaged` for a row in a key group that its hash does not belong to.
         """
         for group, rows in _groups(batches):
             yield self._written(group, rows)
@@ -82,7 +87,7 @@ class GroupWriter:
         )
 
     def _table(self, group: int, rows: pa.Table) -> pa.Table:
-        """The group's rows by hash, each key once."""
+        """Return the group's rows sorted by hash, each key once."""
         timeouts = pc.fill_null(rows.column(TIMEOUT), pa.scalar(NO_TIMEOUT, pa.int64()))
         at = rows.column_names.index(TIMEOUT)
         table = conform(rows.set_column(at, TIMEOUT, timeouts), self.schema.table).combine_chunks()
@@ -101,7 +106,7 @@ class GroupWriter:
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each group, which lie together."""
+    """Yield the rows of each group, which are contiguous."""
     held: list[pa.RecordBatch] = []
     group = -1
     for batch in batches:
