@@ -54,6 +54,7 @@ CODE: tuple[str, ...] = (
     "spark_ckpt/coordination/standby.py",
     "spark_ckpt/coordination/upkeep.py",
     "spark_ckpt/coordination/watermarks.py",
+    "spark_ckpt/tasks",
 )
 """Folders and modules that keep the rules."""
 PAGES: tuple[str, ...] = ("CONTRIBUTING.md", "docs/glossary.md")
