@@ -1,21 +1,21 @@
-"""Adaptive logging: log only what can be in transit across a line that somebody may go back to (P6h).
+"""Adaptive logging: log only messages that can be in transit across a line that a recovery may use (P6h).
 
-Seed 004, "Adaptive Logging", on top of index-based checkpoints (P6e).  Every message carries its sender's current
-recovery line (CRL): the newest durable index that it knows of everybody.
+Seed 004, "Adaptive Logging", on top of index-based checkpoints (P6e). Every message carries its sender's current
+recovery line (CRL): the newest durable index that the sender knows of every process.
 
-    send m         m.index = mine, m.crl = what I know
-    receive m      what I know = the larger of both; m.index > mine: checkpoint first
+    send m         m.index = mine, m.crl = my known indices
+    receive m      known indices = the larger of both; m.index > mine: checkpoint first
                    m.index < mine: store m in the log first; else deliver at once
 
-Corrected (E13): the seed logs "if the sender is ahead" and says that otherwise the sender would go back behind the
-send.  It is the other way round.  If the sender is behind, a failure takes the receiver back to its newer index,
-before the receipt, and leaves the sender, after the send: nobody sends m again.  The counter-example: S at 0 sends
-m; R at 1 receives it, unlogged; S takes 1; R fails; the line is {S1, R1} and m is lost.  If the sender is ahead, the
-forced checkpoint comes first and m is undone with its send or included with its receipt.
+Corrected (E13): the seed logs "if the sender is ahead", and argues that otherwise the sender would go back to before
+the send. The opposite is true. If the sender's index is lower, a failure takes the receiver back to its newer index,
+before the receipt. The sender stays after the send, so no process sends m again. The counter-example: S at 0 sends m; R
+at 1 receives it, unlogged; S takes 1; R fails; the line is {S1, R1} and m is lost. If the sender's index is higher, the
+forced checkpoint comes first. Then m is undone with its send or included with its receipt.
 
-Compared with P6e, a message of an earlier incarnation is logged only if its index is below mine as well: it was
-never undone, so it stands on its sender's side of every line above its index, and so does its receipt.  The CRL
-replaces nothing that safety needs; it brings news of what is complete to where messages go anyway.
+Unlike P6e, a message of an earlier incarnation is logged only if its index is below mine as well. Its send was never
+undone, so the send is on its sender's side of every line above its index, and so is the receipt. The CRL replaces
+nothing that safety needs. It carries news of complete indices with messages that are sent anyway.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CRL = "crl"
 
 
 class AdaptiveWorker(IndexWorker):
-    """One process. Its table is that of index-based checkpointing: only headers and the rule differ."""
+    """One process. Its table is that of index-based checkpointing: only headers and the logging rule differ."""
 
     def _header(self) -> Mapping[str, Json]:
         return {CRL: {str(process): index for process, index in self._durable.items()}}
@@ -43,7 +43,7 @@ class AdaptiveWorker(IndexWorker):
         return [*self._learn_line(event.message), *super()._take_in(event)]
 
     def _learn_line(self, message: Envelope) -> list[Effect]:
-        """What an earlier incarnation knew may be undone."""
+        """Merge the message's line. A line of an earlier incarnation is ignored, since a recovery may have undone it."""
         if message.incarnation < self.incarnation:
             return []
         known = mapping(message.header[CRL])

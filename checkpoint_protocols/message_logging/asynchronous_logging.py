@@ -1,27 +1,27 @@
-"""Asynchronous logging: deliver at once, log in batches, know from dependency vectors what can be recovered (P6g).
+"""Asynchronous logging: deliver at once, log in batches, compute from dependency vectors the recoverable state (P6g).
 
-Seed 004, "Asynchronous Logging" and "One Approach to Recovery Using Asynchronous Logging"; Johnson and Zwaenepoel
-1990, optimistic logging.  An interval is what a process does between two receipts, and its state says all of it.
+Seed 004, "Asynchronous Logging" and "One Approach to Recovery Using Asynchronous Logging"; Johnson and Zwaenepoel 1990,
+optimistic logging. An interval is the work of a process between two receipts; it depends only on the process's state.
 
     receive m      received before: drop.  k += 1; ddv[sender] = max(ddv[sender], m.index); log (m, k, ddv) in memory;
                    deliver
     send m         m.index = k; m.seq counts on, from a new beginning in every incarnation that received something new
-    timer          store what the memory holds as one batch; every few times a checkpoint instead
-    stored         tell the coordinator the intervals that are stable now, with their vectors
-    coordinator    RV: the greatest recoverable state (see `recoverable`); tell everybody their part of it
-    RV[me]         a sink shows its rows up to there; erase what is older than the checkpoint below it
-    failure        the failed lose what is not stable, survivors keep their memory; everybody to the greatest
-                   line; rebuild from checkpoint and receipts, then go on from the channels
+    timer          store the receipts in memory as one batch; every few times a checkpoint instead
+    stored         report the intervals that are stable now, with their vectors, to the coordinator
+    coordinator    RV: the greatest recoverable state (see `recoverable`); send every process its part of it
+    RV[me]         a sink shows its rows up to there; erase records older than the checkpoint below it
+    failure        the failed lose intervals that are not stable, survivors keep their memory; all go to the greatest
+                   line; rebuild from checkpoint and receipts, then continue from the channels
 
-Corrected and added:
+Corrections and additions:
 
 - E9: see `recoverable`.
-- The seed does not say what becomes of messages sent again by a replay: they have their old numbers, and receivers
-  drop them.  What is done anew after the replay has numbers of its own, so it is never taken for what was undone.
+- The seed does not cover messages that a replay sends again. They have their old numbers, and receivers drop them. New
+  work after the replay has numbers of its own, so it is never mistaken for undone work.
 - Sources receive nothing: their interval is always 0 and never undone; they read their input again.
-- Whoever is hit by the next recovery while it replays goes back to what is durable: a part of its replay may have been
-  in nothing but the memory that it left.
-- RV is not stored.  It follows from what is stable, which is reported again at the begin of every incarnation.
+- A process that is in its replay at the next recovery goes back to its durable state. A part of its replay may have
+  existed only in the memory that it left.
+- RV is not stored. It follows from the stable intervals, which workers report again at the begin of every incarnation.
 
 Option `checkpoint_every`: batches from one checkpoint to the next (4).
 """
@@ -91,7 +91,7 @@ NUMBERS_PER_INCARNATION = 2**32
 
 
 class FlushPhase(Enum):
-    """What a worker does beside its work."""
+    """Background writes of a worker."""
 
     IDLE = "nothing"
     FLUSHING = "a batch or a checkpoint is being stored"
@@ -148,10 +148,10 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         self._saved_work = self._stored_position()
 
     def record(self) -> Record:
-        """A checkpoint, or now.
+        """Return a checkpoint or the current state as a record.
 
-        `target`: where the replay ends; `position` names the checkpoint; `received_in`: the newest receipt's incarnation;
-        `log`: the memory.
+        `target`: end of the replay; `position` names the checkpoint; `received_in`: the newest receipt's incarnation;
+        `log`: the receipts in memory.
         """
         return {
             "incarnation": self.incarnation,
@@ -167,18 +167,18 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         }
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         flushing = bool(self._flushing) or self._saving is not None
         self._ensure(flushing == (self.phase is P.FLUSHING), "something is being stored iff flushing")
         self._ensure(self.shown <= max(self.interval, self.target), "only delivered rows are shown")
         self._ensure(list(self.memory) == sorted(self.memory), "receipts are kept in order")
 
     def _position(self) -> int:
-        """Counts what the state depends on: receipts; at a source, what it read and sent."""
+        """Count the inputs that the state depends on: receipts; at a source, the messages it sent."""
         return self.interval if self.graph.inputs[self.me] else sum(self.sent.values())
 
     def _stored_position(self) -> int:
-        """How far that is on disk: what was being stored when the last incarnation ended may be lost."""
+        """Return the position on disk. A record that was being stored at the end of the last incarnation may be lost."""
         if self.graph.inputs[self.me]:
             return max(self._durable.intervals)
         return max((number(record["position"]) for record in self._durable.checkpoints.values()), default=0)
@@ -191,6 +191,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         return [self._timer(1), *([self._report(known)] if known else ()), *erased]
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
+        # Numbers depend on the newest receipt's incarnation, so that a replay repeats them and new work never does.
         begin = (self.received_in - 1) * NUMBERS_PER_INCARNATION
         self.sent[event.channel] = max(self.sent.get(event.channel, 0), begin)
         return [self._send_app(event.channel, event.body, self.interval)]
@@ -205,6 +206,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         self.interval += 1
         self.received_in = number(message.header.get(RECEIVED_IN, 0)) if event.replayed else self.incarnation
         self.ddv = {**self.ddv, message.source: max(self.ddv.get(message.source, 0), message.index)}
+        # A replayed receipt that is already on disk needs no second copy.
         if self.interval not in self._durable.receipts:
             self.memory[self.interval] = Receipt(self.interval, self.received_in, self.ddv, message)
         return [Deliver(event), *self._show()]
@@ -219,6 +221,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         self._flushes += 1
         self.phase = P.FLUSHING
         every = number(self.settings.options.get("checkpoint_every", 4))
+        # A source has no receipts to log, so its checkpoint stores its position.
         if not self.memory or self._flushes % every == 0:
             self._saving = {**self.record(), "log": []}
             return [timer, Capture(Epoch(self._position()), CheckpointKind.BASIC), self._store()]
@@ -268,7 +271,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
     def _forget_up_to(self, interval: int) -> None:
         self.memory = {k: receipt for k, receipt in self.memory.items() if k > interval}
 
-    # -- what is recoverable -----------------------------------------------------------------------------------------
+    # -- the recoverable state ---------------------------------------------------------------------------------------
 
     def _report(self, stable: Mapping[int, Ddv]) -> Send:
         body: Json = [[k, {str(process): i for process, i in ddv.items()}] for k, ddv in stable.items()]
@@ -279,7 +282,9 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         return [*self._show(), *self._erase()]
 
     def _show(self) -> list[Effect]:
-        """A sink has one row per receipt: those up to RV are never undone (rule G6). A replay may still be behind RV."""
+        """Publish a sink's rows up to RV, one per receipt: they are never undone (rule G6). A replay may not have
+        reached RV yet.
+        """
         first, last = self.shown, min(self.recoverable, self.interval)
         if self.graph.outputs[self.me] or last <= first:
             return []
@@ -287,7 +292,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         return [SinkTransaction(SinkOp.COMMIT, f"{self.me}@{last}", first, last)]
 
     def _erase(self) -> list[Effect]:
-        """Everything older than the checkpoint that RV is rebuilt from."""
+        """Erase all records older than the checkpoint that RV is rebuilt from."""
         base = self._durable.base_of(self.recoverable)
         old = [k for k in self._durable.checkpoints if k < base]
         batches = [first for first, last in self._batches.items() if last <= base]
@@ -298,7 +303,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
 
 
 class StablePhase(Enum):
-    """The coordinator is always ready: what it does not know yet is not in RV."""
+    """The coordinator is always ready: an interval that it does not know yet is not in RV."""
 
     READY = "counts"
 
@@ -307,7 +312,7 @@ _COORDINATOR_EVENTS = (Commanded, Received)
 
 
 class RecoveryCoordinator(MessageMachine[StablePhase]):
-    """Keeps RV. Begins with 0 in every incarnation and is told what is stable."""
+    """Coordinator that keeps RV. It begins with 0 in every incarnation; workers report the stable intervals."""
 
     PHASES = StablePhase
     AT_REST = (StablePhase.READY,)
@@ -320,11 +325,11 @@ class RecoveryCoordinator(MessageMachine[StablePhase]):
         self._told: dict[ProcessId, int] = {}
 
     def record(self) -> Record:
-        """Nothing: what it knows it is told again."""
+        """Return an empty record: workers report everything again."""
         return {"incarnation": self.incarnation, "index": 0}
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         self._ensure(self.vector.consistent, "in RV nobody has received what is not sent")
         back = [process for process, interval in self._told.items() if self.vector.of(process) < interval]
         self._ensure(not back, "RV never moves back")
@@ -347,12 +352,13 @@ class RecoveryCoordinator(MessageMachine[StablePhase]):
 
 
 def plan(failure: Failure) -> Plan:
-    """Everybody to the greatest line over stable intervals and survivors' memory."""
+    """Return the plan: all processes go to the greatest line over stable intervals and survivors' memory."""
     known = {process: _known(failure, process) for process in failure.graph.processes}
     candidates = {process: _candidates(failure.graph, process, known[process].intervals) for process in known}
     line = recovery_line(candidates, failure.graph.ends, failure.failed).chosen
     reached = {process: candidate.index or 0 for process, candidate in line.items()}
     leaving = [p for p in known if p in failure.failed or _must_leave(failure.survivors[p], reached[p])]
+    # Sources have interval 0 only, which is never undone, so they have no row.
     row = {p: Epoch(reached[p] + 1) for p in leaving if failure.graph.inputs[p]}
     parts = {p: _part(failure, p, known[p], reached[p]) for p in leaving}
     return Plan(failure.incarnation, row, parts)
@@ -367,7 +373,7 @@ def _known(failure: Failure, process: ProcessId) -> Rebuildable:
 
 
 def _candidates(graph: Graph, process: ProcessId, intervals: Mapping[int, Ddv]) -> list[Candidate]:
-    """In the solver's terms: it has sent up to its interval, and received up to its vector."""
+    """Return the intervals in the solver's terms: sent up to the interval, received up to its vector."""
     outputs, inputs = graph.outputs[process], graph.inputs[process]
     return [
         Candidate(k, dict.fromkeys(outputs, k), {c: ddv.get(graph.ends[c][0], 0) for c in inputs})
@@ -376,23 +382,26 @@ def _candidates(graph: Graph, process: ProcessId, intervals: Mapping[int, Ddv]) 
 
 
 def _must_leave(now: Record, reached: int) -> bool:
-    """Also whoever is not through its replay: the rest of it may hold receipts that are nowhere else."""
+    """Return True if a survivor has to go back.
+
+    A survivor in its replay goes back, too: the rest of the replay may hold receipts that exist nowhere else.
+    """
     return not reached == number(now["index"]) >= number(now["target"])
 
 
 def _older(records: Records) -> tuple[Key, ...]:
-    """A source's checkpoints but the newest: one may have become durable when nobody was there to hear it."""
+    """Return a source's checkpoints except the newest. One may have become durable after its writer failed."""
     return tuple(sorted(key for key in records if key[0] == "checkpoint")[:-1])
 
 
 def _undone(records: Records, durable: Rebuildable) -> tuple[Key, ...]:
-    """Checkpoints of intervals that a recovery has undone: nobody goes back to them, and no later one counts as newer."""
+    """Return the checkpoints of undone intervals. No recovery uses them, and none of them counts as newer."""
     kept = {key_of(record) for record in durable.checkpoints.values()}
     return tuple(sorted(key for key in records if key[0] == "checkpoint" and key not in kept))
 
 
 def _target(birth: Birth, interval: int) -> int:
-    """Where this incarnation's replay ends: the newest recovery's row names the first interval that it undid."""
+    """Return the end of this incarnation's replay: the newest recovery's row names the first interval that it undid."""
     row = birth.table.get(birth.incarnation, {})
     if not isinstance(row, Mapping):
         raise ProtocolViolation("intervals of different processes are not comparable: a row has one per process")

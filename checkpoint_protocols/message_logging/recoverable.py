@@ -1,8 +1,8 @@
-"""Which intervals can be recovered: the recovery vector, advanced as intervals become stable.
+"""The recovery vector: the recoverable interval of each process, advanced as intervals become stable.
 
-Seed 004, `find_recoverable`; Johnson and Zwaenepoel 1990.  An interval of a process is what it does between two
-receipts; it is stable when a checkpoint and the log can rebuild it.  Its direct dependency vector (DDV) names, per
-sender, the newest interval received from; the `while` below follows what is not direct.
+Seed 004, `find_recoverable`; Johnson and Zwaenepoel 1990. An interval of a process is its work between two receipts. It
+is stable when a checkpoint and the log can rebuild it. Its direct dependency vector (DDV) names, per sender, the newest
+interval received from. The `while` below follows indirect dependencies.
 
     find(p, k)     k <= RV[p]: it is included already
                    T = RV; T[p] = k; Max = the larger of T and DDV(p, k), for every process
@@ -10,10 +10,14 @@ sender, the newest interval received from; the `while` below follows what is not
                                                     T[q] = l; Max = the larger of Max and DDV(q, l)
                    RV = T
 
-Corrected (E9): `DDV(p, q)[q]` must be `DDV(p, k)[q]`; `stable(l)` is of q; the guard keeps RV from moving back when
-notices come out of order; what failed waits in the bin and is tried again until a pass changes nothing; interval 0
-is stable.  l is the least on purpose: a later one may depend on more.  The lines form a lattice, so RV is the
-greatest of all.
+Corrected (E9):
+
+- `DDV(p, q)[q]` must be `DDV(p, k)[q]`, and `stable(l)` is of q.
+- The guard keeps RV from moving back if notices arrive out of order.
+- Failed attempts wait in the bin and are tried again until a pass changes nothing.
+- Interval 0 is stable.
+
+l is the least on purpose: a later one may depend on more. The lines form a lattice, so RV is the greatest of all.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from collections.abc import Mapping
 from checkpoint_protocols.ids import ProcessId
 
 Ddv = Mapping[ProcessId, int]
-"""Newest interval received from, per sender; who is not named has sent nothing."""
+"""Newest interval received from, per sender. A sender that is not named has sent nothing."""
 
 
 class RecoveryVector:
@@ -38,7 +42,7 @@ class RecoveryVector:
         self._bin: set[tuple[ProcessId, int]] = set()
 
     def add(self, process: ProcessId, interval: int, ddv: Ddv) -> None:
-        """The interval has become stable: include all that can be now."""
+        """Record that the interval has become stable, and include all intervals that can be included now."""
         self._stable.setdefault(process, {})[interval] = ddv
         self._bin.add((process, interval))
         while self._include_one():
@@ -46,23 +50,24 @@ class RecoveryVector:
         self._forget()
 
     def of(self, process: ProcessId) -> int:
-        """The newest recoverable interval of the process."""
+        """Return the newest recoverable interval of the process."""
         return self.rv.get(process, 0)
 
     @property
     def consistent(self) -> bool:
-        """`GDV(p)[q] <= GDV(q)[q]`: nobody has received what was sent behind RV."""
+        """True if `GDV(p)[q] <= GDV(q)[q]`: no process has received a message that was sent after RV."""
         return all(k <= self.of(sender) for ddv in self.gdv.values() for sender, k in ddv.items())
 
     def _include_one(self) -> bool:
         for process, interval in sorted(self._bin):
+            # One inclusion can make others possible, so the caller starts again after each.
             if self.find(process, interval):
                 self._bin.discard((process, interval))
                 return True
         return False
 
     def find(self, process: ProcessId, interval: int) -> bool:
-        """Move RV on so far that it includes the interval, if stable intervals allow it."""
+        """Advance RV until it includes the interval. Return False, without a change, if stable intervals do not allow it."""
         if interval <= self.of(process):
             return True
         tried = {**self.rv, process: interval}
@@ -84,7 +89,7 @@ class RecoveryVector:
         return min((k for k in self._stable.get(process, ()) if k >= least), default=None)
 
     def _forget(self) -> None:
-        """What RV is past is never asked for again."""
+        """Drop stable intervals up to RV: they are never needed again."""
         for process, reached in self.rv.items():
             stable = self._stable[process]
             self._stable[process] = {k: ddv for k, ddv in stable.items() if k > reached}

@@ -1,7 +1,7 @@
-"""What a sender keeps of its messages until their receivers' checkpoints have them, and where each was received.
+"""A sender's log of its messages until their receivers' checkpoints include them, and the order of their receipt.
 
-An entry is *fully logged* when it has its receipt number (rsn): the message's place in the order in which its
-receiver took messages in, from all senders together (erratum E12: a counter of the receiver, no time of anybody).
+An entry is *fully logged* when it has its receipt number (rsn): the message's place in the receiver's order of receipt,
+over all senders together (erratum E12: a counter of the receiver, not a time of any process).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from checkpoint_protocols.vocabulary import Envelope, Json
 
 @dataclass(slots=True)
 class Entry:
-    """One message; `rsn` is None until its receiver has said it, or when that receipt was undone."""
+    """One message. `rsn` is None until its receiver reports it, or if that receipt was undone."""
 
     message: Envelope
     rsn: int | None = None
@@ -31,32 +31,32 @@ class SenderLog:
         self.entries: dict[ChannelId, dict[int, Entry]] = {}
 
     def add(self, channel: ChannelId, entry: Entry) -> None:
-        """A message is about to be sent."""
+        """Add the entry of a message that is about to be sent."""
         self.entries.setdefault(channel, {})[entry.message.seq] = entry
 
     def get(self, channel: ChannelId, seq: int) -> Entry | None:
-        """The entry, unless it was never made or is trimmed."""
+        """Return the entry, or None if it was never added or is trimmed."""
         return self.entries.get(channel, {}).get(seq)
 
     def trim(self, channel: ChannelId, last: int) -> None:
-        """The receiver will never again need messages up to `last`."""
+        """Drop messages up to `last`: the receiver never needs them again."""
         kept = self.entries.get(channel, {})
         self.entries[channel] = {seq: entry for seq, entry in kept.items() if seq > last}
 
     def without_rsn(self) -> Iterator[tuple[ChannelId, Envelope]]:
-        """Messages of which nobody has said that they arrived."""
+        """Return the messages without a known receipt, with their channels."""
         for channel, kept in self.entries.items():
             yield from ((channel, entry.message) for entry in kept.values() if entry.rsn is None)
 
     def renew(self, incarnation: Incarnation) -> None:
-        """A new incarnation sends again in its own name what nobody has acknowledged."""
+        """Move unacknowledged messages to the new incarnation, which sends them again."""
         for kept in self.entries.values():
             for entry in kept.values():
                 if entry.rsn is None:
                     entry.message = replace(entry.message, incarnation=incarnation)
 
     def as_record(self) -> dict[str, Json]:
-        """JSON, for `of`."""
+        """Return the log as JSON, for `of`."""
         return {
             str(channel): [{"message": entry.message.as_record(), "rsn": entry.rsn} for entry in kept.values()]
             for channel, kept in self.entries.items()
@@ -64,7 +64,7 @@ class SenderLog:
 
     @classmethod
     def of(cls, record: Record, table: RollbackTable) -> SenderLog:
-        """The log in a process's record, without receipts that were undone since it was written."""
+        """Return the log in a process's record, without receipts that were undone since the record was written."""
         log = cls()
         written_in = Incarnation(number(record["incarnation"]))
         for channel, kept in mapping(record["log"]).items():
@@ -77,7 +77,7 @@ class SenderLog:
 
 
 def is_receipt(receiver: ProcessId, rsn: int, known_in: Incarnation, table: RollbackTable) -> bool:
-    """No recovery after incarnation `known_in` has undone receipt `rsn` of `receiver`."""
+    """Return True if no recovery after incarnation `known_in` has undone receipt `rsn` of `receiver`."""
     later = (row for incarnation, row in table.items() if incarnation > known_in)
     lines = (row.get(receiver) if isinstance(row, Mapping) else row for row in later)
     return all(line is None or rsn < line for line in lines)
@@ -87,12 +87,15 @@ def is_receipt(receiver: ProcessId, rsn: int, known_in: Incarnation, table: Roll
 
 
 def log_key(channel: ChannelId, seq: int, rsn: int) -> Key:
-    """One fully logged message."""
+    """Return the key of one fully logged message."""
     return ("log", channel, f"{seq:012d}", f"{rsn:012d}")
 
 
 def log_record(entry: Entry, incarnation: Incarnation) -> Record:
-    """`index` is the message's: the record outlives whatever its writer takes back of what it did after sending."""
+    """Return the durable record of an entry.
+
+    Its `index` is the message's: the record stays valid if its writer undoes work that followed the send.
+    """
     return {
         "incarnation": incarnation,
         "index": entry.message.index,
@@ -102,7 +105,7 @@ def log_record(entry: Entry, incarnation: Incarnation) -> Record:
 
 
 def durable_entries(records: Records, table: RollbackTable) -> Iterator[tuple[Key, Entry, bool]]:
-    """Every message in a process's durable log, and whether its receipt still stands."""
+    """Yield every message in a process's durable log, and True if its receipt is still valid."""
     for key, record in records.items():
         if key[0] == "log":
             (message,) = (Envelope.of(mapping(each)) for each in items(record["messages"]))

@@ -1,4 +1,4 @@
-"""Sender-based message logging: senders keep what they sent and where it was received; receivers keep nothing (P6b).
+"""Sender-based message logging: senders keep sent messages and their receipt numbers; receivers keep nothing (P6b).
 
 Seed 004, "Sender-based Logging"; Johnson and Zwaenepoel 1987.
 
@@ -6,30 +6,30 @@ Seed 004, "Sender-based Logging"; Johnson and Zwaenepoel 1987.
     receive m            known: acknowledge again.  Early: keep.  Next: rsn += 1; ACK(seq, rsn); deliver, send nothing
     ACK(seq, rsn)        log[seq] = (m, rsn), stored; then ACKACK(rsn)
     ACKACK of all        sends go out
-    checkpoint stored    COVERED(up to): senders forget what it has
-    failure              newest checkpoint; all senders' entries behind it in the order of rsn, up to the first gap;
-                         what has no rsn comes again by itself, in any order
+    checkpoint stored    COVERED(up to): senders drop the messages that it includes
+    failure              newest checkpoint; all senders' later entries in the order of rsn, up to the first gap;
+                         messages without rsn are sent again anyway, in any order
 
-Erratum E12: the number is the *receiver's*, one counter for all senders, no clock.  The seed's case of m and m' is an
-acknowledgement that is lost: the receiver acted on m, crashed, and nobody knows where m belongs.  It is enough to
-hold what the receiver *sends* until its receipts are fully logged; `block: receipts` is the seed's own stricter rule:
-nothing more is received until then.  Sinks show rows by the same rule (G6).
+Erratum E12: the number is the *receiver's*, one counter for all senders, no clock. The seed's case of m and m' is a
+lost acknowledgement: the receiver processed m, crashed, and no process knows the place of m. It is enough to hold the
+receiver's *sends* until its receipts are fully logged. `block: receipts` is the seed's own stricter rule: nothing more
+is received until then. Sinks show rows by the same rule (G6).
 
-What is guaranteed depends on where a sender keeps its log (option `log`):
+The guarantee depends on the place of a sender's log (option `log`):
 
-- `stable` (the seed's "logs each message"): the sender stores message and number before ACKACK.  Any number of
+- `stable` (the seed's "logs each message"): the sender stores message and number before ACKACK. Tolerates any number of
   failures, at any time, also of both ends.
-- `volatile` (the paper's): the log is in memory and in the sender's checkpoints.  One failure at a time: from a crash
-  until every process has started again and every receipt behind its receiver's checkpoint is acknowledged again.
-  If both ends of a channel fail together and somebody received what rests on a receipt that is thereby unknown,
-  `plan` raises `ProtocolViolation`: it is noticed, and it is not repaired.  A sink that failed with its sender
-  may have shown rows in an order that nobody remembers.
+- `volatile` (the paper's): the log is in memory and in the sender's checkpoints. Tolerates one failure at a time. A
+  failure lasts from a crash until every process has started again and every receipt after its receiver's checkpoint is
+  acknowledged again. If both ends of a channel fail together, receipts can become unknown. If another process received
+  a message that depends on one, `plan` raises `ProtocolViolation`: the loss is detected, not repaired. A sink that
+  failed with its sender may have shown rows in an order that is lost.
 
-What a failed process sent and nobody received yet is not taken from the channel either: it sends that again, and only
-then can its log name the receipt.
+A message that a failed process sent and that was not received yet is not taken from the channel, either. The process
+sends it again, and only then can its log name the receipt.
 
-Channels may lose, repeat and reorder.  Between two receipts a process must do what its state says.  The seed's round
-of asking all senders is the host's report of survivors and records, from which `plan` takes the replay.
+Channels may lose, repeat and reorder. Between two receipts a process must depend only on its state. The seed's round of
+requests to all senders is the host's report of survivors and records, from which `plan` takes the replay.
 """
 
 from __future__ import annotations
@@ -58,18 +58,21 @@ from checkpoint_protocols.recovery import (
 from checkpoint_protocols.vocabulary import Envelope
 
 Receipts = Mapping[int, Envelope]
-"""What is known of one process's receipts, by rsn."""
+"""Known receipts of one process, by rsn."""
 
 
 def plan(failure: Failure) -> Plan:
-    """The failed go back and take their receipts in again. Raises `ProtocolViolation` if some are nowhere: see above."""
+    """Return the plan: failed processes restore a checkpoint and replay their receipts.
+
+    Raises `ProtocolViolation` if a survivor or a replay depends on a receipt that is lost (see the module).
+    """
     decided = replay_the_failed(failure)
     _check_dependencies(failure, decided)
     return decided
 
 
 def replay_the_failed(failure: Failure) -> Plan:
-    """All receipts that are known without a gap, whether others rest on more or not."""
+    """Return the plan that replays all known receipts without a gap, without the check of dependencies."""
     known = _known_receipts(failure)
     parts = {process: _part(failure, process, known[process]) for process in failure.graph.processes}
     receivers = (process for process in failure.graph.processes if failure.graph.inputs[process])
@@ -78,7 +81,7 @@ def replay_the_failed(failure: Failure) -> Plan:
 
 
 def _known_receipts(failure: Failure) -> dict[ProcessId, dict[int, Envelope]]:
-    """From the logs of survivors, of the failed ones' checkpoints, and of everybody's stable storage."""
+    """Collect receipts from the logs of survivors, of the failed ones' checkpoints, and of all stable storage."""
     known: dict[ProcessId, dict[int, Envelope]] = {process: {} for process in failure.graph.processes}
     for entry in _entries(failure):
         if entry.rsn is not None:
@@ -97,7 +100,7 @@ def _entries(failure: Failure) -> list[Entry]:
 
 
 def _base(failure: Failure, process: ProcessId) -> Record | None:
-    """The record that the process goes on from: of now, of its newest checkpoint, or none."""
+    """Return the record that the process continues from: the current one, its newest checkpoint, or None."""
     kept = checkpoints(failure.records[process])
     return failure.survivors.get(process) or (kept[max(kept)] if kept else None)
 
@@ -116,13 +119,13 @@ def _part(failure: Failure, process: ProcessId, known: Receipts) -> Part:
 
 
 def _behind(rsn: int, known: Receipts) -> tuple[Envelope, ...]:
-    """Receipts behind `rsn`, up to the first that nobody knows."""
+    """Return the receipts after `rsn`, up to the first unknown one."""
     numbers = takewhile(known.__contains__, count(rsn + 1))
     return tuple(known[number] for number in numbers)
 
 
 def _check_dependencies(failure: Failure, decided: Plan) -> None:
-    """Nobody may keep a message that rests on a receipt which its sender will not have again."""
+    """Raise `ProtocolViolation` if a process keeps a message that depends on a lost receipt of its sender."""
     assert isinstance(decided.row, Mapping)  # noqa: S101 - for the type checker: it was made above
     for process, part in decided.parts.items():
         rests_on = list(_order(failure, process).depends.items())

@@ -1,4 +1,4 @@
-"""One process of sender-based logging, sender and receiver at once. The protocol and its seed: see `sender_logging`."""
+"""One process of sender-based logging, sender and receiver at once. See `sender_logging` for the protocol and its seed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SENDS, RECEIPTS = "sends", "receipts"
 
 
 class SenderPhase(Enum):
-    """Whether everything that was received is fully logged."""
+    """Phase of a process: fully logged or not."""
 
     BORN = "the incarnation has not begun"
     OPEN = "it is: sends go out"
@@ -56,7 +56,7 @@ _EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
 
 
 class SenderLoggingWorker(MessageMachine[SenderPhase]):
-    """One process. `order` is its own receipts, `log` what it sent; `captured` numbers its checkpoints."""
+    """One process. `order` is its own receipts, `log` its sent messages; `captured` numbers its checkpoints."""
 
     PHASES = SenderPhase
     AT_REST = (P.OPEN,)
@@ -87,7 +87,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         if birth.checkpoint is not None:
             self._continue(birth.checkpoint)
         self._durable: dict[Key, int] = {}
-        """Of the log: every record that is there, and the number of its message."""
+        """Every durable record of the log, with the number of its message."""
         self._kept: set[int] = set(checkpoints(birth.records))
         self._void: tuple[Key, ...] = ()
         self._read(birth)
@@ -95,7 +95,9 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         self._storing: tuple[int, int, dict[ChannelId, int]] | None = None
         self._saving: Record = {}
         self._saved = max(map(self._work_in, checkpoints(birth.records).values()), default=0)
-        """What the newest durable checkpoint has: one that was being stored when the last incarnation ended may be lost."""
+        """Work in the newest durable checkpoint. A checkpoint that was being stored at the end of the last incarnation
+        may be lost.
+        """
         self._timer = 0
         self._is_armed = False
 
@@ -107,7 +109,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         self.log.renew(self.incarnation)
 
     def _read(self, birth: Birth) -> None:
-        """What is durable: receipts that the newest checkpoint has, and receivers' numbers."""
+        """Read the durable state: receipts in the newest checkpoint, and receipt numbers of this sender's messages."""
         kept = checkpoints(birth.records)
         if kept:
             newest = ReceiptOrder.of(mapping(kept[max(kept)]["order"]))
@@ -121,7 +123,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         self._void = tuple(void)
 
     def record(self) -> Record:
-        """Everything but what the durable log says anyway."""
+        """Return the current state, without the content of the durable log."""
         return {
             "incarnation": self.incarnation,
             "index": self.index,
@@ -138,7 +140,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         return self.captured if self.is_source else self.order.rsn
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         order = self.order
         self._ensure((self.phase is P.GATED) <= bool(order.unacked), "sends wait only for receipts")
         self._ensure((self.phase is P.OPEN) <= (not order.unacked), "nothing goes out ahead of the log")
@@ -163,19 +165,19 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         ]
 
     def _forget_early(self) -> list[Effect]:
-        """Those that come again would wait for receipts that cannot be logged."""
+        """Drop early messages that their senders send again: they would wait for receipts that cannot be logged."""
         needless = [event for event in self.order.early.values() if self._comes_again(event)]
         for event in needless:
             del self.order.early[event.channel, event.message.seq]
         return [Drop(event, "its sender failed since and sends it again") for event in needless]
 
     def _repeat(self) -> list[Effect]:
-        """Everything again that somebody may not have heard: messages without a receipt, receipts not logged."""
+        """Send again messages without a receipt, and receipts that are not logged."""
         acks = [self._ack(channel, seq, rsn) for (channel, seq), rsn in self.order.waiting()]
         return [*(Send(channel, message) for channel, message in self.log.without_rsn()), *acks, *self._arm()]
 
     def _arm(self) -> list[Effect]:
-        """The timer of repetitions runs while anything is open."""
+        """Run the repetition timer while any message or receipt is unacknowledged."""
         if self._is_armed or not (self.order.unacked or any(self.log.without_rsn())):
             return []
         self._is_armed = True
@@ -202,15 +204,17 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         return self._keep(event)
 
     def _comes_again(self, event: Received) -> bool:
-        """Whoever failed repeats what it sent. Until then it cannot log a receipt of it: in a loop, whose processes
-        wait for each other's logs, it may never come to that.
+        """Return True if the sender has failed since and repeats the message.
+
+        Until then it cannot log the receipt. In a loop, processes wait for each other's logs, so accepting the message
+        could deadlock.
         """
         source, sent_in = event.message.source, event.message.incarnation
         later = (row for incarnation, row in self.table.items() if incarnation > sent_in)
         return any(isinstance(row, Mapping) and source in row for row in later)
 
     def _keep(self, event: Received) -> list[Effect]:
-        """One sent before it is still under way, or lost and will come again."""
+        """Keep an early message: an earlier one is in transit, or lost and will be repeated."""
         place = event.channel, event.message.seq
         if place in self.order.early:
             return [Drop(event, "came early before")]
@@ -218,7 +222,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         return []
 
     def _accept(self, event: Received) -> list[Effect]:
-        """Deliver it, and what it lets follow; nothing is sent until every sender has its number."""
+        """Deliver the message and its early successors. Hold sends until every sender has the receipt's number."""
         rsn = self.order.take(event)
         ack = self._ack(event.channel, event.message.seq, rsn)
         effects: list[Effect] = [ack, *self._close(), Deliver(event), *self._arm()]
@@ -229,7 +233,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         return [] if early is None else self._accept(early)
 
     def _close(self) -> list[Effect]:
-        """No more sends, once."""
+        """Hold sends, once."""
         if self.phase is P.GATED:
             return []
         self.phase = P.GATED
@@ -237,7 +241,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         return [Note("gated"), Hold(OUT), *map(Hold, inputs)]
 
     def _open(self) -> list[Effect]:
-        """Some receipt is logged; when all are, sends go out."""
+        """Process a logged receipt. When all receipts are logged, release the sends."""
         if self.order.unacked:
             return self._show()
         shown, early = self._show(), self._accept_early() if self.is_strict else []
@@ -256,14 +260,14 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         return self._send_control(self.graph.ends[channel][0], ACK, self.index, body)
 
     def _answer_again(self, event: Received) -> Effect:
-        """Its sender has not heard, or has failed and forgotten."""
+        """Answer a repeated message: its sender missed the acknowledgement, or failed and lost it."""
         rsn = self.order.places.get((event.channel, event.message.seq))
         if rsn is None:
             return self._covered(event.channel)
         return self._ack(event.channel, event.message.seq, rsn)
 
     def _show(self) -> list[Effect]:
-        """Output cannot be taken back, so it waits as sends do (G6)."""
+        """Publish rows of fully logged receipts. Output cannot be undone, so it waits as sends do (G6)."""
         first, last = self.shown, max(self.order.fully_logged, self.order.covered)
         if not self.is_sink or last <= first:
             return []
@@ -278,8 +282,11 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         return [send, *self._arm()]
 
     def _learn(self, event: Received) -> list[Effect]:
-        """A receiver says where in its order a message is. In a loop both ends may replay and wait for each other:
-        what the stable log has is logged, also before this process has sent it again."""
+        """Record the receipt number of a sent message.
+
+        In a loop both ends may replay and wait for each other. So a receipt in the stable log is acknowledged even
+        before this process has sent the message again.
+        """
         channel, seq, rsn = _receipt(event)
         entry = self.log.get(channel, seq)
         if entry is not None:
@@ -291,7 +298,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         return [self._ackack(channel, rsn)]
 
     def _make_durable(self, channel: ChannelId, entry: Entry, rsn: int) -> list[Effect]:
-        """The receiver hears that it is logged when the log outlives this process."""
+        """Store the entry first: the receiver may send only when the log survives a failure of this process."""
         key = log_key(channel, entry.message.seq, rsn)
         token = "/".join(key)
         if token in self._writing:
@@ -303,7 +310,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         return self._send_control(self.graph.ends[channel][1], ACKACK, self.index, {"rsn": rsn})
 
     def _trim(self, event: Received) -> list[Effect]:
-        """The receiver's checkpoint has these messages."""
+        """Drop the messages that the receiver's checkpoint includes."""
         body = mapping(event.message.body)
         channel, last = ChannelId(str(body["channel"])), number(body["last"])
         self.log.trim(channel, last)
@@ -329,7 +336,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         return self._repeat()
 
     def _checkpoint(self) -> list[Effect]:
-        """One at a time, and none of a state that has one."""
+        """Take a checkpoint of new work, one at a time."""
         work = sum(self.sent.values()) if self.is_source else self.order.rsn
         if self._storing is not None or work <= self._saved:
             return []
@@ -340,7 +347,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         return [Capture(Epoch(self.captured), CheckpointKind.BASIC), self._store(self.captured)]
 
     def _work_in(self, record: Record) -> int:
-        """Receipts in a checkpoint; at a source, messages sent."""
+        """Return the number of receipts in a checkpoint; at a source, of messages sent."""
         return sum(counts(record["sent" if self.is_source else "received"]).values())
 
     def _store(self, index: int) -> Effect:
@@ -358,6 +365,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
     def _log_stored(self, key: Key, ok: bool) -> list[Effect]:
         channel, seq, rsn = ChannelId(key[1]), int(key[2]), int(key[3])
         entry = self.log.get(channel, seq)
+        # The receiver's checkpoint covered the message during the write.
         if entry is None:
             return [Erase((key,))] if ok else []
         if not ok:
@@ -374,7 +382,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         return [Note("checkpoint", str(index)), *self._erase_older(), *self._say_covered(), *self._open()]
 
     def _erase_older(self) -> list[Effect]:
-        """All checkpoints but the newest. One may have become durable when nobody was there to hear it."""
+        """Erase all checkpoints except the newest. One may have become durable after its writer failed."""
         older = sorted(self._kept)[:-1]
         self._kept.difference_update(older)
         return [Erase(tuple(map(checkpoint_key, older)))] if older else []
@@ -393,7 +401,10 @@ def _receipt(event: Received) -> tuple[ChannelId, int, int]:
 
 
 def option(settings: Settings, name: str, *values: str) -> str:
-    """An option of this protocol; the first value unless it is set. Raises `ProtocolViolation` for any other value."""
+    """Return an option of this protocol; the first value is the default.
+
+    Raises `ProtocolViolation` for a value that is not in `values`.
+    """
     value = str(settings.options.get(name, values[0]))
     if value not in values:
         raise ProtocolViolation(f"option {name} is {value!r}, not one of {values}")

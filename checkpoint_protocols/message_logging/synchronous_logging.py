@@ -3,22 +3,21 @@
 Seed 004, "Synchronous Logging"; pessimistic logging of the literature.
 
     receive m     already delivered: drop it.  Nothing being stored: store log += (order, m), else wait
-    stored        deliver what the record holds, in its order; store all that waited as the next record
+    stored        deliver the record's messages, in order; store all waiting messages as the next record
     checkpoint    state and order; when it is stored the log up to there is erased
     failure       only the failed process goes back: newest checkpoint, then its log in order, then live
 
-Between two receipts a process does what its state says, so the replay repeats its sends with the same numbers and
-receivers drop them; nothing that anybody received is ever undone, and a sink shows what is delivered at once
-(rule G6).  What the seed leaves open:
+Between two receipts a process depends only on its state. So the replay repeats its sends with the same numbers, and
+receivers drop them. A received message is never undone, and a sink shows delivered rows at once (rule G6). Points that
+the seed leaves open:
 
-- A record holds everything that came while the one before was being stored (group commit): one write at a time,
-  however many messages, and no gap in the log can be durable.
-- A repetition is dropped only when its original is *delivered*: while that is not durable, it may be the only one
-  that outlives a crash.
-- `index` of a message is the number of receipts that its sender had delivered.  Recovery undoes from behind the
-  last logged receipt on, so the row of the rollback table costs nobody anything; sources have no receipts and
-  no row.
-- What a process takes from a clock, a random number or an unordered iteration has to come to it as a message.
+- A record holds every message that arrived while the record before was being stored (group commit). There is one write
+  at a time for any number of messages, and the durable log has no gap.
+- A repetition is dropped only when its original is *delivered*. While the original is not durable, the repetition may
+  be the only copy that survives a crash.
+- `index` of a message is the number of receipts that its sender had delivered. Recovery undoes everything after the
+  last logged receipt, so the row of the rollback table affects no other process. Sources have no receipts and no row.
+- A value from a clock, a random number or an unordered iteration has to reach the process as a message.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ PERIODIC = "checkpoint"
 
 
 class LoggingPhase(Enum):
-    """What keeps the next message from being delivered."""
+    """Reason why the next message is not delivered yet."""
 
     BORN = "the incarnation has not begun"
     REPLAYING = "the log holds messages that the state does not have"
@@ -81,7 +80,10 @@ _EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
 
 
 class LoggingWorker(MessageMachine[LoggingPhase]):
-    """One process. `order` counts delivered messages; `batch` is being stored, `waiting` is for the next record."""
+    """One process.
+
+    `order` counts delivered messages; `batch` is being stored; `waiting` is for the next record.
+    """
 
     PHASES = LoggingPhase
     AT_REST = (P.IDLE,)
@@ -117,7 +119,7 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         self.batch: list[Received] = []
         self.waiting: list[Received] = []
         self._replays = 0
-        """Messages of the log still to come: a survivor of the next failure waits for the rest."""
+        """Messages of the log still to come. A survivor of the next failure waits for the rest."""
         if birth.checkpoint is not None:
             self._continue(birth.checkpoint)
         self.seen = dict(self.received)
@@ -129,11 +131,13 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         self._storing: int | None = None
         self._saving: Record = {}
         self._saved = self._work_in(birth.records)
-        """What the newest durable checkpoint has: one that was being stored when the last incarnation ended may be lost."""
+        """Work in the newest durable checkpoint. A checkpoint that was being stored at the end of the last incarnation
+        may be lost.
+        """
         self._timer = 0
 
     def _has_failed(self) -> bool:
-        """This incarnation begins with a replay: the recovery names only those that failed."""
+        """Return True if this incarnation begins with a replay: the recovery's row names only processes that failed."""
         row = self.table.get(self.incarnation)
         return isinstance(row, Mapping) and self.me in row
 
@@ -147,7 +151,7 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         self.waiting = receipts(record["waiting"])
 
     def record(self) -> Record:
-        """Everything but what the log says."""
+        """Return the current state, without the content of the log."""
         return {
             "incarnation": self.incarnation,
             "index": self.index,
@@ -166,7 +170,7 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         return self.captured if self.is_source else self.order
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         if self.phase in (P.IDLE, P.LOGGING):
             self._ensure((self.phase is P.LOGGING) == bool(self.batch), "a record is being stored iff logging")
             self._ensure(bool(self.batch) or not self.waiting, "nothing waits for nothing")
@@ -189,10 +193,11 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         return [*self._deliver([event]), *([] if self._replays else self._go_on())]
 
     def _go_on(self) -> list[Effect]:
-        """Store what an earlier incarnation took in and did not get stored: the same record, so once more is harmless."""
+        """Store the batch that an earlier incarnation did not get stored. It is the same record, so a second write is harmless."""
         if self.batch and not self._known(self.batch[0]):
             self.phase = P.LOGGING
             return [self._log()]
+        # The batch is durable and replayed already; the next record drops its messages as known.
         self.waiting = [*self.batch, *self.waiting]
         return self._next_record()
 
@@ -221,13 +226,13 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         return self.seen.get(channel, 0)
 
     def _known(self, event: Received) -> bool:
-        """It is delivered already: a sender repeated it."""
+        """Return True if the message was delivered before, so its sender repeated it."""
         return event.message.seq <= self.received.get(event.channel, 0)
 
     # -- the log -------------------------------------------------------------------------------------------------
 
     def _next_record(self) -> list[Effect]:
-        """Everything that waits, once, makes the next record."""
+        """Store every waiting message, once each, as the next record."""
         drops: list[Effect] = [Drop(each, "delivered before") for each in self.waiting if self._known(each)]
         self.batch, self.waiting = _first_of_each([each for each in self.waiting if not self._known(each)])
         self.phase = P.LOGGING if self.batch else P.IDLE
@@ -254,7 +259,7 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         return [*self._deliver(batch), *self._next_record()]
 
     def _deliver(self, events: list[Received]) -> list[Effect]:
-        """Only what is durable comes here."""
+        """Deliver messages, all of which are durable."""
         for event in events:
             self.order += 1
             self.received[event.channel] = event.message.seq
@@ -263,7 +268,7 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         return [*delivered, *self._show()]
 
     def _show(self) -> list[Effect]:
-        """What a replay repeats is shown already; what was on its way to the sink when the last incarnation ended is not."""
+        """Publish delivered rows. A replay repeats rows that are visible; rows in transit to the sink at the last crash are not."""
         first, last = self.shown, self.order
         if not self.is_sink or last <= first:
             return []
@@ -284,7 +289,7 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         return [*self._checkpoint(), self._set_timer()]
 
     def _checkpoint(self) -> list[Effect]:
-        """One at a time, and none of a state that has one."""
+        """Take a checkpoint of new work, one at a time."""
         work = sum(self.sent.values()) if self.is_source else self.order
         if self._storing is not None or work <= self._saved:
             return []
@@ -294,7 +299,7 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         return [Capture(Epoch(self.captured), CheckpointKind.BASIC), self._store(self.captured)]
 
     def _work_in(self, records: Records) -> int:
-        """Receipts in the newest checkpoint; at a source, messages sent."""
+        """Return the number of receipts in the newest checkpoint; at a source, of messages sent."""
         known = checkpoints(records)
         if not known:
             return 0
@@ -314,12 +319,12 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         return [Note("checkpoint", str(index)), *self._erase(index)]
 
     def _erase_again(self) -> list[Effect]:
-        """A checkpoint may have become durable when nobody was there to hear it."""
+        """Erase records before the newest checkpoint: it may have become durable after its writer failed."""
         found = [int(key[1]) for key in self.kept if key[0] == "checkpoint"]
         return self._erase(max(found)) if found else []
 
     def _erase(self, index: int) -> list[Effect]:
-        """Older checkpoints, and the log that this one makes needless."""
+        """Erase older checkpoints, and the part of the log that this checkpoint includes."""
         needless = tuple(sorted(key for key, last in self.kept.items() if last <= index))
         self.kept = {key: last for key, last in self.kept.items() if last > index}
         self.kept[checkpoint_key(index)] = index
@@ -328,19 +333,19 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
 
 
 def _first_of_each(events: Iterable[Received]) -> tuple[list[Received], list[Received]]:
-    """The first of every message, and the rest."""
+    """Split the events into the first of every message, and the rest."""
     first: dict[tuple[ChannelId, int], Received] = {}
     rest = [event for event in events if first.setdefault((event.channel, event.message.seq), event) is not event]
     return list(first.values()), rest
 
 
 def log_key(first: int) -> Key:
-    """The record whose first message has this place in the order."""
+    """Return the key of the record whose first message has this place in the order."""
     return ("log", f"{first:012d}")
 
 
 def logged(records: Records, order: int) -> tuple[Envelope, ...]:
-    """What the log has behind `order`, in order. A torn record ends it: nobody acted on what is behind."""
+    """Return the logged messages after `order`, in order. A torn record ends the log: its messages were never delivered."""
     found: list[Envelope] = []
     while (record := records.get(log_key(order + len(found) + 1))) is not None:
         found.extend(envelopes(record["messages"]))
@@ -348,7 +353,7 @@ def logged(records: Records, order: int) -> tuple[Envelope, ...]:
 
 
 def plan(failure: Failure) -> Plan:
-    """The failed go back to their newest checkpoints, and on through their logs; nobody else does anything."""
+    """Return the plan: failed processes restore their newest checkpoints and replay their logs; no other process acts."""
     parts = {process: _part(failure, process) for process in failure.graph.processes}
     receivers = (process for process in failure.graph.processes if failure.graph.inputs[process])
     row = {p: Epoch(_order(failure, p) + len(parts[p].replay) + 1) for p in receivers if p in failure.failed}
@@ -365,7 +370,7 @@ def _part(failure: Failure, process: ProcessId) -> Part:
 
 
 def _order(failure: Failure, process: ProcessId) -> int:
-    """Receipts in the newest checkpoint of a failed process."""
+    """Return the number of receipts in the newest checkpoint of a failed process."""
     kept = checkpoints(failure.records[process])
     return number(kept[max(kept)]["order"]) if kept else 0
 

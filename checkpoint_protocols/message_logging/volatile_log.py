@@ -1,7 +1,7 @@
-"""Receipts of one process as asynchronous logging keeps them: in memory, in batches on disk, ahead of a checkpoint.
+"""Receipts of one process in asynchronous logging: in memory, in batches on disk, after a checkpoint.
 
-A process is rebuilt to interval k from a checkpoint j <= k and the receipts j+1 to k.  A batch may reach over the
-line of a recovery: its beginning stands, its end is undone, so each receipt is judged by itself.
+A process is rebuilt to interval k from a checkpoint j <= k and the receipts j+1 to k. A batch may extend over the line
+of a recovery: its beginning is valid, its end is undone. So each receipt is judged by itself.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ class Receipt:
     message: Envelope
 
     def as_record(self) -> Json:
-        """JSON."""
+        """Return the receipt as JSON."""
         return [self.interval, self.received_in, _as_json(self.ddv), self.message.as_record()]
 
     @classmethod
     def of(cls, record: Json) -> Receipt:
-        """What `as_record` wrote."""
+        """Return the receipt that `as_record` wrote."""
         interval, received_in, ddv, message = items(record)
         return cls(number(interval), number(received_in), ddv_of(ddv), Envelope.of(mapping(message)))
 
     def for_replay(self) -> Envelope:
-        """The message, with the incarnation that its consequences are numbered in."""
+        """Return the message with the incarnation in which the sends that follow from it are numbered."""
         return replace(self.message, header={**self.message.header, RECEIVED_IN: self.received_in})
 
 
 @dataclass(slots=True)
 class Rebuildable:
-    """What one process can be rebuilt to. `intervals` has the vector of each interval; 0 is the initial state."""
+    """Intervals that one process can be rebuilt to, from its checkpoints and receipts."""
 
     checkpoints: dict[int, Record] = field(default_factory=dict)
     receipts: dict[int, Receipt] = field(default_factory=dict)
 
     @property
     def intervals(self) -> dict[int, Ddv]:
-        """Checkpoints, and receipts without a gap behind one."""
+        """Vector of each interval with a checkpoint, or with receipts from one on without a gap. 0 is the initial state."""
         found: dict[int, Ddv] = {0: {}, **{k: ddv_of(record["ddv"]) for k, record in self.checkpoints.items()}}
         for interval, receipt in sorted(self.receipts.items()):
             if interval - 1 in found:
@@ -62,21 +62,21 @@ class Rebuildable:
         return dict(sorted(found.items()))
 
     def base_of(self, interval: int) -> int:
-        """The checkpoint to rebuild it from; 0 is the initial state."""
+        """Return the checkpoint to rebuild the interval from; 0 is the initial state."""
         return max((k for k in self.checkpoints if k <= interval), default=0)
 
     def replay_to(self, interval: int) -> tuple[Envelope, ...]:
-        """What to deliver again after `base_of`."""
+        """Return the messages to deliver again after `base_of`, up to the interval."""
         receipts = range(self.base_of(interval) + 1, interval + 1)
         return tuple(self.receipts[k].for_replay() for k in receipts)
 
     def add(self, receipts: Iterable[Receipt]) -> None:
-        """More receipts, of a survivor's memory."""
+        """Add receipts, as those of a survivor's memory."""
         self.receipts.update({receipt.interval: receipt for receipt in receipts})
 
 
 def rebuildable(process: ProcessId, records: Records, now: Incarnation, table: RollbackTable) -> Rebuildable:
-    """What is durable of `process` and not undone."""
+    """Return the durable intervals of `process` that are not undone."""
 
     def stands(record: Record, interval: int) -> bool:
         written = Incarnation(number(record["incarnation"]))
@@ -87,34 +87,35 @@ def rebuildable(process: ProcessId, records: Records, now: Incarnation, table: R
         if stands(record, number(record["index"])):
             found.checkpoints[number(record["index"])] = record
     batches = [record for key, record in records.items() if key[0] == LOG]
+    # A later incarnation may have logged an interval again; its receipt replaces the older one.
     for record in sorted(batches, key=lambda record: number(record["incarnation"])):
         found.add(receipt for receipt in receipts_in(record) if stands(record, receipt.interval))
     return found
 
 
 def receipts_in(record: Record) -> list[Receipt]:
-    """The receipts of a batch, or of a survivor's now."""
+    """Return the receipts of a batch, or of a survivor's current record."""
     return [Receipt.of(each) for each in items(record["log"])]
 
 
 def batch_key(first: int) -> Key:
-    """The name of the batch that begins with that interval."""
+    """Return the key of the batch that begins with that interval."""
     return (LOG, f"{first:012d}")
 
 
 def batches_in(records: Records) -> dict[int, int]:
-    """First and last interval of every batch."""
+    """Return the last interval of every batch, by its first."""
     batches = [receipts_in(record) for key, record in records.items() if key[0] == LOG]
     return {batch[0].interval: batch[-1].interval for batch in batches}
 
 
 def key_of(checkpoint: Record) -> Key:
-    """The name of a checkpoint."""
+    """Return the key of a checkpoint."""
     return checkpoint_key(number(checkpoint["position"]))
 
 
 def ddv_of(value: Json) -> Ddv:
-    """A vector in a record."""
+    """Return the vector in a record."""
     return {ProcessId(process): number(interval) for process, interval in mapping(value).items()}
 
 
