@@ -22,6 +22,7 @@ CODE: tuple[str, ...] = (
     "checkpoint_protocols/lease",
     "checkpoint_protocols/machine.py",
     "checkpoint_protocols/menu.py",
+    "checkpoint_protocols/message_logging",
     "checkpoint_protocols/message_machine.py",
     "checkpoint_protocols/receipt_order.py",
     "checkpoint_protocols/receipts.py",
