@@ -1,6 +1,6 @@
-"""A driver of an operated job: one incarnation of the shipped rules, its effects carried out at once. Nothing in it is concurrent.
+"""A driver of an operated job: one incarnation of the shipped rules, without concurrency: effects happen at once.
 
-The job has one source, two sinks and no state: rows go from one to the others.
+The job has one source, two sinks and no state: rows go from the source to both sinks.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ PUBLISH_EVERY_MS = 120
 
 
 def operated_shape(patient: Collection[str]) -> JobShape:
-    """`patient`: sinks that get the rows of several epochs at once."""
+    """Return the job's shape. `patient`: sinks with `publish_every`, which get the rows of several epochs at once."""
     sinks = {sink: SinkPlace("", publish_every_ms=PUBLISH_EVERY_MS if sink in patient else 0) for sink in SINKS}
     return JobShape(JOB, (SOURCE,), sinks, (), LIMITS, store="STORE", ack_wait_ms=50)
 
 
 @dataclass(frozen=True)
 class Start:
-    """What somebody starts the job with."""
+    """Arguments of the operator's start of the job."""
 
     restore: RestoreTarget = LATEST
     confirmed: Confirmed = field(default_factory=Confirmed)
 
     @property
     def chosen(self) -> bool:
-        """Somebody named an epoch."""
+        """True if the operator named an epoch."""
         return self.restore != LATEST
 
 
 class OperatedDriver:
-    """One incarnation. Raises what beginning it raises. `topic`: what the source's name means now; it has so many `rows`."""
+    """One incarnation. `topic`: the source's current endpoint, with `rows` rows. Raises the errors of its start."""
 
     def __init__(
         self,
@@ -107,17 +107,17 @@ class OperatedDriver:
 
     @property
     def cursor(self) -> Read:
-        """Where the source stands."""
+        """Position of the source."""
         cursor = self.core.cursors[SOURCE]
         return Read(str(cursor["topic"]), int(str(cursor["n"])))
 
     @property
     def news(self) -> bool:
-        """Spark would plan a batch."""
+        """True if Spark would plan a batch."""
         return self.ending is None and (self.cursor.number < self.rows or self.seen < self.markers)
 
     def tell(self, event: Event) -> None:
-        """The rules hear it, and what they ask for is done."""
+        """Hand an event to the rules and carry out their effects."""
         events = deque([event])
         while events and self.ending is None:
             for effect in self.core.handle(events.popleft(), float(self.now_ms)):
@@ -140,7 +140,7 @@ class OperatedDriver:
         return []
 
     def _record(self, acks: Sequence[SinkAck]) -> CkptError | None:
-        """Acknowledgements without an epoch."""
+        """Record acknowledgements without an epoch. Return the error if the log did not take them."""
         try:
             self.log.record_acks(self.point.incarnation, acks)
         except CkptError as error:
@@ -158,7 +158,7 @@ class OperatedDriver:
         return [ManifestStored(decided, names)]
 
     def run_batch(self, most: int) -> None:
-        """A batch of at most so many rows, and all markers."""
+        """Run a batch of at most `most` rows, with all markers."""
         at, self.seen = self.cursor, self.markers
         end = min(self.rows, at.number + most)
         rows = tuple(Read(at.topic, number) for number in range(at.number, end))
@@ -170,20 +170,20 @@ class OperatedDriver:
         self.tell(BatchDone(self.batch, {SOURCE: cursor}, 0, self.seen, tuple(reports)))
 
     def _staged(self, sink: str, rows: tuple[Read, ...]) -> dict[str, Json]:
-        # Of one driver's names each is the beginning of the next one.
+        # Among one driver's names, each is a prefix of the next one.
         path = f"ckpt-{sink}-i{self.point.incarnation}-{self.attempts_before}-{'b' * self.batch}"
         self.store.reads[path], self.store.staged[path] = rows, ()
         return {"path": path, "size_bytes": 1, "rows": len(rows), "lane": 0, "batch": self.batch, "task": 0, "part": 0}
 
     def _judge_way(self, ways: Ways, output: EpochOutput) -> None:
-        """O10: nobody is sent further back than the first damaged file asks for."""
+        """O10: the advice restores no older epoch than the first damaged file requires."""
         damaged = next(file.path for file in output.files if file.path in self.store.gone)
         state, read, verify = self.log.state(), self.log.manifest, self.store.verify
         wanted = newest_whole(state, output.epoch, read, verify, frozenset({damaged}))
         ensure(ways.back == wanted, "O10", f"{damaged} is damaged: {ways.back} is named to go back to, not {wanted}")
 
     def publish(self, sink: str, how: str) -> None:
-        """A lane's transaction, and what the rules make of it."""
+        """Perform a publisher's transaction and hand its result to the rules."""
         output = self.waiting[sink].popleft()
         try:
             replayed = self.targets[sink].publish(self.store, output, how)
@@ -197,19 +197,19 @@ class OperatedDriver:
             self.tell(PublishEnded(sink, output.epoch, len(output.files), replayed))
 
     def run_out(self) -> None:
-        """The earliest timer."""
+        """Expire the earliest timer."""
         due = min(range(len(self.timers)), key=lambda each: self.timers[each][0])
         due_ms, elapsed = self.timers.pop(due)
         self.now_ms = max(self.now_ms, due_ms)
         self.tell(TimerRanOut(elapsed))
 
     def stop(self) -> None:
-        """Somebody asks for the end."""
+        """Request the end of the job."""
         self.stopping = True
         self.tell(StopAsked())
 
     def leave(self) -> None:
-        """What the log is told at the end."""
+        """Write acknowledgements and the lease release to the log."""
         self.log.record_acks(self.point.incarnation, self.core.acks)
         self.log.release(self.point.incarnation)
 
@@ -225,7 +225,7 @@ def _standing(
 
 
 def merged(start: Start, restore: RestoreTarget, new_sink: str, new_source: str) -> Start:
-    """The start with what an error's way out adds to it."""
+    """Return the start with the step that an error's advice adds."""
     confirmed = start.confirmed
     return Start(
         restore,

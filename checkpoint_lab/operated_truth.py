@@ -1,6 +1,6 @@
-"""What is true of an operated job whatever its log says: what decisions covered, what targets show, what somebody accepted.
+"""The truth about an operated job, independent of its log: content of commits, shown rows, accepted repetitions.
 
-Decisions are known by their attempt: a log that has lost its end gives numbers again.
+A commit is known by its attempt: a log that has lost its end uses epoch numbers again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SINKS = ("out", "tap")
 
 
 class Read(NamedTuple):
-    """A row of a source: its topic, its number."""
+    """A row of a source: its topic and number."""
 
     topic: str
     number: int
@@ -33,7 +33,11 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """One decision. `base`: the decision it stands on. `reads`: rows between both. `shown`: per sink what it puts out."""
+    """One committed epoch.
+
+    `base`: the epoch that it continues from. `reads`: rows between both. `shown`: output rows of each sink. `held`:
+    deferred rows.
+    """
 
     epoch: int
     attempt: str
@@ -44,7 +48,7 @@ class Decided:
     held: dict[str, tuple[Read, ...]]
 
     def lineage(self) -> Iterator[Decided]:
-        """Itself and all that it stands on, newest first."""
+        """Yield this epoch and all its ancestors, newest first."""
         at: Decided | None = self
         while at is not None:
             yield at
@@ -53,7 +57,7 @@ class Decided:
 
 @dataclass
 class Target:
-    """A table or topic that rows are published to. `shown`: rows, by which decision."""
+    """A table or topic that gets published rows. `shown`: its rows, each with the commit that published it."""
 
     sink: str
     identity: str
@@ -61,7 +65,10 @@ class Target:
     marker: SinkMarker | None = None
 
     def publish(self, store: OperatedStore, output: EpochOutput, how: str) -> bool:
-        """One transaction; whether the rows were there before. Raises what a publisher raises. `how`: as `SparkSink.publish`."""
+        """Publish in one transaction. Return True if the rows were there before. `how`: as in `SparkSink.publish`.
+
+        Raises the errors of a publisher.
+        """
         before = output.begun_after is not None and output.epoch <= output.begun_after
         ensure(not before, "O11", f"{self.identity} is given epoch {output.epoch}, it began after {output.begun_after}")
         context = SinkContext(JOB, self.sink, "store", output.incarnation)
@@ -81,7 +88,7 @@ class Target:
 
 @dataclass
 class OperatedStore(Shared):
-    """The log's rows and the staged files. `gone`: staged files that are damaged or were swept. `now_ms`: a wall clock."""
+    """Rows of the log and staged files. `gone`: staged files that are damaged or deleted. `now_ms`: a wall clock."""
 
     reads: dict[str, tuple[Read, ...]] = field(default_factory=dict)
     decisions: dict[str, Decided] = field(default_factory=dict)
@@ -89,25 +96,25 @@ class OperatedStore(Shared):
     now_ms: int = 0
     _look: EpochLog | None = None
     _due: tuple[tuple[int, int], frozenset[str]] | None = None
-    """How old the log was, and what it said then."""
+    """Length of the log and its unpublished files at that length."""
 
     def later(self) -> None:
-        """Every lease has ended."""
+        """Advance the clock past the end of every lease."""
         self.now_ms += 1_000_000
 
     def log(self) -> EpochLog:
-        """The shipped log, as one process opens it, with this store's clock."""
+        """Return the shipped log, as one process opens it, with this store's clock."""
         super().log()
         return self._opened()
 
     def look(self) -> EpochLog:
-        """The log of somebody who only reads it, and has read what was there before. There are rows."""
+        """Return the log of a reader that has read all earlier rows. The log must have rows."""
         if self._look is None:
             self._look = self._opened()
         return self._look
 
     def due_files(self) -> frozenset[str]:
-        """Staged files of epochs that a sink is owed, and what the newest epoch holds back."""
+        """Return the staged files of unpublished epochs, and the deferred files of the newest epoch."""
         age = (self.shortened, len(self.rows))
         if self._due is None or self._due[0] != age:
             self._due = age, self._read_due()
@@ -125,15 +132,16 @@ class OperatedStore(Shared):
         return EpochLog(cast(LogTable, MemoryTable(self)), self.verify, lambda: self.now_ms)
 
     def restored(self, rows: list[tuple[LogRow, str]], forgotten: set[int]) -> None:
-        """The log is the one of a backup."""
+        """Replace the log by a backup of it."""
         self.rows, self.forgotten, self.shortened = rows, forgotten, self.shortened + 1
         self.incarnation = max((row.incarnation for row, _ in rows), default=0)
         in_log = self.decided
         self.by_number = {each.epoch: each for each in self.decisions.values() if each.attempt in in_log}
 
     def _judge(self, manifest: Manifest) -> None:
-        """O1, O2: what the cut's lineage puts out and holds back is what its cursors say was read, for every sink."""
+        """O1, O2: for every sink, outputs and deferred rows of the lineage are exactly the rows read up to the cursor."""
         base = self.by_number.get(manifest.base)
+        # a topic that replaced another one is read from its start
         cursor = _cursor(manifest)
         begun = base.cursor.number if base and base.cursor.topic == cursor.topic else 0
         ensure(cursor.number >= begun, "O1", f"epoch {manifest.epoch} reads {cursor} again, it stood at {begun}")
@@ -162,47 +170,49 @@ class OperatedStore(Shared):
 
 @dataclass
 class Truth:
-    """`targets`: everything that a sink's name ever meant. `accepted`: how often more than once a row may be shown."""
+    """`targets`: every endpoint that a sink's name has had. `accepted`: number of accepted repetitions of each row."""
 
     store: OperatedStore
     targets: dict[str, list[Target]]
     accepted: dict[str, Counter[Read]] = field(default_factory=lambda: {sink: Counter() for sink in SINKS})
 
     def shown(self, sink: str) -> Counter[Read]:
-        """By every target that the name ever meant."""
+        """Return the rows that all endpoints of the sink's name show."""
         return Counter(row for target in self.targets[sink] for row, _ in target.shown)
 
     def gone_back(self, epoch: int) -> None:
-        """Somebody chose an epoch: what sinks show of others may come again."""
+        """Accept repetitions: an operator restored this epoch, so rows of other epochs may be published again."""
         kept = self.attempts_of(epoch)
         for sink in SINKS:
             again = {row for target in self.targets[sink] for row, attempt in target.shown if attempt not in kept}
             self.accepted[sink].update(again)
 
     def begun_anew(self, topic: str, epoch: int) -> None:
-        """Somebody confirmed that this topic is read from its start: what sinks show of it, or get yet of what `epoch` stands on,
-        comes again."""
+        """Accept repetitions: an operator confirmed that this topic is read from its start.
+
+        Its rows that sinks show, or will get from the lineage of `epoch`, are published again.
+        """
         read = {row for each in self.store.by_number[epoch].lineage() for row in each.reads} if epoch else set[Read]()
         for sink in SINKS:
             self.accepted[sink].update(row for row in {*self.shown(sink), *read} if row.topic == topic)
 
     def attempts_of(self, epoch: int) -> set[str]:
-        """The decisions that an epoch of the log stands on, its own too."""
+        """Return the attempts of an epoch and all its ancestors."""
         return {each.attempt for each in self.store.by_number[epoch].lineage()} if epoch else set()
 
     def shows_behind(self, sink: str, newest: int, back: int) -> bool:
-        """Whether the sink shows rows that the lineage of `newest` put out after `back`."""
+        """Return True if the sink shows rows that the lineage of `newest` published after `back`."""
         behind = self.attempts_of(newest) - self.attempts_of(back)
         return any(attempt in behind for target in self.targets[sink] for _, attempt in target.shown)
 
     def judge(self) -> None:
-        """O1: no row is shown more often than somebody accepted."""
+        """O1: no row is shown more often than an operator accepted."""
         for sink in SINKS:
             often = {row: count for row, count in self.shown(sink).items() if count > 1 + self.accepted[sink][row]}
             ensure(not often, "O1", f"{sink} shows {often}, nobody was told")
 
     def judge_end(self, epoch: int) -> None:
-        """O2: whatever the job has read is shown by every sink."""
+        """O2: every sink shows every row that the job has read."""
         read = {row for each in self.store.by_number[epoch].lineage() for row in each.reads} if epoch else set[Read]()
         for sink in SINKS:
             lost = sorted(read - set(self.shown(sink)))

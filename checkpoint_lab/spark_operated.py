@@ -1,7 +1,8 @@
-"""The world of whoever operates a job on Spark: goes back, replaces sinks and sources, loses rows and logs, obeys what errors say.
+"""The world of an operator of a job on Spark: restores epochs, replaces endpoints, follows recovery advice.
 
-The rules are the shipped ones: the choice of an epoch, identities, debts, publication, ways out. The operator knows nothing but
-errors: one that is final has to name a way on, and the way has to work. What is true is kept apart (`operated_truth.py`).
+Rows and logs are lost too. The rules are the shipped ones: choice of the epoch, endpoints, unpublished epochs,
+publication, recovery advice. The operator knows only the errors: a final error has to name a next step, and that step
+has to work. The truth is kept apart (`operated_truth.py`).
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from spark_ckpt.store.sinks_ahead import beyond, refusal
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """Of a job's life: rows of every topic, how often something goes wrong (deaths, damage, whims of the operator), and of how many
-    usual schedules its steps are."""
+    """Length of a job: rows of every topic, number of faults, and length of its schedules in usual ones.
+
+    Deaths, damage and the operator's own ideas count as faults.
+    """
 
     rows: int
     faults: int
@@ -37,9 +40,9 @@ class Length:
 
 
 SHORT, LONG = Length(12, 20, 1), Length(30, 60, 2)
-"""Some mistakes take many epochs and several branches."""
+"""Some bugs need many epochs and several branches."""
 OBEYED_MAX = 8
-"""In a row, without a driver that begins: an operator does not go round in circles."""
+"""Maximal number of followed steps in a row without a begun driver: an operator must not go round in circles."""
 _WAY = re.compile(r"job\.start\(([^)]*)\)")
 _RESTORE = re.compile(r"restore=(\d+)")
 _ACCEPTED = re.compile(r"accept-loss STORE --epoch (\d+) --incarnation (\d+)")
@@ -48,14 +51,14 @@ _CONFIRMED = re.compile(r"accept_new_(sink|source)='(\w+)'")
 
 @dataclass(frozen=True)
 class Backup:
-    """The log's folder as it was."""
+    """A copy of the log's folder."""
 
     rows: tuple[tuple[LogRow, str], ...]
     forgotten: frozenset[int]
 
 
 class OperatedWorld(World):
-    """`patient`: sinks that get the rows of several epochs at once. `troubles`: kinds of faults that happen; empty: all."""
+    """`patient`: sinks with `publish_every`. `troubles`: kinds of faults that happen; empty for all."""
 
     LAGGARDS = ("", "publish", "batch", "timer")
     FLEETING = frozenset({"publish fail", "publish silent", "damage due"})
@@ -76,25 +79,25 @@ class OperatedWorld(World):
         self.driver: OperatedDriver | None = None
         self.start = Start()
         self.error: CkptError | None = None
-        """What the operator has to do something about."""
+        """The error that the operator has to act on."""
         self.whim = False
-        """The next start is the operator's own idea, and may be refused."""
+        """True if the next start is the operator's own idea, which the rules may refuse."""
         self.asked: RestoreTarget | None = None
-        """What the operator wanted who was told to confirm something, and nothing else."""
+        """The epoch that the operator requested before it was asked to confirm something else."""
         self.obeyed = 0
         self.faults_left = length.faults
         self.accepted = False
-        """The command that an error named has been run: no sink is ahead any more."""
+        """True if the command that an error named has run: no sink is ahead any more."""
         self.backup: Backup | None = None
         self.made = 1
-        """How many topics and targets of each name there have been."""
+        """Number of topics and targets that each name has had."""
         self.counted: dict[str, int] = {}
         self.ended = False
 
     # -- what can happen -----------------------------------------------------------------------------------------------
 
     def choices(self) -> list[Choice]:
-        """Everything but faults and timers."""
+        """Return all choices except faults and timers."""
         driver = self.driver
         if driver is None:
             return self._operator()
@@ -120,13 +123,14 @@ class OperatedWorld(World):
         return ways
 
     def timers(self) -> list[Choice]:
-        """The driver's earliest."""
+        """Return the driver's earliest timer."""
         return [("timer",)] if self.driver and self.driver.timers else []
 
     def faults(self) -> list[Choice]:
-        """Deaths, refusals, damage; and what an operator may want."""
+        """Return deaths, refusals, damage, and the operator's own ideas."""
+        # while an error's advice is followed, no fault interferes
         if not self.faults_left or (self.driver is None and (self.obeyed or self.error)):
-            return []  # nobody meddles while a way out is told and taken
+            return []
         found: list[Choice] = [("back up",), ("sweep",)] if self.store.rows else []
         found += [("damage", number) for number in range(len(self._precious()))]
         found += [("replace", name) for name in (SOURCE, *SINKS)]
@@ -142,20 +146,20 @@ class OperatedWorld(World):
         return [each for each in found if not self.troubles or each[0] in self.troubles]
 
     def fault_of(self, choice: Choice) -> str:
-        """With how it goes wrong."""
+        """Return the kind of a fault, with the way in which it fails."""
         return f"{choice[0]} {choice[-1]}" if choice[-1] in ("fail", "silent") else str(choice[0])
 
     def _epochs(self) -> list[int]:
         return [0, *sorted(self.store.look().state().by_id)]
 
     def _precious(self) -> list[str]:
-        """Staged files that are not there twice."""
+        """Return the staged files whose loss would lose rows."""
         return sorted(self.store.due_files() - self.store.gone) if self.store.rows else []
 
     # -- making it happen ----------------------------------------------------------------------------------------------
 
     def do(self, choice: Choice) -> None:
-        """One of the methods below, by the choice's kind."""
+        """Perform the choice: call the method of its kind."""
         kind, *what = choice
         self.step += 1
         if kind in _FAULTS or choice[-1] in ("fail", "silent"):
@@ -181,7 +185,10 @@ class OperatedWorld(World):
         asked, self.asked = self.asked, None
         at = driver.point.manifest.epoch
         ensure(
-            asked in (None, at), "O10", f"whoever wanted epoch {asked} and confirmed what was named is at epoch {at}"
+            # advice that confirms an endpoint must still restore the requested epoch
+            asked in (None, at),
+            "O10",
+            f"whoever wanted epoch {asked} and confirmed what was named is at epoch {at}",
         )
         if self.start.chosen:
             self.truth.gone_back(driver.point.manifest.epoch)
@@ -190,9 +197,13 @@ class OperatedWorld(World):
         self.driver, self.start, self.error, self.whim, self.obeyed = driver, Start(), None, False, 0
 
     def _refused(self, error: CkptError, rows: int) -> None:
-        """O10: a way that an error names is not refused, unless more than one thing was changed. A whim may be."""
+        """O10: the rules accept a step that an error names, unless more than one thing changed.
+
+        They may refuse the operator's idea.
+        """
         if error.retriable:
             return
+        # a refused start must not change the log
         ensure(len(self.store.rows) == rows, "O5", f"a start is refused and has changed the log: {error}")
         self.tell("driver", "failed", str(error).partition("\n")[0])
         if self.whim and not isinstance(error, IdentityChanged | PublishConflict):
@@ -203,7 +214,7 @@ class OperatedWorld(World):
         self.error = error
 
     def _refuse_newer_sinks(self) -> None:
-        """As the driver asks, before anything is decided."""
+        """Refuse sinks that are ahead of the log, as the driver does before it commits."""
         if (error := refusal(self._markers(), self.store.log().state(), "STORE")) is not None:
             ensure(not self.accepted, "O10", f"what was named is accepted, and is not enough: {error}")
             raise error
@@ -235,7 +246,7 @@ class OperatedWorld(World):
         self.start, self.error = merged(self.start, to, names.get("sink", ""), names.get("source", "")), None
 
     def _judge_told(self, back: int) -> None:
-        """O6: of every other sink that shows rows which come again it was said."""
+        """O6: the error named every other sink that shows rows which will be repeated."""
         assert self.error is not None  # noqa: S101 - as above
         newest = self.store.log().state().latest
         told = str(self.error.context.get("would be repeated"))
@@ -250,7 +261,7 @@ class OperatedWorld(World):
         self.error, self.start, self.whim = None, Start(), False
 
     def _do_correct(self) -> None:
-        """Source and sinks are again what the error says was recorded."""
+        """Point source and sinks to the recorded endpoints that the error names."""
         assert self.error is not None  # noqa: S101 - else the choice does not exist
         log = self.store.log()
         recorded = [str(text).split()[-1] for name, text in self.error.context.items() if name.endswith("recorded")]
@@ -266,8 +277,10 @@ class OperatedWorld(World):
         self.start = replace(self.start, confirmed=Start().confirmed)
 
     def _do_accept(self, back: bool, how: str) -> None:
-        """O10: what sinks have behind a log is accepted, as the error says or sink by sink, and their rows are taken back or come
-        again."""
+        """O10: accept the epochs that sinks have after the log's end, all at once or sink by sink.
+
+        Their rows are removed (`back`) or will be repeated.
+        """
         self.store.mood = "ok"
         log = self.store.log()
         self.store.later()
@@ -321,7 +334,7 @@ class OperatedWorld(World):
         self.store.gone.add(self.driver.waiting[sink][0].files[0].path)
 
     def _do_replace(self, name: str) -> None:
-        """Its driver is gone, and something else stands under the name."""
+        """Replace a source or sink by another one of the same name; its driver is dead."""
         self.driver, self.made = None, self.made + 1
         if name == SOURCE:
             self.topic = f"{SOURCE}-{self.made}"
@@ -341,7 +354,7 @@ class OperatedWorld(World):
         self.backup = Backup(tuple(self.store.rows), frozenset(self.store.forgotten))
 
     def _do_lose(self) -> None:
-        """The log is the one of a backup."""
+        """Replace the log by a backup of it."""
         assert self.backup is not None  # noqa: S101 - else the choice does not exist
         self.driver, self.accepted = None, False
         self.store.restored(list(self.backup.rows), set(self.backup.forgotten))
@@ -367,36 +380,36 @@ class OperatedWorld(World):
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def calm(self) -> None:
-        """No more faults."""
+        """End all faults."""
         self.faults_left = 0
         self.store.mood = "ok"
 
     def drain_choices(self) -> list[Choice]:
-        """Work, then a stop once everything is read, then timers."""
+        """Return work, then a stop once everything is read, then timers."""
         driver = self.driver
         if driver is not None and not driver.stopping and driver.cursor.number == self.rows:
             return [("stop",)]
         return self.choices() or self.timers()
 
     def judge(self) -> None:
-        """O2, O10: the job ends, and everything that it has read is shown."""
+        """O2, O10: the job ends, and its sinks show everything that it has read."""
         ensure(self.ended, "O10", "the job has not stopped")
         self.truth.judge_end(self.store.log().state().latest)
 
     def picture(self) -> Hashable:
-        """This world is not explored exhaustively: no two of its states count as alike."""
+        """Return a value that is unique for every step: this world is not explored exhaustively."""
         return (id(self), self.step)
 
     def counts(self) -> dict[str, int]:
-        """What happened how often."""
+        """Return the number of choices of each kind."""
         return dict(self.counted)
 
     def names(self) -> list[str]:
-        """For stories."""
+        """Return the names of the columns of a story."""
         return ["operator", "driver", "log", *SINKS]
 
     def crash_of(self, process: str) -> Choice:
-        """Nothing but the driver is a process here."""
+        """Return the crash of the driver: no other process exists here."""
         return ("crash",)
 
 
