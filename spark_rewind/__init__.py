@@ -1,6 +1,7 @@
-"""Plain PySpark queries, not jobs: plan, apply and undo a rewind to one consistent point, pin points, adopt a query.
+"""Rewind of plain PySpark queries, which are not jobs: plan, apply and undo a rollback, pin points, adopt a query.
 
-Planning and going back need no JVM. `PinListener` needs PySpark and is loaded at its first use.
+A rewind rolls all queries back to one consistent point. Plan, apply and undo need no JVM. `PinListener` needs PySpark
+and is loaded at its first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`spark-ckpt rewind apply` and `undo`: a plan is carried out, or what it did is taken back. Needs no JVM."""
+"""`spark-ckpt rewind apply` and `undo`: execute a plan, or restore the state before it. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -30,10 +30,14 @@ _PLAN_AGAIN = "plan again, and apply that plan; nothing was changed"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`wait`: lets time pass while queries are watched. `now_ms`: milliseconds since 1970. `engine`: who commits to tables.
+    """Settings of an execution.
 
-    `from_snapshot`: queries that begin a table as it is, not at a `startingVersion`; asked of those that begin anew.
-    `settle`: lets time pass until applications whose queries were stopped have written the last of their state.
+    - `wait`: waits while files of queries are watched.
+    - `now_ms`: milliseconds since 1970.
+    - `engine`: writer of the tables' commits.
+    - `from_snapshot`: queries that read a table from a snapshot and without a `startingVersion`. Only queries that
+      start from the beginning need it.
+    - `settle`: waits until applications of stopped queries have written their last state files.
     """
 
     wait: Callable[[], None]
@@ -44,10 +48,11 @@ class Settings:
 
 
 def apply(plan: Plan, settings: Settings, *, dry: bool = False) -> Record:
-    """Carry a plan out, or go on where an earlier call was killed. `dry`: work it out and change nothing.
+    """Execute a plan, or continue after a crash. `dry`: compute the changes and write nothing.
 
-    Raises `RewindStale` (something has gone on since the plan), `RewindQueryRuns`, `RewindNotPermitted`, `RewindUnsupported`,
-    `RewindUnderWay`, `RewindOutOfReach`, and what reading raises. Then nothing was changed, unless the error says so.
+    Raises `RewindStale` (a query or table changed since the plan), `RewindQueryRuns`, `RewindNotPermitted`,
+    `RewindUnsupported`, `RewindUnderWay`, `RewindOutOfReach`, and the errors of reading. After an error nothing is
+    changed, unless the error says so.
     """
     journal = Journal(plan)
     if dry:
@@ -58,6 +63,7 @@ def apply(plan: Plan, settings: Settings, *, dry: bool = False) -> Record:
         move = on_apply(record.phase if record else None, journal.phase("undo"))
         if record is None or move in (Move.BEGIN, Move.CLEAN_UP_AND_BEGIN):
             if record is not None:
+                # an undecided record of an earlier call: nothing of it counts
                 carrier.clean_up(record)
             record, drafts = _drafted(plan, journal, settings)
             _require_writable(*(place for each in record.folders for place in folders_to_write(each)))
@@ -67,9 +73,9 @@ def apply(plan: Plan, settings: Settings, *, dry: bool = False) -> Record:
 
 
 def undo(plan: Plan, settings: Settings) -> Record | None:
-    """Take back what `apply` did, or go on where an earlier call was killed. None: nothing of it had counted.
+    """Undo an `apply`, or continue after a crash. Return None if the rewind was never decided.
 
-    Raises as `apply`; `RewindStale` also if a query has run, or a table was written, since the plan was carried out.
+    Raises the errors of `apply`. Raises `RewindStale` also if a query ran, or a table was written, since the rewind.
     """
     journal = Journal(plan)
     with journal.locked():
@@ -90,7 +96,7 @@ def undo(plan: Plan, settings: Settings) -> Record | None:
 
 
 def _moved_on(carrier: Carrier, record: Record, move: Move) -> Record:
-    """After the decision."""
+    """Continue a record after its decision."""
     if move is Move.GO_ON:
         return carrier.go_on(record)
     if move is Move.FINISH:
@@ -124,7 +130,7 @@ def _watched(record: Record, settings: Settings) -> Record:
 
 
 def _drafted(plan: Plan, journal: Journal, settings: Settings) -> tuple[Record, list[TableDraft]]:
-    """What a plan comes to. Changes nothing."""
+    """Compute the changes of a plan. Changes nothing."""
     back = [each for each in plan.tables if not each.stays]
     _refuse_what_cannot(plan, back)
     tables = [_read_table(each) for each in back]
@@ -176,12 +182,12 @@ def _record(
 
 
 def _made_of(query: QueryPlan, now: Checkpoint) -> Checkpoint:
-    """The checkpoint that has the batch that a query goes back to: its own, or a pinned one."""
+    """Return the checkpoint with the batch that a query goes back to: its own, or a pinned one."""
     return whole_copy(Path(query.kept_in), query.name) if query.kept_in and not query.stays else now
 
 
 def _batch(query: QueryPlan, now: Checkpoint) -> int:
-    """The newest batch that is kept."""
+    """Return the newest batch that stays."""
     if not query.stays and query.batch is not None:
         return query.batch
     return now.batches[-1].number if now.batches else -1
@@ -210,7 +216,10 @@ def _refuse_what_cannot(plan: Plan, back: Sequence[TablePlan]) -> None:
 
 
 def _refuse_unknown_beginnings(wishes: Sequence[QueryWish], ids: set[str], settings: Settings) -> None:
-    """A query that begins anew begins a table as it is, unless it has a `startingVersion`: then it would meet what is undone."""
+    """Refuse a query that starts from the beginning and reads a table that goes back.
+
+    Without a `startingVersion` it reads the table's snapshot. With one it would read undone versions.
+    """
     for wish in wishes:
         if wish.batch >= 0 or wish.now.name in settings.from_snapshot:
             continue
@@ -244,7 +253,10 @@ def _foreign_readers(back: Sequence[TablePlan], folders: Sequence[FolderChange])
 
 
 def check_rights(plan: Plan) -> None:
-    """Whether what has to be written can be. Raises `RewindNotPermitted`; changes nothing but an own folder that it takes away."""
+    """Check that all places can be written.
+
+    Raises `RewindNotPermitted`. Leaves no changes, only tries in a temporary folder.
+    """
     for query in plan.queries:
         folder = Path(query.folder)
         _require_writable(
@@ -272,7 +284,8 @@ def _require_writable(*folders: Path) -> None:
 
 
 def _undo_drafted(applied: Record, settings: Settings) -> tuple[Record, list[TableDraft]]:
-    """What taking a rewind back comes to: checkpoints as they were kept, tables at their versions before. Changes nothing."""
+    """Compute the changes of an undo: the kept checkpoints, and tables at their earlier versions. Changes nothing."""
+    # an undo rolls the tables back, too: to their newest version before the rewind
     tables = [TableWish(_unwritten(each), each.newest, [*each.transactions]) for each in applied.tables]
     wishes = [_undo_wish(each) for each in applied.queries]
     endings = (f".undoing-{applied.id}", f".rewound-{applied.id}")
@@ -284,7 +297,7 @@ def _undo_drafted(applied: Record, settings: Settings) -> tuple[Record, list[Tab
 
 
 def _unwritten(change: TableChange) -> Table:
-    """A table that is as the rewind left it. Raises `RewindStale`."""
+    """Return a table that is as the rewind left it. Raises `RewindStale`."""
     table = read_table(Path(change.path))
     if table.newest != change.last or not _is_ours(change):
         what = f"table {change.path} was written since the rewind, which ended with version {change.last}: it has {table.newest}"

@@ -1,7 +1,7 @@
-"""A rewind carried out, or its undo: prepared beside what is there, decided, made public, step by step.
+"""Execution of a rewind or an undo: prepare next to the old state, decide, publish, and open, step by step.
 
-Each step can be done twice. A process that dies anywhere is followed by one that runs the same command: before the decision it
-takes away what it finds and begins again; after it, it goes on. The fences keep queries from starting on what is between.
+Each step is idempotent. After a crash, a user runs the same command again: before the decision it removes all leftovers
+and begins again, after the decision it continues. Fences stop queries from starting in between.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ _STALE = "plan again, and apply that plan; nothing was changed"
 
 
 class _OvertakenError(Exception):
-    """Somebody else has the number of a commit."""
+    """Another writer took the version number of a commit."""
 
 
 class Carrier:
-    """Carries one record out. Every method may be called again after a crash."""
+    """Executes one record. A call of any method may follow a crash."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
 
     def begin(self, record: Record, drafts: Sequence[TableDraft], settle: Callable[[], None] = lambda: None) -> Record:
-        """From nothing to done. Before the decision, whatever goes wrong leaves everything as it was.
+        """Run all steps. An error before the decision leaves everything as it was.
 
-        `settle`: called behind the fences if a query keeps state whose files name no attempt. Spark uploads snapshots some time
-        after their batch, once even after its query has stopped; such a file would be taken for one of the new checkpoint.
+        `settle`: called once the fences are in place, if a query keeps state in files whose names carry no attempt.
+        Spark uploads a snapshot some time after its batch, once even after its query has stopped. The new checkpoint
+        would take such a file for one of its own.
         """
         try:
             self.journal.write(record)
@@ -52,11 +53,16 @@ class Carrier:
         except BaseException:
             self.clean_up(record)
             raise
+        # from here on a crash leads forward: the decided record is durable
         hit(Failpoint.REWIND_DECIDED)
         return self.go_on(record)
 
     def go_on(self, record: Record) -> Record:
-        """From the decision to done. Raises `RewindStale` if somebody wrote a table before anything was public."""
+        """Run the steps after the decision.
+
+        Raises `RewindStale` if another writer changed a table before any commit was public.
+        """
+        # tables first: a checkpoint in place names versions that its tables must have
         record = self._committed(record)
         for folder in record.folders:
             folders.publish(folder, record.identity)
@@ -70,7 +76,7 @@ class Carrier:
         return self.finish(record)
 
     def finish(self, record: Record) -> Record:
-        """Queries may run again."""
+        """Remove the fences and mark the record as done. Queries may run again."""
         for query in record.queries:
             fences = query.fences_after if query.changed else query.fences_before
             remove_fences(_below(query.kept, query.fences_before) if query.changed else [], record.identity)
@@ -82,7 +88,11 @@ class Carrier:
         return done
 
     def clean_up(self, record: Record) -> None:
-        """Take away everything of a record that is not decided, or whose decision is taken back while nothing is public."""
+        """Remove all traces of an undecided record.
+
+        A decision is revoked if no commit is public.
+        """
+        # back to PREPARING first: a crash in the middle must lead to another clean-up, never forward
         if self.journal.phase(record.kind) is Phase.DECIDED:
             self.journal.write(record.at(Phase.PREPARING))
         for query in record.queries:
@@ -97,11 +107,13 @@ class Carrier:
     # -- before the decision -----------------------------------------------------------------------------------------------
 
     def _prepared(self, record: Record, drafts: Sequence[TableDraft], settle: Callable[[], None]) -> Record:
+        # fences first: from here on no query can add a batch to its log
         for query in record.queries:
             put_fences(_below(query.folder, query.fences_before), record.identity)
             hit(Failpoint.REWIND_FENCED)
         if any(has_nameless_state(record, query) for query in record.queries if query.changed):
             settle()
+        # a query may have run until its fence: compare everything with the plan once more
         check_unmoved(record)
         changes = [self._copied(record, query) if query.changed else query for query in record.queries]
         logs = [folders.prepare(each, record.identity) for each in record.folders]
@@ -109,12 +121,13 @@ class Carrier:
             self._keep_texts(record, number, draft)
             _put_files_back(draft.change)
         hit(Failpoint.REWIND_DRAFTED)
+        # the copies took time: compare again, right before the decision
         check_unmoved(record)
         decided = {"queries": changes, "folders": logs, "phase": Phase.DECIDED}
         return self.journal.write(record.model_copy(update=decided))
 
     def _copied(self, record: Record, query: QueryChange) -> QueryChange:
-        """A new checkpoint, with a marker that tells it from the one before, and fences of its own."""
+        """Copy a checkpoint as of its batch, with a mark that distinguishes it from the old one, and with fences."""
         source = read_checkpoint(Path(query.source), query.name, fenced_by=record.identity)
         copy = copy_checkpoint(source, Cut(query.batch, query.ends), Path(query.side))
         write_mark(Path(query.side), record.identity, query.kept)
@@ -132,13 +145,14 @@ class Carrier:
     # -- after it ----------------------------------------------------------------------------------------------------------
 
     def _committed(self, record: Record) -> Record:
-        """Every table's commits are public. Whoever wrote a table since the decision is undone, too, and told of."""
+        """Publish every table's commits. Versions of other writers since the decision are undone, too, with a note."""
         while True:
             try:
                 for number, table in enumerate(record.tables):
                     for version in range(table.first, table.last + 1):
                         self._commit(record, number, table, version)
             except _OvertakenError as overtaken:
+                # without a public commit the decision can still be revoked; afterwards the rewind only goes forward
                 if not any(map(is_public, record.tables)):
                     self.clean_up(record)
                     raise RewindStale(f"{overtaken} while the rewind was carried out", hint=_STALE) from None
@@ -155,13 +169,17 @@ class Carrier:
         try:
             write_new(path, text)
         except FileExistsError:
+            # a commit with the same text is this rewind's own, from before a crash
             if path.read_bytes() != text:
                 raise _OvertakenError(f"table {table.path}: somebody else wrote version {version}") from None
             return
         hit(Failpoint.REWIND_TABLE_COMMITTED)
 
     def _redrafted(self, record: Record, told: str) -> Record:
-        """New numbers for the tables that were overtaken, and for their readers; all checkpoints are still beside theirs."""
+        """Draft new version numbers for overtaken tables and for their readers.
+
+        All checkpoints are still in preparation.
+        """
         drafts, queries = redraft(record, [is_whole(each) for each in record.tables])
         for number, draft in drafts.items():
             remove_tree(self.journal.text_path(record, number, 0).parent)
@@ -177,7 +195,10 @@ class Carrier:
 
 
 def _put_files_back(table: TableChange) -> None:
-    """Until a commit names them they mean nothing to the table, and VACUUM takes them again if none does."""
+    """Put lost data files back into a table.
+
+    Without a commit that names them they have no effect, and VACUUM removes them again.
+    """
     for path, source in table.put_back.items():
         try:
             put_back(Path(source), Path(table.path, path))
@@ -187,19 +208,19 @@ def _put_files_back(table: TableChange) -> None:
 
 
 def has_nameless_state(record: Record, query: QueryChange) -> bool:
-    """Whether a query has state in checkpoint format 1: two histories give its files the same names."""
+    """Return true for a query with state in checkpoint format 1. There, files of two histories have equal names."""
     found = read_checkpoint(Path(query.folder), query.name, fenced_by=record.identity)
     newest = next((each for each in reversed(found.batches) if each.committed_ms is not None), None)
     return bool(found.operators) and (newest is None or newest.state_ids is None)
 
 
 def is_public(table: TableChange) -> bool:
-    """Whether the first commit of a table is there."""
+    """Return true if the first commit of a table is public."""
     return _is_there(table, table.first)
 
 
 def is_whole(table: TableChange) -> bool:
-    """Whether all of them are."""
+    """Return true if all commits of a table are public."""
     return all(_is_there(table, version) for version in range(table.first, table.last + 1))
 
 
@@ -209,7 +230,7 @@ def _is_there(table: TableChange, version: int) -> bool:
 
 
 def check_unmoved(record: Record) -> None:
-    """Whether everything is still as it was when it was looked at. Raises `RewindStale`."""
+    """Check that all inputs are as they were when they were read. Raises `RewindStale`."""
     for query in record.queries:
         found = read_checkpoint(Path(query.folder), query.name, fenced_by=record.identity)
         if found.digest != query.digest_before:
@@ -222,7 +243,7 @@ def check_unmoved(record: Record) -> None:
 
 
 def commit_path(table: TableChange, version: int) -> Path:
-    """A commit in a table's log."""
+    """Return the path of a commit in a table's log."""
     return Path(table.path, LOG, f"{version:020d}.json")
 
 

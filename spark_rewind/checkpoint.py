@@ -1,4 +1,4 @@
-"""The checkpoint of one plain query: its batches, where each ended, and which of its states can be loaded."""
+"""The checkpoint of one plain query: its batches, their end positions, and the states that can be loaded."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ HINT_FOREIGN = "name the folder that the query has as its checkpointLocation"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch. `began_ms`: its ends were fixed before this moment, by the driver's clock, and all its work came after.
+    """One micro-batch.
 
-    `committed_ms`: when its file in `commits` was written, None if it was not. `ends`: positions by source; None: not read.
-    `placed`: a rewind wrote it, for Spark wants a batch before the newest; it is no point to go back to.
-    `lines`: the same as Spark wrote them. `watermark_ms`: what it ran with; `next_watermark_ms`: the next batch, if it was
-    committed.
+    - `began_ms`: time of the driver's clock after its ends were fixed and before its work began.
+    - `committed_ms`: time at which its file in `commits` was written, None without one.
+    - `ends`: positions by source; None for a source that was not read. `lines`: the same as Spark wrote them.
+    - `placed`: true if a rewind wrote it, because Spark requires a batch before the newest. It is no point to restore.
+    - `watermark_ms`: watermark of the batch. `next_watermark_ms`: watermark of the next batch, once this one is
+      committed.
     """
 
     number: int
@@ -46,9 +48,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A batch whose files are kept elsewhere, too: `folder` is a checkpoint as of it. `point`: what it was pinned as.
+    """A batch whose files are kept elsewhere, too: `folder` is a checkpoint as of it.
 
-    `damage`: asked for the points of a line: what is wrong with the files; None if they are as they were pinned.
+    `point`: name of the pinned point. `damage`: returns the damage of the files, None without damage. It runs only for
+    the points of a line.
     """
 
     batch: Batch
@@ -59,11 +62,13 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A query as its checkpoint tells it. `batches`: those still in the log, without a gap, oldest first.
+    """A query, as its checkpoint describes it.
 
-    `digest`: of the logs, so that a plan can be told from what it was made for. `starts`: where Kafka sources began.
-    `pinned`: batches that are kept elsewhere, whether or not the log still has them; `pinned_unbegun`: it was pinned before its
-    first batch, too.
+    - `batches`: batches in the log without a gap, oldest first.
+    - `digest`: of the logs, so that a change since a plan is detected.
+    - `starts`: positions at which Kafka sources began.
+    - `pinned`: batches that are kept elsewhere, with or without their file in the log.
+    - `pinned_unbegun`: true if the query was pinned before its first batch, too.
     """
 
     name: str
@@ -80,46 +85,53 @@ class Checkpoint:
 
     @property
     def committed(self) -> int | None:
-        """The newest batch that was committed."""
+        """Newest committed batch."""
         return next((each.number for each in reversed(self.batches) if each.committed_ms is not None), None)
 
     @property
     def unfinished(self) -> Batch | None:
-        """The batch that was begun and not committed: Spark runs it again at the next start, with the same ends."""
+        """Batch that was begun and not committed, None without one.
+
+        Spark runs it again at the next start, with the same ends.
+        """
         return self.batches[-1] if self.batches and self.batches[-1].committed_ms is None else None
 
     @property
     def from_the_beginning(self) -> bool:
-        """Whether the log still has the first batch, or a point was pinned before it: so the query may begin anew."""
+        """True if the query may start from the beginning: the log has the first batch, or a point precedes it."""
         return self.pinned_unbegun or not self.batches or self.batches[0].number == 0
 
     @property
     def known(self) -> Sequence[Batch]:
-        """Batches of the log and pinned ones, each once, oldest first. There may be gaps among the pinned ones."""
+        """Batches of the log and pinned ones, each once, oldest first. Pinned ones may have gaps among them."""
         if not self.pinned:
             return self.batches
         found = {each.batch.number: each.batch for each in self.pinned} | {each.number: each for each in self.batches}
         return [found[number] for number in sorted(found)]
 
     def batch(self, number: int) -> Batch | None:
-        """A batch by its number. Those of the log are in order and without a gap."""
+        """Return a batch by its number, None if it is unknown."""
+        # the log has no gaps: the index follows from the number
         at = number - self.batches[0].number if self.batches else -1
         if 0 <= at < len(self.batches):
             return self.batches[at]
         return next((each.batch for each in self.pinned if each.batch.number == number), None)
 
     def state_gone(self, batch: Batch) -> str | None:
-        """Why the state after a batch cannot be loaded, by the names of its files, here or where it is pinned; None if it can."""
+        """Return the reason why the state after a batch cannot be loaded, None if it can.
+
+        Judges by names of files, in the checkpoint and in pinned points.
+        """
         gone = self._gone(batch)
         return None if gone is None else self._unless_pinned(batch, gone)
 
     def state_torn(self, batch: Batch) -> str | None:
-        """The same by what the snapshots contain. Opens files: meant for the batches of a line only."""
+        """Return the same judged by the content of snapshots. Opens files: meant for the batches of a line only."""
         torn = None if self._gone(batch) is not None else self._torn(batch)
         return None if torn is None else self._unless_pinned(batch, torn)
 
     def kept_in(self, batch: Batch) -> Pinned | None:
-        """Where the files of a batch are to be taken from, if not from here."""
+        """Return the pinned copy that replaces the files of a batch, None if the checkpoint's own files serve."""
         pins = self._pins_of(batch)
         if not pins or (self._gone(batch) is None and self._torn(batch) is None):
             return None
@@ -142,9 +154,10 @@ class Checkpoint:
 
 
 def read_checkpoint(folder: Path, name: str, fenced_by: str | None = None) -> Checkpoint:
-    """Read a checkpoint; changes nothing. `fenced_by`: the rewind whose fences are passed over.
+    """Read a checkpoint; changes nothing. `fenced_by`: identity of a rewind whose fences are ignored.
 
-    Raises `CheckpointForeign`, `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`, `RewindUnderWay` for a fence.
+    Raises `CheckpointForeign`, `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`, `RewindUnderWay` for a
+    fence.
     """
     query = _query_id(folder)
     digest = hashlib.sha256(query.encode())
@@ -153,6 +166,7 @@ def read_checkpoint(folder: Path, name: str, fenced_by: str | None = None) -> Ch
     numbers = _unbroken(folder, sorted(offsets), sorted(commits))
     batches = tuple(_batch(number, offsets[number], commits.get(number), digest) for number in numbers)
     _check_commits(folder, batches)
+    # nothing up to a placed batch can be restored: it stands for history that the rewind cut off
     batches = tuple(
         each for each in batches if each.number > max((one.number for one in batches if one.placed), default=-1)
     )
@@ -186,7 +200,7 @@ def _log(folder: Path) -> dict[int, Path]:
 
 
 def _unfenced(log: dict[int, Path], fenced_by: str | None) -> dict[int, Path]:
-    """A log without the fence that may be its newest file."""
+    """Return a log without the fence that may be its newest file."""
     newest = max(log, default=None)
     text = "" if newest is None else _text(log[newest])
     if newest is None or not text.startswith(query_logs.FENCE):
@@ -198,7 +212,7 @@ def _unfenced(log: dict[int, Path], fenced_by: str | None) -> dict[int, Path]:
 
 
 def _unbroken(folder: Path, offsets: Sequence[int], commits: Sequence[int]) -> list[int]:
-    """The newest batches of the log without a gap among them."""
+    """Return the newest batches of the log that have no gap among them."""
     newest = offsets[-1] if offsets else -1
     if commits and commits[-1] > newest:
         what = f"{folder}: batch {commits[-1]} is committed, and its file in `{query_logs.OFFSETS}` is missing"
@@ -210,7 +224,7 @@ def _unbroken(folder: Path, offsets: Sequence[int], commits: Sequence[int]) -> l
 
 
 def _check_commits(folder: Path, batches: Sequence[Batch]) -> None:
-    """All but the newest batch were committed, or Spark would not have begun a next one."""
+    """Check that all batches but the newest are committed: Spark begins a batch only after the commit of the last."""
     torn = next((each for each in batches[:-1] if each.committed_ms is None), None)
     if torn is None:
         return
@@ -238,6 +252,7 @@ def _batch(number: int, offsets: Path, commit: Path | None, digest: hashlib._Has
     written = _text(commit)
     digest.update(f"\0{written}".encode())
     over = _parsed(commit, lambda: query_logs.parse_commit(written))
+    # a batch never ends before it began, even if its file has an older time
     at_ms, watermarks = max(changed_ms(commit), logged.began_ms), (logged.watermark_ms, over.next_watermark_ms)
     return Batch(number, logged.began_ms, at_ms, ends, over.state_ids, placed, logged.offsets, *watermarks)
 

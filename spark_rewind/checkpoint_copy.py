@@ -1,8 +1,8 @@
-"""A copy of a query's checkpoint as of one of its batches: what Spark would have left if the query had stopped there.
+"""Copy of a query's checkpoint as of one batch: the files of a query that stopped there.
 
-State files are linked, not copied, where the file system has links: Spark never writes into one, it makes new ones. What comes
-after the batch is left out: later offsets, commits and versions of the state, and files that a source had not listed by then,
-or they would count as read. The file of a Hadoop checksum (`.x.crc`) goes with its file.
+State files are linked, not copied, if the file system has links: Spark never changes a file, it creates new ones. The
+copy omits later offsets, commits and state versions, and files that a source listed later. Otherwise those files would
+count as read. A Hadoop checksum file (`.x.crc`) follows its file.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _KNOWN = (query_logs.OFFSETS, query_logs.COMMITS, query_logs.SOURCES, query_logs
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Up to where a checkpoint is copied. `batch`: the newest one, -1 for none; it may be unfinished.
+    """End of a copy. `batch`: the newest batch, -1 for none; it may be unfinished.
 
-    `ends`: batch: source: an offset that is written instead of the query's own. Where there is one, the log begins there:
-    older batches are left out, as their offsets would be of another count than the new ones.
-    `alone`: only what Spark needs to go on from the batch: the batch before it, and the state of its version.
+    `ends`: by batch and source, offsets that replace the query's own. With new ends the log begins at their batch,
+    because older offsets count versions of before. `alone`: copy only the files that Spark needs to continue: the batch
+    before it, and the state of its version.
     """
 
     batch: int
@@ -39,15 +39,15 @@ class Cut:
 
     @property
     def oldest(self) -> int:
-        """The first batch of the copy, if the checkpoint has it."""
+        """First batch of the copy, if the checkpoint has it."""
         return self.batch - 1 if self.alone else min(self.ends, default=0)
 
 
 def copy_checkpoint(query: Checkpoint, cut: Cut, target: Path) -> Checkpoint:
-    """Write the copy into a folder that is not there yet, make it durable, read it back and compare.
+    """Write the copy into a new folder, make it durable, read it back and compare it.
 
-    Raises `RewindNotPermitted`, `CheckpointDamaged` (a file is missing, the copy is not what it should be), `FormatUnknown`
-    (there is something in the checkpoint whose meaning is not known), FileExistsError.
+    Raises `RewindNotPermitted`, `CheckpointDamaged` (a file is missing, or the copy differs), `FormatUnknown` (an entry
+    of the checkpoint is unknown), FileExistsError.
     """
     check_known(query)
     make_folder(target.parent, query.folder.parent) if not target.parent.exists() else None
@@ -63,7 +63,7 @@ def copy_checkpoint(query: Checkpoint, cut: Cut, target: Path) -> Checkpoint:
 
 
 def check_known(query: Checkpoint) -> None:
-    """Whether everything in a checkpoint is of a kind that is known. Raises `FormatUnknown`."""
+    """Check that a checkpoint has only known entries. Raises `FormatUnknown`."""
     strange = [
         each.name
         for each in entries(query.folder)
@@ -76,7 +76,10 @@ def check_known(query: Checkpoint) -> None:
 
 
 def link_with_checksum(source: Path, target: Path) -> None:
-    """A file, and its Hadoop checksum if it has one. Raises `CheckpointDamaged` if it is gone, `RewindNotPermitted`."""
+    """Link a file, with its Hadoop checksum if it has one.
+
+    Raises `CheckpointDamaged` if it is gone, `RewindNotPermitted`.
+    """
     try:
         link_or_copy(source, target)
     except FileNotFoundError:
@@ -106,9 +109,10 @@ def _copy_logs(query: Checkpoint, kept: Sequence[Batch], cut: Cut, target: Path)
 
 
 def _place_before(query: Checkpoint, oldest: Batch, cut: Cut, target: Path) -> None:
-    """Spark reads the batch before the newest at a start, and reads again what lies between the two: so there has to be one.
+    """Write a batch before the oldest one, if the copy would have only one batch.
 
-    It ends where the oldest batch of the copy ends, so that nothing lies between. It is marked, for it is no batch to go back to.
+    At a start, Spark reads the batch before the newest and reads the data between the two again. The written batch ends
+    at the same positions, so nothing lies between. It is marked, because it is no point to restore.
     """
     if oldest.committed_ms is None:
         what = (
@@ -130,7 +134,7 @@ def _place_before(query: Checkpoint, oldest: Batch, cut: Cut, target: Path) -> N
 
 
 def _copy_sources(query: Checkpoint, newest: Batch | None, target: Path) -> None:
-    """Logs of files up to the batch; what other sources keep of where they began, as it is."""
+    """Copy logs of files up to the batch. Other sources only keep their start positions, which are copied unchanged."""
     if not (query.folder / query_logs.SOURCES).is_dir():
         return
     make_folder(target / query_logs.SOURCES, query.folder / query_logs.SOURCES)
@@ -152,7 +156,7 @@ def _copy_sources(query: Checkpoint, newest: Batch | None, target: Path) -> None
 
 
 def check_copy(query: Checkpoint, cut: Cut, target: Path) -> Checkpoint:
-    """Read a copy as a plan reads it, and compare with what it was made of. Raises `CheckpointDamaged`."""
+    """Read a copy as a plan reads it, and compare it with its original. Raises `CheckpointDamaged`."""
     copy = read_checkpoint(target, query.name)
     wrong = next(iter(_differences(query, copy, cut)), None)
     if wrong is not None:
@@ -180,7 +184,7 @@ def _differences(query: Checkpoint, copy: Checkpoint, cut: Cut) -> list[str]:
 
 
 def _state_differences(query: Checkpoint, copy: Checkpoint) -> list[str]:
-    """What the state after the newest finished batch lacks that the query's own has."""
+    """Return differences of the state after the newest finished batch."""
     batch = next((each for each in reversed(copy.batches) if each.committed_ms is not None), None)
     if batch is None:
         return []

@@ -1,12 +1,14 @@
-"""What connects queries and tables, as channels of the recovery line: what each has sent and received at each point.
+"""Channels between queries and tables for the recovery line: counts of sent and received data at each point.
 
-Tables are processes as queries are: a table at a version has received the batches that its transactions name, and has sent
-its versions to whoever reads it. So the two rules of the line say everything: what a table holds of an undone batch is an
-orphan there, and a batch that a table lost would be lost for good if its query did not go back too.
+Tables are processes like queries. A table at a version has received the batches that its transactions name. It has sent
+its versions to its readers. So the two rules of the line cover every case:
 
-Where nothing names what was passed on, time does. Spark fixes a batch's ends before it notes `batchTimestampMs`, and does
-the batch's work after it. So what a reader took in a batch that began before a batch of the writer holds nothing of the latter.
-That is a bound, not a position: such channels are not `exact`, and a reader may go back further than it had to.
+- a batch that is undone at its query is an orphan in the table;
+- a batch that a table lost exists nowhere else, so its query goes back too.
+
+Some data carries no name of its batch. Then time bounds it: Spark fixes a batch's ends, notes `batchTimestampMs`, and
+then works on the batch. A reader's batch that began before a batch of the writer holds no data of that batch. This is a
+bound and no position: such channels are not `exact`, and a reader may go back further than necessary.
 """
 
 from __future__ import annotations
@@ -27,13 +29,16 @@ from spark_rewind.tables import Table
 from spark_rewind.topics import TopicIndex, boundaries
 
 Index = int | None
-"""Of a point: a batch or version, the state after it; -1 before all; None: as it is now, an unfinished batch included."""
+"""Index of a point: the state after this batch or version. -1 precedes all; None is the current state.
+
+The current state includes an unfinished batch.
+"""
 
 BEGINNING = -1
 
 
 class Kind(Enum):
-    """What passes through a channel."""
+    """Kind of data that passes through a channel."""
 
     WRITES_TABLE = "batches into a table"
     READS_TABLE = "versions of a table"
@@ -44,9 +49,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One way from a writer to a reader. `sent` and `received`: how much, by the point's index; messages count from 1.
+    """A channel from a writer to a reader.
 
-    `what`: the table, topic or folder. `kept`: whether the reader can read it again. `exact`: else bounds by time.
+    - `sent`, `received`: counts by the point's index; messages count from 1.
+    - `what`: the table, topic or folder.
+    - `kept`: true if the reader can read the data again.
+    - `exact`: false for bounds by time.
     """
 
     name: ChannelId
@@ -61,20 +69,20 @@ class Channel:
 
 
 def query_points(query: Checkpoint) -> list[Index]:
-    """Indices of a query's points, oldest first."""
+    """Return the indices of a query's points, oldest first."""
     start: list[Index] = [BEGINNING] if query.from_the_beginning else []
     done: list[Index] = [each.number for each in query.known if each.committed_ms is not None]
     return [*start, *done, *([None] if query.unfinished else [])]
 
 
 def table_points(table: Table) -> list[Index]:
-    """Indices of a table's points, oldest first; before its first version it was not there, or empty."""
+    """Return the indices of a table's points, oldest first. Before version 0 the table was absent or empty."""
     start: list[Index] = [BEGINNING] if table.versions[0].number == 0 else []
     return [*start, *(each.number for each in table.versions)]
 
 
 def batch_at(query: Checkpoint, index: Index) -> Batch | None:
-    """The newest batch that a point includes; None before all."""
+    """Return the newest batch that a point includes, None for the beginning."""
     if index is None:
         return query.batches[-1] if query.batches else None
     return query.batch(index)
@@ -84,10 +92,14 @@ def batch_at(query: Checkpoint, index: Index) -> Batch | None:
 
 
 def writes_table(query: Checkpoint, table: Table, app_id: str, name: ProcessId) -> Channel:
-    """Batches that a table's transactions name: `app_id` is the query's id, or what it gives in `foreachBatch`."""
+    """Return the channel of batches that a table's transactions name.
+
+    `app_id`: the query's id, or its `txnAppId` in `foreachBatch`.
+    """
     found = [max((number for app, number in each.transactions if app == app_id), default=-1) for each in table.versions]
     before = table.before.get(app_id, -1)
     reached = list(accumulate(found, max, initial=before))[1:]
+    # a batch that the table does not name wrote nothing to it: it counts as the named one before it
     known = sorted({before, *found} - {-1})
     sent = {index: _up_to(known, _number(query, index)) + 1 for index in query_points(query)}
     received: dict[Index, int] = {BEGINNING: 0}
@@ -97,7 +109,10 @@ def writes_table(query: Checkpoint, table: Table, app_id: str, name: ProcessId) 
 
 
 def writes_table_untold(query: Checkpoint, table: Table, name: ProcessId, skew_ms: int) -> Iterator[Channel]:
-    """Batches of a query that writes a table without transactions: what a version may hold, and what it holds for certain."""
+    """Return two channels of a query that writes a table without transactions.
+
+    The first counts the batches that a version may hold, the second those that it certainly holds.
+    """
     times = list(accumulate((each.at_ms for each in table.versions), max))
     first = query.known[0].number if query.known else 0
     may: dict[Index, int] = {BEGINNING: 0}
@@ -121,7 +136,7 @@ def writes_table_untold(query: Checkpoint, table: Table, name: ProcessId, skew_m
 
 
 def reads_table(query: Checkpoint, table: Table, name: ProcessId) -> Channel | None:
-    """Versions that a Delta source has read; None if no source of the query reads this table."""
+    """Return the channel of versions that a Delta source has read, None if the query does not read the table."""
     received = {index: _versions_read(query, index, table.ids) for index in query_points(query)}
     if not any(received.values()):
         return None
@@ -137,7 +152,7 @@ def _versions_read(query: Checkpoint, index: Index, ids: frozenset[str]) -> int:
 
 
 def delta_positions(query: Checkpoint, index: Index) -> list[DeltaPosition]:
-    """Where a query's Delta sources stand at a point."""
+    """Return the positions of a query's Delta sources at a point."""
     batch = batch_at(query, index)
     return [each for each in batch.ends.values() if isinstance(each, DeltaPosition)] if batch else []
 
@@ -148,7 +163,10 @@ def delta_positions(query: Checkpoint, index: Index) -> list[DeltaPosition]:
 def topic_positions(
     query: Checkpoint, index: Index, choose: Callable[[int, int], int] = max
 ) -> dict[TopicPartition, int]:
-    """Where a query's Kafka sources stand at a point; where several read one partition, the furthest of them."""
+    """Return the positions of a query's Kafka sources at a point.
+
+    `choose` picks the offset of a partition that several sources read; by default the furthest.
+    """
     found: dict[TopicPartition, int] = {}
     batch = batch_at(query, index)
     for each in batch.ends.values() if batch else ():
@@ -161,7 +179,7 @@ def topic_positions(
 def through_topic(
     writer: Checkpoint, readers: Sequence[Checkpoint], topic: str, broker: TopicIndex | None, skew_ms: int
 ) -> Iterator[Channel]:
-    """Records of a topic, partition by partition, to each of its readers."""
+    """Yield channels of a topic's records: one per partition and reader."""
     positions = {
         reader.name: {index: topic_positions(reader, index) for index in query_points(reader)} for reader in readers
     }
@@ -187,7 +205,7 @@ def through_topic(
 
 
 def through_folder(writer: Checkpoint, reader: Checkpoint, written: SinkLog) -> Channel | None:
-    """Files that a file sink wrote and a file source has read; None if it has read none of them."""
+    """Return the channel of files from a file sink to a file source, None if the source read none."""
     batches = {_spelled(path): batch for path, batch in written.batches.items()}
     received = {index: _files_batch(reader, index, batches) + 1 for index in query_points(reader)}
     if not any(received.values()):
@@ -213,11 +231,12 @@ def _spelled(uri: str) -> str:
 
 
 def declared_edge(writer: Checkpoint, reader: Checkpoint, over: str, skew_ms: int) -> Channel:
-    """Batches of a writer that a reader may have seen when its own batch began."""
+    """Return the channel of batches that a reader may have seen when its own batch began."""
     received: dict[Index, int] = {}
     for index in query_points(reader):
         batch = batch_at(reader, index)
         received[index] = _begun_by(writer, batch.began_ms + skew_ms) if batch else 0
+    # clocks can go backwards; a reader keeps what it has seen
     received = dict(zip(received, accumulate(received.values(), max), strict=True))
     sent = {index: _number(writer, index) + 1 for index in query_points(writer)}
     label = ChannelId(f"{writer.name} -> {reader.name} through {over}")
@@ -225,7 +244,10 @@ def declared_edge(writer: Checkpoint, reader: Checkpoint, over: str, skew_ms: in
 
 
 def _begun_by(writer: Checkpoint, at_ms: int) -> int:
-    """How many batches may have begun by a time. Those in a gap behind a known batch may have, once it was committed."""
+    """Return the number of batches that may have begun by a time.
+
+    Batches in a gap after a known batch may have begun once that batch was committed.
+    """
     known = writer.known
     began = list(accumulate((each.began_ms for each in known), max))
     found = bisect_right(began, at_ms)
@@ -252,7 +274,7 @@ def _up_to(numbers: Sequence[int], most: int) -> int:
 
 
 def shrinking(values: Iterable[int]) -> bool:
-    """Whether counts ever get smaller."""
+    """Return true if a count is smaller than the one before it."""
     before = 0
     for value in values:
         if value < before:

@@ -1,4 +1,7 @@
-"""What a user declares because no checkpoint says it: who writes a topic, a folder, a table under a name of its own."""
+"""Declarations by the user, for facts that no checkpoint holds.
+
+They name the writers of topics, of folders, and of tables under a name of their own.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ class _Part(BaseModel):
 
 
 class TableWriter(_Part):
-    """A query that writes a Delta table by other means than the Delta sink: in `foreachBatch`.
+    """A query that writes a Delta table without the Delta sink: in `foreachBatch`.
 
-    `app_id`: what it gives as `txnAppId`, with its batch as `txnVersion`; left out if it gives none.
+    `app_id`: its `txnAppId`, with its batch as `txnVersion`; None for a query that sets neither.
     """
 
     query: Name
@@ -31,14 +34,14 @@ class TableWriter(_Part):
 
 
 class DeclaredTable(_Part):
-    """A Delta table, and who writes it beside those whose transactions say so."""
+    """A Delta table with its declared writers. Writers that the table's transactions name need no declaration."""
 
     path: Name
     written_by: list[TableWriter] = []
 
 
 class DeclaredTopic(_Part):
-    """A Kafka topic and the queries that write it."""
+    """A Kafka topic with the queries that write it."""
 
     topic: Name
     written_by: list[Name] = Field(min_length=1)
@@ -52,7 +55,7 @@ class DeclaredFolder(_Part):
 
 
 class DeclaredEdge(_Part):
-    """Whatever else one query writes and another reads. `over`: what people call it."""
+    """Any other medium that one query writes and another reads. `over`: its name."""
 
     writer: Name
     reader: Name
@@ -60,11 +63,11 @@ class DeclaredEdge(_Part):
 
 
 class Declared(_Part):
-    """The whole file. Queries are named as in the plan: by their folder's name, or by their id.
+    """The whole declaration file. Queries are named as in the plan: by their folder's name, or by their id.
 
-    `clock_skew_ms`: how far the clocks of drivers, and of producers, may be apart.
-    `other_tables`: ids of Delta tables that are read, and that none of the queries writes. `other_folders`: folders of file
-    sinks, likewise.
+    - `clock_skew_ms`: largest difference between clocks of drivers and producers.
+    - `other_tables`: ids of Delta tables that the queries read and never write.
+    - `other_folders`: folders of file sinks, likewise.
     """
 
     format: int = Field(default=1, ge=1, le=1)
@@ -78,7 +81,7 @@ class Declared(_Part):
 
 
 def read_declared(path: Path) -> Declared:
-    """A declaration from a YAML file. Raises `ConfigInvalid`, `CheckpointUnreadable`."""
+    """Read a declaration from a YAML file. Raises `ConfigInvalid`, `CheckpointUnreadable`."""
     try:
         text = text_of(path)
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""What a rewind will write, worked out from what is there: which versions tables get, and where their readers go on.
+"""Drafts of a rewind's changes: new versions of tables, and new positions of their readers.
 
-An undo is worked out in the same way, from the checkpoints that were kept and the versions that tables had.
+An undo is drafted in the same way, from the kept checkpoints and the earlier versions of the tables.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from spark_rewind.tables import Table
 
 @dataclass(frozen=True, slots=True)
 class QueryWish:
-    """A query and where it shall stand: `batch` of `made_of`, -1 to begin anew. `now`: the checkpoint in its place.
+    """A query with its wanted position: `batch` of the checkpoint `made_of`, -1 for the beginning.
 
-    `goes`: it goes back; else it only moves with the tables that it reads, or is kept from running.
+    `now`: the checkpoint in its place. `goes`: true if the query goes back. Otherwise it only moves with the tables
+    that it reads, or is only fenced.
     """
 
     now: Checkpoint
@@ -40,8 +41,10 @@ class QueryWish:
 
 @dataclass(frozen=True, slots=True)
 class TableWish:
-    """A table and the version that it shall have again. `writers`: applications that write it. `kept_in`: folders of pinned
-    points that hold files which the table may have lost."""
+    """A table with the version whose content it is to have again.
+
+    `writers`: applications that write it. `kept_in`: folders of pinned points with files that the table may have lost.
+    """
 
     table: Table
     version: int
@@ -51,19 +54,20 @@ class TableWish:
 
 @dataclass(frozen=True, slots=True)
 class TableDraft:
-    """A table's change and the texts of its commits."""
+    """A table's change with the texts of its commits."""
 
     change: TableChange
     texts: Sequence[str]
 
 
 def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> TableDraft:
-    """Commits that take a table back. Changes nothing.
+    """Draft the commits that roll a table back. Changes nothing.
 
     Raises `RewindUnsupported` (a feature of the table), `RewindOutOfReach` (a file or a commit that it needs is gone).
     """
     table, root = wish.table, wish.table.root
     positions = [each for query in queries for each in positions_in(query, table)]
+    # readers with unread versions need these once more: the new versions begin at the oldest base of a reader
     shift = shift_of(wish.version, table.newest, positions)
     lost = next(
         (each for each in range(shift.base + 1, shift.line + 1) if not (root / commit_name(each)).is_file()), None
@@ -101,15 +105,19 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
 
 
 def stamp_of(table: Table, identity: str, now_ms: int, engine: str) -> Stamp:
-    """What a table's commits say of themselves."""
+    """Return the stamp of a table's commits. `now_ms`: milliseconds since 1970. `engine`: name of the writer."""
     newest = parsed(commit_lines(table.root, table.newest), table.newest)
+    # in-commit timestamps must grow from commit to commit
     stamps = [each["commitInfo"].get("inCommitTimestamp") for each in newest if "commitInfo" in each]
     after = next((each for each in stamps if isinstance(each, int)), 0)
     return Stamp(identity, now_ms, after, engine)
 
 
 def query_change(wish: QueryWish, shifts: Mapping[str, Shift], labels: tuple[str, str]) -> QueryChange:
-    """What happens to a query. `shifts`: by table id. `labels`: endings of the new one's name and the one before's."""
+    """Return the change of a query.
+
+    `shifts`: by table id. `labels`: suffixes of the new checkpoint and of the old one.
+    """
     place = wish.now.folder
     ends = _ends(wish, shifts)
     kept = [each for each in wish.made_of.batches if each.number <= wish.batch]
@@ -134,7 +142,10 @@ def query_change(wish: QueryWish, shifts: Mapping[str, Shift], labels: tuple[str
 
 
 def positions_in(wish: QueryWish, table: Table) -> Iterator[DeltaPosition]:
-    """Where a query stands in a table at its point; two places where a batch is unfinished, its beginning and its end."""
+    """Yield a query's positions in a table at its point.
+
+    An unfinished batch gives two: its beginning and its end.
+    """
     for batch in _at_the_point(wish):
         for end in batch.ends.values():
             if isinstance(end, DeltaPosition) and end.table in table.ids:
@@ -142,7 +153,7 @@ def positions_in(wish: QueryWish, table: Table) -> Iterator[DeltaPosition]:
 
 
 def _at_the_point(wish: QueryWish) -> list[Batch]:
-    """The newest finished batch, and the unfinished one after it."""
+    """Return the newest finished batch, and the unfinished one after it."""
     kept = [each for each in wish.made_of.batches if each.number <= wish.batch]
     if not kept or kept[-1].committed_ms is not None:
         return kept[-1:]
@@ -164,11 +175,12 @@ def _ends(wish: QueryWish, shifts: Mapping[str, Shift]) -> dict[int, dict[str, s
             found[batch.number] = {
                 name: moved_text(logged[name] or "", shifts[end.table], end) for name, end in moving.items()
             }
+    # all batches at the point are written again, also those without a moved source: the new log begins with them
     return {each.number: found.get(each.number, {}) for each in batches} if found else {}
 
 
 def _put_back(root: Path, needed: set[str], sizes: Mapping[str, int], kept_in: Sequence[str]) -> dict[str, str]:
-    """Where files that are needed and missing can be had from, by their path below the table."""
+    """Return sources for needed files that are missing, by their path below the table."""
     found: dict[str, str] = {}
     for path in sorted(needed):
         if "://" in path or (root / unquote(path)).exists():

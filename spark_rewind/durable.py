@@ -1,4 +1,4 @@
-"""Writing files and folders so that they are whole after a crash of the machine, or not there."""
+"""Atomic, durable writes: after a crash of the machine a file or folder is complete or absent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from spark_ckpt.errors import RewindNotPermitted
 
 @contextmanager
 def written(path: Path) -> Iterator[None]:
-    """What the file system refuses, as `RewindNotPermitted`. FileExistsError and FileNotFoundError stay what they are."""
+    """Raise errors of the file system as `RewindNotPermitted`.
+
+    FileExistsError and FileNotFoundError stay as they are.
+    """
     try:
         yield
     except (FileExistsError, FileNotFoundError):
@@ -24,7 +27,7 @@ def written(path: Path) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes names in a folder durable."""
+    """Make names in a folder durable."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)
@@ -33,10 +36,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """A file that was not there, whole or not at all, durable when this returns. Raises FileExistsError, `RewindNotPermitted`."""
+    """Create a file atomically. It is durable when this returns. Raises FileExistsError, `RewindNotPermitted`."""
     with written(path):
         part = _part(path, content)
         try:
+            # a link, unlike a rename, refuses a name that exists
             os.link(part, path)
         finally:
             part.unlink()
@@ -44,7 +48,10 @@ def write_new(path: Path, content: bytes) -> None:
 
 
 def replace(path: Path, content: bytes, times_ns: tuple[int, int] | None = None) -> None:
-    """A file's new content, durable when this returns. `times_ns`: of access and change. Raises `RewindNotPermitted`."""
+    """Replace a file's content; it is durable when this returns.
+
+    `times_ns`: times of access and modification in nanoseconds. Raises `RewindNotPermitted`.
+    """
     with written(path):
         part = _part(path, content)
         if times_ns is not None:
@@ -54,7 +61,7 @@ def replace(path: Path, content: bytes, times_ns: tuple[int, int] | None = None)
 
 
 def _part(path: Path, content: bytes) -> Path:
-    """The content under a name that nobody reads; one of an earlier attempt is written over."""
+    """Write the content to a temporary name. Replace the file of an earlier attempt."""
     part = part_of(path)
     part.unlink(missing_ok=True)
     with part.open("xb") as file:
@@ -65,12 +72,12 @@ def _part(path: Path, content: bytes) -> Path:
 
 
 def part_of(path: Path) -> Path:
-    """Where a file is written before it has its name. A process that dies leaves it; nobody reads it."""
+    """Return a file's temporary name. A process that dies leaves it; no reader opens it."""
     return path.with_name(f".{path.name}.rewind.tmp")
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """The same file under another name, or a copy where the file system has no links. Raises `RewindNotPermitted`."""
+    """Link a file to another name, or copy it if the file system has no links. Raises `RewindNotPermitted`."""
     with written(target):
         try:
             os.link(source, target)
@@ -83,7 +90,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def make_folder(folder: Path, like: Path) -> None:
-    """A folder with the rights, and where possible the owner, of another one. Raises `RewindNotPermitted`."""
+    """Create a folder with the permissions of another one, as root also with its owner. Raises `RewindNotPermitted`."""
     with written(folder):
         folder.mkdir(parents=True, exist_ok=True)
         found = like.stat()
@@ -93,13 +100,13 @@ def make_folder(folder: Path, like: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Makes names in a folder and all below it durable."""
+    """Make names in a folder and all folders below it durable."""
     for root, _, _ in os.walk(folder):
         sync_folder(Path(root))
 
 
 def remove_tree(folder: Path) -> None:
-    """Takes a folder away, if it is there. Raises `RewindNotPermitted`."""
+    """Remove a folder if it exists. Raises `RewindNotPermitted`."""
     with written(folder), suppress(FileNotFoundError):
         shutil.rmtree(folder)
         sync_folder(folder.parent)

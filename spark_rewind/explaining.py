@@ -1,4 +1,4 @@
-"""A line told: what goes back and what forced it, and what is undone."""
+"""Explanation of a line: positions of each query and table, the causes of each step, and the undone work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NUMBERS = {DeltaPosition: "delta", KafkaPosition: "kafka", FilesPosition: "file
 
 
 def plan_of(inputs: Inputs, line: Line, target: Target, broker: TopicIndex | None, now_ms: int) -> Plan:
-    """The plan for a line that exists."""
+    """Return the plan for a line that exists. `now_ms`: milliseconds since 1970."""
     explainer = _Explainer(inputs, line, target)
     queries = [explainer.query(ProcessId(name), each) for name, each in inputs.queries.items()]
     tables = [explainer.table(name, each) for name, each in inputs.tables.items() if name in line.intervals.points]
@@ -61,7 +61,7 @@ def plan_of(inputs: Inputs, line: Line, target: Target, broker: TopicIndex | Non
 
 
 class _Explainer:
-    """Sentences and parts about one line."""
+    """Builds sentences and parts of a plan for one line."""
 
     def __init__(self, inputs: Inputs, line: Line, target: Target) -> None:
         self.inputs = inputs
@@ -77,6 +77,7 @@ class _Explainer:
     def query(self, name: ProcessId, query: Checkpoint) -> QueryPlan:
         index, stays = self.at(name), self.stays(name)
         batch = batch_at(query, index)
+        # a query at the beginning has read nothing: any batch in the log names its sources
         number = batch.number if batch else BEGINNING
         ends = batch.ends if batch else dict.fromkeys(query.batches[0].ends if query.batches else ())
         newest = query.batches[-1].number if query.batches else BEGINNING
@@ -199,7 +200,7 @@ class _Explainer:
 
 
 def sentence_of(channel: Channel, step: Step, other_at: str) -> str:
-    """Why a step was taken, from what passed through the channel."""
+    """Return the reason of a step, from the data that passed through the channel."""
     first = step.first if isinstance(step.first, int) else 0
     last = first + step.count - 1
     if step.cause is StepCause.LOST:

@@ -1,8 +1,11 @@
-"""Fences: files in a checkpoint's logs that keep its query from running.
+"""Fences: files in a checkpoint's logs that stop its query.
 
-A fence takes the name of the next batch in `offsets`, and in `commits` of a batch that is unfinished. A query that runs finds its
-next name taken and stops (Spark: "Multiple streaming queries are concurrently using"); one that starts reads the newest file,
-which has no version in its first line, and stops with its text. Neither does anything before that.
+A fence occupies the file name of the next batch in `offsets`, and in `commits` that of an unfinished batch.
+
+- A running query finds the name taken and stops (Spark: "Multiple streaming queries are concurrently using").
+- A starting query reads the newest file, finds no version in its first line, and stops with its text.
+
+Neither query processes a row before it stops.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from spark_rewind.reading import text_of
 
 
 def fence_paths(query: Checkpoint, folder: Path) -> list[Path]:
-    """Where a checkpoint in `folder` with these batches is fenced."""
+    """Return the fence files of a checkpoint with these batches in `folder`."""
     newest = query.batches[-1].number if query.batches else -1
     found = [folder / OFFSETS / str(newest + 1)]
     if query.unfinished is not None:
@@ -26,12 +29,12 @@ def fence_paths(query: Checkpoint, folder: Path) -> list[Path]:
 
 
 def fence_text(identity: str) -> str:
-    """What a fence says, to whoever starts the query."""
+    """Return a fence's text. Spark shows it to the user who starts the query."""
     return f"{FENCE}{identity}: this query is being taken back. Run `spark-ckpt rewind apply` with its plan again, then start it.\n"
 
 
 def put_fences(paths: list[Path], identity: str) -> None:
-    """Fence; a fence of this rewind may be there already. Raises `RewindQueryRuns` if a batch took the name first."""
+    """Write fences. Fences of the same rewind may exist. Raises `RewindQueryRuns` if a batch took a name first."""
     for path in paths:
         try:
             path.parent.mkdir(exist_ok=True)
@@ -43,9 +46,10 @@ def put_fences(paths: list[Path], identity: str) -> None:
 
 
 def remove_fences(paths: list[Path], identity: str) -> None:
-    """Take fences of this rewind away, whole or half; what else has the name stays."""
+    """Remove complete and partial fences of this rewind. Other files with these names stay."""
     for path in paths:
         with written(path):
+            # a crash while a fence was written leaves its temporary file
             part_of(path).unlink(missing_ok=True)
         if is_fence(path, identity):
             with written(path):
@@ -54,7 +58,7 @@ def remove_fences(paths: list[Path], identity: str) -> None:
 
 
 def is_fence(path: Path, identity: str) -> bool:
-    """Whether a file is a fence of this rewind."""
+    """Return true for a file that is a fence of this rewind."""
     try:
         return text_of(path).startswith(f"{FENCE}{identity}:")
     except FileNotFoundError:

@@ -1,6 +1,7 @@
-"""The log of a file source up to one of its entries.
+"""Copy of a file source's log up to one entry.
 
-Spark folds every tenth entry or so, with all before it, into one file `<entry>.compact`, and later lets go of the single files.
+Spark compacts about every tenth entry, with all entries before it, into one file `<entry>.compact`. Later it deletes
+the single files.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from spark_rewind.source_files import raw_entries
 
 
 def copy_file_log(source: Path, target: Path, newest: int) -> None:
-    """Entries up to `newest`, -1 for none. Raises `CheckpointDamaged` if one is missing, `RewindNotPermitted`.
+    """Copy entries up to `newest`, -1 for none. Raises `CheckpointDamaged` if one is missing, `RewindNotPermitted`.
 
-    Single files are taken as they are where all are left that Spark reads: those since the last folded one. Else all go into one
-    folded file: how often Spark folds follows from that file's number, so a log of one folded file is right whatever was set.
+    Single files are linked if the log has every file that Spark reads: those since the newest compacted one. Otherwise
+    all entries go into one compacted file. Spark derives its compaction interval from that file's number, so the log is
+    valid under any setting.
     """
     if newest < 0:
         return

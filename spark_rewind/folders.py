@@ -1,7 +1,7 @@
-"""A file sink's folder that goes back: its log as of a batch, and files of later batches out of the way.
+"""Rollback of a file sink's folder: cut its log at a batch and move files of later batches away.
 
-Who reads through the log never meets a file that is missing: on the way back the log changes first, on the way forth the files do.
-Files are moved, not deleted, into a hidden folder of the sink's own, so that readers without the log do not meet them either.
+A reader of the log never meets a missing file: a rollback changes the log first, an undo moves the files first. Files
+move into a hidden folder of the sink, so readers without the log do not meet them either.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PLAN_AGAIN = "plan again, and apply that plan; nothing was changed"
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Endings of names: `side` of a new log while it is made, `kept` of the one before, `aside` of the folder for files."""
+    """Suffixes of names: `side` of a new log in preparation, `kept` of the old log, `aside` of the folder for files."""
 
     side: str
     kept: str
@@ -33,9 +33,10 @@ class Labels:
 
 
 def taken_back(plan: FolderPlan, labels: Labels) -> FolderChange:
-    """What happens to a folder by a plan. Changes nothing.
+    """Compute the change of a folder by a plan. Changes nothing.
 
-    Raises `RewindStale`, `RewindOutOfReach`, `RewindUnsupported` (its log names files elsewhere), and what reading raises.
+    Raises `RewindStale`, `RewindOutOfReach`, `RewindUnsupported` (its log names files elsewhere), and the errors of
+    reading.
     """
     folder = Path(plan.path)
     log = read_sink_log(folder / SINK_LOG)
@@ -52,7 +53,10 @@ def taken_back(plan: FolderPlan, labels: Labels) -> FolderChange:
 
 
 def brought_back(applied: FolderChange, labels: Labels) -> FolderChange:
-    """The same for an undo. Raises `RewindStale` if the folder was written since, `RewindOutOfReach` if a file was deleted."""
+    """Compute the change of a folder by an undo. Changes nothing.
+
+    Raises `RewindStale` if the folder was written since the rewind, `RewindOutOfReach` if a moved file is missing.
+    """
     folder = Path(applied.path)
     now, before = read_sink_log(folder / SINK_LOG), read_sink_log(Path(applied.kept))
     if now.digest != applied.digest_after:
@@ -84,7 +88,7 @@ def _change(log: SinkLog, batch: int, source: Path, labels: Labels, files: Seque
 
 
 def folders_to_write(change: FolderChange) -> Iterator[Path]:
-    """Folders in which names change."""
+    """Yield the folders in which names change."""
     yield Path(change.path)
     yield from sorted({Path(change.path, each).parent for each in change.files} - {Path(change.path)})
 
@@ -93,7 +97,7 @@ def folders_to_write(change: FolderChange) -> Iterator[Path]:
 
 
 def prepare(change: FolderChange, identity: str) -> FolderChange:
-    """The new log beside the old one, read back. Raises `CheckpointDamaged`, `RewindNotPermitted`."""
+    """Write the new log next to the old one and read it back. Raises `CheckpointDamaged`, `RewindNotPermitted`."""
     log, side = read_sink_log(Path(change.source)), Path(change.side)
     with written(side):
         side.mkdir()
@@ -105,13 +109,14 @@ def prepare(change: FolderChange, identity: str) -> FolderChange:
 
 
 def check_unmoved(change: FolderChange, hint: str) -> None:
-    """Raises `RewindStale` if the folder was written since it was looked at."""
+    """Check that a folder's log is unchanged since its change was computed. Raises `RewindStale`."""
     if read_sink_log(Path(change.path, SINK_LOG)).digest != change.digest_before:
         raise RewindStale(f"{change.path} was written in the meantime", hint=hint)
 
 
 def publish(change: FolderChange, identity: str) -> None:
-    """Log and files in their places. May be called again after a crash."""
+    """Replace the log and move the files. Idempotent: a call after a crash completes the earlier one."""
+    # the log is never ahead of the files: readers of the log must find each file that it names
     if change.away:
         _change_logs(change, identity)
         _move(change.files, Path(change.path), Path(change.aside))
@@ -122,7 +127,7 @@ def publish(change: FolderChange, identity: str) -> None:
 
 
 def clean_up(change: FolderChange) -> None:
-    """Take away what was prepared. Nothing of it counts."""
+    """Remove prepared files. None of them counts."""
     remove_tree(Path(change.side))
 
 
@@ -133,12 +138,16 @@ def _change_logs(change: FolderChange, identity: str) -> None:
 
 
 def _move(files: Sequence[str], source: Path, target: Path) -> None:
-    """One that is not there any more was moved before a crash, or somebody deleted it meanwhile."""
+    """Move files with their checksums.
+
+    A missing file was moved before a crash, or a user deleted it since.
+    """
     touched = set[Path]()
     for each in files:
         old, new = source / each, target / each
         with written(new):
             make_folder(new.parent, old.parent) if not new.parent.exists() else None
+            # Hadoop reads a file together with its checksum file: both move
             checksum = old.with_name(f".{old.name}.crc")
             if checksum.exists():
                 checksum.rename(new.with_name(checksum.name))

@@ -1,4 +1,4 @@
-"""The graph of what was read: which channels there are, and what can be gone back to."""
+"""The dependency graph of queries and tables: points to restore and channels between processes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ from spark_rewind.topics import TopicIndex
 
 
 def graph_of(inputs: Inputs, broker: TopicIndex | None, wanted: ProcessId | None = None) -> Intervals:
-    """All processes and channels. Tables that none of the queries knows are left out, but for the one that is `wanted`.
+    """Build the graph of all processes and channels.
 
-    Raises `CheckpointDamaged` if something goes backwards, `ConfigInvalid`.
+    A table that no query reads or writes is left out, except the target's table `wanted`. Raises `CheckpointDamaged`
+    for counts that decrease, `ConfigInvalid`.
     """
+    # both ends of a channel from a query to itself move together: it limits no line
     channels = [each for each in _channels(inputs, broker) if each.writer != each.reader]
     ends = {name for each in channels for name in (each.writer, each.reader)} | {wanted}
     points: dict[ProcessId, Sequence[Point]] = {
@@ -71,12 +73,13 @@ def _around_table(inputs: Inputs, table: Table, name: ProcessId) -> Iterator[Cha
     for query, app_id in declared_writers(inputs, table):
         if app_id is not None:
             yield writes_table(query, table, app_id, name)
+        # no transaction names this query: only times bound its batches
         elif query.query not in known:
             yield from writes_table_untold(query, table, name, inputs.declared.clock_skew_ms)
 
 
 def declared_writers(inputs: Inputs, table: Table) -> Iterator[tuple[Checkpoint, str | None]]:
-    """Queries that were declared to write a table, with the application they do it as."""
+    """Yield queries that are declared to write a table, each with its application id or None."""
     for each in inputs.declared.tables:
         if table is inputs.tables.get(_process(inputs, each.path)):
             yield from ((inputs.query(writer.query), writer.app_id) for writer in each.written_by)
@@ -91,7 +94,7 @@ def _process(inputs: Inputs, path: str) -> ProcessId:
 
 
 def _query_points(query: Checkpoint, inputs: Inputs, broker: TopicIndex | None) -> list[Point]:
-    """The newest is never gone: what is now is not for a plan to judge."""
+    """Return a query's points. The newest one is never marked as gone: a plan does not judge the present."""
     indices = query_points(query) or [BEGINNING]
     kept = _kept_offsets(query, broker)
     return [_query_point(query, index, index == indices[-1], inputs, kept) for index in indices]
@@ -139,7 +142,7 @@ def _versions_gone(query: Checkpoint, index: Index, inputs: Inputs) -> Iterator[
 
 
 def _written_gone(query: Checkpoint, index: Index, inputs: Inputs) -> Iterator[str]:
-    """What it has written as files can go back only as far as the sink's own log tells batches apart."""
+    """Yield reasons from file sinks: a sink's log must still distinguish the batches after this one."""
     if index is not None:
         reasons = (log.cut_gone(index) for writer, log in inputs.sinks if writer is query)
         yield from (each for each in reasons if each is not None)
@@ -155,7 +158,10 @@ def _index(query: Checkpoint, batch: Batch) -> Index:
 
 
 def _records_gone(query: Checkpoint, index: Index, kept: Mapping[str, Mapping[int, int]]) -> Iterator[str]:
-    """Who begins anew needs what it began with; if that is not known, everything."""
+    """Yield offsets that the broker no longer has.
+
+    A query that starts from the beginning needs its recorded start offsets; without a record it needs offset 0.
+    """
     needed: dict[TopicPartition, int] = topic_positions(query, index, min)
     if index == BEGINNING:
         needed = {(topic, partition): 0 for topic, each in kept.items() for partition in each}

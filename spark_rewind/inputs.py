@@ -1,4 +1,4 @@
-"""Everything a plan is computed from: checkpoints, tables, what was declared. Read once, and compared with each other."""
+"""All inputs of a plan, read once and checked against each other: checkpoints, tables, declarations."""
 
 from __future__ import annotations
 
@@ -24,9 +24,13 @@ from spark_rewind.tables import LOG, Table, find_tables, read_table
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Queries by name; tables by their process; logs of file sinks by the query that writes the folder.
+    """Inputs of a plan.
 
-    `notes`: what is to be said of checkpoints and pinned points that were left out. `refused`: (query, pinned point): why.
+    - `queries`: checkpoints by name.
+    - `tables`: tables by their process.
+    - `sinks`: logs of file sinks, each with the query that writes the folder.
+    - `notes`: sentences about checkpoints and pinned points that are left out.
+    - `refused`: reason by (query, pinned point).
     """
 
     queries: Mapping[str, Checkpoint]
@@ -37,7 +41,7 @@ class Inputs:
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def query(self, written: str) -> Checkpoint:
-        """A query that a declaration names, by name or id. Raises `ConfigInvalid`."""
+        """Return the query that a declaration names, by name or id. Raises `ConfigInvalid`."""
         found = [each for each in self.queries.values() if written in (each.name, each.query)]
         if not found:
             known = ", ".join(sorted(self.queries))
@@ -48,16 +52,17 @@ class Inputs:
 
 
 def table_process(root: Path) -> ProcessId:
-    """A table among the processes of the line."""
+    """Return a table's process id in the graph."""
     return ProcessId(f"table {root}")
 
 
 def read_inputs(
     folders: Sequence[str], tables: Sequence[str], declared: Declared, points: Sequence[Kept] = ()
 ) -> Inputs:
-    """Read everything; changes nothing. `points`: pinned ones, which are further points of the queries.
+    """Read all inputs; change nothing. `points` are pinned points, which add points to their queries.
 
-    Raises `ConfigInvalid` (a folder or query given twice, a table that is read and not given), and what reading raises.
+    Raises `ConfigInvalid` for a folder or query given twice, and for a table that is read and not given. Also raises
+    the errors of reading.
     """
     places = find_places([local_folder(each) for each in folders])
     queries = {name: read_checkpoint(path, name) for name, path in places.named.items()}
@@ -70,6 +75,7 @@ def read_inputs(
     _refuse_copied_tables(read)
     _require_tables(pinned.queries.values(), read.values(), declared)
     inputs = Inputs(pinned.queries, read, (), declared, (*places.notes, *pinned.notes), pinned.refused)
+    # declared folders name queries, so the queries come first
     inputs = replace(inputs, sinks=tuple(_sinks(inputs)))
     _require_folders(inputs)
     return inputs
@@ -94,7 +100,7 @@ def _refuse_copied_tables(tables: Mapping[ProcessId, Table]) -> None:
 
 
 def _roots(folders: Iterable[Path], tables: Sequence[str], declared: Declared) -> list[Path]:
-    """Tables that were named, and those that a checkpoint lies in, each once."""
+    """Return each table once: tables that were named, and tables that contain a checkpoint."""
     named = [root for each in tables for root in find_tables(local_folder(each))]
     named += [local_folder(each.path) for each in declared.tables]
     around = [parent for folder in folders for parent in folder.parents if (parent / LOG).is_dir()]
@@ -112,6 +118,7 @@ def _require_tables(queries: Iterable[Checkpoint], tables: Iterable[Table], decl
     known = {each for table in tables for each in table.ids} | set(declared.other_tables)
     for query in queries:
         for batch in query.known:
+            # an unseen edge would make the line wrong: refuse it
             for end in batch.ends.values():
                 if isinstance(end, DeltaPosition) and end.table not in known:
                     hint = (

@@ -1,7 +1,8 @@
-"""The graph of intervals: every query and table with its points, and the channels between them.
+"""The dependency graph of a rewind: queries and tables with their points, and the channels between them.
 
-Each point says whether it can be gone back to, and if not, why. The search for the line is that of uncoordinated checkpoints
-(`checkpoint_protocols.checkpoints.recovery_line`); a query's batch is a checkpoint of it, and so is a table's version.
+Each point carries the reason why it can no longer be restored, if there is one. The search for the line is that of
+uncoordinated checkpoints (`checkpoint_protocols.checkpoints.recovery_line`). There, a query's batch is a checkpoint,
+and so is a table's version.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from spark_rewind.connections import BEGINNING, Channel, Index, shrinking
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A state to go back to. `at_ms`: when it was reached, None if it is not over or before all. `gone`: why it cannot be had.
+    """A state that a process can go back to.
 
-    `lost`: the same, found only by listing folders of the state; `torn`: only by opening files. Both are asked of the points of
-    a line, and of what it passes over.
+    - `at_ms`: time when the process reached it; None for an unfinished batch and for the beginning.
+    - `gone`: reason why it no longer exists.
+    - `lost`: the same, found by listing folders of the state.
+    - `torn`: the same, found by opening files.
+
+    The last two run only for points of a line and for later points that the line skips.
     """
 
     index: Index
@@ -31,12 +36,12 @@ class Point:
 
 
 Allowed = Callable[[ProcessId, Point], bool]
-"""Whether a target lets a point be."""
+"""Predicate of a target: true for a point that it allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Points of each process, oldest first, the newest is how it is now; and the channels."""
+    """Points of each process, oldest first (the newest is the current state), and the channels between processes."""
 
     points: Mapping[ProcessId, Sequence[Point]]
     channels: Mapping[ChannelId, Channel]
@@ -48,11 +53,11 @@ class Intervals:
 
     @property
     def lost(self) -> Lost:
-        """What a table does not hold is nowhere else."""
+        """Channels that keep no copy: data that a table lost exists nowhere else."""
         return {name: NOTHING_KEPT for name, each in self.channels.items() if not each.kept}
 
     def candidates(self, process: ProcessId, allowed: Allowed, *, also_gone: bool) -> list[Candidate]:
-        """Points of a process that a line may have."""
+        """Return the points of a process that a line may contain. `also_gone` includes points that no longer exist."""
         sent = {name: each.sent for name, each in self.channels.items() if each.writer == process}
         received = {name: each.received for name, each in self.channels.items() if each.reader == process}
         return [
@@ -62,16 +67,19 @@ class Intervals:
         ]
 
     def point(self, process: ProcessId, index: Index) -> Point:
-        """The point with an index."""
+        """Return the point with an index."""
         return next(each for each in self.points[process] if each.index == index)
 
     def newest(self, process: ProcessId) -> Point:
-        """How a process is now."""
+        """Return the current state of a process."""
         return self.points[process][-1]
 
 
 def check_order(channels: Sequence[Channel], points: Mapping[ProcessId, Sequence[Point]]) -> None:
-    """Nobody has sent or read less later on. Raises `CheckpointDamaged`: a topic or table was replaced under a query."""
+    """Check that counts of sent and read data never decrease.
+
+    Raises `CheckpointDamaged`: a topic or table was replaced under a query.
+    """
     for each in channels:
         for process, counts in ((each.writer, each.sent), (each.reader, each.received)):
             if shrinking(counts[point.index] for point in points[process]):
@@ -85,7 +93,7 @@ def _at(counts: Mapping[ChannelId, Mapping[Index, int]], index: Index) -> dict[C
 
 
 def named(index: Index, of_table: bool) -> str:
-    """A point in a sentence."""
+    """Return a point's name for a sentence."""
     if index is None:
         return "now"
     if index == BEGINNING:

@@ -1,4 +1,4 @@
-"""Where a rewind keeps what it does: a hidden folder beside the first checkpoint of its plan, one folder a plan."""
+"""Journal of rewinds: a hidden folder next to the first checkpoint of a plan, with one folder per plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ID_LENGTH = 12
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan that was printed with `--json`. Raises `ConfigInvalid`, `FormatUnknown`, `CheckpointUnreadable`."""
+    """Read a plan that was printed with `--json`. Raises `ConfigInvalid`, `FormatUnknown`, `CheckpointUnreadable`."""
     hint = "keep what `spark-ckpt rewind plan ... --json` prints, and give that file"
     try:
         plan = Plan.model_validate_json(text_of(path))
@@ -42,13 +42,14 @@ class Journal:
     """The records of one plan."""
 
     def __init__(self, plan: Plan) -> None:
+        # the id is a digest of the plan: the same plan finds its record again after a crash
         self.id = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()[:_ID_LENGTH]
         first = min(Path(each.folder) for each in plan.queries)
         self.folder = first.parent / FOLDER / self.id
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time. Raises `RewindUnderWay`, `RewindNotPermitted`."""
+        """Hold the exclusive lock of the plan's folder. Raises `RewindUnderWay`, `RewindNotPermitted`."""
         with written(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = (self.folder / "lock").open("a")
@@ -60,7 +61,10 @@ class Journal:
             yield
 
     def read(self, kind: str) -> Record | None:
-        """How far the rewind, or its undo, is. Raises `CheckpointDamaged`, `FormatUnknown`."""
+        """Return the record of the rewind ("apply") or its undo ("undo"), None without one.
+
+        Raises `CheckpointDamaged`, `FormatUnknown`.
+        """
         path = self._path(kind)
         try:
             record = Record.model_validate_json(text_of(path))
@@ -74,30 +78,30 @@ class Journal:
         return record
 
     def phase(self, kind: str) -> Phase | None:
-        """The phase alone."""
+        """Return the phase of the rewind or its undo, None without a record."""
         record = self.read(kind)
         return None if record is None else record.phase
 
     def write(self, record: Record) -> Record:
-        """Keep a record; durable when this returns. Raises `RewindNotPermitted`."""
+        """Write a record; it is durable when this returns. Raises `RewindNotPermitted`."""
         replace(self._path(record.kind), record.model_dump_json(indent=1).encode())
         sync_folder(self.folder.parent)
         return record
 
     def forget(self, record: Record) -> None:
-        """Take away a record of which nothing counts."""
+        """Delete a record of which nothing counts."""
         self._path(record.kind).unlink(missing_ok=True)
 
     def texts(self, record: Record) -> Path:
-        """Where the commits of a rewind's tables wait."""
+        """Return the folder with the prepared commits of a rewind's tables."""
         return self.folder / f"{record.kind}-tables"
 
     def text_path(self, record: Record, table: int, version: int) -> Path:
-        """The text of one commit of a table, which is counted in the record's order."""
+        """Return the file of one prepared commit. `table` is the table's index in the record."""
         return self.texts(record) / f"{table}" / f"{version:020d}.json"
 
     def remove_texts(self, record: Record) -> None:
-        """They are not needed any more."""
+        """Delete the prepared commits."""
         remove_tree(self.texts(record))
 
     def _path(self, kind: str) -> Path:

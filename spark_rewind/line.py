@@ -1,4 +1,4 @@
-"""The maximum consistent line at or before a target, and the nearest target that can be reached if there is none."""
+"""The maximum consistent line at or before a target, and the nearest reachable target if there is no line."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`found`: the greatest line of points that can be had. `wished`: the greatest if nothing were gone.
+    """Result of a search.
 
-    `intervals`: with what was found to be torn on the way.
+    - `found`: the greatest line of points that still exist.
+    - `wished`: the greatest line if no point were gone.
+    - `intervals`: the graph, with points that the search found to be gone or torn.
     """
 
     found: RecoveryLine
@@ -27,11 +29,11 @@ class Line:
 
     @property
     def exists(self) -> bool:
-        """Whether there is one."""
+        """True if a line was found."""
         return self.found.missing is None
 
     def passed_over(self, process: ProcessId) -> list[Point]:
-        """Points between the line that was wished for and the one found that are gone, newest first."""
+        """Return points that are gone between the wished line and the found line, newest first."""
         points = self.intervals.points[process]
         indices = [each.index for each in points]
         wished = self.wished.chosen.get(process)
@@ -43,15 +45,17 @@ class Line:
 
 
 def find_line(intervals: Intervals, allowed: Allowed, *, judge_now: bool = False) -> Line:
-    """The greatest line that a target allows.
+    """Return the greatest line that a target allows.
 
-    The state of its points is looked at once the line is found, and what is gone is passed over: a line of points that can
-    be had is never greater than one of all points, so going on from there misses none. What is now stays, unless `judge_now`.
+    The state of points is read once a line is found. Points without it are excluded, and the search repeats. A line of
+    existing points is never greater than a line of all points, so the search misses none. The current state of a
+    process is accepted without a check, unless `judge_now`.
     """
     while True:
         found = _search(intervals, allowed, also_gone=False)
         gone = _gone(intervals, found, allowed, judge_now) if found.missing is None else {}
         if not gone:
+            # the wished line tells the user which later points would have served
             return Line(found, _search(intervals, allowed, also_gone=True), intervals)
         intervals = _without(intervals, gone)
 
@@ -65,7 +69,7 @@ def _search(intervals: Intervals, allowed: Allowed, *, also_gone: bool) -> Recov
 def _gone(
     intervals: Intervals, found: RecoveryLine, allowed: Allowed, judge_now: bool
 ) -> dict[ProcessId, dict[Index, str]]:
-    """Points of a line whose state is gone or torn, and those before that would be next."""
+    """Return points of a line whose state is gone or torn, with the points before them that would be next."""
     return {
         process: gone
         for process, chosen in found.chosen.items()
@@ -83,6 +87,7 @@ def _gone_up_to(
             return
         if point.gone is None:
             why = point.lost() or point.torn()
+            # earlier points stay unread: only a point of a line, and what it replaces, is worth opening files for
             if why is None:
                 return
             yield point.index, why
@@ -97,10 +102,14 @@ def _without(intervals: Intervals, gone: Mapping[ProcessId, Mapping[Index, str]]
 
 
 def nearest(targets: Sequence[T], reaches: Callable[[T], bool]) -> T | None:
-    """The first of targets, ordered from strict to lenient, that has a line. What a target reaches, later ones do too."""
+    """Return the first of `targets` that has a line, None without one.
+
+    `targets` are ordered from strict to lenient; each reaches at least as much as the one before.
+    """
     if not targets or not reaches(targets[-1]):
         return None
     low, high = 0, len(targets) - 1
+    # bisection: reachability is monotonic in this order
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if reaches(targets[middle]) else (middle + 1, high)

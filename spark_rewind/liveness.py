@@ -1,5 +1,7 @@
-"""Whether queries run, as far as their files tell. A query between two batches leaves no trace, so this is half of the answer;
-the fences are the other half."""
+"""Detection of running queries by changes in their files.
+
+A query between two batches leaves no trace, so this detects half of the cases. Fences detect the other half.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from spark_rewind.reading import typed_errors
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A folder's files at one moment. `newest_ns`: when the newest was written, since 1970."""
+    """A folder's files at one moment. `newest`: file that was written last, at `newest_ns` (nanoseconds since 1970)."""
 
     files: int
     newest_ns: int
@@ -22,7 +24,7 @@ class Seen:
 
 
 def seen(folder: Path) -> Seen:
-    """What lies in a folder and all below it."""
+    """Return the files of a folder and all folders below it."""
     found = Seen(0, 0, "")
     count = 0
     with typed_errors(folder):
@@ -31,6 +33,7 @@ def seen(folder: Path) -> Seen:
                 path = Path(root, name)
                 try:
                     at_ns = path.stat().st_mtime_ns
+                # a running query deletes old files meanwhile
                 except FileNotFoundError:
                     continue
                 count += 1
@@ -40,9 +43,10 @@ def seen(folder: Path) -> Seen:
 
 
 def watch(queries: Mapping[str, Iterable[Path]], wait: Callable[[], None], now_ns: int) -> list[str]:
-    """Look, wait, look again. `queries`: folders of each. Returns what is known of how long each has been quiet, as sentences.
+    """Compare the files of queries before and after a wait.
 
-    Raises `RewindQueryRuns` if anything has moved.
+    `queries`: folders of each query. Return one sentence per query with the age of its newest file. Raises
+    `RewindQueryRuns` for a query whose files changed.
     """
     before = {name: [seen(folder) for folder in folders] for name, folders in queries.items()}
     wait()

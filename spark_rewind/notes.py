@@ -1,4 +1,4 @@
-"""What a plan cannot know, said plainly."""
+"""Notes of a plan: facts that it cannot know."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_rewind.topics import TopicIndex, next_began_ms
 
 
 def notes_of(inputs: Inputs, line: Line, tables: Sequence[TablePlan], broker: TopicIndex | None) -> Iterator[str]:
-    """Sentences about what the plan cannot know, or does not ask."""
+    """Yield one sentence per fact that the plan cannot know or does not check."""
     yield from _strangers(tables)
     yield from _outputs(inputs, line)
     yield from _topics(inputs, broker)
@@ -52,7 +52,7 @@ def _outputs(inputs: Inputs, line: Line) -> Iterator[str]:
 
 
 def _unseen(inputs: Inputs, line: Line) -> Iterator[str]:
-    """Topics whose records are public and whose offsets nobody has told."""
+    """Yield topics with public records at unknown offsets: no query reads the topic and no broker was asked."""
     for topic in inputs.declared.topics:
         read = any(
             place[0] == topic.topic

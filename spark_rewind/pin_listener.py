@@ -1,4 +1,4 @@
-"""A companion in the program of running queries: every so many minutes a point is pinned, as `spark-ckpt rewind pin` does."""
+"""Listener in the program of running queries that pins points periodically, as `spark-ckpt rewind pin` does."""
 
 from __future__ import annotations
 
@@ -38,16 +38,21 @@ def _now_ms() -> int:
 class PinListener(StreamingQueryListener):
     """Pins a point of these queries every `every_minutes`, as long as one of them makes progress.
 
-    `spark.streams.addListener(PinListener(["checkpoints/ingest", ...], into="/backup/pins", tables=["/lake"], budget="10GiB"))`
+        listener = PinListener(["checkpoints/ingest", ...], into="/backup/pins", tables=["/lake"], budget="10GiB")
+        spark.streams.addListener(listener)
 
-    `checkpoints`: the checkpoint folder of each query, or the storage root of a declarative pipeline; also of queries of other
-    programs, which may have a listener of their own with the same folder `into`: one point every so many minutes is made, not
-    one of each. `tables`: Delta tables, or folders with tables in them. `declared`: the YAML file of `--declared`. `budget`: of all
-    points together; the oldest without a name go for a new one.
-    `table_files`: hold data files of the tables, too. `now_ms`: the clock, milliseconds since 1970.
+    - `checkpoints`: the checkpoint folder of each query, or the storage root of a declarative pipeline. Queries of
+      other programs count, too. These may have a listener with the same folder `into`: all listeners together make one
+      point per period.
+    - `tables`: Delta tables, or folders with tables in them.
+    - `declared`: the YAML file of `--declared`.
+    - `budget`: size of all points together, for example 10GiB. The oldest points without a name are removed for a new
+      one.
+    - `table_files`: hold data files of the tables, too.
+    - `now_ms`: the clock, in milliseconds since 1970.
 
-    Pins are made in a thread of their own, so queries do not wait for them. What goes wrong is logged as a warning, is in `error`
-    until a pin succeeds, and is tried again within a minute; a query never fails for it. Raises `ConfigInvalid`.
+    A pin runs on its own thread, so queries do not wait for it. An error is logged as a warning and kept in `error`
+    until a pin succeeds. The next try follows within a minute; a query never fails for a pin. Raises `ConfigInvalid`.
     """
 
     def __init__(
@@ -78,24 +83,24 @@ class PinListener(StreamingQueryListener):
         self.error: CkptError | None = None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing to pin yet."""
+        """Ignore the start of a query: there is no batch to pin."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch is over."""
+        """Record a completed batch, and pin if a pin is due."""
         with self._lock:
             self._schedule.moved()
         self._look()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Batches of before may not be pinned yet."""
+        """Pin if a pin is due: no point may hold the newest batches yet."""
         self._look()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """The same."""
+        """Pin if a pin is due: no point may hold the newest batches yet."""
         self._look()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until a pin that is being made is over."""
+        """Wait until the current pin ends, for at most `timeout_s` seconds."""
         pinning = self._pinning
         if pinning is not None:
             pinning.join(timeout_s)
@@ -110,15 +115,16 @@ class PinListener(StreamingQueryListener):
         try:
             self._pin_unless_pinned()
         except PinsInUse:
-            self._failed(None)  # somebody else is making the point
+            self._failed(None)  # another process pins: its point counts for this listener, too
         except CkptError as error:
             _log.warning("no point was pinned: %s", error)
             self._failed(error)
-        except Exception:  # noqa: BLE001 - told by the log; no query fails for a pin
+        except Exception:  # noqa: BLE001 - the log shows it; no query fails for a pin
             _log.exception("no point was pinned")
             self._failed(None)
 
     def _pin_unless_pinned(self) -> None:
+        # another program may have pinned the same queries since: its point is as good
         now_ms, newest_ms = self._now_ms(), _newest_ms(self._request.into)
         with self._lock:
             if self._schedule.passes(now_ms, newest_ms):
@@ -136,7 +142,7 @@ class PinListener(StreamingQueryListener):
 
 
 def _newest_ms(pins: Path) -> int | None:
-    """When the newest point without a name was taken, whoever took it."""
+    """Return the time of the newest point without a name, made by any program."""
     try:
         points = kept_points(pins)
     except PinsForeign:

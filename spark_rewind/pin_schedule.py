@@ -1,4 +1,4 @@
-"""When a companion of running queries pins a point. Decisions only: moments go in, in milliseconds since 1970."""
+"""Schedule of automatic pins. Pure rules: times come in as milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ RETRY_MS_MAX = 60_000
 
 @dataclass(slots=True)
 class PinSchedule:
-    """One pin at a time, `every_ms` after the one before, and only if queries have moved since.
+    """At most one pin at a time, `every_ms` after the newest point, and only if queries progressed since.
 
-    `newest_ms`: when the newest point was taken, by whomever; None as long as that is not known.
+    `newest_ms`: time of the newest point of any program; None until it is known.
     """
 
     every_ms: int
@@ -21,18 +21,24 @@ class PinSchedule:
     _not_before_ms: int = 0
 
     def moved(self) -> None:
-        """A query has done a batch."""
+        """Record that a query completed a batch."""
         self._moved = True
 
     def begins(self, now_ms: int) -> bool:
-        """Whether a pin is due. If so it has begun, and none is due before `pinned`, `passed` or `failed` says that it is over."""
+        """Return true if a pin is due; it then counts as begun.
+
+        No other pin is due until `pinned`, `passes` or `failed` ends this one.
+        """
         if self._busy or not self._moved or now_ms < self._not_before_ms or not self._is_time(now_ms):
             return False
         self._busy, self._moved = True, False
         return True
 
     def passes(self, now_ms: int, newest_ms: int | None) -> bool:
-        """Whether somebody else's point, the newest there is, makes this pin needless. If so it is over."""
+        """Return true if a point of another program, taken at `newest_ms`, makes this pin unnecessary.
+
+        The pin then ends.
+        """
         if newest_ms is not None:
             self.newest_ms = max(newest_ms, self.newest_ms or 0)
         if self._is_time(now_ms):
@@ -41,11 +47,11 @@ class PinSchedule:
         return True
 
     def pinned(self, taken_at_ms: int) -> None:
-        """A pin is over, and there is a point."""
+        """Record that a pin ended with a point."""
         self._busy, self.newest_ms = False, taken_at_ms
 
     def failed(self, now_ms: int) -> None:
-        """A pin is over without a point. It is tried again before long."""
+        """Record that a pin ended without a point. The next try follows after a minute at most."""
         self._busy, self._moved = False, True
         self._not_before_ms = now_ms + min(self.every_ms, RETRY_MS_MAX)
 

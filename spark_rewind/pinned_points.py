@@ -1,4 +1,4 @@
-"""Pinned points among the points of a query: which of them are of its past, and whether their files are as they were."""
+"""Pinned points as further points of a query: selection by the query's history, and checks of their files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from spark_rewind.pins import Kept, PinnedQuery, damage, kept_points
 
 @dataclass(frozen=True, slots=True)
 class WithPins:
-    """Queries with the pinned batches that are of their past. `refused`: (query, label of the point): why it is left out."""
+    """Queries with pinned batches of their history.
+
+    `refused`: reason by (query, label of the point). `broken`: sentences about unreadable points.
+    """
 
     queries: Mapping[str, Checkpoint]
     refused: Mapping[tuple[str, str], str]
@@ -22,7 +25,7 @@ class WithPins:
 
     @property
     def notes(self) -> Iterator[str]:
-        """What is to be said of points that are left out."""
+        """Sentences about points that are left out."""
         yield from self.broken
         yield from (
             f"pinned point {label} is left out for {query}: {why}" for (query, label), why in self.refused.items()
@@ -30,7 +33,10 @@ class WithPins:
 
 
 def with_pins(queries: Mapping[str, Checkpoint], points: Sequence[Kept]) -> WithPins:
-    """Add what is pinned of each query. What is damaged stays a point, and is passed over with its reason if a line needs it."""
+    """Add the pinned batches of each query.
+
+    A damaged batch stays a point; the search for a line skips it with its reason.
+    """
     refused: dict[tuple[str, str], str] = {}
     found = dict(queries)
     for name, query in queries.items():
@@ -54,7 +60,7 @@ def with_pins(queries: Mapping[str, Checkpoint], points: Sequence[Kept]) -> With
 
 
 def _pinned(query: Checkpoint, kept: Kept, pinned: PinnedQuery) -> Pinned | str:
-    """The batch as it was pinned, or why it is not taken into account."""
+    """Return the pinned batch, or the reason why it is left out."""
     folder = kept.folder / pinned.kept_in
     try:
         copy = read_checkpoint(folder, query.name)
@@ -72,10 +78,11 @@ def _pinned(query: Checkpoint, kept: Kept, pinned: PinnedQuery) -> Pinned | str:
 
 
 def _not_of_its_past(query: Checkpoint, batch: Batch, inode: int) -> str | None:
-    """A batch with this number may be another one: the query went back since, and did it again.
+    """Return the reason why a pinned batch is not in the query's history, None if it is.
 
-    What the log still has is compared. What it has let go of is taken for the query's past only if its folder is still the same
-    one: a rewind puts another folder in its place, and tables may count their versions anew since.
+    The query may have gone back since and run a batch of this number again. A batch that the log still has is compared.
+    For an older one, the checkpoint's folder must be the same: a rewind replaces the folder, and tables may have
+    renumbered their versions since.
     """
     newest, oldest = (query.batches[-1].number, query.batches[0].number) if query.batches else (-1, 0)
     if batch.number > newest:
@@ -91,10 +98,11 @@ def _not_of_its_past(query: Checkpoint, batch: Batch, inode: int) -> str | None:
 
 
 def whole_copy(folder: Path, name: str) -> Checkpoint:
-    """A pinned checkpoint, by the folder that a plan names, once its files were looked at again.
+    """Return a pinned checkpoint by the folder that a plan names, after a check of its files.
 
-    Raises `RewindOutOfReach` if the point was taken away or its files are damaged.
+    Raises `RewindOutOfReach` if the point was removed or its files are damaged.
     """
+    # the folder is PINS/points/<id>/queries/<number>
     kept = next((each for each in kept_points(folder.parents[3]) if each.folder == folder.parents[1]), None)
     hint = "plan again, and apply that plan; nothing was changed"
     if kept is None or kept.point is None:

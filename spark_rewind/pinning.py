@@ -1,8 +1,9 @@
-"""`spark-ckpt rewind pin`: the greatest consistent line as of now is kept, with the files that its batches need.
+"""`spark-ckpt rewind pin`: keep the greatest consistent line as of now, with the files that its batches need.
 
-Queries may run meanwhile. The line is of committed batches, and where one query was read earlier than another one it is consistent
-all the same: the search for the line takes back who has seen more. Files that a query lets go of while they are linked make it
-try again on a newer line. A point is made beside the others under a hidden name, and appears in one step.
+Queries may run meanwhile. The line consists of committed batches. It is consistent even if queries are read at
+different times: the search for the line moves a reader back that has seen more than its writer shows. If a query
+deletes files while they are linked, the pin tries again on a newer line. A point is prepared under a hidden name and
+appears atomically.
 """
 
 from __future__ import annotations
@@ -61,9 +62,12 @@ _AN_ID = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}")
 
 @dataclass(frozen=True, slots=True)
 class PinRequest:
-    """What is pinned: queries and tables as for a plan; `into`: the folder of points; `budget_bytes`: of all of them together.
+    """Arguments of a pin.
 
-    `table_files`: whether data files of tables are held, too.
+    - `plan`: queries and tables, as for a plan.
+    - `into`: the folder of points.
+    - `budget_bytes`: limit of all points together.
+    - `table_files`: hold data files of tables, too.
     """
 
     plan: Request
@@ -75,17 +79,17 @@ class PinRequest:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A new point; `dropped`: points without a name that went for it."""
+    """A new point. `dropped`: points without a name that were removed for it."""
 
     kept: Kept
     dropped: tuple[Kept, ...]
 
 
 def take_pin(request: PinRequest, now_ms: int) -> Taken:
-    """Pin; a point is whole when this returns, or not there.
+    """Pin a point. `now_ms`: milliseconds since 1970. The point is complete when this returns, or absent after an error.
 
-    Raises `ConfigInvalid`, `PinsInUse`, `PinsOverBudget`, `RewindOutOfReach` (no line), `RewindNotPermitted` (the file system
-    refuses), and what reading for a plan raises.
+    Raises `ConfigInvalid`, `PinsInUse`, `PinsOverBudget`, `RewindOutOfReach` (no line), and the errors of reading.
+    Raises `RewindNotPermitted` if the file system refuses.
     """
     _check_name(request.name)
     with held(request.into):
@@ -112,6 +116,7 @@ def take_pin(request: PinRequest, now_ms: int) -> Taken:
         with written(final):
             prepared.rename(final)
             sync_folder(final.parent)
+        # old points go only after the new one is in place: an error leaves them all
         for each in dropped:
             take_away(each)
         return Taken(Kept(final, point), tuple(dropped))
@@ -124,7 +129,7 @@ def _check_name(name: str | None) -> None:
 
 
 def _prepared(request: PinRequest, folder: Path, point: Point, points: Sequence[Kept]) -> Point:
-    """The point in a folder that nobody sees yet. If something went away meanwhile, it is tried again with what is there then."""
+    """Prepare the point in a hidden folder. Try again if a file disappeared meanwhile."""
     for attempt in range(1, TRIES + 1):
         remove_tree(folder)
         try:
@@ -168,7 +173,7 @@ def _attempt(request: PinRequest, folder: Path, point: Point, known: Mapping[Fil
 
 
 def _line_of(inputs: Inputs, request: Request) -> Mapping[ProcessId, Candidate]:
-    """The planner's line of committed batches; the newest is looked at as any other."""
+    """Return the greatest line of committed batches. The newest batches are checked like all others."""
     queries = frozenset(map(ProcessId, inputs.queries))
 
     def is_over(process: ProcessId, each: LinePoint) -> bool:
@@ -208,7 +213,7 @@ def _keep(query: Checkpoint, index: int | None, folder: Path, kept_in: str, know
 def _keep_table(
     table: Table, version: int, folder: Path, kept_in: str, positions: Sequence[DeltaPosition]
 ) -> PinnedTable:
-    """A table with links to its data files. A version that is not there has none."""
+    """Return a table with links to its data files. A version before the first has none."""
     pinned = PinnedTable(path=str(table.root), ids=sorted(table.ids), version=version)
     if version < 0:
         return pinned
@@ -217,7 +222,7 @@ def _keep_table(
 
 
 def _copy_logs(folder: Path) -> None:
-    """Logs are small: files of our own instead of links, which nobody's hand in the checkpoint can reach. Times stay."""
+    """Replace links to log files by copies, which a change in the checkpoint cannot reach. Times stay."""
     logs = [path for name in (OFFSETS, COMMITS, SOURCES) for path in (folder / name).rglob("*") if path.is_file()]
     for path in [folder / ID_FILE, *logs]:
         found = path.stat()
@@ -229,12 +234,13 @@ def _copy_logs(folder: Path) -> None:
 
 
 def _over_budget(request: PinRequest, new: Kept, points: Sequence[Kept]) -> list[Kept]:
-    """Points without a name that have to go for the new one, the oldest first. Raises `PinsOverBudget`."""
+    """Return points without a name that the new point displaces, oldest first. Raises `PinsOverBudget`."""
     if request.budget_bytes is None:
         return []
     files = {each.folder: each.files() for each in [*points, new]}
     staying, dropped = list(points), list[Kept]()
     while (needed := _bytes([files[each.folder] for each in [*staying, new]])) > request.budget_bytes:
+        # an unreadable point counts as one without a name
         victim = next((each for each in staying if each.point is None or each.point.name is None), None)
         if victim is None:
             named = _bytes([files[each.folder] for each in staying])
@@ -247,7 +253,7 @@ def _over_budget(request: PinRequest, new: Kept, points: Sequence[Kept]) -> list
 
 
 def _bytes(held: Sequence[Mapping[FileId, int]]) -> int:
-    """What files take together, each counted once however many names it has."""
+    """Return the size of all files in bytes. Each counts once, even with several names."""
     together: dict[FileId, int] = {}
     for each in held:
         together |= each

@@ -1,7 +1,7 @@
-"""The folder of pinned points: each is a folder of its own that appears whole and is never changed.
+"""Folder of pinned points. Each point is a folder that appears atomically and never changes.
 
-`points/<id>/point.json` says what the point consists of; `points/<id>/queries/<number>` is a checkpoint as of the pinned batch. A
-folder whose name begins with a dot is being made or taken away, and is nobody's point.
+`points/<id>/point.json` lists the content of a point. `points/<id>/queries/<number>` is a checkpoint as of the pinned
+batch. A folder whose name begins with a dot is in preparation or being removed, and is no point.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from spark_rewind.reading import entries, text_of
 FORMAT = 2
 POINTS, MANIFEST, QUERIES, TABLES = "points", "point.json", "queries", "tables"
 SMALL_BYTES_MAX = 1 << 20
-"""A file up to this size is known by its content, a larger one by its size."""
+"""Largest size in bytes of a file that is compared by digest. Larger files are compared by size."""
 
 FileId = tuple[int, int]
-"""Device and inode: one file, however many names it has."""
+"""Device and inode: identity of a file with any number of names."""
 
 
 class _Part(BaseModel):
@@ -35,7 +35,10 @@ class _Part(BaseModel):
 
 
 class PinnedFile(_Part):
-    """`path`: below the query's folder in the point. `sha256`: of its content; None for a large file."""
+    """A pinned file.
+
+    `path`: below the query's folder in the point. `sha256`: digest of its content, None for a large file.
+    """
 
     path: str
     size: int = Field(ge=0)
@@ -43,9 +46,10 @@ class PinnedFile(_Part):
 
 
 class PinnedQuery(_Part):
-    """A query at a batch; -1: it has done nothing, and holds no files. `kept_in`: its folder in the point.
+    """A query at a batch; -1: it has not begun and holds no files.
 
-    `inode`: of the checkpoint's folder when it was pinned: a rewind puts another folder in its place.
+    `kept_in`: its folder in the point. `inode`: of the checkpoint's folder at the time of the pin. A rewind replaces
+    that folder by another one.
     """
 
     name: str
@@ -59,8 +63,11 @@ class PinnedQuery(_Part):
 
 
 class PinnedTable(_Part):
-    """A table at a version, -1 before its first. `kept_in`: the folder in the point that holds its data files, `files`; empty if
-    none are held: what keeps them is the table's own retention."""
+    """A table at a version, -1 before its first.
+
+    `kept_in`: folder in the point that holds its data files, `files`. It is empty for a point without data files; then
+    only the table's own retention keeps them.
+    """
 
     path: str
     ids: list[str]
@@ -70,7 +77,7 @@ class PinnedTable(_Part):
 
 
 class Point(_Part):
-    """One line of batches and versions. `name`: one with a name stays until it is taken away by it."""
+    """One line of batches and versions. A point with a `name` stays until it is unpinned by that name."""
 
     format: int = Field(default=FORMAT, ge=1, le=FORMAT)
     id: str
@@ -81,25 +88,28 @@ class Point(_Part):
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """Name of the point, its id without one."""
         return self.name or self.id
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A point in its folder; `broken`: why what it consists of cannot be read, instead of `point`."""
+    """A point with its folder. `broken`: reason why its content cannot be read; `point` is then None."""
 
     folder: Path
     point: Point | None
     broken: str | None = None
 
     def files(self) -> dict[FileId, int]:
-        """Sizes of the files it holds."""
+        """Return the sizes of its files, in bytes."""
         return dict(_sizes(self.folder))
 
 
 def kept_points(pins: Path) -> list[Kept]:
-    """All points, the oldest first. Raises `PinsForeign` if the folder is none of points, `CheckpointUnreadable`."""
+    """Return all points, oldest first.
+
+    Raises `PinsForeign` for a folder without points, `CheckpointUnreadable`.
+    """
     if not (pins / POINTS).is_dir():
         hint = "name the folder that was given as `--into` to `spark-ckpt rewind pin`"
         raise PinsForeign(f"{pins} is no folder of pinned points: there is no folder `{POINTS}` in it", hint=hint)
@@ -109,7 +119,7 @@ def kept_points(pins: Path) -> list[Kept]:
 
 
 def _read(folder: Path) -> Kept | None:
-    """None for one that was taken away meanwhile."""
+    """Return the point in a folder, None for one that was removed meanwhile."""
     try:
         return Kept(folder, Point.model_validate_json(text_of(folder / MANIFEST)))
     except FileNotFoundError:
@@ -126,7 +136,10 @@ def _read(folder: Path) -> Kept | None:
 
 
 def listed(folder: Path, known: Mapping[FileId, str]) -> list[PinnedFile]:
-    """Files of a query's folder, made durable. `known`: digests of files that other points hold, and that need no second look."""
+    """List the files of a query's folder and make them durable.
+
+    `known`: digests of files that other points hold; these are not read again.
+    """
     return [_listed(folder, path, known) for path in sorted(folder.rglob("*")) if not path.is_dir()]
 
 
@@ -141,7 +154,7 @@ def _listed(folder: Path, path: Path, known: Mapping[FileId, str]) -> PinnedFile
 
 
 def digests_of(points: Iterable[Kept]) -> dict[FileId, str]:
-    """Digests that points know, by file."""
+    """Return the digests that points have recorded, by file."""
     found: dict[FileId, str] = {}
     for kept in points:
         for query in kept.point.queries if kept.point else ():
@@ -153,7 +166,7 @@ def digests_of(points: Iterable[Kept]) -> dict[FileId, str]:
 
 
 def damage(kept: Kept, query: PinnedQuery) -> str | None:
-    """What is wrong with the files of a query in a point; None if they are as they were pinned."""
+    """Return the damage to a query's files in a point, None if they are as they were pinned."""
     for file in query.files:
         path = kept.folder / query.kept_in / file.path
         status = _status(path)
@@ -193,7 +206,10 @@ def _sizes(folder: Path) -> Iterator[tuple[FileId, int]]:
 
 @contextmanager
 def held(pins: Path) -> Iterator[None]:
-    """Nobody else pins or unpins meanwhile; what was left of somebody who died is cleared. Raises `PinsInUse`."""
+    """Hold the exclusive lock of a folder of points, and remove leftovers of a process that died.
+
+    Raises `PinsInUse`.
+    """
     with written(pins):
         (pins / POINTS).mkdir(parents=True, exist_ok=True)
         lock = (pins / ".lock").open("a")
@@ -210,7 +226,8 @@ def held(pins: Path) -> Iterator[None]:
 
 
 def take_away(kept: Kept) -> None:
-    """A point goes, in one step. Its files stay where somebody else has them."""
+    """Remove a point atomically. Files with other links stay there."""
+    # the rename hides the point at once; a crash in the slow removal leaves a hidden folder that the next pin clears
     hidden = kept.folder.with_name(f".gone-{kept.folder.name}")
     with written(kept.folder):
         kept.folder.rename(hidden)
@@ -219,7 +236,8 @@ def take_away(kept: Kept) -> None:
 
 
 def unpin(pins: Path, name: str) -> Kept:
-    """Take a point away by its name or id. Raises `PinNotFound`, `PinsForeign`, `PinsInUse`."""
+    """Remove a point by its name or id. Raises `PinNotFound`, `PinsForeign`, `PinsInUse`."""
+    # raises for a wrong folder before the lock creates files in it
     kept_points(pins)
     with held(pins):
         points = kept_points(pins)
@@ -232,5 +250,5 @@ def unpin(pins: Path, name: str) -> Kept:
 
 
 def named_point(points: Sequence[Kept], name: str) -> Kept | None:
-    """A point by its name, or by its id."""
+    """Return the point with a name or id, None without one."""
     return next((each for each in points if (each.point and each.point.name == name) or each.folder.name == name), None)

@@ -1,4 +1,7 @@
-"""Where checkpoints are: the folder that a user names is one, or the storage root of a declarative pipeline with a flow's each."""
+"""Discovery of checkpoints: a folder that the user names is a checkpoint or a pipeline's storage root.
+
+The storage root of a declarative pipeline holds one checkpoint per flow.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +17,39 @@ from spark_ckpt.spark_internals.query_logs import ID_FILE
 from spark_rewind.reading import entries
 
 SET_ASIDE = re.compile(r"(.+)\.(?:before-rewind|rewound|rewinding|undoing)-[0-9a-f]{12}")
-"""What a rewind calls a checkpoint that it puts beside another one: that one's name, and an ending."""
+"""Name of a checkpoint that a rewind set aside: the checkpoint's own name and a suffix with the plan's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A checkpoint's folder. `parts`: what it may be called by, as much from the end as tells it from others, `least` at least."""
+    """A checkpoint's folder.
+
+    `parts` are the components of its name. The shortest ending of at least `least` parts that no other checkpoint
+    shares becomes its name.
+    """
 
     folder: Path
     parts: tuple[str, ...]
     least: int = 1
 
     def ending(self, length: int) -> tuple[str, ...]:
-        """The last of its parts."""
+        """Return the last `length` parts."""
         return self.parts[-length:]
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Checkpoints by name, and what is to be said of those that are left out."""
+    """Checkpoints by name, with a note about each one that is left out."""
 
     named: dict[str, Path]
     notes: tuple[str, ...] = ()
 
 
 def find_places(folders: Sequence[Path]) -> Places:
-    """The checkpoints in folders that a user named. Raises `ConfigInvalid`, `CheckpointForeign`, `CheckpointUnreadable`."""
+    """Find the checkpoints in folders that a user named.
+
+    Return them by name. Raises `ConfigInvalid`, `CheckpointForeign`, `CheckpointUnreadable`.
+    """
     if not folders:
         raise ConfigInvalid("no checkpoint was named", hint="name the checkpoint folder of each query")
     found: list[Place] = []
@@ -56,7 +66,7 @@ def find_places(folders: Sequence[Path]) -> Places:
 
 
 def _without_set_aside(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """What a rewind has put beside a checkpoint is none to plan for, when the checkpoint is named, too: as by `checkpoints/*`."""
+    """Leave out checkpoints that a rewind set aside, if their original is named too: `checkpoints/*` names both."""
     named = set(folders)
     aside = {
         folder
@@ -72,10 +82,15 @@ def _is_storage_root(folder: Path) -> bool:
 
 
 def _flows(root: Path) -> tuple[list[Place], list[str]]:
-    """A pipeline's flows; one that was reset and has not run since has no past, and a note instead."""
+    """Return a pipeline's flows and notes.
+
+    A flow that was reset and has not run since has no history: it becomes a note.
+    """
     found, notes = [], []
+    # a flow lies at `_checkpoints/<table>/<flow>/<version>`; the depth is bounded, so that no foreign tree is walked
     for parts, folder in _below(root / FLOWS, (), LEVELS_MAX):
         if (folder / ID_FILE).is_file():
+            # two parts at least, table/flow: flows of different tables often share a name
             found.append(Place(folder, (*root.parts, *parts), least=2))
         else:
             flow = "/".join(parts)
@@ -89,7 +104,7 @@ def _flows(root: Path) -> tuple[list[Place], list[str]]:
 
 
 def _below(folder: Path, parts: tuple[str, ...], levels: int) -> Iterator[tuple[tuple[str, ...], Path]]:
-    """(name, newest version) of each flow below a folder."""
+    """Yield (name, newest version) of each flow below a folder."""
     inner = [each.name for each in entries(folder) if each.is_dir()]
     versions = [name for name in inner if newest_version([name]) and is_checkpoint(_names(folder / name))]
     newest = newest_version(versions)
@@ -111,7 +126,7 @@ def _refuse_twice(paths: Sequence[Path]) -> None:
 
 
 def _name(place: Place, others: Sequence[Place]) -> str:
-    """As many of the last parts as tell it from the others."""
+    """Return the shortest ending of a place's parts that distinguishes it from the others."""
     length = place.least
     while length < len(place.parts) and sum(each.ending(length) == place.ending(length) for each in others) > 1:
         length += 1

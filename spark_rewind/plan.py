@@ -1,4 +1,4 @@
-"""A plan as it is printed with `--json` and kept: what goes back, why, and what it was computed from."""
+"""A rewind plan as a typed document, printed with `--json`: steps, reasons, and digests of its inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from pydantic import BaseModel, ConfigDict
 FORMAT = 1
 
 Cause = Literal["target", "orphan", "lost"]
-"""Of a step back: the target; it holds what is undone; a table lost what it wrote."""
+"""Cause of a step back.
+
+- target: the target limits the process.
+- orphan: the process holds data that is undone.
+- lost: a table lost data that the process wrote.
+"""
 
 
 class _Part(BaseModel):
@@ -17,10 +22,12 @@ class _Part(BaseModel):
 
 
 class Reason(_Part):
-    """One step on the way to a line; a chain of them begins at the target. `who` goes from `left` to `taken`.
+    """One step of the search for a line. Steps form chains that begin at the target.
 
-    Points are batches of queries and versions of tables; None: as it is now, -1: before all. `through`: table, topic or folder.
-    `other` stands at `other_at`. `exact`: false where only times bound what was passed on.
+    - `who`: process that goes back from point `left` to point `taken`.
+    - points: batches of queries or versions of tables. None is the current state, -1 precedes all.
+    - `through`: table, topic or folder. `other`: the process at the other end, at point `other_at`.
+    - `exact`: false if only times bound the data that passed through.
     """
 
     who: str
@@ -35,14 +42,14 @@ class Reason(_Part):
 
 
 class PassedOver(_Part):
-    """A point that would have done, and why it cannot be had any more."""
+    """A later point that would be consistent, with the reason why it no longer exists."""
 
     point: int
     why: str
 
 
 class SourceEnd(_Part):
-    """Where a source of a query goes on. `position` is for people, `offset` the text in the query's own log."""
+    """Position of a query's source after the rewind. `position` is text for people."""
 
     source: str
     kind: Literal["delta", "kafka", "files", "other", "unread"]
@@ -50,12 +57,14 @@ class SourceEnd(_Part):
 
 
 class QueryPlan(_Part):
-    """What happens to a query. `batch`: it goes back to the state after it; None: it stays; -1: it begins anew.
+    """Effect of a plan on a query.
 
-    `state_version`: what its operators load, None without any. `newest`: the newest committed batch. `unfinished`: a batch that
-    was begun. `digest`: of its logs when the plan was made.
-    `kept_in`: the checkpoint folder that holds the files of `batch`, if it is a pinned one; None: they are in `folder`. `point`:
-    what that was pinned as.
+    - `batch`: the query goes back to the state after this batch. None: it stays. -1: it starts from the beginning.
+    - `state_version`: state version that its operators load, None without operators.
+    - `newest`: newest committed batch. `unfinished`: a batch that was started.
+    - `digest`: of its logs when the plan was made.
+    - `kept_in`: checkpoint folder with the files of a pinned `batch`. None: the files are in `folder`.
+    - `point`: pinned point of that batch.
     """
 
     name: str
@@ -77,8 +86,11 @@ class QueryPlan(_Part):
 
 
 class UndoneVersion(_Part):
-    """A version that goes. `batches`: "query batch" of what wrote it; empty for work by hand. `strangers`: applications that wrote
-    it and are none of the plan's queries."""
+    """A version that is undone.
+
+    - `batches`: "query batch" of each writer; empty for manual changes.
+    - `strangers`: applications that wrote the version and are no query of the plan.
+    """
 
     version: int
     operation: str
@@ -88,7 +100,7 @@ class UndoneVersion(_Part):
 
 
 class InFlight(_Part):
-    """Versions that stay and that a query has not wholly read at its point: it reads them again from the table."""
+    """Versions that stay and that a query has not read completely at its point. It reads them again from the table."""
 
     reader: str
     first: int
@@ -96,9 +108,10 @@ class InFlight(_Part):
 
 
 class TablePlan(_Part):
-    """What happens to a table. `version`: it goes back to it; -1: before its first; the newest if it stays.
+    """Effect of a plan on a table.
 
-    `kept_in`: folders of pinned points that hold data files which the table has lost.
+    `version`: version that the table goes back to; -1 precedes the first; the newest version if the table stays.
+    `kept_in`: folders of pinned points with data files that the table has lost.
     """
 
     path: str
@@ -117,9 +130,11 @@ class TablePlan(_Part):
 
 
 class FolderPlan(_Part):
-    """What happens to the folder of a file sink. `batch`: its log goes back to it, -1: to none; the newest if it stays.
+    """Effect of a plan on a file sink's folder.
 
-    `files_gone`: how many files go. `digest`: of the log.
+    - `batch`: batch that its log goes back to; -1 for none; the newest batch if the folder stays.
+    - `files_gone`: number of files that leave the folder.
+    - `digest`: of the log.
     """
 
     path: str
@@ -133,10 +148,10 @@ class FolderPlan(_Part):
 
 
 class PublicRange(_Part):
-    """Records of undone batches that are public, in one partition: they are somewhere in the offsets `first` to `last`.
+    """Public records of undone batches in one partition: they lie within the offsets `first` to `last`.
 
-    `last`: None where nobody was asked how far the topic goes; `known_last` is the furthest that a reader has come.
-    `tight`: `first` is from the broker's time index; else records from before the line may be in the range.
+    - `last`: None if no broker was asked for the end of the topic. `known_last`: furthest offset that a reader reached.
+    - `tight`: `first` comes from the broker's time index. Otherwise the range may hold records from before the line.
     """
 
     topic: str
@@ -149,7 +164,7 @@ class PublicRange(_Part):
 
 
 class TargetPlan(_Part):
-    """What was asked for. `most`: milliseconds since 1970, a batch, or a version."""
+    """The requested target. `most`: milliseconds since 1970, a batch, or a version."""
 
     kind: Literal["time", "batch", "table", "point"]
     text: str
@@ -158,7 +173,7 @@ class TargetPlan(_Part):
 
 
 class Plan(_Part):
-    """A consistent line at or before a target, the greatest there is. `notes`: what the plan cannot know, in sentences."""
+    """The greatest consistent line at or before a target. `notes`: sentences about facts that the plan cannot know."""
 
     format: int = FORMAT
     made_at_ms: int

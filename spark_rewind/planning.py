@@ -1,4 +1,4 @@
-"""`spark-ckpt rewind plan`: read, connect, look for the line, tell it. Changes nothing."""
+"""`spark-ckpt rewind plan`: read the inputs, connect them, search the line, report it. Changes nothing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from spark_rewind.topics import TopicIndex
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is planned: checkpoints, the target as the user wrote it, tables or folders with tables, what is declared.
+    """Arguments of a plan.
 
-    `pins`: a folder of pinned points that take part.
+    - `folders`: checkpoints. `to`: the target as the user wrote it.
+    - `tables`: tables, or folders with tables. `declared`: the user's declarations.
+    - `broker`: index of a Kafka cluster. `pins`: a folder of pinned points that take part.
     """
 
     folders: Sequence[str]
@@ -36,10 +38,11 @@ class Request:
 
 
 def plan_rewind(request: Request, now_ms: int) -> Plan:
-    """The greatest consistent line at or before the target.
+    """Plan a rewind to the greatest consistent line at or before the target. `now_ms`: milliseconds since 1970.
 
-    Raises `RewindOutOfReach` if there is none, with the nearest that there is; `ConfigInvalid`, `CheckpointForeign`,
-    `CheckpointUnreadable`, `CheckpointDamaged`, `LogDamaged`, `FormatUnknown` for what cannot be planned for.
+    Raises `RewindOutOfReach` if there is no line, with the nearest target that has one. Raises `ConfigInvalid`,
+    `CheckpointForeign`, `CheckpointUnreadable`, `CheckpointDamaged`, `LogDamaged`, `FormatUnknown` for inputs that no
+    plan can use.
     """
     points = kept_points(request.pins) if request.pins is not None else []
     inputs = read_inputs(request.folders, request.tables, request.declared, points)
@@ -58,13 +61,17 @@ def _target_of(written: str, inputs: Inputs) -> Target:
 
 
 def _target_at(kept: Kept, inputs: Inputs) -> Target:
-    """A pinned point as a target. Raises `RewindOutOfReach` if one of its batches is not of the past of these queries."""
+    """Return a pinned point as a target.
+
+    Raises `RewindOutOfReach` for a batch that these queries' history does not contain.
+    """
     if kept.point is None:
         raise RewindOutOfReach(f"pinned point {kept.folder.name}: {kept.broken}", hint="choose another target")
     limits: dict[ProcessId, int] = {}
     names = {query.query: name for name, query in inputs.queries.items()}
     for each in kept.point.queries:
         if (name := names.get(each.query)) is None:
+            # a pinned query that is not part of this plan limits nothing
             continue
         if (why := inputs.refused.get((name, kept.point.label))) is not None:
             what = f"pinned point {kept.point.label} is not of the past of {name}: {why}"
@@ -75,7 +82,7 @@ def _target_at(kept: Kept, inputs: Inputs) -> Target:
 
 
 def _query_names(inputs: Inputs) -> dict[str, ProcessId]:
-    """What may be written for a query: its name, its id, its folder."""
+    """Return the names that a target may use for each query: its name, its id, its folder."""
     found: dict[str, ProcessId] = {}
     for name, query in inputs.queries.items():
         found |= dict.fromkeys((name, query.query, str(query.folder)), ProcessId(name))
@@ -83,7 +90,7 @@ def _query_names(inputs: Inputs) -> dict[str, ProcessId]:
 
 
 def _table_names(inputs: Inputs) -> dict[str, ProcessId]:
-    """What may be written for a table: its path, an id, and the folder's own name where it is one table's only."""
+    """Return the names that a target may use for each table: its path, an id, and its folder's name if it is unique."""
     found: dict[str, ProcessId] = {}
     own = [table.root.name for table in inputs.tables.values()]
     for name, table in inputs.tables.items():
@@ -93,6 +100,7 @@ def _table_names(inputs: Inputs) -> dict[str, ProcessId]:
 
 
 def _out_of_reach(intervals: Intervals, target: Target, line: Line, tables: Collection[ProcessId]) -> RewindOutOfReach:
+    # a target may be gone through retention: offer the nearest reachable one
     found = nearest(target.later(intervals), lambda later: find_line(intervals, later.allows).exists)
     hint = (
         f"the nearest that can be reached: --to {found}"

@@ -1,4 +1,4 @@
-"""What is pinned, told: each point with what it holds, and what of it is gone."""
+"""Reports about pinned points: their content, and the parts that are gone."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from spark_rewind.tables import Table, read_table
 
 
 class PointReport(BaseModel):
-    """One point. `queries`: batches by name; `tables`: versions by path. `gone`: what cannot be had any more, in sentences.
+    """Report about one point.
 
-    `held_bytes`: of its files, each counted once; those that other points hold as well are counted here, too.
+    - `queries`: batches by name. `tables`: versions by path.
+    - `gone`: sentences about parts that no longer exist.
+    - `held_bytes`: size of its files, each counted once. Files that other points share count here, too.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -33,20 +35,23 @@ class PointReport(BaseModel):
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """Name of the point, its id without one."""
         return self.name or self.id
 
 
 @dataclass(frozen=True, slots=True)
 class PointReports:
-    """All points, the oldest first; `held_bytes`: of all files together, each counted once."""
+    """Reports of all points, oldest first. `held_bytes`: size of all files together, each counted once."""
 
     points: list[PointReport]
     held_bytes: int
 
 
 def report_points(pins: Path) -> PointReports:
-    """Look at all points. Raises `PinsForeign`, `CheckpointUnreadable`; what is damaged is told of its point."""
+    """Report about all points.
+
+    Raises `PinsForeign`, `CheckpointUnreadable`; the report of a damaged point names the damage.
+    """
     points = kept_points(pins)
     table = cache(partial(_table, points))
     together: dict[FileId, int] = {}

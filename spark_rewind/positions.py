@@ -1,4 +1,4 @@
-"""Where a source stands after a batch, as far as its text in the offset log says so."""
+"""Position of a source after a batch, as far as its text in the offset log tells it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from spark_ckpt.spark_internals.query_logs import UnknownFormat, Unreadable, log
 TopicPartition = tuple[str, int]
 
 LARGEST = 2**62
-"""Offsets and versions are 64 bits wide; what is larger was never written by Spark."""
+"""Upper bound of offsets and versions, which are 64 bits wide. Spark never writes a larger number."""
 
 _DELTA_VERSIONS = (1, 3)
-"""Of `DeltaSourceOffset`; 2 is reserved, 3 says that the table's columns change here."""
+"""Versions of `DeltaSourceOffset`. Version 2 is reserved; version 3 marks a change of the table's columns."""
 _DELTA_FIELDS = {"sourceVersion", "reservoirId", "reservoirVersion", "index", "isStartingVersion"}
 _BEFORE_ALL = (-1, -100)
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaPosition:
-    """Somewhere in a Delta table's log: `index` counts files of `version`, or of the whole table as of it (`snapshot`).
+    """A position in a Delta table's log.
 
-    An index before all of a version's files means that nothing of the version has been read.
+    `index` counts files of `version`; with `snapshot`, files of the whole table as of `version`. An index before all
+    files (-1 or -100) means that nothing of the version has been read.
     """
 
     table: str
@@ -34,7 +35,10 @@ class DeltaPosition:
 
     @property
     def versions(self) -> int:
-        """How many versions it depends on: those with lower numbers. Also one of which only a part was read."""
+        """Number of versions that the position depends on: those with a lower number.
+
+        A version that was read in part counts.
+        """
         untouched = self.index in _BEFORE_ALL and not self.snapshot
         return self.version if untouched else self.version + 1
 
@@ -67,7 +71,7 @@ class FilesPosition:
 
 @dataclass(frozen=True, slots=True)
 class OtherPosition:
-    """A source whose positions mean nothing here (rate, sockets, sources in Python): it is replayed by Spark alone."""
+    """Position of any other source (rate, sockets, sources in Python): opaque text that Spark alone can replay."""
 
     text: str
 
@@ -79,7 +83,10 @@ Position = DeltaPosition | KafkaPosition | FilesPosition | OtherPosition
 
 
 def position_of(text: str) -> Position:
-    """What a line of the offset log says. Raises `UnknownFormat` for a newer Delta, `Unreadable`."""
+    """Parse a source's line of the offset log.
+
+    Raises `UnknownFormat` for a newer version of Delta's offset, `Unreadable` for text that is no valid offset.
+    """
     try:
         value: Any = json.loads(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Kafka records of undone batches: nobody takes them back, so they are listed."""
+"""Kafka records of undone batches. A rewind cannot retract them, so the plan lists them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_rewind.topics import TopicIndex, next_began_ms
 
 
 def public_records(inputs: Inputs, line: Line, broker: TopicIndex | None) -> Iterator[PublicRange]:
-    """Ranges with records of undone batches, for each writer of a topic that goes back."""
+    """Yield the offset ranges with records of undone batches, for each writer of a topic that goes back."""
     for topic in inputs.declared.topics:
         for writer in map(inputs.query, topic.written_by):
             index = line.found.chosen[ProcessId(writer.name)].index
@@ -29,7 +29,7 @@ def public_records(inputs: Inputs, line: Line, broker: TopicIndex | None) -> Ite
 
 
 class _Taken:
-    """How far readers had come by a time, and have come by now."""
+    """Offsets that readers had reached by a time (`before`), and the furthest offsets until now, by partition."""
 
     def __init__(self, inputs: Inputs, topic: str, at_ms: int) -> None:
         self.before: dict[int, int] = {}

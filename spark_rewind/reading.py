@@ -1,4 +1,4 @@
-"""Reading folders that belong to somebody else: nothing is written, and what cannot be read is told by its path."""
+"""Read-only access to folders of other programs. Errors name the path."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from urllib.parse import unquote, urlsplit
 from spark_ckpt.errors import CheckpointDamaged, CheckpointUnreadable, ConfigInvalid
 
 TEXT_BYTES_MAX = 256_000_000
-"""A file of a log is a few kilobytes, a compacted one some megabytes."""
+"""Upper bound of a log file in bytes: single files have some kilobytes, compacted ones some megabytes."""
 
 
 def local_folder(written: str) -> Path:
-    """A folder that the user names: a path, or a `file:` URI. Raises `ConfigInvalid` for other URIs."""
+    """Return the local folder that a path or `file:` URI names. Raises `ConfigInvalid` for other URIs."""
     parts = urlsplit(written)
     if parts.scheme == "file":
         return Path(os.path.normpath(unquote(parts.path)))
@@ -31,7 +31,7 @@ def local_folder(written: str) -> Path:
 
 
 def file_of(uri: str) -> Path | None:
-    """The local file that a URI in a log stands for; None if it is elsewhere."""
+    """Return the local file that a URI in a log names, None for a file elsewhere."""
     parts = urlsplit(uri)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -40,7 +40,7 @@ def file_of(uri: str) -> Path | None:
 
 @contextmanager
 def typed_errors(path: Path) -> Iterator[None]:
-    """What the file system refuses, as `CheckpointUnreadable`. A missing file stays a FileNotFoundError."""
+    """Raise errors of the file system as `CheckpointUnreadable`. A missing file stays a FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
@@ -52,7 +52,7 @@ def typed_errors(path: Path) -> Iterator[None]:
 
 
 def text_of(path: Path) -> str:
-    """A file's text. Raises FileNotFoundError, `CheckpointUnreadable`, `CheckpointDamaged`."""
+    """Return a file's text. Raises FileNotFoundError, `CheckpointUnreadable`, `CheckpointDamaged`."""
     with typed_errors(path), open(path, "rb", buffering=0) as file:  # noqa: PTH123 - many thousand small files: half the time of Path.open
         if os.fstat(file.fileno()).st_size > TEXT_BYTES_MAX:
             raise CheckpointDamaged(
@@ -66,13 +66,16 @@ def text_of(path: Path) -> str:
 
 
 def changed_ms(path: Path) -> int:
-    """When a file was written last. Raises FileNotFoundError, `CheckpointUnreadable`."""
+    """Return a file's time of modification in milliseconds since 1970.
+
+    Raises FileNotFoundError, `CheckpointUnreadable`.
+    """
     with typed_errors(path):
         return path.stat().st_mtime_ns // 1_000_000
 
 
 def entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What a folder holds, by name; nothing if there is no such folder. Raises `CheckpointUnreadable`."""
+    """Return a folder's entries, sorted by name; none for a missing folder. Raises `CheckpointUnreadable`."""
     try:
         with typed_errors(folder), os.scandir(folder) as found:
             return sorted(found, key=lambda each: each.name)
@@ -81,12 +84,15 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def names(folder: Path) -> list[str]:
-    """Names of the files in a folder."""
+    """Return the names of the files in a folder."""
     return [each.name for each in entries(folder) if not each.is_dir()]
 
 
 def all_names(folder: Path) -> list[str]:
-    """Names of all that a folder holds, in no order; nothing if there is no such folder. Raises `CheckpointUnreadable`."""
+    """Return the names of all entries of a folder, unsorted; none for a missing folder.
+
+    Raises `CheckpointUnreadable`.
+    """
     try:
         with typed_errors(folder):
             return os.listdir(folder)  # noqa: PTH208 - names are all that is wanted of hundred thousands
@@ -95,5 +101,5 @@ def all_names(folder: Path) -> list[str]:
 
 
 def numbered_folders(folder: Path) -> dict[int, Path]:
-    """Folders in a folder whose names are numbers."""
+    """Return the folders inside a folder whose names are numbers, by number."""
     return {int(each.name): folder / each.name for each in entries(folder) if each.name.isdecimal() and each.is_dir()}

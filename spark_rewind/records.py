@@ -1,4 +1,7 @@
-"""What a rewind does, and how far it is: a typed document that is kept beside the checkpoints and printed with `--json`."""
+"""Record of a rewind: its changes and its phase.
+
+A typed document, kept next to the checkpoints, printed with `--json`.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,15 @@ class _Part(BaseModel):
 
 
 class QueryChange(_Part):
-    """What happens to a query. `folder`: its checkpoint's place. `source`: the checkpoint that the new one is made of.
+    """Change of a query.
 
-    `batch`: the newest of the new one, -1 if it begins anew; it may be unfinished. `ends`: batch: source: an offset in a table
-    that goes back, which is another one then. `changed`: false for a query that is only kept from running meanwhile.
-    `side`: where the new one is made. `kept`: what the one before is called afterwards. `fences`: files that keep the query from
-    running, relative to the folder, before and after. `digest_before`, `digest_after`: of its logs.
+    - `folder`: place of its checkpoint. `source`: checkpoint that the new one is made of.
+    - `batch`: newest batch of the new checkpoint, -1 for an empty one; it may be unfinished.
+    - `ends`: by batch and source, new offsets in tables that go back.
+    - `changed`: false for a query that is only fenced meanwhile.
+    - `side`: folder of the new checkpoint in preparation. `kept`: later name of the old checkpoint.
+    - `fences_before`, `fences_after`: fence files, relative to the folder.
+    - `digest_before`, `digest_after`: digests of its logs.
     """
 
     name: str
@@ -42,11 +48,13 @@ class QueryChange(_Part):
 
 
 class TableChange(_Part):
-    """What happens to a table: versions `first` to `last` are written. `first` holds what `base` held, and what followed up to
-    `line` follows again. `newest`: before. `transactions`: the numbers of applications that are taken back.
+    """Change of a table: the versions `first` to `last` are written.
 
-    `commits`: digests of the texts. `digest_before`: of the log. `put_back`: data files that the table has lost, by their path
-    below it, and where pinned points hold them.
+    - `first` holds the content of `base`; versions after `base` up to `line` follow again.
+    - `newest`: newest version before the change.
+    - `transactions`: transaction numbers of applications that are rolled back.
+    - `commits`: digests of the commits' texts. `digest_before`: digest of the log.
+    - `put_back`: data files that the table has lost, by their path below it, with their place in a pinned point.
     """
 
     path: str
@@ -64,16 +72,17 @@ class TableChange(_Part):
 
     @property
     def shift(self) -> Shift:
-        """For readers."""
+        """Mapping from old to new versions, for readers."""
         return Shift(self.base, self.line, self.first)
 
 
 class FolderChange(_Part):
-    """What happens to a file sink's folder. `newest`: batch of its log before. `batch`: the newest of the new log, which is made of
-    the log `source` in `side`; the one before is called `kept` afterwards.
+    """Change of a file sink's folder.
 
-    `files`: by their path below the folder, they are moved into `aside`, or if not `away` out of it. `digest_before`,
-    `digest_after`: of the log.
+    - `newest`: newest batch of its log before the change. `batch`: newest batch of the new log.
+    - `source`: log that the new one is made of, in `side`. `kept`: later name of the old log.
+    - `files`: paths below the folder; they move into `aside`, without `away` out of it.
+    - `digest_before`, `digest_after`: digests of the log.
     """
 
     path: str
@@ -90,7 +99,10 @@ class FolderChange(_Part):
 
 
 class Record(_Part):
-    """One rewind, or one undo of it. `id`: of the plan. `public`: records that nobody takes back. `notes`: sentences."""
+    """A rewind or the undo of one.
+
+    `id`: id of the plan. `public`: records that stay in topics. `notes`: sentences.
+    """
 
     format: int = FORMAT
     id: str
@@ -106,9 +118,9 @@ class Record(_Part):
 
     @property
     def identity(self) -> str:
-        """What fences and commits of it are known by."""
+        """Identity in fences and commits of this rewind or undo."""
         return self.id if self.kind == "apply" else f"{self.id}-undo"
 
     def at(self, phase: Phase) -> Record:
-        """The same, further on."""
+        """Return the record at another phase."""
         return self.model_copy(update={"phase": phase})

@@ -1,4 +1,4 @@
-"""A rewind worked out once more, behind its decision, because somebody wrote a table before its commits were there."""
+"""Second draft of a rewind after its decision, for tables that another writer changed before their commits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _ENGINE = "spark-ckpt"
 
 
 def redraft(record: Record, whole: Sequence[bool]) -> tuple[dict[int, TableDraft], dict[str, QueryChange]]:
-    """Tables that need other commits, by their number in the record, and queries that need another checkpoint, by name.
+    """Return tables with new commits, by their index in the record, and queries with a new checkpoint, by name.
 
-    `whole`: tables whose commits are all public stay as they are. Changes nothing.
+    `whole`: true for each table whose commits are all public; it stays as it is. Changes nothing.
     """
     wishes = {each.name: _wish(record, each) for each in record.queries}
     drafts: dict[int, TableDraft] = {}
@@ -38,7 +38,10 @@ def _wish(record: Record, change: QueryChange) -> QueryWish:
 
 
 def _draft(record: Record, change: TableChange, table: Table, queries: Sequence[QueryWish]) -> TableDraft:
-    """An undo goes back to what the table held before; with the late version, if that did not come in between."""
+    """Draft a table again.
+
+    An undo restores the content of before, with the late version if it was not written between rewind and undo.
+    """
     stamp = stamp_of(table, record.identity, record.made_at_ms, _ENGINE)
     draft = table_draft(TableWish(table, change.line, [*change.transactions]), queries, stamp)
     between = table.versions[0].number >= change.first

@@ -1,6 +1,6 @@
-"""A folder that a rewind made takes the place of the one before, which is kept under another name.
+"""Replacement of a folder by one that a rewind made. The old folder is kept under another name.
 
-A mark in it says which rewind made it: so a command that died between the steps knows which of the two has the place.
+A mark in the new folder names its rewind. After a crash between two steps, it tells which folder is in place.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from spark_rewind.durable import sync_folder, write_new, written
 from spark_rewind.swapping import swap
 
 MARK = ".spark-ckpt-rewind.json"
-"""In a folder that a rewind made: which one did."""
+"""File that marks a folder made by a rewind. It names the rewind."""
 
 
 def write_mark(folder: Path, identity: str, made_of: str) -> None:
-    """Say who made a folder, and what the one before will be called. Raises `RewindNotPermitted`."""
+    """Mark a folder with its rewind and the later name of the folder that it replaces. Raises `RewindNotPermitted`."""
     write_new(folder / MARK, json.dumps({"rewind": identity, "made_of": made_of}).encode())
 
 
 def is_made_by(folder: Path, identity: str) -> bool:
-    """Whether a rewind made a folder."""
+    """Return true for a folder that a rewind made."""
     try:
         return bool(json.loads((folder / MARK).read_bytes())["rewind"] == identity)
     except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -30,7 +30,11 @@ def is_made_by(folder: Path, identity: str) -> bool:
 
 
 def put_in_place(place: Path, side: Path, kept: Path, identity: str, swapped: Failpoint) -> None:
-    """`side` takes the place, in one step; what was there gets the name `kept`. May be called again after a crash."""
+    """Exchange `side` and `place` atomically; rename the old folder to `kept`.
+
+    Idempotent: a call may follow a crash.
+    """
+    # after a crash that follows the exchange the new folder is in place already: a second exchange would undo it
     if not is_made_by(place, identity):
         swap(side, place)
         sync_folder(place.parent)

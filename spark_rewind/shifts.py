@@ -1,9 +1,9 @@
-"""Where readers of a table stand after it went back. Decisions only, no reading or writing.
+"""Positions of a table's readers after the table went back. Pure rules, no I/O.
 
-A table goes back by new versions: one, R, holds what version p held, and the versions p + 1 to the line follow, each with the
-actions that it had. So a reader that stood in version v, with its base at p or later, goes on in version v + R - p: it meets
-what it had not read yet, in the same order, and never the versions that are undone. `index` counts files of a version, or of
-the table as of a version; both are the same there.
+A table goes back by new versions. Version R holds the content of version p. The versions p + 1 to the line follow, each
+with its original actions. A reader at version v, with its base at p or later, continues at version v + R - p. It meets
+unread data in the same order and skips the undone versions. `index` counts files of a version, or of the table as of
+it; both stay the same.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from spark_rewind.positions import DeltaPosition
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A table that goes back. `base`: p, -1 for the table before its first version. `line`: the newest version that stays.
+    """Version numbers of a table that goes back.
 
-    `first`: R, the number of the first new version.
+    - `base`: p, -1 for the table before its first version.
+    - `line`: newest version that stays.
+    - `first`: R, the number of the first new version.
     """
 
     base: int
@@ -28,30 +30,34 @@ class Shift:
 
     @property
     def last(self) -> int:
-        """The newest new version: the table as it is at the line."""
+        """The newest new version: the table as of the line."""
         return self.first + self.line - self.base
 
     def moved(self, position: DeltaPosition) -> DeltaPosition:
-        """Where a reader goes on. Raises ValueError for one that has read what is undone, or stands before the base."""
+        """Return a reader's new position.
+
+        Raises ValueError for a reader that has read undone data, or that is before the base.
+        """
         if base_of(position) < self.base or position.versions > self.line + 1:
             raise ValueError(f"{position} is not between version {self.base} and the end of version {self.line}")
         return replace(position, version=position.version + self.first - self.base)
 
 
 def base_of(position: DeltaPosition) -> int:
-    """The newest version whose content a reader takes for granted; what follows it is read commit by commit.
+    """Return the newest version whose content a reader presumes. It reads later versions commit by commit.
 
-    For a reader of the table as of a version, that is the version: it still looks into it.
+    A reader of the table as of a version still reads that version, so this is its base.
     """
     return position.version if position.snapshot else position.version - 1
 
 
 def shift_of(line: int, newest: int, positions: Iterable[DeltaPosition]) -> Shift:
-    """The shift of a table whose newest version is `newest`, for readers at these positions."""
+    """Return the shift of a table with newest version `newest`, for readers at these positions."""
+    # the base is early enough for every reader: each must find its unread versions among the new ones
     return Shift(min([line, *(base_of(each) for each in positions)]), line, newest + 1)
 
 
 def moved_text(text: str, shift: Shift, position: DeltaPosition) -> str:
-    """A Delta source's offset as Delta writes it, in the moved place; what else it says stays."""
+    """Return a Delta source's offset, as Delta writes it, at its new version. Other fields stay."""
     value = json.loads(text)
     return json.dumps(value | {"reservoirVersion": shift.moved(position).version}, separators=(",", ":"))

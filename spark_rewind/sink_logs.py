@@ -1,8 +1,8 @@
-"""The log of a file sink, `_spark_metadata`: which batch wrote which files, and the log as of one of its batches.
+"""The log of a file sink, `_spark_metadata`: files by batch, and a copy of the log as of a batch.
 
-A batch whose number is in the log is skipped by the sink (`FileStreamSink.addBatch`): so the log has to go back with its query.
-Every so many batches Spark folds all before one into a file `<batch>.compact`, which does not say which batch wrote what. The
-single files stay for about as long as those of the query's own logs; without them a batch cannot be told from its neighbours.
+The sink skips a batch whose number is in the log (`FileStreamSink.addBatch`), so the log goes back with its query.
+Spark periodically compacts all entries before a batch into one file `<batch>.compact`, without their batch numbers.
+Single files stay about as long as those of the query's own logs; without them batches cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from spark_rewind.source_files import entries_in, ordered
 
 @dataclass(frozen=True, slots=True)
 class SinkLog:
-    """Files that a file sink wrote, with the batch that did; `at most` this batch where the log was folded.
+    """Files that a file sink wrote, with their batch. For files of a compacted entry this is an upper bound.
 
-    `numbers`: batches that have a file in the log; `folded`: those whose file holds all before them, too. `digest`: of the log.
+    - `numbers`: batches with a file in the log.
+    - `folded`: batches whose file holds all earlier batches, too.
+    - `digest`: of the log.
     """
 
     folder: Path
@@ -35,11 +37,11 @@ class SinkLog:
 
     @property
     def newest(self) -> int:
-        """The newest batch that the log has; -1 if it has none."""
+        """Newest batch in the log, -1 for an empty log."""
         return max(self.numbers, default=-1)
 
     def cut_gone(self, batch: int) -> str | None:
-        """Why the log as of a batch cannot be had; None if it can. -1: before all."""
+        """Return the reason why the log cannot be cut at a batch, None if it can. -1 precedes all batches."""
         if batch < 0 or batch >= self.newest:
             return None
         first = max((each for each in self.folded if each <= batch), default=0)
@@ -48,14 +50,15 @@ class SinkLog:
         return f"the log of files in {self.folder} does not say any more what batch {batch} wrote: later ones were folded over it"
 
     def after(self, batch: int) -> list[str]:
-        """Files that later batches wrote, as the log spells them."""
+        """Return files that later batches wrote, as the log spells them."""
         return [path for path, number in self.batches.items() if number > batch]
 
 
 def read_sink_log(log: Path) -> SinkLog:
-    """The log in `_spark_metadata`. Raises `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`."""
+    """Read the log in `_spark_metadata`. Raises `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`."""
     found: dict[str, int] = {}
     listed, digest = ordered(log), hashlib.sha256()
+    # single files before compacted ones: only a single file knows the batch of its entries
     for number, folded, path in sorted(listed, key=lambda each: (each[1], each[0])):
         text = _text(path)
         digest.update(f"\0{number}\0{folded}\0{text}".encode())
@@ -76,14 +79,17 @@ def _text(path: Path) -> str:
 
 
 def folders_with_log(paths: Iterable[str]) -> set[Path]:
-    """Folders of file sinks that files of a log lie in. Files elsewhere are passed over."""
+    """Return folders of file sinks that contain files of a log. Files elsewhere are ignored."""
     parents = {file_of(each) for each in {path.rpartition("/")[0] for path in paths}}
     around = {folder for each in parents if each is not None for folder in (each, *each.parents)}
     return {each for each in around if (each / SINK_LOG).is_dir()}
 
 
 def require_own(query: Checkpoint, log: SinkLog) -> None:
-    """Whether a log is that of a query: all that it has committed, and no more than it has begun. Raises `CheckpointDamaged`."""
+    """Check that a log belongs to a query: it has every committed batch, and none after the newest begun one.
+
+    Raises `CheckpointDamaged`.
+    """
     begun = query.batches[-1].number if query.batches else -1
     done = -1 if query.committed is None else query.committed
     if not done <= log.newest <= begun:
@@ -96,7 +102,7 @@ def require_own(query: Checkpoint, log: SinkLog) -> None:
 
 
 def copy_sink_log(log: Path, batch: int, target: Path) -> None:
-    """The log as of a batch, into a folder that is there. Spark never writes into a file of it, so files are linked."""
+    """Copy the log as of a batch into an existing folder. Spark never changes its files, so they are linked."""
     for number, _, path in ordered(log):
         if number <= batch:
             link_or_copy(path, target / path.name)
@@ -106,13 +112,16 @@ def copy_sink_log(log: Path, batch: int, target: Path) -> None:
 
 
 def check_cut(log: SinkLog, batch: int) -> None:
-    """Raises `RewindOutOfReach` where `cut_gone` says why."""
+    """Check that the log can be cut at a batch. Raises `RewindOutOfReach` with the reason of `cut_gone`."""
     if (why := log.cut_gone(batch)) is not None:
         raise RewindOutOfReach(why, hint="plan again with a later target; nothing was changed")
 
 
 def below(log: SinkLog, paths: Sequence[str]) -> list[str]:
-    """Files of a log by their place below its folder. Raises `RewindUnsupported` for those elsewhere: the folder is a copy."""
+    """Return files of a log by their path below its folder.
+
+    Raises `RewindUnsupported` for files elsewhere: the folder is a copy.
+    """
     root = log.folder.resolve()
     found = []
     for each in paths:
@@ -128,7 +137,7 @@ def below(log: SinkLog, paths: Sequence[str]) -> list[str]:
 
 
 def check_log_copy(log: SinkLog, batch: int, target: Path) -> SinkLog:
-    """Read a copy, which lies in the sink's folder, and compare. Raises `CheckpointDamaged`."""
+    """Read a copy inside the sink's folder and compare it with the log. Raises `CheckpointDamaged`."""
     copy = read_sink_log(target)
     wanted = {path for path, number in log.batches.items() if number <= batch}
     if set(copy.batches) != wanted or copy.newest != min(batch, log.newest):

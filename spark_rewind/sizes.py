@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Parser for sizes that people write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?")
 
 
 def bytes_of(written: str) -> int:
-    """A size as people write it: 500MB, 10GiB, 1000. Raises `ConfigInvalid`."""
+    """Return the number of bytes of a text such as 500MB, 10GiB or 1000. Raises `ConfigInvalid`."""
     found = _SIZE.fullmatch(written.strip())
     if found is None or float(found[1]) <= 0 or (found[3] and not found[2]):
         raise ConfigInvalid(f"budget {written} is no size", hint="write for example 10GiB")

@@ -1,4 +1,4 @@
-"""What a file source has read, from its log; and how such logs, the file sink's too, are read."""
+"""Files that a file source has read, from its log. Logs of file sinks have the same format."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from spark_rewind.reading import file_of, names, text_of
 
 @dataclass(frozen=True, slots=True)
 class FileLog:
-    """Files that a source took, with the log entry that took them first."""
+    """Files that a source took, each with the log entry that took it first."""
 
     entries: Mapping[str, int]
 
     def after(self, log_offset: int) -> list[str]:
-        """Files that a query which goes back to an entry would read again."""
+        """Return files that a query would read again after it goes back to an entry."""
         return [path for path, entry in self.entries.items() if entry > log_offset]
 
     def up_to(self, log_offset: int) -> list[str]:
-        """Files that were read up to an entry."""
+        """Return files that were read up to an entry."""
         return [path for path, entry in self.entries.items() if entry <= log_offset]
 
     def gone_after(self, log_offset: int) -> str | None:
-        """A file that would be read again and is not there any more. Files elsewhere are taken to be there."""
+        """Return a file that would be read again and is missing, None without one. Files elsewhere count as present."""
         for path in self.after(log_offset):
             local = file_of(path)
             if local is not None and not local.exists():
@@ -43,7 +43,7 @@ class FileLog:
 
 
 def read_file_logs(folder: Path, ends: Sequence[Mapping[str, Position | None]]) -> dict[str, FileLog]:
-    """Logs of the sources that read files, by source. Raises `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`."""
+    """Read the logs of file sources, by source. Raises `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`."""
     sources = {name for each in ends for name, position in each.items() if isinstance(position, FilesPosition)}
     return {name: _source_log(folder / name) for name in sorted(sources)}
 
@@ -56,13 +56,14 @@ def _source_log(folder: Path) -> FileLog:
 
 
 def raw_entries(folder: Path) -> list[tuple[int, Mapping[str, Any]]]:
-    """What a source's log says of every file, with the number of the entry that took it, each once.
+    """Return (entry, content) of every file in a source's log, each once.
 
     Raises `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`.
     """
     found: dict[tuple[int, str], Mapping[str, Any]] = {}
     for number, _, path in ordered(folder):
         for entry in entries_of(path):
+            # in a compacted file, entries keep the number of the batch that took them
             batch = entry.get("batchId")
             taken = batch if isinstance(batch, int) else number
             found.setdefault((taken, entry["path"]), entry)
@@ -70,13 +71,13 @@ def raw_entries(folder: Path) -> list[tuple[int, Mapping[str, Any]]]:
 
 
 def ordered(folder: Path) -> list[tuple[int, bool, Path]]:
-    """(number, whether others are folded into it, path) of every file of such a log."""
+    """Return (number, compacted, path) of every file of such a log, in order."""
     found = [(batch_number(name), name.endswith(COMPACT), folder / name) for name in names(folder)]
     return sorted((number, compacted, path) for number, compacted, path in found if number is not None)
 
 
 def entries_of(path: Path) -> list[Mapping[str, Any]]:
-    """What one of them says; nothing if it is gone. Raises as `raw_entries` does."""
+    """Return the entries of one file of a log, none for a missing file. Raises the errors of `raw_entries`."""
     try:
         return entries_in(path, text_of(path))
     except FileNotFoundError:
@@ -84,7 +85,7 @@ def entries_of(path: Path) -> list[Mapping[str, Any]]:
 
 
 def entries_in(path: Path, text: str) -> list[Mapping[str, Any]]:
-    """What a text of one says. Raises as `raw_entries` does."""
+    """Return the entries in the text of one file. Raises the errors of `raw_entries`."""
     try:
         return parse_file_entries(text)
     except UnknownFormat as error:

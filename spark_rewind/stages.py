@@ -1,6 +1,6 @@
-"""What a call of `apply` or `undo` has to do, given how far earlier calls came. Decisions only.
+"""Decisions of `apply` and `undo` after earlier, interrupted calls. Pure rules, no I/O.
 
-Before `decided` is on the disk nothing counts, and whatever is there is taken away. After it, everything goes forward.
+Before `decided` is on disk nothing counts, and a call removes all leftovers. After it, a call only continues.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """How far a rewind is; each is durable before anything of the next one happens."""
+    """Progress of a rewind. Each phase is durable before an action of the next phase."""
 
     PREPARING = "preparing"
     DECIDED = "decided"
@@ -18,7 +18,7 @@ class Phase(StrEnum):
 
 
 class Move(StrEnum):
-    """What to do next."""
+    """The next action of a call."""
 
     BEGIN = "begin"
     CLEAN_UP_AND_BEGIN = "take away what an earlier try left, and begin"
@@ -40,7 +40,8 @@ _FORWARD = {
 
 
 def on_apply(applied: Phase | None, undone: Phase | None) -> Move:
-    """For a call of `apply`."""
+    """Return the next action of `apply`, given the phases of the rewind and of its undo."""
+    # an undone plan is used up: its digests describe logs that have changed since
     if undone is Phase.DONE:
         return Move.PLAN_AGAIN
     if undone is not None:
@@ -49,7 +50,7 @@ def on_apply(applied: Phase | None, undone: Phase | None) -> Move:
 
 
 def on_undo(applied: Phase | None, undone: Phase | None) -> Move:
-    """For a call of `undo`. What was only prepared is taken away: nothing of it counts."""
+    """Return the next action of `undo`. A rewind that was only prepared is removed: nothing of it counts."""
     if applied is Phase.PREPARING:
         return Move.CLEAN_UP
     if applied is not Phase.DONE:

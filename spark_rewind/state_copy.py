@@ -1,4 +1,4 @@
-"""The state of a query's operators up to a version: the files of every store, and what says how they are to be read."""
+"""Copy of the state of a query's operators up to a version: files of every store, with their schemas and metadata."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _DESCRIPTIONS = ("_metadata", "_stateSchema")
 
 
 def copy_state(query: Checkpoint, batch: int, target: Path, *, alone: bool = False) -> None:
-    """State up to the version after the newest finished batch that is not later than `batch`; nothing for -1.
+    """Copy the state up to the version after the newest finished batch at or before `batch`; none for -1.
 
-    `alone`: only the files that loading this one version needs.
+    `alone`: copy only the files that loading this version needs.
 
-    Files of attempts that a commit does not name are left out. Raises `FormatUnknown` for folders of an unknown kind,
+    Files of attempts that no commit names are left out. Raises `FormatUnknown` for folders of an unknown kind,
     `RewindNotPermitted`.
     """
     finished = [each.number for each in query.batches if each.committed_ms is not None and each.number <= batch]
@@ -44,7 +44,7 @@ def copy_state(query: Checkpoint, batch: int, target: Path, *, alone: bool = Fal
 
 
 def _copy_partition(source: Path, target: Path, counts: _Counting, batch: int) -> None:
-    """One partition: a store, or several in folders of their own."""
+    """Copy one partition: a store, or several stores in folders of their own."""
     make_folder(target, source)
     needed = _copy_store(source, target, counts)
     for each in _folders(source):
@@ -59,7 +59,7 @@ def _copy_partition(source: Path, target: Path, counts: _Counting, batch: int) -
 
 
 class _Counting:
-    """Which files of an operator's stores are of the state up to a version."""
+    """Selection of the files of an operator's stores that belong to the state up to a version."""
 
     def __init__(self, query: Checkpoint, operator: str, newest: int, *, alone: bool) -> None:
         self.newest = newest
@@ -71,7 +71,7 @@ class _Counting:
                 self.ids[each.number + 1] = frozenset(one for partition in named for one in partition)
 
     def of(self, listed: list[str]) -> list[str]:
-        """Those of a store's files that are wanted: all, or from the newest snapshot on."""
+        """Return the files of a store to copy: all, or with `alone` those since the newest snapshot."""
         kept = [name for name in listed if self.has(name)]
         if not self.alone:
             return kept
@@ -79,7 +79,7 @@ class _Counting:
         return [name for name in kept if (found := versioned(_of(name))) is not None and found[0] >= first]
 
     def has(self, name: str) -> bool:
-        """Whether a file, or what a checksum is of, is of a version that counts, and of the attempt that was committed."""
+        """Return true for a file or checksum of the committed attempt of a version up to the newest."""
         found = versioned(_of(name))
         if found is None or found[0] > self.newest:
             return False
@@ -87,14 +87,17 @@ class _Counting:
 
 
 def _copy_store(source: Path, target: Path, counts: _Counting) -> set[str]:
-    """Files of versions that count; the names of what their snapshots consist of beside themselves."""
+    """Link files of selected versions. Return the names of shared files that their snapshots consist of."""
     kept = counts.of(names(source))
     _link_all(source, target, kept)
     return {shared for name in kept for shared in _shared(source / name)}
 
 
 def _shared(snapshot: Path) -> list[str]:
-    """A snapshot that is torn is of an older version, or the copy is found to be not whole when it is read back."""
+    """Return the shared files of a snapshot, none for a torn one.
+
+    A torn snapshot belongs to an older version; otherwise the check of the copy finds it.
+    """
     if snapshot.suffix != ".zip":
         return []
     try:
@@ -104,7 +107,7 @@ def _shared(snapshot: Path) -> list[str]:
 
 
 def _copy_descriptions(source: Path, target: Path, batch: int) -> None:
-    """Schemas and metadata. Those in folders of their own have a file for each batch that wrote one: up to `batch`."""
+    """Copy schemas and metadata. Inner folders have one file per batch that wrote one: copy those up to `batch`."""
     make_folder(target, source)
     _link_all(source, target, names(source))
     for each in _folders(source):
@@ -120,7 +123,10 @@ def _link_all(source: Path, target: Path, listed: list[str]) -> None:
 
 
 def _of(name: str) -> str:
-    """What a checksum is of: Hadoop's are hidden, those of Spark 4.1 are not. Any other name as it is."""
+    """Return the name of the file that a checksum belongs to; other names as they are.
+
+    Hadoop's checksum files are hidden, those of Spark 4.1 are not.
+    """
     while name.endswith(".crc"):
         name = name.removesuffix(".crc").removeprefix(".")
     return name

@@ -1,4 +1,4 @@
-"""The state of a query's operators: which versions Spark could still load."""
+"""State versions of a query's operators that Spark can still load."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NO_STORES = ("SSTs", "logs")
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """One store of one partition; most operators have one, joins may have four.
+    """One store of one partition. Most operators have one, joins may have four.
 
-    `files`: lists its folder, once, when names that should be there are not. `looked_up`: the file that loading a version begins
-    with, once somebody has asked.
+    `files`: lists its folder, once, if expected names are missing. `looked_up`: cache of the first file that loading a
+    version needs.
     """
 
     folder: Path
@@ -37,13 +37,14 @@ class Store:
     looked_up: dict[int, str | None] = field(default_factory=dict, compare=False)
 
     def gone(self, version: int) -> str | None:
-        """Why a version cannot be loaded."""
+        """Return the reason why a version cannot be loaded, None if it can."""
+        # probing a few names is much cheaper than listing folders of thousands of files
         if self._first(version) is not None or self.files().loadable(version, self.ids):
             return None
         return f"{self.files().missing(version, self.ids)}"
 
     def torn(self, version: int) -> str | None:
-        """Why the snapshot that loading begins with is not whole."""
+        """Return the missing part of the snapshot that loading a version begins with, None for a complete one."""
         name = self._first(version)
         if name is None:
             name = self.files().snapshot_for(version, self.ids)
@@ -62,16 +63,19 @@ Partitions = Mapping[int, tuple[Store, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One stateful operator. Partitions are numbered from 0; one that is missing has no stores.
+    """One stateful operator. Partitions are numbered from 0; a missing one has no stores.
 
-    `read`: looks for them, once, when somebody asks. Nobody asks for a query that stays.
+    `read`: finds the partitions, once, at the first use. A query that stays needs none.
     """
 
     number: int
     read: Callable[[], Partitions]
 
     def gone(self, version: int) -> str | None:
-        """Why a version of the operator's state cannot be loaded, by the names of its files."""
+        """Return the reason why a version of the operator's state cannot be loaded, None if it can.
+
+        Judges by names of files.
+        """
         partitions = self.read()
         for partition in range(max(partitions, default=-1) + 1):
             stores = partitions.get(partition, ())
@@ -84,7 +88,7 @@ class Operator:
         return None
 
     def torn(self, version: int) -> str | None:
-        """The same by what its snapshots contain."""
+        """Return the same judged by the content of its snapshots."""
         for partition, stores in self.read().items():
             for store in stores:
                 if (missing := store.torn(version)) is not None:
@@ -93,10 +97,11 @@ class Operator:
 
 
 def read_operators(folder: Path, ids: Mapping[int, StateIds | None], oldest: int) -> tuple[Operator, ...]:
-    """All operators in a checkpoint's folder `state`. `ids`: those that commits name, by version; before `oldest` none is known.
+    """Read all operators of a checkpoint's folder `state`.
 
-    One partition of each is looked at, so that a state store of another kind is told whether or not its query goes back.
-    Raises `CheckpointUnreadable`, `FormatUnknown`; what is asked of the operators may raise them, too.
+    `ids`: state ids that commits name, by version; before `oldest` none is known. One partition of each operator is
+    read at once: an unknown state store is refused even if its query stays. Raises `CheckpointUnreadable`,
+    `FormatUnknown`; methods of the operators may raise these, too.
     """
     found = []
     for number, path in numbered_folders(folder).items():
@@ -115,13 +120,17 @@ def _partitions(
         for partition, path in numbered_folders(folder).items()
     }
     named = [len(each.get(number, ())) for each in ids.values() if each is not None]
+    # a partition that commits name and that has no folder was lost
     for partition in range(max(named, default=0)):
         partitions.setdefault(partition, ())
     return partitions
 
 
 def _inner_stores(partition: Path) -> list[str]:
-    """Folders of the stores of a join; none where the partition is a store itself. Their names have no dot, those of files do."""
+    """Return the stores' folders in a partition of a join, none for a partition that is a store.
+
+    Folder names have no dot, file names have one.
+    """
     return [
         name
         for name in all_names(partition)
@@ -143,7 +152,10 @@ def _files(folder: Path) -> StoreFiles:
 
 
 def _ids_of(ids: Mapping[int, StateIds | None], oldest: int, operator: int, partition: int) -> Callable[[int], Ids]:
-    """Ids by version. Versions before the oldest batch of the log are needed too: their changes may follow a snapshot."""
+    """Return ids by version.
+
+    Versions before the oldest batch of the log are needed, too: their changes may follow a snapshot.
+    """
 
     def of(version: int) -> Ids:
         if version < oldest or version not in ids:

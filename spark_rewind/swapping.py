@@ -1,4 +1,7 @@
-"""Two folders change names in one step, so that a checkpoint's place is never empty: a query started then would begin anew."""
+"""Atomic exchange of two folders, so that a checkpoint's place is never empty.
+
+A query that started on an empty place would start from the beginning.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _HINT = (
 
 
 def swap(one: Path, other: Path) -> None:
-    """Exchange two names in one step (Linux, `renameat2`). Raises `RewindNotPermitted`."""
+    """Exchange two names atomically (Linux, `renameat2`). Raises `RewindNotPermitted`."""
     library = ctypes.CDLL(None, use_errno=True)
     call = getattr(library, "renameat2", None)
     if call is None:
@@ -30,7 +33,7 @@ def swap(one: Path, other: Path) -> None:
 
 
 def check_swap(folder: Path) -> None:
-    """Whether folders in a folder can be exchanged, tried with two of our own. Raises `RewindNotPermitted`."""
+    """Check that folders in a folder can be exchanged, with two temporary folders. Raises `RewindNotPermitted`."""
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".rewind-") as tried:
             one, other = Path(tried, "one"), Path(tried, "other")

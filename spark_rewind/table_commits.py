@@ -1,8 +1,8 @@
-"""The commits with which a table goes back. Decisions only: actions in, actions out.
+"""Commits that roll a table back. Pure rules: actions in, actions out.
 
-The first commit, R, turns the newest version into what the base held: files that came since go, files that went come back,
-metadata and the number of each application (`txn`) are those of the base. So a batch that is done again is not taken for one
-that is there already. Then the commits between the base and the line follow, as they were.
+The first commit, R, turns the newest version into the content of the base: it removes newer files and adds earlier ones
+again. Metadata and the transaction number of each application (`txn`) are those of the base. So a sink does not skip a
+batch that runs again. Then the commits between the base and the line follow unchanged.
 """
 
 from __future__ import annotations
@@ -21,21 +21,28 @@ KNOWN_FEATURES = frozenset(
      "timestampNtz", "v2Checkpoint", "inCommitTimestamp", "vacuumProtocolCheck", "variantType", "variantType-preview",
      "clustering", "domainMetadata"),
 )  # fmt: skip
-"""Features of a table that commits made here are right for. The others keep counts of their own (row ids, identity columns), or
-want another way of committing (a catalog)."""
+"""Table features that these commits support.
+
+Other features keep counts of their own (row ids, identity columns) or need another way to commit (a catalog).
+"""
 
 CLUSTERING = "delta.clustering"
-"""The one domain that is known: the columns that a table is clustered by. A file that comes back has the statistics of then, which
-are the right ones as long as these columns are the same."""
+"""The one supported domain: the columns that a table is clustered by.
+
+A file that comes back has statistics of its time. They are valid as long as these columns are the same.
+"""
 
 _COLUMN_MAPPING, _TIMESTAMPS = "delta.columnMapping.mode", "delta.enableInCommitTimestamps"
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What commits say of themselves. `now_ms`: milliseconds since 1970; `identity`: who makes them, also in a later try.
+    """Stamp of commits.
 
-    `after_ms`: the newest commit's in-commit timestamp, for tables that have them.
+    - `identity`: identity of the rewind, the same in a later try.
+    - `now_ms`: milliseconds since 1970.
+    - `after_ms`: in-commit timestamp of the newest commit, for tables with such timestamps.
+    - `engine`: name and version of the writer.
     """
 
     identity: str
@@ -45,7 +52,7 @@ class Stamp:
 
 
 def refusal(now: Content, then: Content, replayed: Sequence[Sequence[Action]]) -> str | None:
-    """Why commits made here would be wrong for a table; None if they would not."""
+    """Return the reason why these commits would be wrong for a table, None if they are right."""
     named = {*(now.protocol.get("writerFeatures") or ()), *(now.protocol.get("readerFeatures") or ())}
     if strange := sorted(named - KNOWN_FEATURES):
         return f"it has the feature {strange[0]}"
@@ -95,9 +102,10 @@ def _vectors(now: Content, then: Content, replayed: Sequence[Sequence[Action]]) 
 def commits(
     shift: Shift, now: Content, then: Content, replayed: Sequence[Sequence[str]], writers: Sequence[str], stamp: Stamp
 ) -> list[str]:
-    """Texts of the versions `shift.first` to `shift.last`. `replayed`: lines of the versions after the base up to the line.
+    """Return the texts of the versions `shift.first` to `shift.last`.
 
-    `writers`: applications whose number is written in any case: a commit of theirs that is under way then conflicts.
+    `replayed`: lines of the versions after the base up to the line. `writers`: applications whose number is written in
+    any case, so that a concurrent commit of theirs conflicts.
     """
     texts = []
     for part in range(len(replayed) + 1):
@@ -111,7 +119,7 @@ def commits(
 
 
 def _own(line: str) -> bool:
-    """What a commit says of itself is not said again; nor is the protocol, which is the same."""
+    """Return true for an action that a replayed commit must not repeat: its commit info, and the unchanged protocol."""
     return not {"commitInfo", "protocol"}.isdisjoint(json.loads(line))
 
 
@@ -119,6 +127,7 @@ def _info(shift: Shift, part: int, now: Content, stamp: Stamp) -> Action:
     marked = json.dumps({REWIND: stamp.identity, "part": part}, separators=(",", ":"))
     info: dict[str, Any] = {}
     if _configuration(now).get(_TIMESTAMPS) == "true":
+        # strictly above the newest commit's timestamp, as the protocol requires
         info["inCommitTimestamp"] = max(stamp.now_ms, stamp.after_ms + 1) + part
     return info | {
         "timestamp": stamp.now_ms + part,
@@ -134,6 +143,7 @@ def _restoring(now: Content, then: Content, writers: Sequence[str], stamp: Stamp
     if then.metadata and then.metadata != now.metadata:
         yield {"metaData": then.metadata}
     for app in sorted({*now.transactions, *writers}):
+        # -1 for an application that the base does not know: its sink then takes every batch again
         number = then.transactions.get(app, -1)
         if app in writers or number != now.transactions.get(app, -1):
             yield {"txn": {"appId": app, "version": number, "lastUpdated": stamp.now_ms}}
@@ -149,7 +159,7 @@ def _removing(key: FileKey, now: Content, stamp: Stamp) -> Action:
 
 
 def needed_files(then: Content, line: Content, replayed: Sequence[Sequence[Action]]) -> set[str]:
-    """Data files, as the log spells them, that the table consists of at its base, at the line, and at versions between."""
+    """Return the data files, as the log spells them, that the table needs from its base to the line."""
     found = {path for path, _ in (*then.files, *line.files)}
     for actions in replayed:
         found |= {str(each[kind]["path"]) for each in actions for kind in ("add", "cdc") if kind in each}
@@ -157,7 +167,7 @@ def needed_files(then: Content, line: Content, replayed: Sequence[Sequence[Actio
 
 
 def after_replay(then: Content, replayed: Sequence[Sequence[Action]]) -> Content:
-    """The table at the line, by its base and what follows."""
+    """Return the table at the line: its base after the replayed commits."""
     for number, actions in enumerate(replayed, then.version + 1):
         then = then.after(number, actions)
     return then

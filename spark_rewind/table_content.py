@@ -1,6 +1,6 @@
-"""What a Delta table holds at a version, action by action, as its log says (PROTOCOL.md, "Action Reconciliation").
+"""Content of a Delta table at a version, as the actions of its log (PROTOCOL.md, "Action Reconciliation").
 
-No reader of tables gives the actions themselves, and a file that comes back has to come back with all that was said about it.
+No library returns the actions themselves, and a file that comes back needs every field of its action.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from spark_rewind.tables import LOG
 
 Action = Mapping[str, Any]
 FileKey = tuple[str, str]
-"""A data file's path as the log spells it, and its deletion vector, empty for none: the two together are one entry of the table."""
+"""A data file's path as the log spells it, and its deletion vector, empty for none.
+
+Both together identify an entry of the table.
+"""
 
 _CLASSIC = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 _HINT = "restore the table's log from a backup; nothing was changed"
@@ -28,9 +31,10 @@ _LEFT_OUT = ("stats_parsed", "partitionValues_parsed")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A table as of a version; at -1 it has no files. `transactions`: the newest number of each application.
+    """A table as of a version; at -1 it has no files.
 
-    `domains`: what features and applications keep of the table beside its metadata, by their names (`domainMetadata`).
+    `transactions`: newest number of each application. `domains`: by name, data of features and applications in addition
+    to the metadata (`domainMetadata`).
     """
 
     version: int = -1
@@ -41,12 +45,15 @@ class Content:
     domains: Mapping[str, str] = field(default_factory=dict)
 
     def after(self, version: int, actions: Iterable[Action]) -> Content:
-        """The table after one more commit."""
+        """Return the table after one more commit."""
         return _reconciled(self, version, actions)
 
 
 def content_at(root: Path, version: int) -> Content:
-    """A table as of a version. Raises `LogDamaged`, `RewindUnsupported` (its log begins with a checkpoint of another kind)."""
+    """Return a table as of a version.
+
+    Raises `LogDamaged`, `RewindUnsupported` (its log begins with a checkpoint of another kind).
+    """
     start = _start(root / LOG, version)
     content = Content() if start < 0 else _from_checkpoint(root / LOG, start)
     for number in range(start + 1, version + 1):
@@ -55,7 +62,7 @@ def content_at(root: Path, version: int) -> Content:
 
 
 def contents_at(root: Path, version: int, newest: int) -> tuple[Content, Content]:
-    """A table as of a version, and as of a newer one. Raises as `content_at`."""
+    """Return a table as of a version and as of a newer one. Raises the errors of `content_at`."""
     then = now = content_at(root, version)
     for number in range(version + 1, newest + 1):
         now = now.after(number, parsed(commit_lines(root, number), number))
@@ -63,12 +70,12 @@ def contents_at(root: Path, version: int, newest: int) -> tuple[Content, Content
 
 
 def commit_name(version: int) -> str:
-    """Where a commit lies in a table."""
+    """Return the path of a commit inside a table."""
     return f"{LOG}/{version:020d}.json"
 
 
 def commit_lines(root: Path, version: int) -> list[str]:
-    """Lines of a commit as they are. Raises `LogDamaged`."""
+    """Return the lines of a commit unchanged. Raises `LogDamaged`."""
     path = root / commit_name(version)
     try:
         return [line for line in text_of(path).splitlines() if line.strip()]
@@ -77,17 +84,17 @@ def commit_lines(root: Path, version: int) -> list[str]:
 
 
 def parsed(lines: Iterable[str], version: int) -> list[Action]:
-    """Actions of a commit. Raises `LogDamaged`."""
+    """Parse the actions of a commit. Raises `LogDamaged`."""
     try:
         found = [json.loads(line) for line in lines]
-        assert all(isinstance(each, dict) and len(each) == 1 for each in found)  # noqa: S101 - told below
+        assert all(isinstance(each, dict) and len(each) == 1 for each in found)  # noqa: S101 - raised as LogDamaged below
     except (ValueError, AssertionError) as error:
         raise LogDamaged(f"version {version} holds something else than actions", hint=_HINT) from error
     return found
 
 
 def key_of(file: Action) -> FileKey:
-    """Which entry of the table an `add` or `remove` is about."""
+    """Return the entry of the table that an `add` or `remove` refers to."""
     vector = file.get("deletionVector")
     if not vector:
         return str(file["path"]), ""
@@ -100,6 +107,7 @@ def _reconciled(content: Content, version: int, actions: Iterable[Action]) -> Co
     domains: dict[str, str | None] = dict(content.domains)
     adds = []
     for each in actions:
+        # a commit may remove and add one entry: removals apply first, so additions are collected
         if "remove" in each:
             files.pop(key_of(each["remove"]), None)
         elif "add" in each:
@@ -116,7 +124,7 @@ def _reconciled(content: Content, version: int, actions: Iterable[Action]) -> Co
 
 
 def domain_of(action: Action) -> dict[str, str | None]:
-    """A domain and its text as an action sets it; None for one that is taken away."""
+    """Return a domain with the text that an action sets, None for a removed domain."""
     said = action["domainMetadata"]
     return {str(said["domain"]): None if said.get("removed") else str(said.get("configuration", ""))}
 
@@ -125,7 +133,7 @@ def domain_of(action: Action) -> dict[str, str | None]:
 
 
 def _start(log: Path, version: int) -> int:
-    """The checkpoint to begin with, -1 if the commits from version 0 on are all there."""
+    """Return the checkpoint to begin with, -1 if the log has all commits from version 0 on."""
     listed = set(names(log))
     if all(f"{number:020d}.json" in listed for number in range(version + 1)):
         return -1
@@ -140,6 +148,7 @@ def _start(log: Path, version: int) -> int:
 
 
 def _whole_checkpoints(listed: Iterable[str]) -> list[int]:
+    # a checkpoint counts only with all of its parts: a writer may have died in between
     parts: dict[tuple[int, int], int] = {}
     for name in listed:
         if found := _CLASSIC.fullmatch(name):
@@ -158,7 +167,7 @@ def _from_checkpoint(log: Path, version: int) -> Content:
 
 
 def _rows(path: Path) -> Iterator[Action]:
-    """Arrow is loaded here: planning, which imports this module, needs none as a rule."""
+    """Read actions of a checkpoint with Arrow, which is loaded here: planning imports this module and rarely needs it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -175,7 +184,7 @@ def _rows(path: Path) -> Iterator[Action]:
 
 
 def _row(kind: str, row: Mapping[str, Any]) -> Action:
-    """A row of a checkpoint as a commit spells it: maps are objects, what is not set is left out."""
+    """Return a row of a checkpoint as a commit spells it: maps become objects, unset fields are left out."""
     found = {name: value for name, value in row.items() if value is not None and name not in _LEFT_OUT}
     for name in _MAPS.get(kind, ()):
         if name in found:

@@ -1,6 +1,7 @@
-"""Data files of a table that a pinned point holds by hard link, so that VACUUM cannot take them, and that a rewind puts back.
+"""Data files of a table that a pinned point holds by hard link. VACUUM cannot delete them, and a rewind restores them.
 
-A file of a Delta table never changes and its name is used once. So the same name in a point, with the same size, is the file.
+A file of a Delta table never changes, and its name is used once. So a file of the same name and size in a point is the
+same file.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from spark_rewind.table_content import Action, commit_lines, commit_name, conten
 from spark_rewind.tables import Table
 
 Held = Callable[[str], Path | None]
-"""Where a file of a table is held, by its path below the table; None if nowhere."""
+"""Lookup of a held file by its path below the table; None for a file that no point holds."""
 
 
 def nowhere(path: str) -> Path | None:
-    """Nothing is held."""
+    """Return None: no file is held."""
     return None
 
 
 def hold(table: Table, version: int, positions: Iterable[DeltaPosition], folder: Path) -> list[PinnedFile]:
     """Link the files that the table needs to go back to a version, with readers at these positions.
 
-    Raises FileNotFoundError if one goes away meanwhile, `LogDamaged`, `RewindUnsupported`, `RewindNotPermitted`.
+    Raises FileNotFoundError if one disappears meanwhile, `LogDamaged`, `RewindUnsupported`, `RewindNotPermitted`.
     """
     found = []
     for path in sorted(_needed(table, version, positions)):
@@ -43,7 +44,7 @@ def hold(table: Table, version: int, positions: Iterable[DeltaPosition], folder:
 
 
 def _needed(table: Table, version: int, positions: Iterable[DeltaPosition]) -> set[str]:
-    """Files of the version, and what was added since the oldest reader's place: it reads that from the versions between."""
+    """Return the files of the version, and files added since the oldest reader's position, which it reads from the log."""
     base = min([version, *(base_of(each) for each in positions)])
     if any(not (table.root / commit_name(each)).is_file() for each in range(max(base, 0), version + 1)):
         base = version  # such a reader cannot go on there anyway
@@ -54,7 +55,7 @@ def _needed(table: Table, version: int, positions: Iterable[DeltaPosition]) -> s
 
 
 def sizes_of(actions: Iterable[Action]) -> dict[str, int]:
-    """Sizes that a log gives for its files, by path below the table."""
+    """Return the sizes in bytes that a log gives for its files, by path below the table."""
     return {path: size for path, size in _files(actions) if size is not None}
 
 
@@ -67,7 +68,10 @@ def _files(actions: Iterable[Action]) -> Iterable[tuple[str, int | None]]:
 
 
 def held_in(points: Sequence[Kept], root: Path) -> Mapping[str, Path]:
-    """Folders of points that hold files of a table, by the file's path below the table. A file of another size is none."""
+    """Return the folders of points that hold files of a table, by the file's path.
+
+    A file of another size does not count.
+    """
     found: dict[str, Path] = {}
     for kept in points:
         for each in kept.point.tables if kept.point else ():
@@ -78,7 +82,7 @@ def held_in(points: Sequence[Kept], root: Path) -> Mapping[str, Path]:
 
 
 def is_held(path: Path, size: int) -> bool:
-    """Whether a file of this size is there."""
+    """Return true for an existing file of this size."""
     try:
         return path.stat().st_size == size
     except OSError:
@@ -86,7 +90,7 @@ def is_held(path: Path, size: int) -> bool:
 
 
 def put_back(source: Path, target: Path) -> None:
-    """A held file gets its name in the table again; whole or not at all. Raises `RewindNotPermitted`, FileNotFoundError."""
+    """Restore a held file to its name in the table, atomically. Raises `RewindNotPermitted`, FileNotFoundError."""
     if target.exists():
         return
     with written(target):
@@ -101,7 +105,7 @@ def put_back(source: Path, target: Path) -> None:
 
 
 def _copied(source: Path, target: Path) -> None:
-    """Where the file system has no links. One that is killed leaves a file that nobody reads."""
+    """Copy a file if the file system has no links. A killed process leaves a temporary file that no reader opens."""
     part = part_of(target)
     shutil.copy2(source, part)
     with part.open("rb") as file:

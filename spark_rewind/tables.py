@@ -1,6 +1,7 @@
-"""A Delta table as its log tells it: which query wrote which version, and which versions can still be had.
+"""A Delta table, as its log describes it: the writer of each version, and the versions that can be restored.
 
-Read directly (Delta's PROTOCOL.md, "Actions"), because no reader says which commit holds which transaction and which files.
+The log is read directly (Delta's PROTOCOL.md, "Actions"): no library tells which commit holds which transaction and
+which files.
 """
 
 from __future__ import annotations
@@ -25,14 +26,18 @@ _HINT = "restore the table's log from a backup, or leave the table out of the pl
 _SEARCHED_DEEP = 4
 
 REWIND = "spark_rewind"
-"""In `userMetadata`, a JSON object: the rewind that made a version. `part`: 0 for the one that takes the table back."""
+"""Key in `userMetadata`, a JSON object, with the rewind that made a version.
+
+Its `part` is 0 for the version that rolls the table back.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One commit. `transactions`: (application, number) pairs; the Delta sink's are (query id, batch).
+    """One commit. `transactions`: (application, number) pairs; those of the Delta sink are (query id, batch).
 
-    `added` and `removed`: data files, relative to the table unless they are elsewhere. `restored`: a rewind took the table back.
+    `added`, `removed`: data files, relative to the table if they lie in it. `restored`: true if a rewind rolled the
+    table back by this commit.
     """
 
     number: int
@@ -46,13 +51,15 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. `versions`: commits that the log still has, without a gap, oldest first, the newest is the table now.
+    """A table.
 
-    They begin where the table was taken back last: what was before that cannot be counted on from there.
-
-    `before`: the newest transaction of each application before those. `openable`: the oldest version whose list of files the
-    log still gives. `gone`: version: a data file of it that is missing. `unfed`: version: a file that it added and that is missing.
-    `kept_in`: folders of pinned points that hold files which are not on the disk any more; those are not missing.
+    - `versions`: commits in the log without a gap, oldest first; the newest is the current table. They begin at the
+      last rollback, because earlier versions cannot be counted from there.
+    - `before`: newest transaction of each application before `versions`.
+    - `openable`: oldest version whose list of files the log still gives.
+    - `gone`: by version, a data file of the version that is missing.
+    - `unfed`: by version, a file that the version added and that is missing.
+    - `kept_in`: folders of pinned points with files that the disk has lost. These do not count as missing.
     """
 
     root: Path
@@ -67,18 +74,18 @@ class Table:
 
     @property
     def newest(self) -> int:
-        """The number of its newest version."""
+        """Number of its newest version."""
         return self.versions[-1].number
 
     def restore_gone(self, version: int) -> str | None:
-        """Why the table cannot go back to a version; None if it can."""
+        """Return the reason why the table cannot go back to a version, None if it can."""
         if version < self.openable:
             return f"the log does not reach back to version {version}, the oldest that it gives is {self.openable}"
         file = self.gone.get(version)
         return None if file is None else f"data file {file} of version {version} is missing (VACUUM)"
 
     def feed_gone(self, version: int) -> str | None:
-        """Why a stream cannot read on from a version on; None if it can."""
+        """Return the reason why a stream cannot read from a version on, None if it can."""
         oldest = self.versions[0].number
         if version < oldest:
             return f"the table's log has lost version {version}, the oldest is {oldest}"
@@ -87,7 +94,7 @@ class Table:
 
 
 def find_tables(folder: Path) -> list[Path]:
-    """Tables in a folder: itself, or those below it, not deeper than four levels.
+    """Find tables in a folder: itself, or those below it, down to four levels.
 
     Raises `CheckpointUnreadable`, `CheckpointForeign` if there is none.
     """
@@ -108,9 +115,10 @@ def _tables_below(folder: Path, levels: int) -> Iterator[Path]:
 
 
 def read_table(root: Path, held: Mapping[str, Path] | None = None) -> Table:
-    """Read a table's log; changes nothing. `held`: folders of pinned points with data files of the table, by the file's path.
+    """Read a table's log; changes nothing.
 
-    Raises `CheckpointUnreadable`, `LogDamaged`.
+    `held`: folders of pinned points with data files of the table, by the file's path. Raises `CheckpointUnreadable`,
+    `LogDamaged`.
     """
     log = root / LOG
     listed = names(log)
@@ -134,6 +142,7 @@ def read_table(root: Path, held: Mapping[str, Path] | None = None) -> Table:
     ids |= _ids_before(log, listed, openable) if oldest else set()
     restored = max((each.number for each in versions if each.restored), default=oldest)
     if restored > oldest:
+        # offsets of readers count the new versions since the last rollback: earlier numbers do not compare
         before, versions = _since_restored(before, versions, restored)
         openable = max(openable, restored)
     missing = _missing_files(root, versions)
@@ -189,7 +198,7 @@ def _version(path: Path, number: int, actions: Sequence[Mapping[str, Any]]) -> V
 
 
 def _restores(info: Mapping[str, Any]) -> bool:
-    """Whether a rewind made this version to take the table back."""
+    """Return true if a rewind made this version to roll the table back."""
     try:
         said = json.loads(str(info.get("userMetadata")))
     except ValueError:
@@ -200,7 +209,7 @@ def _restores(info: Mapping[str, Any]) -> bool:
 def _since_restored(
     before: Mapping[str, int], versions: Sequence[Version], restored: int
 ) -> tuple[dict[str, int], list[Version]]:
-    """Transactions up to a version that took some back, and the versions from there on."""
+    """Return the newest transactions up to a rollback, and the versions from there on."""
     found = dict(before)
     for each in versions:
         if each.number <= restored:
@@ -216,13 +225,13 @@ def _transaction(body: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _missing_files(root: Path, versions: Sequence[Version]) -> frozenset[str]:
-    """Files that a commit of the log took out of the table, and that are not on the disk any more."""
+    """Return files that a commit of the log removed and that the disk has lost."""
     removed = {path for each in versions for path in each.removed}
     return frozenset(path for path in removed if "://" not in path and not (root / path).exists())
 
 
 def _lost(versions: Sequence[Version], missing: frozenset[str]) -> tuple[dict[int, str], dict[int, str]]:
-    """Versions that hold missing files, and versions that added them."""
+    """Return versions that hold missing files, and versions that added them, each with such a file."""
     added: dict[str, int] = {}
     gone: dict[int, str] = {}
     unfed: dict[int, str] = {}
@@ -236,7 +245,7 @@ def _lost(versions: Sequence[Version], missing: frozenset[str]) -> tuple[dict[in
 
 
 def _transactions_before(log: Path, listed: Iterable[str], oldest: int) -> dict[str, int]:
-    """Transactions of the newest checkpoint before the first commit that is left, or right at it."""
+    """Return the transactions of the newest checkpoint at or before the first commit in the log."""
     rows = _checkpoint_rows(log, listed, oldest, "txn")
     return dict(_transaction(row) for row in rows)
 
@@ -246,7 +255,10 @@ def _ids_before(log: Path, listed: Iterable[str], openable: int) -> set[str]:
 
 
 def _checkpoint_rows(log: Path, listed: Iterable[str], newest: int, kind: str) -> list[Mapping[str, Any]]:
-    """Actions of one kind in the newest checkpoint up to `newest`. Such actions are in its own files, never in sidecars."""
+    """Return actions of one kind in the newest checkpoint up to `newest`.
+
+    These kinds are in the checkpoint's own files, never in sidecars.
+    """
     files: dict[int, list[Path]] = {}
     for name in listed:
         if (found := _CHECKPOINT.fullmatch(name)) and int(found[1]) <= newest:
@@ -264,7 +276,7 @@ def _json_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
 
 
 def _parquet_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
-    """Arrow is loaded here: a log that begins at its first version needs none."""
+    """Read rows with Arrow, which is loaded here: a log that begins at version 0 needs none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

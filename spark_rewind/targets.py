@@ -1,4 +1,4 @@
-"""What `--to` says: a time, a batch of a query, or a version of a table."""
+"""The target of a rewind (`--to`): a time, a batch of a query, a version of a table, or a pinned point."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ _HINT = "write 2026-01-31T14:00:00Z, QUERY@BATCH, TABLE@VERSION, or with --pins 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`most`: the newest moment, batch or version that is allowed. `process`: whose, None for all queries.
+    """Upper bound of a rewind.
 
-    `limits`: of a pinned point: the newest batch of each of its queries; `most` is when it was taken, `label` what it is called.
+    - `most`: newest time (milliseconds since 1970), batch or version that is allowed.
+    - `process`: query or table that `most` limits; None limits all queries.
+    - `limits`: of a pinned point, the newest batch of each of its queries. `most` is then the time of the pin.
+    - `label`: name of a pinned point.
     """
 
     kind: TargetKind
@@ -30,11 +33,15 @@ class Target:
     limits: Mapping[ProcessId, int] = field(default_factory=dict)
 
     def allows(self, process: ProcessId, point: Point) -> bool:
-        """Whether a point is at or before the target. A batch that is not over is not, whatever the target."""
+        """Return true for a point at or before the target.
+
+        A target excludes every unfinished batch of a process that it limits.
+        """
         if self.kind == "point":
             return process not in self.limits or (point.index is not None and point.index <= self.limits[process])
         if self.kind != "time":
             return process != self.process or (point.index is not None and point.index <= self.most)
+        # a time limits queries only, and the beginning precedes every time
         if process not in self.queries or point.index == -1:
             return True
         return point.at_ms is not None and point.at_ms <= self.most
@@ -48,7 +55,7 @@ class Target:
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def later(self, intervals: Intervals) -> list[Target]:
-        """Targets behind this one, the nearest first, to look for one that can be reached."""
+        """Return later targets, nearest first. The search for a reachable target tries them."""
         if self.kind == "point":
             return []
         if self.kind == "time":
@@ -60,9 +67,10 @@ class Target:
 
 
 def target_of(written: str, queries: Mapping[str, ProcessId], tables: Mapping[str, ProcessId]) -> Target:
-    """What the user wrote; both mappings are from what may be written to the process. Raises `ConfigInvalid`.
+    """Parse the text that the user wrote as `--to`.
 
-    A bare number is a batch if there is one query only.
+    Both mappings lead from a name that the user may write to its process. A bare number is a batch if there is one
+    query. Raises `ConfigInvalid`.
     """
     everybody = frozenset(queries.values())
     name, at, number = written.rpartition("@")
@@ -95,7 +103,7 @@ def _unknown(
 
 
 def check_target(target: Target, intervals: Intervals) -> None:
-    """A batch or version that has not been yet is a mistake. Raises `ConfigInvalid`."""
+    """Check that a target's batch or version exists. Raises `ConfigInvalid` for a number above the newest."""
     if target.process is None:
         return
     numbers = [each.index for each in intervals.points[target.process] if each.index is not None]

@@ -1,12 +1,12 @@
-"""How far a query had written a Kafka topic: not in its checkpoint, so bounded by time.
+"""Bounds by time for the records that a query wrote to a Kafka topic. Its checkpoint holds no offsets of them.
 
-Spark's Kafka sink leaves nothing in the topic that names a batch. What is known is when each batch began, before it wrote its
-first record. So the end of a topic at that moment is where the batch's records begin, or lies before it; and there are two
-ways to learn of it:
+Spark's Kafka sink leaves no batch number in the topic. The log holds the time at which each batch began, and a batch
+writes its first record later. So its records begin at or after the end of the topic at that time. Two sources tell that
+end:
 
-- the broker's time index: no record of the batch has an older timestamp, for its producer, or the broker, stamps it when it
-  is sent. The first offset with a timestamp that is not older is the bound.
-- a reader of the topic: what it took in a batch that began earlier was there already.
+- the broker's time index: the producer or the broker stamps each record when it is sent, so no record of the batch is
+  older. The bound is the first offset whose timestamp is not older.
+- a reader of the topic: records that it took in an earlier batch existed already.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from spark_rewind.checkpoint import Checkpoint
 from spark_rewind.positions import TopicPartition
 
 UNBOUNDED = 2**62
-"""All that there is: the writer has not begun another batch."""
+"""Bound of a writer that has not begun another batch: every record counts."""
 
 
 class TopicIndex(Protocol):
-    """What a broker says of a topic, by partition."""
+    """A broker's view of a topic, by partition."""
 
     def earliest(self, topic: str) -> Mapping[int, int]:
-        """The first offset that retention has left."""
+        """Return the first offsets that retention has kept."""
 
     def ends(self, topic: str) -> Mapping[int, int]:
-        """The offset after the last record."""
+        """Return the offsets after the last record."""
 
     def first_at(self, topic: str, at_ms: int) -> Mapping[int, int]:
-        """The first offset whose timestamp is not older than a time; a partition without one is left out."""
+        """Return the first offsets whose timestamp is at or after a time. Partitions without one are left out."""
 
 
 Seen = Sequence[tuple[int, Mapping[TopicPartition, int]]]
-"""What readers took: when the batch began, and where it ended."""
+"""Batches of readers: time at which each began (milliseconds since 1970), with its end offsets."""
 
 
 def boundaries(
@@ -48,7 +48,12 @@ def boundaries(
     broker: TopicIndex | None,
     skew_ms: int,
 ) -> dict[int, dict[int | None, int]]:
-    """By partition and point of the writer: offsets below are not of its later batches."""
+    """Return bounds by partition and by point of the writer. Records of batches after that point have higher offsets.
+
+    - `points`: indices of the writer's points, oldest first.
+    - `seen`: batches of readers, the bound without a `broker`.
+    - `skew_ms`: largest difference between clocks, in milliseconds.
+    """
     rows: list[Mapping[int, int]] = []
     for index in points:
         at_ms = next_began_ms(writer, index)
@@ -60,15 +65,16 @@ def boundaries(
             rows.append(_taken_before(seen, topic, partitions, at_ms - skew_ms))
     found: dict[int, dict[int | None, int]] = {}
     for partition in partitions:
+        # a later point never has a lower bound, even if timestamps in the topic are out of order
         growing = accumulate((row.get(partition, 0) for row in rows), max)
         found[partition] = dict(zip(points, growing, strict=True))
     return found
 
 
 def next_began_ms(writer: Checkpoint, index: int | None) -> int | None:
-    """A time that is not later than when the first batch began that a point does not include; None if none was begun.
+    """Return a lower bound of the start of the first batch that a point excludes, None without such a batch.
 
-    The log may have let go of that batch, if the point is a pinned one: it began after the point's own batch was committed.
+    The log may have dropped that batch, if the point is pinned. It began after the point's own batch was committed.
     """
     following = None if index is None else next((each for each in writer.known if each.number > index), None)
     if following is None or index is None or following.number == index + 1:

@@ -1,1 +1,1 @@
-"""A plain PySpark query's checkpoint becomes the first epoch of a job."""
+"""Adoption: the checkpoint of a plain PySpark query becomes the first epoch of a job."""

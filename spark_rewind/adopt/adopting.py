@@ -1,7 +1,7 @@
-"""`spark-ckpt adopt`: the checkpoint of a plain query becomes epoch 1 of a job, in a new store. The checkpoint stays as it is.
+"""`spark-ckpt adopt`: the checkpoint of a plain query becomes epoch 1 of a job in a new store.
 
-A store that was begun and got no epoch is told from a new one (`store.restore.ADOPTING`): no job starts on it, and adopting may be
-tried again.
+The checkpoint stays unchanged. A store whose adoption did not commit its epoch is marked (`store.restore.ADOPTING`): no
+job starts on it, and the adoption can run again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,17 @@ _LEASE_MS = 60_000
 BEGINNING = 0
 
 Sessions = Callable[[], "SparkSession"]
-"""Gives a session; called only if there is state to read."""
+"""Factory of a session; called only if there is state to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenState:
-    """One operator's state: what is there, and after adopting what became of it. `timed`: keys with a timeout."""
+    """State of one operator.
+
+    - `keys`: number of keys. `timed`: number of keys with a timeout.
+    - `key`, `state`: columns as DDL.
+    - `size_bytes`: size of the written files, None before the adoption.
+    """
 
     operator: str
     number: int
@@ -53,7 +58,7 @@ class TakenState:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What was taken, or would be. `epoch`: None if it is a dry run."""
+    """Result of an adoption, or its preview. `epoch`: None in a dry run."""
 
     taking: Taking
     states: tuple[TakenState, ...]
@@ -62,7 +67,7 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The job's store, and how many key groups its operators get; None: as a job on this machine would have."""
+    """The job's store and the number of key groups of its operators. None: the default of a job on this machine."""
 
     store: str
     job: str
@@ -71,7 +76,7 @@ class Target:
 
 
 def would_adopt(request: Request, target: Target, sessions: Sessions) -> Adoption:
-    """What `adopt` would take. Writes nothing. Raises as `adopt` does."""
+    """Return a preview of `adopt`. Writes nothing. Raises the errors of `adopt`."""
     taking = planned(request)
     _refuse_used(target)
     if not taking.operators:
@@ -90,10 +95,10 @@ def would_adopt(request: Request, target: Target, sessions: Sessions) -> Adoptio
 
 
 def adopt(request: Request, target: Target, sessions: Sessions) -> Adoption:
-    """Make the epoch. Nothing is changed by what is refused; the checkpoint never is.
+    """Commit the epoch. A refusal changes nothing; the checkpoint never changes.
 
-    Raises what `plan.planned` raises, `StoreForeign` for a store that is not empty, `StoreInUse` while somebody else adopts into
-    it, `AdoptionRefused`, `CheckpointDamaged`, `EnvironmentUnfit`, a `StoreOutage`.
+    Raises the errors of `plan.planned`, `AdoptionRefused`, `CheckpointDamaged`, `EnvironmentUnfit`, a `StoreOutage`.
+    Raises `StoreForeign` for a store that is not empty, `StoreInUse` while another process adopts into it.
     """
     taking = planned(request)
     before = _refuse_used(target)
@@ -103,6 +108,7 @@ def adopt(request: Request, target: Target, sessions: Sessions) -> Adoption:
     point = store.log.begin_incarnation(current_holder(ADOPTING), BEGINNING, _LEASE_MS)
     try:
         states, snapshots = _states(taking, target, store, point, spark)
+        # the query may have run while its state was read
         _refuse_moved(taking)
         manifest = _manifest(taking, target.job, point, snapshots)
         store.verify(manifest)
@@ -131,6 +137,7 @@ def _states(
             there = state.found_state(spark, taking, folder, name)
             where = (store.state(name).location, groups, point.last + 1, point.incarnation)
             done = state.written(there, operator, taking.folder, *where)
+            # a long state must not outlive the lease between two operators
             store.log.renew(point.incarnation, _LEASE_MS)
             rows = sum(file.rows for file in done.snapshot.files)
             size = sum(file.size_bytes for file in done.snapshot.files)
@@ -166,14 +173,14 @@ def _key_groups(target: Target, spark: SparkSession) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What was at the store's place. `empty`: nothing, or an empty folder; `missing`: not even a folder on this machine."""
+    """The store's place before an adoption. `empty`: no entries; `missing`: no folder on this machine."""
 
     empty: bool
     missing: bool = False
 
 
 def _refuse_used(target: Target) -> _Before:
-    """What is at the store's place. Raise `StoreForeign` for a store that has begun otherwise."""
+    """Return the state of the store's place. Raise `StoreForeign` for a store with other content."""
     valid_name("job", target.job)
     location = store_location(target.store, target.storage_options)
     there = location.entries()
@@ -190,13 +197,13 @@ def _refuse_used(target: Target) -> _Before:
 
 
 def _was_begun(target: Target) -> bool:
-    """Whether the store has nothing but an adoption that did not come to its end."""
+    """Return true for a store that has only an adoption without an epoch."""
     log_state = Store.open(target.store, target.job, target.storage_options).log.state()
     return log_state.last == 0 and (log_state.holder is None or log_state.holder.name == ADOPTING)
 
 
 def _refuse_moved(taking: Taking) -> None:
-    """Raise `AdoptionRefused` if the query has gone on meanwhile: it runs."""
+    """Raise `AdoptionRefused` if the query's checkpoint has changed meanwhile: the query runs."""
     now = read_checkpoint(taking.folder, taking.folder.name)
     if now.digest != taking.digest:
         raise AdoptionRefused(
@@ -206,9 +213,10 @@ def _refuse_moved(taking: Taking) -> None:
 
 
 def _undo(store: Store, point: RecoveryPoint, before: _Before) -> None:
-    """Leave the place as it was found. What is in the way of that is left behind: no job starts on it."""
+    """Restore the store's place. Leftovers of a failed clean-up are harmless: no job starts on them."""
     with suppress(CkptError, OSError):
         log_state = store.log.state()
+        # only this adoption's own leftovers: another one may have begun since
         if before.empty and log_state.last == BEGINNING and log_state.incarnation == point.incarnation:
             _emptied(store.location, before.missing)
         else:

@@ -1,4 +1,4 @@
-"""Names that sources and operators have in the job: Spark numbers them, and a job goes by names. Pure."""
+"""Names of sources and operators in the job. Spark numbers them, a job uses names. Pure rules."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from spark_ckpt.errors import ConfigInvalid
 def names_of(
     kind: str, there: Mapping[str, str], written: Sequence[str], valid: Callable[[str, str], str]
 ) -> dict[str, str]:
-    """The name of each thing. `there`: what there is, by Spark's number or name, in words; `written`: NAME=NUMBER, or just NAME
-    for the only one; `valid`: checks (kind, name).
+    """Return the name of each source or operator of a query, by Spark's number or name.
 
-    Raises `ConfigInvalid` for one without a name, with two, or that is not there.
+    `there`: descriptions by Spark's number or name. `written`: NAME=NUMBER, or NAME if there is only one. `valid`:
+    checks (kind, name). Raises `ConfigInvalid` for an entry with no name or two names, and for an unknown number.
     """
     found: dict[str, str] = {}
     for each in written:

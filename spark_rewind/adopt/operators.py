@@ -1,4 +1,4 @@
-"""What a checkpoint says of its stateful operators: which they are, and how many partitions their state has. No JVM."""
+"""Stateful operators of a checkpoint: their kinds, and the numbers of partitions of their state. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_rewind.reading import names, numbered_folders, text_of
 
 @dataclass(frozen=True, slots=True)
 class StatefulOperator:
-    """One operator of a query. `number`: Spark's, from the sink up. `partitions`: of its state, numbered from 0."""
+    """One operator of a query. `number`: Spark's, from the sink up. `partitions`: number of partitions of its state."""
 
     number: int
     name: str
@@ -28,16 +28,17 @@ class StatefulOperator:
 
 
 def read_operators(checkpoint: Path) -> tuple[StatefulOperator, ...]:
-    """All stateful operators of a query, by number; none if it has no state.
+    """Return all stateful operators of a query, by number; none for a query without state.
 
-    Raises `AdoptionRefused` if nothing says what an operator is, `CheckpointDamaged`, `CheckpointUnreadable`, `FormatUnknown`.
+    Raises `AdoptionRefused` if the checkpoint does not name an operator's kind, `CheckpointDamaged`,
+    `CheckpointUnreadable`, `FormatUnknown`.
     """
     folders: Mapping[int, Path] = numbered_folders(checkpoint / STATE)
     return tuple(_operator(number, folder) for number, folder in sorted(folders.items()))
 
 
 def refuse_others(operators: tuple[StatefulOperator, ...]) -> None:
-    """Raise `AdoptionRefused`, naming each, if there are other operators than `applyInPandasWithState`."""
+    """Raise `AdoptionRefused` with each operator that is not `applyInPandasWithState`."""
     others = [each for each in operators if each.name != PANDAS]
     if others:
         raise AdoptionRefused(
@@ -60,7 +61,7 @@ def _operator(number: int, folder: Path) -> StatefulOperator:
 
 
 def _metadata_file(folder: Path) -> Path | None:
-    """The newest: version 2 has one for each batch that began a run."""
+    """Return the newest metadata file, None without one. Format version 2 has one for each first batch of a run."""
     newer = folder / operator_metadata.METADATA_V2
     numbered = sorted((number, name) for name in names(newer) if (number := batch_number(name)) is not None)
     if numbered:

@@ -1,4 +1,4 @@
-"""Whether a query's output has a batch: Delta's log and the file sink's name the batches that they hold."""
+"""Lookup of a batch in a query's output: Delta's log and the file sink's log name their batches."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from spark_rewind.tables import LOG, read_table
 
 
 def shown(folder: Path, query: str, batch: int) -> bool:
-    """Whether the output in `folder` has the batch of the query.
+    """Return true if the output in `folder` has the batch of the query.
 
-    Raises `CheckpointForeign` for a folder that is no such output, or not this query's; `LogDamaged`, `CheckpointDamaged`,
-    `CheckpointUnreadable`, `FormatUnknown`.
+    Raises `CheckpointForeign` for a folder that is no such output, or of another query; `LogDamaged`,
+    `CheckpointDamaged`, `CheckpointUnreadable`, `FormatUnknown`.
     """
     if (folder / LOG).is_dir():
+        # batch numbers of a query only grow: a newer one implies this one
         return _newest_in_table(folder, query, batch) >= batch
     if (folder / SINK_LOG).is_dir():
         return read_sink_log(folder / SINK_LOG).newest >= batch

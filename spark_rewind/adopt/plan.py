@@ -1,6 +1,6 @@
-"""What a job takes over of a plain query: where each source stands, the state, the watermarks, behind which batch.
+"""Parts of a plain query that a job takes over: positions of its sources, state and watermarks after a batch.
 
-Reads the checkpoint only: no JVM, and nothing is written.
+Reads the checkpoint only: no JVM, no writes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_rewind.reading import local_folder
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """As the user wrote it. `sources` and `operators`: NAME=NUMBER; `output`: what the query writes."""
+    """The user's request. `sources`, `operators`: NAME=NUMBER; `output`: folder that the query writes."""
 
     checkpoint: str
     sources: Sequence[str] = ()
@@ -33,11 +33,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """What is taken. `batch`: the newest one that the epoch includes, -1 for none. `sources` and `operators`: by name in the job.
+    """Parts to take over.
 
-    `watermark_ms`: what the next batch would run with; `late_ms`: what its rows would be late by. `digest`: of the logs.
-    `unread`: sources of which the query has not read anything; `committed`: whether Spark has `batch` down as committed;
-    `state_has_ids`: whether names of the state's files hold ids (Spark's checkpoint format 2).
+    - `batch`: newest batch that the epoch includes, -1 for none.
+    - `committed`: true if Spark recorded `batch` as committed.
+    - `sources`, `operators`: by name in the job.
+    - `watermark_ms`: watermark of the next batch. `late_ms`: watermark by which its rows would be late.
+    - `digest`: of the logs.
+    - `unread`: sources that the query has not read.
+    - `state_has_ids`: true if names of the state's files hold ids (Spark's checkpoint format 2).
     """
 
     query: str
@@ -55,10 +59,10 @@ class Taking:
 
 
 def planned(request: Request) -> Taking:
-    """What the request takes.
+    """Return the parts that a request takes over.
 
-    Raises `AdoptionRefused`, `ConfigInvalid`, `CheckpointForeign`, `CheckpointDamaged`, `CheckpointUnreadable`, `FormatUnknown`,
-    `LogDamaged`, `SourceInvalid`.
+    Raises `AdoptionRefused`, `ConfigInvalid`, `CheckpointForeign`, `CheckpointDamaged`, `CheckpointUnreadable`,
+    `FormatUnknown`, `LogDamaged`, `SourceInvalid`.
     """
     folder = local_folder(request.checkpoint)
     checkpoint = read_checkpoint(folder, folder.name)
@@ -104,7 +108,7 @@ def _settled(request: Request, checkpoint: Checkpoint) -> Answer | None:
 
 
 def _newest_taken(checkpoint: Checkpoint, answer: Answer | None) -> Batch | None:
-    """The newest batch that the epoch includes; None if the query's only batch is to be done again."""
+    """Return the newest batch that the epoch includes, None if the query's only batch is to run again."""
     newest = checkpoint.batches[-1]
     if answer != "again":
         return newest
@@ -119,7 +123,7 @@ def _newest_taken(checkpoint: Checkpoint, answer: Answer | None) -> Batch | None
 
 
 def _stands(checkpoint: Checkpoint, batch: Batch | None) -> dict[str, Stand | None]:
-    """Where each source stands behind the batch; None if the query has not read it, and it says no beginning."""
+    """Return each source's position after the batch, None for an unread source without a recorded start."""
     lines = checkpoint.batches[-1].lines if batch is None else batch.lines
     found: dict[str, Stand | None] = {}
     for source in sorted(lines):
@@ -139,7 +143,7 @@ def _watermark(batch: Batch | None) -> int:
 
 
 def _check_state(checkpoint: Checkpoint, batch: Batch, operators: Sequence[StatefulOperator]) -> None:
-    """Raise `CheckpointDamaged` if the state after the batch cannot be loaded, by the files that there are."""
+    """Raise `CheckpointDamaged` if the state after the batch cannot be loaded. Judges by the files that exist."""
     found = {each.number: each.read() for each in checkpoint.operators}
     for each in operators:
         missing = [number for number in range(each.partitions) if not found.get(each.number, {}).get(number)]
@@ -150,6 +154,7 @@ def _check_state(checkpoint: Checkpoint, batch: Batch, operators: Sequence[State
                 partitions=each.partitions,
             )
     gone = checkpoint.state_gone(batch) or checkpoint.state_torn(batch)
+    # without a commit, no id says which attempt's files count
     if batch.committed_ms is None and _has_ids(checkpoint, batch.number + 1):
         gone = "which of the state's files count would be in its commit"
     if gone is not None and batch.committed_ms is None:
@@ -162,7 +167,7 @@ def _check_state(checkpoint: Checkpoint, batch: Batch, operators: Sequence[State
 
 
 def _has_ids(checkpoint: Checkpoint, version: int) -> bool:
-    """Whether names of the state's files of a version hold the ids of those who wrote them."""
+    """Return true if names of the state's files of a version hold the ids of their writers."""
     stores = [store.files() for each in checkpoint.operators for found in each.read().values() for store in found]
     kinds = [kind.get(version, {}) for files in stores for kind in (files.snapshots, files.changes)]
     return any(name for names in kinds for name in names)

@@ -1,4 +1,4 @@
-"""A plain query's offset as a cursor: the connector that reads such an input says what its offset means."""
+"""Conversion of a plain query's offset to a cursor, by the connector that reads this kind of source."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from spark_rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, 
 from spark_rewind.reading import text_of
 
 _CONNECTORS = {KafkaPosition: "kafka", DeltaPosition: "delta"}
-"""Whose offsets can be gone on from."""
+"""Connectors by the kind of offset that they can continue from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """Where one source stands. `kind`: its connector; `position`: in words."""
+    """Position of one source. `kind`: its connector; `position`: text for people."""
 
     kind: str
     position: str
@@ -28,10 +28,10 @@ class Stand:
 
 
 def stand_of(checkpoint: Checkpoint, source: str, line: str | None) -> Stand | None:
-    """Where a source stands at a line of the offset log; without one where it began, None if it does not say that either.
+    """Return a source's position at a line of the offset log.
 
-    Raises `AdoptionRefused` for a kind of source that cannot be adopted, `SourceInvalid`, `CheckpointDamaged`,
-    `ConnectorUnknown`, `ConnectorBroken`.
+    Without a line, return its start, None if the checkpoint does not record it. Raises `AdoptionRefused` for a kind of
+    source that cannot be adopted, `SourceInvalid`, `CheckpointDamaged`, `ConnectorUnknown`, `ConnectorBroken`.
     """
     offset = _beginning(checkpoint, source) if line is None else line
     if offset is None:
@@ -48,7 +48,7 @@ def stand_of(checkpoint: Checkpoint, source: str, line: str | None) -> Stand | N
 
 
 def _beginning(checkpoint: Checkpoint, source: str) -> str | None:
-    """The offset that the source's own folder has as its beginning, as Kafka's does."""
+    """Return the start offset in the source's own folder, which Kafka's source records."""
     path = checkpoint.folder / SOURCES / source / "0"
     if not path.is_file():
         return None

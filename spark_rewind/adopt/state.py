@@ -1,6 +1,6 @@
-"""The state of a plain query's operator, read by Spark's own reader in Spark tasks, dealt out to key groups by the same tasks.
+"""State of a plain query's operator: Spark tasks read it with Spark's own reader and repartition it to key groups.
 
-One Spark action. The driver hears of files, never of keys or values.
+One Spark action per operator. The driver receives names of files, never keys or values.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TASKS_PER_CORE = 4
 
 @dataclass(frozen=True, slots=True)
 class FoundState:
-    """An operator's state in a checkpoint: its rows, not read yet, and its schemas as a job's operator declares them."""
+    """An operator's state in a checkpoint: its unread rows, and its schemas as a job's operator declares them."""
 
     name: str
     rows: DataFrame
@@ -52,18 +52,18 @@ class FoundState:
 
     @property
     def key_ddl(self) -> str:
-        """The key columns as the store writes them down."""
+        """Key columns as DDL, in the form that the store records."""
         return ddl(spark_schema_of(self.schema.key))
 
     @property
     def state_ddl(self) -> str:
-        """The state columns as the store writes them down."""
+        """State columns as DDL, in the form that the store records."""
         return ddl(spark_schema_of(self.schema.state))
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of it. `timed`: keys that have a timeout; `stateless`: keys that have only that."""
+    """Result of a write. `timed`: number of keys with a timeout; `stateless`: number of keys with only a timeout."""
 
     snapshot: OperatorSnapshot
     timed: int
@@ -72,10 +72,11 @@ class Written:
 
 @contextmanager
 def readable(taking: Taking, spark: SparkSession) -> Iterator[Path]:
-    """A checkpoint folder that Spark's reader takes for one in which the batch is committed.
+    """Yield a checkpoint folder in which Spark's reader finds the batch committed.
 
-    It is the query's own if the batch is. Else a folder of links to it, with a commit of the batch beside the others: Spark's
-    reader asks for one. Tasks have to see that folder, so this is for tasks on this machine. Raises `AdoptionRefused`.
+    This is the query's own folder if the batch is committed. Otherwise it is a folder of links with a commit of the
+    batch, which Spark's reader requires. Tasks must see that folder, so it serves tasks on this machine only. Raises
+    `AdoptionRefused`.
     """
     with reading(spark, taking.state_has_ids), _committed(taking, spark) as folder:
         yield folder
@@ -93,6 +94,7 @@ def _committed(taking: Taking, spark: SparkSession) -> Iterator[Path]:
         )
     with tempfile.TemporaryDirectory(prefix="spark-ckpt-adopt-") as made:
         view = Path(made)
+        # a commit file in the query's own folder would change the checkpoint
         for each in os.scandir(taking.folder):
             if each.name != COMMITS:
                 (view / each.name).symlink_to(taking.folder / each.name)
@@ -104,7 +106,7 @@ def _committed(taking: Taking, spark: SparkSession) -> Iterator[Path]:
 
 
 def found_state(spark: SparkSession, taking: Taking, folder: Path, name: str) -> FoundState:
-    """The state of the operator that the job calls `name`; `folder`: see `readable`. Nothing is read yet but the schema.
+    """Return the state of the operator with the job's name `name`. Reads the schema only. `folder`: see `readable`.
 
     Raises `AdoptionRefused` for columns that no operator of a job can have, `CheckpointDamaged`.
     """
@@ -129,14 +131,14 @@ def found_state(spark: SparkSession, taking: Taking, folder: Path, name: str) ->
 
 
 def counted_keys(found: FoundState, operator: StatefulOperator, folder: Path) -> tuple[int, int]:
-    """How many keys there are, and how many of them have a timeout. Runs a Spark job."""
+    """Return the numbers of keys and of keys with a timeout. Runs a Spark job."""
     with typed_errors(folder, operator):
         row = found.rows.agg(F.count("*"), F.count("timeout_ms")).collect()[0]
     return int(row[0]), int(row[1])
 
 
 def dealt_out(found: FoundState, key_groups: int) -> DataFrame:
-    """The rows as state files need them: their columns flat, the hash, and the key group, a group's rows together."""
+    """Return the rows as state files need them: flat columns, hash and key group, with a group's rows together."""
     keys, values = found.schema.key.names, found.schema.state.names
     columns = [F.col("key").getField(name).alias(name) for name in keys]
     columns += [F.col("state").getField(name).alias(name) for name in values]
@@ -145,6 +147,7 @@ def dealt_out(found: FoundState, key_groups: int) -> DataFrame:
     hashed = flat.withColumn(KEY_HASH, key_hash_of(flat.schema, keys))
     grouped = hashed.withColumn(KEY_GROUP, F.pmod(F.col(KEY_HASH), F.lit(key_groups)).cast("int"))
     tasks = min(key_groups, _TASKS_PER_CORE * found.rows.sparkSession.sparkContext.defaultParallelism)
+    # tasks look keys up by hash: state files are sorted by it
     return grouped.repartition(tasks, KEY_GROUP).sortWithinPartitions(KEY_GROUP, KEY_HASH)
 
 
@@ -157,7 +160,10 @@ def written(
     epoch: int,
     incarnation: int,
 ) -> Written:
-    """Write the operator's state files; durable when it returns. Raises `CheckpointDamaged`, `AdoptionRefused`, a `StoreOutage`."""
+    """Write the operator's state files; they are durable when this returns.
+
+    Raises `CheckpointDamaged`, `AdoptionRefused`, a `StoreOutage`.
+    """
     writer = GroupWriter(found.name, found.schema, key_groups, location, epoch, incarnation)
     with typed_errors(folder, operator):
         rows = map_in_arrow(dealt_out(found, key_groups), writer.write, WRITTEN).collect()
@@ -174,7 +180,7 @@ def written(
 
 @contextmanager
 def typed_errors(folder: Path, operator: StatefulOperator) -> Iterator[None]:
-    """What Spark's reader says of a state that it cannot read, as `CheckpointDamaged`; ours keep their condition."""
+    """Raise an error of Spark's reader as `CheckpointDamaged`. Errors of spark_ckpt keep their condition."""
     try:
         yield
     except Unreadable as error:

@@ -1,7 +1,8 @@
-"""A batch that was begun and not committed: its sink may have shown it, or a part of it, or nothing. Pure.
+"""Decision about a batch that was begun and not committed. Pure rules.
 
-Spark would run it again with the same rows, and a sink that knows the query's batches (Delta's, the file sink) would leave out
-what it has. A job's sink does not know them, so it has to be settled before the job goes on.
+Its sink may show all of its rows, a part or none. Spark would run it again with the same rows. A sink that knows the
+query's batches (Delta's, the file sink) would skip a batch that it has. A job's sink has no such record. So the batch
+is settled before the job continues.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from typing import Literal
 from spark_ckpt.errors import AdoptionRefused, ConfigInvalid
 
 Answer = Literal["done", "again"]
-"""What becomes of the batch: the job goes on behind it, or begins with its rows."""
+"""Outcome for the batch. "done": the job continues after it; "again": the job begins with its rows."""
 
 FINISH = "start the plain query once more, which finishes the batch first, stop it, and adopt then"
 
 
 def settled(unfinished: int | None, told: Answer | None, shown: bool | None) -> Answer | None:
-    """What becomes of batch `unfinished`; None if there is none.
+    """Return the outcome for batch `unfinished`, None without such a batch.
 
-    `told`: what the user says; `shown`: what the output says, None if it was not asked. Raises `AdoptionRefused` if nobody
-    knows, or both differ; `ConfigInvalid` for an answer to nothing.
+    `shown`: true if the output has the batch, None if no output was given; then the user's answer counts. Raises
+    `AdoptionRefused` if neither is known, or both differ; `ConfigInvalid` for an answer without a batch.
     """
     if unfinished is None:
         if told is not None:

@@ -57,10 +57,11 @@ def adopt(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Make the checkpoint of a plain query the first epoch of a job: it goes on at the next record, with the state of every key.
+    """Make the checkpoint of a plain query the first epoch of a job. The job continues at the next record, with all state.
 
-    The query has to be stopped, and must not be started again. Its checkpoint stays as it is; the store has to be new. Kafka and
-    Delta sources, the state of applyInPandasWithState. Only state needs a JVM. See docs/migrating.md.
+    The query has to be stopped, and must not start again. Its checkpoint stays unchanged; the store has to be new.
+    Supported are Kafka and Delta sources and the state of applyInPandasWithState. Only state needs a JVM. See
+    docs/migrating.md.
     """
     request = Request(checkpoint, source or (), operator or (), unfinished, output)
     target = Target(store, job, pairs(storage_option, "--storage-option"), key_groups)
@@ -82,13 +83,13 @@ def _sessions() -> Iterator[_Sessions]:
 
 
 class _Sessions:
-    """A session when it is asked for; what it started it stops."""
+    """A session, created at its first use. Stops only a session that it created."""
 
     def __init__(self) -> None:
         self._own: SparkSession | None = None
 
     def __call__(self) -> SparkSession:
-        from pyspark.sql import SparkSession  # which nothing needs for a query without state
+        from pyspark.sql import SparkSession  # a query without state needs no PySpark
 
         from spark_ckpt.spark_session.session import session
 
@@ -96,11 +97,11 @@ class _Sessions:
         if active is not None:
             return active
         self._own = session("spark-ckpt adopt", conf={"spark.ui.enabled": "false"})
-        self._own.sparkContext.setLogLevel("OFF")  # what goes wrong is told as an error of ours
+        self._own.sparkContext.setLogLevel("OFF")  # Spark's log would repeat an error that the command raises
         return self._own
 
     def close(self) -> None:
-        """Stop the session, if this made one."""
+        """Stop the session if this object created it."""
         if self._own is not None:
             self._own.stop()
 

@@ -1,6 +1,6 @@
-"""`spark-ckpt rewind apply` and `undo`: what a plan says is done, or taken back.
+"""`spark-ckpt rewind apply` and `undo`: execute a plan, or undo it.
 
-What they need is loaded when they run: planning, in the same application, needs none of it, and takes less time than that.
+Their modules are loaded when a command runs: planning, in the same application, needs none and takes less time.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def apply(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Carry out a plan: new checkpoints, tables taken back. Stop the queries first; the old checkpoints are kept.
+    """Execute a plan: create new checkpoints and roll tables back. Stop the queries first; the old checkpoints are kept.
 
-    Killed at any moment, it is repaired by the same command. Until it is over, queries of the plan refuse to start.
+    Run the same command again after a crash. Until it is complete, queries of the plan refuse to start.
     """
     from spark_rewind import applying
     from spark_rewind.cli.record_text import print_record
@@ -62,9 +62,9 @@ def apply(
 
 
 def undo(plan: PlanFile, watch_s: Watch = 10, settle_s: Settle = 75, as_json: AsJson = False) -> None:
-    """Take back what `rewind apply` did with a plan: checkpoints and tables as they were before.
+    """Undo `rewind apply` of a plan: restore checkpoints and tables to their state before it.
 
-    Refused if a query has run or a table was written since. Killed at any moment, it is repaired by the same command.
+    Refused if a query has run or a table was written since. Run the same command again after a crash.
     """
     from spark_rewind import applying
     from spark_rewind.cli.record_text import print_record

@@ -1,6 +1,6 @@
-"""`spark-ckpt rewind pin`, `points`, `unpin`: consistent points that are kept for longer than the queries keep them.
+"""`spark-ckpt rewind pin`, `points`, `unpin`: keep consistent points longer than the queries do.
 
-What they need is loaded when they run: planning, in the same application, needs none of it.
+Their modules are loaded when a command runs: planning, in the same application, needs none of them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def pin(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep the greatest consistent line as of now, with what its batches need. The queries may run."""
+    """Keep the greatest consistent line as of now, with the files that its batches need. The queries may run."""
     from spark_rewind.pinning import PinRequest, take_pin
 
     known = read_declared(declared) if declared is not None else Declared()
@@ -84,7 +84,7 @@ def pin(
 
 
 def points(pins: Pins, as_json: AsJson = False) -> None:
-    """What is pinned, and whether it can still be had."""
+    """List the pinned points, with the parts that are gone."""
     from spark_rewind.point_reports import report_points
 
     found = report_points(pins)
@@ -108,7 +108,7 @@ def points(pins: Pins, as_json: AsJson = False) -> None:
 def unpin(
     pins: Pins, name: Annotated[str, typer.Argument(metavar="NAME", help="The point's name, or its id.")]
 ) -> None:
-    """Take a pinned point away."""
+    """Delete a pinned point."""
     from spark_rewind.pins import unpin as take_away
 
     gone = take_away(pins, name)

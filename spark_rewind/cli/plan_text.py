@@ -1,4 +1,4 @@
-"""A rewind's plan as people read it."""
+"""Text of a rewind's plan for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDE = 10_000
 
 
 def print_plan(plan: Plan) -> None:
-    """The line, what forced it, what is undone, what is public, what is not known."""
+    """Print the line, its causes, undone work, public records and unknown facts."""
     back = [each for each in plan.queries if not each.stays]
     print_line(f"to {plan.target.text}: {counted(len(back), 'query goes', 'queries go')} back, {_staying(plan)}")
     print_line()
@@ -83,7 +83,7 @@ def _numbers(numbers: Sequence[int]) -> str | None:
 
 
 def _print_reasons(plan: Plan) -> None:
-    """A tree: each step below the one that forced it."""
+    """Print a tree: each step below its cause."""
     tree = Tree("why")
     branches: dict[str, Tree] = {}
     chains = [each.reasons for each in plan.queries] + [each.reasons for each in plan.tables]
@@ -129,7 +129,7 @@ def _passed_over(plan: Plan) -> Iterator[str]:
 
 
 def _undone(plan: Plan) -> Iterator[str]:
-    """Versions in a row that one writer wrote in one way are one line."""
+    """Yield undone versions. Consecutive versions of one writer and operation share one line."""
     for table in plan.tables:
         for (operation, writers), group in groupby(table.undone, key=_manner):
             versions = list(group)

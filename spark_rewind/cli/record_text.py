@@ -1,4 +1,4 @@
-"""What a rewind did, as people read it."""
+"""Text of a rewind's record for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TITLES = {"apply": "taken back", "undo": "put back"}
 
 
 def print_record(record: Record, *, dry: bool) -> None:
-    """Queries and tables, what was kept, what comes next."""
+    """Print queries and tables, kept folders and next steps."""
     print_line(f"{'would be ' if dry else ''}{_TITLES[record.kind]}: {record.target}")
     print_line()
     print_table(

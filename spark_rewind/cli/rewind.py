@@ -1,4 +1,4 @@
-"""`spark-ckpt rewind`: plain PySpark queries go back together to one consistent point."""
+"""`spark-ckpt rewind`: roll plain PySpark queries back together to one consistent point."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ app.command("unpin")(pins.unpin)
 
 @app.callback()
 def rewind() -> None:
-    """Take plain PySpark queries back together to one consistent point: plan, apply, undo."""
+    """Roll plain PySpark queries back together to one consistent point: plan, apply, undo."""
 
 
 @app.command("plan")
@@ -56,9 +56,9 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which batch every query goes back to, and why; changes nothing, and needs no JVM.
+    """Compute the batch that every query goes back to, with reasons. Changes nothing and needs no JVM.
 
-    The line is the greatest consistent one at or before the target: no query has read what another one's going back undoes.
+    The plan is the greatest consistent line at or before the target: no query keeps data that another query undoes.
     """
     if properties is not None and bootstrap_servers is None:
         raise ConfigInvalid("--properties is for --bootstrap-servers", hint="name the cluster as well")
@@ -76,7 +76,7 @@ def plan(
 
 
 def _asked(servers: str, properties: Path | None) -> BrokerTopics:
-    """Loads the connector: most plans need none, and take less time than that."""
+    """Return the cluster's topics. Loads the connector here: most plans need none, and take less time than that."""
     from spark_ckpt.cli.broker_check import read_properties
     from spark_rewind.cli.topic_times import BrokerTopics
 

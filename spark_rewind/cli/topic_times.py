@@ -1,4 +1,4 @@
-"""A broker as `rewind plan` asks it: where topics begin and end, and where they stood at a time."""
+"""Topics of a broker for `rewind plan`: their first and last offsets, and offsets at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BrokerTopics:
-    """Answers of one cluster; what does not change while a plan is made is asked once. Raises `SourceInvalid`."""
+    """Offsets of one cluster's topics. Each answer is cached for the duration of a plan. Raises `SourceInvalid`."""
 
     def __init__(self, servers: str, properties: Mapping[str, str]) -> None:
         if util.find_spec("spark_ckpt_kafka") is None or util.find_spec("kafka") is None:
@@ -28,7 +28,7 @@ class BrokerTopics:
         self.first_at = cache(self._first_at)
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Close the connection."""
         self._control.close()
 
     def _earliest(self, topic: str) -> dict[int, int]:
