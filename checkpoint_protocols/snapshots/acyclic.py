@@ -1,19 +1,19 @@
-"""P5a, asynchronous barrier snapshots on acyclic graphs: hold every input at the barrier until it came on all.
+"""P5a, asynchronous barrier snapshots on acyclic graphs: hold every input at the barrier until all inputs have it.
 
 Seed 003, algorithm 1; Carbone et al. 2015, section 4.2.
 
     STARTING -> RUNNING <-> ALIGNING
 
-Nothing behind a barrier is processed before the capture, so the channels of a cut are empty: a snapshot is state
-alone.  On a loop the head would wait for its own barrier: cyclic graphs are refused here (`cyclic`).
+No message after a barrier is processed before the capture, so the channels of a cut are empty: a snapshot is state
+alone. On a loop the head would wait for its own barrier, so cyclic graphs are refused here (see `cyclic`).
 
 Errata corrected:
 
-- E4: a source has no input.  Its barrier comes on Nil, here the coordinator's `begin`, and is its only one.  Taken
-  literally, a set of blocked inputs is compared with the inputs, and Nil is in neither or in one of them.
-- E5: barriers carry ids and one snapshot is open at a time.  A barrier of a newer one, and an abort, end the
-  alignment under way and release what it held; without that a lost barrier would block its siblings for ever.
-- Lines 12 and 13 send the barrier before the capture.  That is safe only because the step is atomic; here the capture
+- E4: a source has no input. Its only barrier comes on Nil, here the coordinator's `begin`. Read literally, the
+  algorithm compares a set of blocked inputs with the inputs, and Nil is in neither or in one of them.
+- E5: barriers carry ids and one snapshot is open at a time. A barrier of a newer one, and an abort, end the current
+  alignment and release the held inputs. Without that a lost barrier would block its siblings for ever.
+- Lines 12 and 13 send the barrier before the capture. That is safe only because the step is atomic; here the capture
   comes first.
 """
 
@@ -32,7 +32,7 @@ from checkpoint_protocols.vocabulary import AppSent, Commanded, Received, SinkRe
 
 
 class SnapshotPhase(Enum):
-    """Where a task is."""
+    """Phase of a task."""
 
     STARTING = "before its first event"
     RUNNING = "no input is held"
@@ -78,7 +78,7 @@ class SnapshotTask(AligningWorker[SnapshotPhase]):
 
 
 def plan(failure: Failure) -> Plan:
-    """Everybody goes back to the newest decided snapshot; the channels are empty."""
+    """Return the plan: all processes restore the newest decided snapshot; the channels are empty."""
     return everybody_back(failure, nothing_in_flight)
 
 

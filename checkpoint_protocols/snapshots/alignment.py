@@ -1,10 +1,10 @@
-"""Holding inputs at barriers: what the barrier protocols over plain messages share.
+"""Alignment of inputs at barriers, shared by the barrier protocols over plain messages.
 
-A barrier holds its input until barriers of the same snapshot have come on all inputs that are waited for (`regular`);
-then the task captures, forwards the barrier and lets go, in one step.  Because one snapshot is open at a time, a
-barrier of a newer one says that the older was given up.
+A barrier holds its input until barriers of the same snapshot have arrived on all awaited inputs (`regular`). Then the
+task captures, forwards the barrier and releases the inputs, in one step. One snapshot is open at a time, so a barrier
+of a newer one proves that the older was aborted.
 
-What an input's gate should be follows from the state alone (`_shut`); `_gate` gives the difference to what it is.
+The state alone determines the gate of each input (`_shut`); `_gate` returns the difference to the present gates.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from checkpoint_protocols.snapshots.worker import SnapshotWorker
 from checkpoint_protocols.vocabulary import Commanded, Envelope, Hold, Note, Received, Release
 
 BARRIER = "barrier"
-"""Its body is how many messages of the application the sender had sent on the channel."""
+"""Kind of a barrier. Its body is the number of application messages that the sender had sent on the channel."""
 
 PhaseT = TypeVar("PhaseT", bound=Enum)
 
 
 class AligningWorker(SnapshotWorker[PhaseT]):
-    """A task that aligns. Subclasses say what its phase is now (`_update_phase`) and what follows a capture (`_keep`)."""
+    """A task that aligns. Subclasses set the phase (`_update_phase`) and process a captured state (`_keep`)."""
 
     def __init__(self, phase: PhaseT, birth: Birth) -> None:
         super().__init__(phase, birth)
         self.regular = frozenset(self.inputs)
         self.aligning: int | None = None
         self.held: set[ChannelId] = set()
-        """Inputs on which the barrier of `aligning` has come."""
+        """Inputs on which the barrier of `aligning` has arrived."""
         self.closed: frozenset[ChannelId] = frozenset()
-        """Inputs that the host was told to hold."""
+        """Inputs that the host holds at present."""
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         super().validate()
         self._ensure((self.aligning is not None) == bool(self.held), "inputs are held iff something is aligned")
         self._ensure(self.aligning is None or self.aligning > self.over, "what is over holds nothing")
@@ -52,7 +52,7 @@ class AligningWorker(SnapshotWorker[PhaseT]):
 
     @abstractmethod
     def _keep(self, number: int, captured: Record) -> list[Effect]:
-        """What becomes of the state captured for a snapshot."""
+        """Return the effects that store or complete the state captured for a snapshot."""
 
     def _stale(self, event: Event) -> str | None:
         match event:
@@ -70,13 +70,14 @@ class AligningWorker(SnapshotWorker[PhaseT]):
     # -- barriers ------------------------------------------------------------------------------------------------
 
     def _on_begin(self, event: Received) -> list[Effect]:
-        """A source has no input: the coordinator's word is its only barrier, the seed's Nil."""
+        """Take the snapshot at a source: it has no input, so this request is its only barrier, the seed's Nil."""
         return self._take(event.message.index)
 
     def _on_barrier(self, event: Received) -> list[Effect]:
         number, channel = event.message.index, event.channel
         if channel not in self.regular or channel in self.held:
             raise self._invalid(event, f"barriers are awaited on {sorted(self.regular - self.held)}")
+        # A lost or repeated message would make the cut inconsistent, so the sender's count is compared.
         self._ensure(self.received.get(channel, 0) == event.message.body, "what came before a barrier was delivered")
         abandoned = self._make_way(number)
         if self.held | {channel} == self.regular:
@@ -87,13 +88,13 @@ class AligningWorker(SnapshotWorker[PhaseT]):
         return [*abandoned, *self._gate()]
 
     def _make_way(self, number: int) -> list[Effect]:
-        """The barrier of `number` ends whatever older snapshot is under way here."""
+        """Abandon an older snapshot under way here: a barrier of another one proves that it was aborted."""
         if self.aligning is None or self.aligning == number:
             return []
         return self._abandon(f"the barrier of {number} came")
 
     def _take(self, number: int) -> list[Effect]:
-        """Capture, send the barrier before anything else is sent, let go."""
+        """Capture, send the barrier before anything else is sent, release the inputs."""
         self._let_go()
         capture, captured = self._capture(number)
         kept = self._keep(number, captured)
@@ -113,7 +114,7 @@ class AligningWorker(SnapshotWorker[PhaseT]):
         return abandoned
 
     def _abandon(self, why: str) -> list[Effect]:
-        """What is being aligned will never be complete here: its inputs go on."""
+        """End an alignment that will never complete here, and release its inputs."""
         note = Note("alignment abandoned", f"{self.aligning}: {why}")
         self.over = max(self.over, self.aligning or 0)
         self._let_go()
@@ -127,7 +128,7 @@ class AligningWorker(SnapshotWorker[PhaseT]):
         self.held.clear()
 
     def _shut(self) -> frozenset[ChannelId]:
-        """Inputs from which nothing may be delivered now."""
+        """Return the inputs from which nothing may be delivered now."""
         return frozenset(self.held)
 
     def _gate(self) -> list[Effect]:

@@ -1,17 +1,18 @@
-"""The coordinator of all snapshot protocols: names a snapshot, asks for it, counts answers, decides, or gives up.
+"""The coordinator of all snapshot protocols: names a snapshot, requests it, counts answers, then commits or aborts it.
 
     STARTING -> IDLE <-> OPEN
 
-One snapshot goes through three steps: its id is written (`NAMING`), answers come in (`COLLECTING`), the decision
-is written (`DECIDING`).  Rules, all of section 1 of the recovery literature's common model:
+One snapshot has three steps: its id is written (`NAMING`), answers arrive (`COLLECTING`), the decision is written
+(`DECIDING`). Rules, all of section 1 of the recovery literature's common model:
 
-- An id is durable before anybody hears of it and is never used again, also not after an abort or a crash (G3).
-- The decision is one record.  Nobody hears of it before it is durable (G2); whoever recovers goes by it alone.
-- What cannot be completed in time is aborted, and everybody hears of that too: they may be holding channels.
-- A crash of the coordinator abandons what is open.  Its successor repeats the newest decision, for those who missed
-  it, and goes on with the next id.
+- An id is durable before it is sent to any process. It is never used again, also not after an abort or a crash (G3).
+- The decision is one record. It is durable before it is sent to any process (G2), and recovery uses it alone.
+- A snapshot that is not complete in time is aborted. All processes receive the abort, since they may hold channels.
+- A crash of the coordinator abandons open snapshots. Its successor repeats the newest decision, for processes that
+  missed it, and continues with the next id.
 
-Protocols differ in whom they ask (`asked`), how many snapshots may be open (`limit`) and when one is complete.
+Protocols differ in the processes they ask (`asked`), the number of open snapshots (`limit`) and the rule of
+completeness.
 """
 
 from __future__ import annotations
@@ -39,13 +40,18 @@ from checkpoint_protocols.vocabulary import (
 )
 
 BEGIN, ACK, REFUSE, COMMIT, ABORT = "begin", "ack", "refuse", "commit", "abort"
-"""Control messages: to the asked; from everybody, its record being durable, or not to be had; to everybody."""
+"""Control messages.
+
+- `BEGIN` goes to the asked processes.
+- `ACK` and `REFUSE` come from each process: its record is durable, or could not be written.
+- `COMMIT` and `ABORT` go to all processes.
+"""
 
 PERIODIC, TIMEOUT = "checkpoint", "timeout"
 
 
 class CoordinatorPhase(Enum):
-    """Where the coordinator is."""
+    """Phase of the coordinator."""
 
     STARTING = "before its first event"
     IDLE = "no snapshot is under way"
@@ -53,7 +59,7 @@ class CoordinatorPhase(Enum):
 
 
 class Step(Enum):
-    """Where one snapshot is."""
+    """Step of one snapshot."""
 
     NAMING = "its id is being written"
     COLLECTING = "answers are coming in"
@@ -76,7 +82,7 @@ _EVENTS = (Commanded, Received, TimerElapsed, Stored)
 
 
 class Coordinator(MessageMachine[CoordinatorPhase]):
-    """Begins and decides. Subclasses change `limit`, `asked`, `MESSAGES` and `_complete`."""
+    """Begins and decides snapshots. Subclasses change `limit`, `asked`, `MESSAGES` and `_complete`."""
 
     PHASES = CoordinatorPhase
     AT_REST = (P.IDLE,)
@@ -90,10 +96,10 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         _EVENTS,
     )
     MESSAGES: ClassVar[Mapping[str, Cell]] = {ACK: "_on_ack", REFUSE: "_on_refuse"}
-    """Kinds of messages to handlers; anything else is invalid."""
+    """Handler of each message kind; other kinds are invalid."""
 
     limit = 1
-    """Snapshots that may be open at once."""
+    """Greatest number of open snapshots."""
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.STARTING, birth)
@@ -107,11 +113,11 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         self._periodic: TimerId | None = None
 
     def record(self) -> Record:
-        """What the next incarnation goes by. Open snapshots are not in it: they end with this incarnation."""
+        """Return the state for the next incarnation. Open snapshots are not in it: they end with this incarnation."""
         return {"incarnation": self.incarnation, "index": self.newest, "committed": self.committed}
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         self._ensure((self.phase is P.OPEN) == bool(self.open), "snapshots are under way iff open")
         self._ensure(len(self.open) <= self.limit, "no more are open than may be")
         self._ensure(all(self.committed < number <= self.newest for number in self.open), "ids grow")
@@ -121,7 +127,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         )
 
     def asked(self) -> Iterable[ProcessId]:
-        """Who hears that a snapshot begins: the sources, whose markers tell the others."""
+        """Return the processes that receive the begin of a snapshot: the sources, whose markers inform the others."""
         return self.graph.sources
 
     def _complete(self, opened: Open) -> bool:
@@ -140,7 +146,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         return None
 
     def _door(self, event: Event) -> list[Effect] | None:
-        """A decision that comes after a newer one was never needed: what was erased with it had not been there yet."""
+        """Erase a record that became durable after a newer decision, whose own erasure came too early for it."""
         turned_away = super()._door(event)
         if turned_away is None or not isinstance(event, Stored) or not event.ok:
             return turned_away
@@ -222,7 +228,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         return self._begin(int(number)) if what == "begun" else self._commit(int(number))
 
     def _commit(self, number: int) -> list[Effect]:
-        """Everything older is over with it: a newer cut is in every way better."""
+        """End every older snapshot with this decision: a newer cut replaces it completely."""
         self.committed = number
         for older in [each for each in self.open if each <= number]:
             del self.open[older]
@@ -232,12 +238,16 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
 
     def _on_timeout(self, event: TimerElapsed) -> list[Effect]:
         number = next(each for each, opened in self.open.items() if opened.timeout == event.timer)
+        # The decision may be durable already, so an abort could contradict it.
         if self.open[number].step is Step.DECIDING:
             return []
         return self._abort(number, "no answer in time")
 
     def _abort(self, number: int, why: str) -> list[Effect]:
-        """Whoever was asked is told. An id that could not be written was never heard of, and a next incarnation may take it."""
+        """Abort the snapshot, and inform all processes if they were asked.
+
+        An id that could not be written was never sent, so a next incarnation may use it.
+        """
         asked = self.open.pop(number).step is not Step.NAMING
         self._update_phase()
         return [Note("aborted", f"{number}: {why}"), *(self._send_control_to_all(ABORT, number) if asked else [])]
@@ -251,7 +261,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
     # -- records -------------------------------------------------------------------------------------------------
 
     def _write(self, what: str, number: int) -> Store:
-        """A recovery behind a decision undoes it; that an id was used stays so for ever (index 0)."""
+        """Write a record. Recoveries to before a decision undo the decision; the use of an id is never undone (index 0)."""
         key = record_key(what, number)
         self.old_keys.append(key)
         undone_with = number if what == "commit" else 0
@@ -259,7 +269,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         return Store(key, record, f"{what} {number}")
 
     def _collect_garbage(self) -> list[Effect]:
-        """Decisions before the newest: nobody goes back to those. That an id was used is in its decision too."""
+        """Erase decisions before the newest, since no recovery uses them. The newest decision also proves that its id was used."""
         old = [key for key in self.old_keys if int(key[1]) < self.committed + (key[0] == "begun")]
         self.old_keys = [key for key in self.old_keys if key not in old]
         return [Erase(tuple(old))] if old else []

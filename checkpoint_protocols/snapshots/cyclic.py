@@ -1,22 +1,22 @@
-"""P5b, barrier snapshots on graphs with loops: align on regular inputs, log what a loop still holds.
+"""P5b, barrier snapshots on graphs with loops: align on regular inputs, log the messages inside a loop.
 
 Seed 003, algorithm 2; Carbone et al. 2015, section 4.3.
 
     STARTING -> RUNNING <-> ALIGNING -> LOGGING -> RUNNING
 
-Without its back edges the graph is acyclic, and is aligned as in `snapshots`.  The barrier then travels around the
-loops.  What arrives on a back edge after the copy and before the barrier was sent before the cut and received after
-it: it is logged with the copy, and delivered first after a recovery.  A back edge is never held, so there is no
+Without its back edges the graph is acyclic, and is aligned as in `snapshots`. The barrier then travels around the
+loops. A message that arrives on a back edge after the copy and before the barrier was sent before the cut and received
+after it. It is logged with the copy, and delivered first after a recovery. A back edge is never held, so there is no
 deadlock.
 
 Errata corrected:
 
-- E4: Nil.  Line 9 marks it, and line 13 compares with the regular inputs, of which it is none: a source never fires.
-- E5: ids.  Line 13 is kept from firing again by `logging` alone: a barrier of the next snapshot that comes meanwhile
-  disappears in the set while line 12 blocks its channel for ever.
-- E6: line 25 tests `node` for `input`, line 26 logs the input for the message, and a back edge is logged even after
-  its own barrier, while another is waited for: those messages would be delivered twice.
-- Line 16 unblocks all inputs, line 12 blocks only regular ones.  `0` stands for the empty set.
+- E4: Nil. Line 9 marks it, and line 13 compares with the regular inputs, which do not contain it: a source never fires.
+- E5: ids. Only `logging` keeps line 13 from firing again. A barrier of the next snapshot that arrives in the meantime
+  disappears in the set, while line 12 blocks its channel for ever.
+- E6: line 25 tests `node` for `input`, and line 26 logs the input for the message. A back edge is logged even after its
+  own barrier, while another is awaited: those messages would be delivered twice.
+- Line 16 unblocks all inputs, line 12 blocks only regular ones. `0` stands for the empty set.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from checkpoint_protocols.vocabulary import (
 
 
 class CyclicPhase(Enum):
-    """Where a task is."""
+    """Phase of a task."""
 
     STARTING = "before its first event"
     RUNNING = "no snapshot is under way here"
@@ -91,12 +91,12 @@ class CyclicTask(AligningWorker[CyclicPhase]):
         self.regular = frozenset(birth.graph.regular_inputs[birth.me])
         self.back = frozenset(self.inputs) - self.regular
         self.awaited: set[ChannelId] = set()
-        """Back edges on which the barrier of `index` has not come around."""
+        """Back edges on which the barrier of `index` has not returned."""
         self.log: list[Envelope] = []
         self.captured: Record = {}
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         super().validate()
         self._ensure(not (self.held and self.awaited), "one snapshot is under way at a time")
         self._ensure(bool(self.awaited) or not self.log, "nothing is logged but for a snapshot")
@@ -114,7 +114,7 @@ class CyclicTask(AligningWorker[CyclicPhase]):
             self.phase = P.ALIGNING if self.held else P.RUNNING
 
     def _keep(self, number: int, captured: Record) -> list[Effect]:
-        """Without back edges the snapshot is complete; else the copy waits for the log."""
+        """Store the snapshot at once without back edges; otherwise the copy waits for the log."""
         self.awaited = set(self.back)
         self.captured = captured
         return self._close_log()
@@ -144,6 +144,7 @@ class CyclicTask(AligningWorker[CyclicPhase]):
     # -- snapshots that die --------------------------------------------------------------------------------------
 
     def _make_way(self, number: int) -> list[Effect]:
+        # A log without its last barrier would be incomplete, so it is dropped as a whole.
         dropped = self._drop_log(f"the barrier of {number} came") if self.awaited else []
         return [*dropped, *super()._make_way(number)]
 
@@ -160,7 +161,7 @@ class CyclicTask(AligningWorker[CyclicPhase]):
 
 
 def plan(failure: Failure) -> Plan:
-    """Everybody goes back to the newest decided snapshot; loop heads deliver what was logged first."""
+    """Return the plan: all processes restore the newest decided snapshot; loop heads deliver the logged messages first."""
     return everybody_back(failure, kept_with_checkpoint)
 
 

@@ -1,18 +1,18 @@
-"""P1, epochs with in-flight capture: no markers, no order, no blocking; counting tells when a snapshot is whole.
+"""P1, epochs with in-flight capture: no markers, no order, no blocking; counting detects a complete snapshot.
 
 Seed 000 ("Checkpointing algorithm"); Mattern 1989, Lai and Yang 1987.
 
     STARTING -> RUNNING
 
-Every message is stamped with its sender's epoch.  Whoever meets a newer epoch, in a message or in the coordinator's
-request, captures *before* it delivers.  A message from before a cut that arrives after it was in flight: it is stored
-as part of that snapshot.  Each process reports, with its checkpoint, how many messages of older epochs it sent minus
-how many it received; the sum over all processes, less the captured messages, is what is still in flight.
+Every message is stamped with its sender's epoch. A process that receives a newer epoch, in a message or in the
+coordinator's request, captures *before* it delivers. A message from before a cut that arrives after it was in flight:
+it is stored as part of that snapshot. Each process reports a number with its checkpoint: messages of older epochs sent
+minus those received. The sum over all processes, less the captured messages, is the number still in flight.
 
 Errata corrected (E1):
 
 - The sum can be zero by accident while reports are missing: all reports are required.
-- Messages are counted per epoch, and the counts are in the checkpoint, so snapshots may overlap and a recovery may
+- Messages are counted per epoch, and the counts are in the checkpoint. So snapshots may overlap, and a recovery may
   happen: a late message belongs to every open snapshot between its epoch and its receiver's.
 - A process that receives nothing (the seed's mappers) learns of an epoch by a request only.
 - Only the coordinator's component of the seed's vector clock is used; the others are for its proof.
@@ -45,14 +45,14 @@ from checkpoint_protocols.vocabulary import (
 )
 
 LATE = "late"
-"""To the coordinator: one more message in flight is captured."""
+"""Kind of the report to the coordinator that one more message in flight is captured."""
 
 CAPTURED = "captured"
 """Table of messages that were in flight, by snapshot."""
 
 
 class EpochPhase(Enum):
-    """Where a process is: nothing ever waits."""
+    """Phase of a process: no message ever waits."""
 
     STARTING = "before its first event"
     RUNNING = "after it"
@@ -89,20 +89,20 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
         super().__init__(P.STARTING, birth)
         known = counts_in(birth.checkpoint or {}, "balance")
         self.balance = {int(epoch): count for epoch, count in known.items()}
-        """Messages sent minus messages received, by the epoch they were stamped with."""
+        """Messages sent minus messages received, by the epoch of their stamp."""
         self.deficits: dict[int, int] = {}
-        """Frozen at the capture, reported when it is durable."""
+        """Deficit of each capture, fixed at the capture and reported when the capture is durable."""
         self.settled = self.index
-        """Epochs up to this one capture nothing any more: decided, or open in an earlier incarnation."""
+        """Epochs up to this one capture no more messages: they are decided, or were open in an earlier incarnation."""
         self.decided = 0
-        """The newest decision heard of in this incarnation: nothing before it is needed."""
+        """Newest decision known in this incarnation; earlier captures are not needed."""
         self.given_up: set[int] = set()
         self.in_flight: list[Key] = [key for key in birth.records if key[0] == CAPTURED]
         self.writing: Counter[int] = Counter()
         """Messages in flight that are being stored, by snapshot."""
 
     def record(self) -> Record:
-        """The counts belong to the state: an incarnation that continues here must go on counting here."""
+        """Return the current record with the counts: an incarnation that continues from this state continues to count from them."""
         return {**super().record(), "balance": {str(epoch): count for epoch, count in self.balance.items()}}
 
     def _on_start(self, event: Commanded) -> list[Effect]:
@@ -115,7 +115,7 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
         return self._advance(event.message.index)
 
     def _advance(self, epoch: int) -> list[Effect]:
-        """One state serves every epoch that is passed at once."""
+        """Capture the same state for every epoch up to `epoch`."""
         effects: list[Effect] = []
         for number in range(self.index + 1, epoch + 1):
             capture, captured = self._capture(number)
@@ -130,7 +130,7 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
         return super()._on_app_sent(event)
 
     def _on_message(self, event: Received) -> list[Effect]:
-        """Capture before delivery; what is older than this process's epoch was in flight."""
+        """Capture before the delivery. A message that is older than this process's epoch was in flight."""
         message = event.message
         advanced = self._advance(message.index)
         kept = [self._store_in_flight(number, message) for number in self._open_across(message.index)]
@@ -138,7 +138,7 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
         return [*advanced, *kept, *self._deliver(event)]
 
     def _open_across(self, stamp: int) -> list[int]:
-        """Open snapshots before which a message stamped so was sent, and which this process has captured."""
+        """Return the open snapshots that this process has captured and that the message with this stamp crosses."""
         first = max(stamp, self.settled) + 1
         return [number for number in range(first, self.index + 1) if number not in self.given_up]
 
@@ -175,25 +175,25 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
         return [*super()._on_commit(event), *self._erase_in_flight()]
 
     def _on_abort(self, event: Received) -> list[Effect]:
-        """Nothing waits here; what still arrives for it is not stored any more."""
+        """Stop storing messages in flight for the aborted snapshot."""
         self.given_up.add(event.message.index)
         return []
 
     def _forget_epochs_before(self, number: int) -> None:
-        """Sums over older epochs are all that a later deficit needs of them."""
+        """Merge the counts of older epochs: a later deficit needs only their sum."""
         old = [stamp for stamp in self.balance if stamp < number]
         total = sum(self.balance.pop(stamp) for stamp in old)
         self._count(number - 1, total)
 
     def _erase_in_flight(self) -> list[Effect]:
-        """What is still being written is erased when it is there."""
+        """Erase messages of snapshots before the newest decision. Those still being written are erased when they are durable."""
         old = [key for key in self.in_flight if int(key[1]) < self.decided and not self.writing[int(key[1])]]
         self.in_flight = [key for key in self.in_flight if key not in old]
         return [Erase(tuple(old))] if old else []
 
 
 class EpochCoordinator(Coordinator):
-    """Asks everybody, and waits for all reports and for a balance of nothing."""
+    """Asks all processes, and waits for all reports and a balance of zero."""
 
     MESSAGES = {**Coordinator.MESSAGES, LATE: "_on_late"}  # noqa: RUF012 - a table like TABLE
 
@@ -202,7 +202,7 @@ class EpochCoordinator(Coordinator):
         self.limit = number_in(birth.settings.options, "overlap") or 3
 
     def asked(self) -> Iterable[ProcessId]:
-        """Everybody: who receives nothing would never know."""
+        """Return all processes: one that receives no messages would not learn of the epoch otherwise."""
         return self.workers
 
     def _on_ack(self, message: Envelope) -> list[Effect]:
@@ -214,19 +214,19 @@ class EpochCoordinator(Coordinator):
         return self._decide_if_complete(message.index)
 
     def _complete(self, opened: Open) -> bool:
-        """Partial sums mean nothing: only with all reports is the balance what is in flight."""
+        """Return True with all reports and a balance of zero. Partial sums have no meaning."""
         self._ensure(bool(opened.missing) or opened.balance >= 0, "no more is captured than was in flight")
         return not opened.missing and opened.balance == 0
 
 
 def captured_in_flight(process: ProcessId, number: Epoch, records: Records) -> tuple[Envelope, ...]:
-    """What was on its way to the process across the cut."""
+    """Return the messages that were in flight to the process across the cut."""
     found = [record for key, record in records.items() if key[0] == CAPTURED and int(key[1]) == number]
     return tuple(message for record in found for message in messages_in(record))
 
 
 def plan(failure: Failure) -> Plan:
-    """Everybody goes back to the newest decided epoch; what was in flight then is delivered first."""
+    """Return the plan: all processes restore the newest decided epoch; messages in flight at its cut are delivered first."""
     return everybody_back(failure, captured_in_flight)
 
 

@@ -6,12 +6,12 @@ Seed 001 ("Distributed Snapshots"), Chandy and Lamport 1985, section 3; Carbone 
 
 Errata corrected:
 
-- E3: the state written is the one at the *first* marker.  Writing the state of the last marker together with the
-  recorded messages, as "once it has barriers on all inputs it is free to write its snapshot" can be read, counts
-  those messages twice.  A strongly connected graph is sufficient; that initiators reach everybody is what is needed.
+- E3: the state written is the one at the *first* marker. "Once it has barriers on all inputs it is free to write its
+  snapshot" can be read otherwise: write the state at the last marker together with the recorded messages. That counts
+  those messages twice. A strongly connected graph is sufficient, but not needed: initiators must reach all processes.
   Initiators here are the sources.
-- Markers carry the snapshot's id.  One snapshot is open at a time; a marker of a newer one means that the older was
-  given up.
+- Markers carry the snapshot's id. One snapshot is open at a time; a marker of a newer one proves that the older was
+  aborted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MARKER = "marker"
 
 
 class MarkerPhase(Enum):
-    """Where a process is."""
+    """Phase of a process."""
 
     STARTING = "before its first event"
     IDLE = "no channel is recorded"
@@ -80,12 +80,12 @@ class MarkerWorker(SnapshotWorker[MarkerPhase]):
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.STARTING, birth)
         self.recorded: set[ChannelId] = set()
-        """Inputs whose marker has not come."""
+        """Inputs whose marker has not arrived."""
         self.channel_states: list[Envelope] = []
         self.captured: Record = {}
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         super().validate()
         self._ensure((self.phase is P.RECORDING) == bool(self.recorded), "channels are recorded iff recording")
         self._ensure(self.phase is P.RECORDING or not self.channel_states, "nothing is kept but for a snapshot")
@@ -104,7 +104,7 @@ class MarkerWorker(SnapshotWorker[MarkerPhase]):
     # -- markers -------------------------------------------------------------------------------------------------
 
     def _on_begin(self, event: Received) -> list[Effect]:
-        """At a source: it has no input to record."""
+        """Take the snapshot at a source, which has no input to record."""
         return self._take(event.message.index, None)
 
     def _on_first_marker(self, event: Received) -> list[Effect]:
@@ -154,7 +154,7 @@ class MarkerWorker(SnapshotWorker[MarkerPhase]):
 
 
 def plan(failure: Failure) -> Plan:
-    """Everybody goes back to the newest decided snapshot; what was in its channels is delivered first."""
+    """Return the plan: all processes restore the newest decided snapshot; messages in its channels are delivered first."""
     return everybody_back(failure, kept_with_checkpoint)
 
 

@@ -1,21 +1,22 @@
-"""P5c, partial recovery: only the failed and what is upstream of them go back, everybody else drops what comes again.
+"""P5c, partial recovery: only failed processes and their ancestors go back; all others drop repeated messages.
 
 Seed 003, section 5; Carbone et al. 2015, section 5, after TimeStream and SDG.
 
     STARTING -> REPLAYING -> RUNNING <-> ALIGNING, each of the last two <-> ORDERING
 
-Snapshots are those of `snapshots`.  Whoever goes back regenerates what it had sent.  That works only if it does the
-same again, so a task with several inputs writes down from which one each message came, *before* it delivers it
-(`ORDERING`), and after a recovery takes its messages in that order (`REPLAYING`).  Sources repeat their inputs.
+Snapshots are those of `snapshots`. A process that goes back regenerates its messages. That works only if it does the
+same again. So a task with several inputs records the input of each message *before* it delivers the message
+(`ORDERING`). After a recovery it accepts its messages in that order (`REPLAYING`). Sources repeat their inputs.
 
 Errata corrected (E16):
 
-- A source's sequence number does not name a record: siblings of a fan-out share it.  Here each channel counts, and a
+- A source's sequence number does not name a record: siblings of a fan-out share it. Here each channel counts, and a
   replay regenerates the count.
 - "Smaller than the processed sequence number" delivers the last one twice: it is smaller or equal.
-- The seed does not say that merges must repeat their order.  Without that, equal numbers name different records.
-- A snapshot that begins while somebody still repeats would hold receipts that are not sent yet.  A barrier says how
-  much was sent before it; who is ahead of that, or still replays, refuses the snapshot.
+- The seed does not say that merges must repeat their order. Without that, equal numbers name different records.
+- A snapshot that begins while a process still repeats messages would hold receipts that are not sent yet. A barrier
+  carries the number of messages sent before it. A process that has received more, or that still replays, refuses the
+  snapshot.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ from checkpoint_protocols.vocabulary import (
 )
 
 ORDER = "order"
-"""Table of receipts at merges: position to channel. It outlives recoveries, because its history is repeated."""
+"""Table of receipts at merges: position to channel. Recoveries do not undo it, because they repeat its history."""
 
 
 class PartialPhase(Enum):
-    """Where a task is."""
+    """Phase of a task."""
 
     STARTING = "before its first event"
     REPLAYING = "messages are taken in the order that was written down"
@@ -77,7 +78,7 @@ _ALWAYS = {
 
 
 class PartialTask(AligningWorker[PartialPhase]):
-    """One task. `position` counts what a merge has delivered."""
+    """One task. `position` counts the messages that a merge has delivered."""
 
     PHASES = PartialPhase
     AT_REST = (P.RUNNING,)
@@ -122,13 +123,13 @@ class PartialTask(AligningWorker[PartialPhase]):
         """The message whose position is being written."""
 
     def record(self) -> Record:
-        """With the message that was taken from its channel and not delivered."""
+        """Return the current record, with the message that was taken from its channel and not delivered."""
         waiting = [self.waiting.message.as_record()] if self.waiting else []
         positions = {str(number): position for number, position in self.positions.items()}
         return {**super().record(), "position": self.position, "positions": positions, "waiting": waiting}
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         super().validate()
         self._ensure(not (self.order and self.held), "who replays does not align")
 
@@ -144,11 +145,12 @@ class PartialTask(AligningWorker[PartialPhase]):
         if self.phase is P.ORDERING:
             return frozenset(self.inputs)
         if self.phase is P.REPLAYING:
+            # Only the channel of the next recorded receipt may deliver.
             return frozenset(self.inputs) - {self.order[0]}
         return super()._shut()
 
     def _on_start(self, event: Commanded) -> list[Effect]:
-        """What waited when the last incarnation ended is taken again, unless its send was undone meanwhile."""
+        """Process the waiting message of the last incarnation again, unless its send was undone since."""
         waited, self.waiting = self.waiting, None
         self._update_phase()
         gates = self._gate()
@@ -162,6 +164,7 @@ class PartialTask(AligningWorker[PartialPhase]):
     def _on_message(self, event: Received) -> list[Effect]:
         if self._is_known(event):
             return [Drop(event, f"a replay repeats what was delivered, up to {self.received.get(event.channel, 0)}")]
+        # One FIFO input has only one order, so nothing has to be recorded.
         if len(self.inputs) == 1:
             return self._deliver(event)
         if self.order:
@@ -172,7 +175,7 @@ class PartialTask(AligningWorker[PartialPhase]):
         return [*self._gate(), self._write_position(event.channel)]
 
     def _is_known(self, event: Received) -> bool:
-        """The channel's own count is the lineage: a replay regenerates it."""
+        """Return True if the message was delivered before. Channel counts suffice, since a replay regenerates them."""
         last = self.received.get(event.channel, 0)
         self._ensure(event.message.seq <= last + 1, "a channel has no gaps")
         return event.message.seq <= last
@@ -189,7 +192,7 @@ class PartialTask(AligningWorker[PartialPhase]):
         return [*delivered, *self._gate()]
 
     def _write_position(self, channel: ChannelId) -> Store:
-        """Its index is 0: no recovery undoes it."""
+        """Write the receipt's channel. Its index is 0: no recovery undoes it."""
         record: Record = {"incarnation": self.incarnation, "index": 0, "channel": channel}
         return Store(record_key(ORDER, self.position + 1), record, f"{ORDER} {self.position + 1}")
 
@@ -205,7 +208,7 @@ class PartialTask(AligningWorker[PartialPhase]):
     # -- barriers ------------------------------------------------------------------------------------------------
 
     def _on_barrier(self, event: Received) -> list[Effect]:
-        """A sender that still repeats what was delivered here long ago has no part in a consistent cut."""
+        """Refuse the barrier of a sender that still repeats messages: its cut would be inconsistent."""
         sent = number_in({"sent": event.message.body}, "sent")
         if self.received.get(event.channel, 0) > sent:
             return self._on_untimely_barrier(event)
@@ -230,7 +233,7 @@ class PartialTask(AligningWorker[PartialPhase]):
         return [*super()._on_commit(event), *self._erase_order(event.message.index)]
 
     def _erase_order(self, number: int) -> list[Effect]:
-        """Receipts before a decided cut are never repeated."""
+        """Erase receipts before a decided cut: they are never repeated."""
         base = self.positions.get(number, 0)
         self.positions = {each: position for each, position in self.positions.items() if each > number}
         old = [key for key in self.order_keys if int(key[1]) <= base]
@@ -239,7 +242,7 @@ class PartialTask(AligningWorker[PartialPhase]):
 
 
 def order_after(position: int, records: Records) -> Iterable[ChannelId]:
-    """The channels of the receipts after `position`, as far as they are written down without a gap."""
+    """Yield the channels of the receipts after `position`, up to the first gap in the records."""
     while (found := records.get(record_key(ORDER, position + 1))) is not None:
         yield ChannelId(str(found["channel"]))
         position += 1
@@ -254,7 +257,7 @@ def _waiting(record: Record) -> Received | None:
 
 
 def plan(failure: Failure) -> Plan:
-    """The failed and everybody upstream of them go back: nothing enters that part from outside."""
+    """Return the plan: failed processes and all their ancestors go back, so no message enters that part from outside."""
     workers = frozenset(failure.graph.processes)
     behind = failure.graph.upstream_of(failure.failed & workers)
     return back_to(failure, decided(failure), behind, nothing_in_flight)

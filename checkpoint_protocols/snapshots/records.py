@@ -1,7 +1,7 @@
 """Durable records of the snapshot protocols, and the plan that follows from them.
 
-The one record that decides is the coordinator's `commit`: a recovery goes back to the newest one that stands.  Who
-goes back (everybody, or the failed and all upstream of them) is the protocol's.
+The deciding record is the coordinator's `commit`: a recovery goes back to the newest valid one. The protocol chooses
+the processes that go back: all, or the failed ones and their ancestors.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from checkpoint_protocols.recovery import Failure, Key, Part, Plan, Record, Reco
 from checkpoint_protocols.vocabulary import Envelope, Json
 
 Replay = Callable[[ProcessId, Epoch, Records], tuple[Envelope, ...]]
-"""What a process that goes back to a snapshot is handed before anything new."""
+"""Messages that a process receives before anything new when it goes back to a snapshot."""
 
 
 def record_key(table: str, *parts: int | str) -> Key:
-    """A durable record's name; numbers are padded, so keys sort as numbers do."""
+    """Return the key of a durable record. Numbers are padded, so that keys sort as numbers."""
     return (table, *(f"{part:012d}" if isinstance(part, int) else part for part in parts))
 
 
 def number_in(record: Record, name: str) -> int:
-    """A number of a record, 0 if it is not there."""
+    """Return a number of a record, 0 if it is absent."""
     value = record.get(name, 0)
     return value if isinstance(value, int) else 0
 
 
 def counts_in(record: Record, name: str) -> dict[str, int]:
-    """A table of numbers by name, empty if it is not there."""
+    """Return a table of numbers by name, empty if it is absent."""
     value = record.get(name)
     return dict(value) if isinstance(value, dict) else {}
 
 
 def messages_in(record: Record) -> tuple[Envelope, ...]:
-    """The messages that a record keeps, in their order."""
+    """Return the messages that a record keeps, in their order."""
     kept: Json = record.get("messages", ())
     assert isinstance(kept, list | tuple)  # noqa: S101 - machines write nothing else
     return tuple(Envelope.of(each) for each in kept)
 
 
 def newest_commit(records: Records, now: Incarnation, table: RollbackTable, processes: Iterable[ProcessId]) -> Epoch:
-    """The newest snapshot that is decided and that no recovery up to `now` has gone behind; 0 if there is none.
+    """Return the newest decided snapshot that no recovery up to `now` has undone; 0 if there is none.
 
     `records` are the coordinator's.
     """
@@ -55,27 +55,30 @@ def newest_commit(records: Records, now: Incarnation, table: RollbackTable, proc
 def _stands(
     number: int, record: Record, now: Incarnation, table: RollbackTable, processes: Iterable[ProcessId]
 ) -> bool:
-    """The last that a cut at `number` holds was sent at `number - 1`: that must not have been undone since."""
+    """Return True if the decision is still valid.
+
+    The newest messages in a cut at `number` were sent at `number - 1`, so no recovery may have undone that index.
+    """
     written_in = Incarnation(number_in(record, "incarnation"))
     last = Epoch(number - 1)
     return all(age(process, written_in, last, now, table) is not Age.UNDONE for process in processes)
 
 
 def decided(failure: Failure) -> Epoch:
-    """What a recovery can go back to: the newest decision that stands, 0 for the initial state."""
+    """Return the snapshot that a recovery can go back to: the newest valid decision, 0 for the initial state."""
     before = Incarnation(failure.incarnation - 1)
     records = failure.records.get(COORDINATOR, {})
     return newest_commit(records, before, failure.table, failure.graph.processes)
 
 
 def everybody_back(failure: Failure, replay: Replay) -> Plan:
-    """All processes go back to the newest decision; if only the coordinator failed, all go on."""
+    """Return a plan in which all processes go back to the newest decision. If only the coordinator failed, all continue."""
     workers = frozenset(failure.graph.processes)
     return back_to(failure, decided(failure), workers if failure.failed & workers else (), replay)
 
 
 def back_to(failure: Failure, number: Epoch, processes: Collection[ProcessId], replay: Replay) -> Plan:
-    """`processes` go back to snapshot `number`, the others keep their state of now."""
+    """Return a plan in which `processes` go back to snapshot `number`; the others keep their current state."""
     because = f"{', '.join(sorted(failure.failed))} failed; snapshot {number} is the newest that is complete"
     parts = {p: _part(p, number, failure.records.get(p, {}), replay, because) for p in processes}
     everybody = set(processes) == set(failure.graph.processes)
@@ -89,10 +92,10 @@ def _part(process: ProcessId, number: Epoch, records: Records, replay: Replay, b
 
 
 def nothing_in_flight(process: ProcessId, number: Epoch, records: Records) -> tuple[Envelope, ...]:
-    """The channels of an aligned cut are empty."""
+    """Return no messages: the channels of an aligned cut are empty."""
     return ()
 
 
 def kept_with_checkpoint(process: ProcessId, number: Epoch, records: Records) -> tuple[Envelope, ...]:
-    """Channel states that were written in one record with the process's state."""
+    """Return the channel states that were written in one record with the process's state."""
     return messages_in(records.get(checkpoint_key(number), {}))

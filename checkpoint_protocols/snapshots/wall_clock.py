@@ -1,4 +1,4 @@
-"""P2, snapshots at a moment of the clock: a counter-example.  Do not use it; the oracles catch it.
+"""P2, snapshots at a moment of the clock: a counter-example. Do not use it; the oracles catch it.
 
 Seed 000 (the first attempts, and "Impact of clock drifts"), seed 001 (the two diagrams of inconsistent cuts).
 
@@ -6,14 +6,14 @@ Seed 000 (the first attempts, and "Impact of clock drifts"), seed 001 (the two d
 
 Two variants, `settings.options["variant"]`:
 
-- `broadcast`: the coordinator tells everybody, each captures when it hears.
+- `broadcast`: the coordinator sends to all processes, and each captures at receipt.
 - `clock` (default): each captures when its own clock passes a multiple of the interval.
 
-No channel is captured.  A snapshot counts as complete when every file is written, and everybody goes back to the
-newest.  What was between two processes is lost even with perfect clocks; with clocks that differ by more than a
-message takes, a message is received before it was sent (an orphan), and is counted twice afterwards.
+No channel is captured. A snapshot counts as complete when every file is written, and all processes go back to the
+newest. Messages between two processes are lost even with perfect clocks. If clocks differ by more than a message's
+delay, a message is received before it was sent (an orphan), and is counted twice afterwards.
 
-Kept to measure how wrong "as of time t" is for tables and offsets that are saved one by one.
+The protocol measures the error of "as of time t" for tables and offsets that are saved one by one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BROADCAST, CLOCK = "broadcast", "clock"
 
 
 class ClockPhase(Enum):
-    """Where a process is."""
+    """Phase of a process."""
 
     STARTING = "before its first event"
     RUNNING = "after it"
@@ -103,7 +103,7 @@ class ClockWorker(SnapshotWorker[ClockPhase]):
         return self._take(event.message.index)
 
     def _on_timer(self, event: TimerElapsed) -> list[Effect]:
-        """The moment is a multiple of the interval, and numbers the snapshot."""
+        """Take the snapshot of this multiple of the interval, which is also its number."""
         taken = self._take(event.local_ms // self.settings.interval_ms)
         return [*taken, self._wait_until_next(event.local_ms)]
 
@@ -125,19 +125,19 @@ class ClockWorker(SnapshotWorker[ClockPhase]):
 
 
 class BroadcastCoordinator(Coordinator):
-    """Tells everybody, and believes that this is a moment."""
+    """Sends the begin to all processes, and treats the receipts as one moment."""
 
     def asked(self) -> Iterable[ProcessId]:
-        """Everybody."""
+        """Return all processes."""
         return self.workers
 
 
 class ClockCoordinator(Coordinator):
-    """Asks nobody: a snapshot is open from the first file on, and complete with the last."""
+    """Asks no process: a snapshot is open from its first file on, and complete with its last."""
 
     TABLE = {**Coordinator.TABLE, (CoordinatorPhase.IDLE, Received): "_on_received"}  # noqa: RUF012 - a table
     limit = 1_000_000
-    """Clocks do not wait for the slowest writer."""
+    """Practically unlimited, since clocks do not wait for the slowest writer."""
 
     def _collecting(self, number: int) -> bool:
         opened = self.open.get(number)
@@ -153,13 +153,13 @@ class ClockCoordinator(Coordinator):
         return super()._on_ack(message)
 
     def _on_refuse(self, message: Envelope) -> list[Effect]:
-        """A file is missing: nobody can be told to take it again, the moment is over."""
+        """Abort the snapshot with a missing file: its moment is over, so no process can capture it again."""
         self.open.setdefault(message.index, Open(set(self.workers), Step.COLLECTING))
         return super()._on_refuse(message)
 
 
 def coordinator(birth: Birth) -> AnyMessageMachine:
-    """The variant's."""
+    """Return the coordinator of the configured variant."""
     return BroadcastCoordinator(birth) if _variant(birth.settings) == BROADCAST else ClockCoordinator(birth)
 
 
@@ -169,7 +169,7 @@ def _variant(settings: Settings) -> str:
 
 
 def plan(failure: Failure) -> Plan:
-    """Everybody loads the newest file of which all have one."""
+    """Return the plan: all processes load the newest snapshot of which every process has a file."""
     return everybody_back(failure, nothing_in_flight)
 
 

@@ -1,11 +1,11 @@
-"""What the workers of all snapshot protocols do alike: count, stamp, capture, write, acknowledge, publish, erase.
+"""Common work of all snapshot workers: count, stamp, capture, write, acknowledge, publish, erase.
 
-`index` is the newest snapshot this process captured; it stamps everything sent after it.  `over` is the newest one
-that is finished with here, captured or given up: whatever comes of it or of an older one is stale.
+`index` is the newest snapshot that this process captured; it stamps every message sent after it. `over` is the newest
+one that is finished here, captured or aborted: messages of it or of an older one are stale.
 
-A sink shows output when the snapshot that holds it is decided, never before (G6): `cuts` remembers how much had
-been delivered at each capture that is not decided yet.  How much is shown is not in a record: a crash may come between
-the two, so every incarnation is told by the sink (`Birth.shown`).
+A sink shows rows when the snapshot that holds them is decided, never before (G6). `cuts` holds the number of rows
+delivered at each capture that is not decided yet. The number of visible rows is not in a record, since a crash may come
+between the two. So the sink reports it to every incarnation (`Birth.shown`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ WORKER_EVENTS: tuple[type[Event], ...] = (Commanded, Received, AppSent, Stored, 
 
 
 class SnapshotWorker(MessageMachine[PhaseT]):
-    """Base of the workers. Subclasses name phases, `TABLE`, `MESSAGES` and what makes them capture."""
+    """Base of the workers. Subclasses define phases, `TABLE`, `MESSAGES` and the events that make them capture."""
 
     EVENTS = WORKER_EVENTS
     MESSAGES: ClassVar[Mapping[tuple[Enum, str], Cell]]
-    """The table's second half: phase and kind of a received message to a handler."""
+    """Second half of the table: the handler of each phase and message kind."""
 
     def __init__(self, phase: PhaseT, birth: Birth) -> None:
         super().__init__(phase, birth)
@@ -62,10 +62,10 @@ class SnapshotWorker(MessageMachine[PhaseT]):
         self.cuts = {int(n): rows for n, rows in counts_in(known, "cuts").items()}
         self.shown = birth.shown
         self.kept = {int(key[1]) for key in birth.records if key[0] == "checkpoint"}
-        """Checkpoints that are durable, as far as this incarnation knows."""
+        """Durable checkpoints known in this incarnation."""
 
     def record(self) -> Record:
-        """Counts and numbers. A snapshot half way is not in it: its markers die with this incarnation."""
+        """Return counts and numbers. An unfinished snapshot is not included: its markers end with this incarnation."""
         return {
             "incarnation": self.incarnation,
             "index": self.index,
@@ -77,7 +77,7 @@ class SnapshotWorker(MessageMachine[PhaseT]):
         }
 
     def validate(self) -> None:
-        """What always holds between two events."""
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         self._ensure(self.index <= self.over, "what was captured is over")
         self._ensure(all(rows <= self.delivered for rows in self.cuts.values()), "cuts are of the past")
         self._ensure(self.shown <= self.delivered, "only delivered rows are shown")
@@ -104,19 +104,19 @@ class SnapshotWorker(MessageMachine[PhaseT]):
     # -- capturing and writing -----------------------------------------------------------------------------------
 
     def _capture(self, number: int) -> tuple[Capture, Record]:
-        """The state as it is now, the application's and this machine's."""
+        """Capture the current state of the application and of this machine."""
         self.index = number
         self.over = max(self.over, number)
         self.cuts[number] = self.delivered
         return Capture(Epoch(number), CheckpointKind.BASIC), self.record()
 
     def _write(self, number: int, record: Record, messages: Sequence[Envelope] = ()) -> Store:
-        """The record of a capture, with the messages that belong to the same cut."""
+        """Write the record of a capture, with the messages that belong to the same cut."""
         kept = [message.as_record() for message in messages]
         return Store(checkpoint_key(number), {**record, "messages": kept}, f"checkpoint {number}")
 
     def _on_stored(self, event: Stored) -> list[Effect]:
-        """Write ahead (G2): nobody is told of a checkpoint that is not durable."""
+        """Acknowledge a checkpoint only when it is durable (write ahead, G2)."""
         number = int(event.token.split()[1])
         if not event.ok:
             return [self._send_control(COORDINATOR, REFUSE, number, "the checkpoint could not be written")]
@@ -126,7 +126,7 @@ class SnapshotWorker(MessageMachine[PhaseT]):
     # -- decisions -----------------------------------------------------------------------------------------------
 
     def _on_commit(self, event: Received) -> list[Effect]:
-        """Show what the snapshot holds, and erase what is older than it (O12: nobody goes back behind it)."""
+        """Publish the snapshot's rows, and erase older checkpoints, which no recovery needs any more (O12)."""
         number = event.message.index
         return [*self._show(number), *self._erase_before(number)]
 
@@ -142,7 +142,7 @@ class SnapshotWorker(MessageMachine[PhaseT]):
         return SinkTransaction(SinkOp.COMMIT, f"{self.me}/{number}/{first}-{last}", first, last)
 
     def _on_sink_replied(self, event: SinkReplied) -> list[Effect]:
-        """A refused transaction was decided all the same: ask again."""
+        """Repeat a refused transaction: its snapshot is decided all the same."""
         if event.ok:
             return []
         _, number, rows = event.transaction.rsplit("/", 2)
