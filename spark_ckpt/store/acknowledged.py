@@ -1,9 +1,9 @@
-"""What tells an acknowledged row of the log from one that was under way: a small file per row, outside of the log.
+"""Acknowledgements of log rows: a small file per row, outside of the log, tells an acknowledged row from one under way.
 
-It is made after the row's commit is durable and before its author is told.  So a commit that a power loss tore is in
-doubt only as long as nothing stands here for it: then nobody built on it.  And a log whose newest commits are gone,
-emptied or from an older backup ends below what stands here.  Only names count, so there is nothing inside to be
-damaged; older ones are removed by whoever folds the log.
+It is written after the row's commit is durable and before its author may rely on it. So a commit that a power loss tore
+is in doubt only while its file is missing: then nothing was built on it. A log whose newest commits are gone, emptied
+or from an older backup ends before the newest file here. Only file names count, so that no content can be damaged.
+Folds of the log delete the older files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME = re.compile(rf"{_FOLDER}/(\d{{20}})-([a-z-]+)-(\d+)-([0-9a-f]{{16}})")
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A row that its author was told about. `seal`: the first 16 digits of the row's."""
+    """An acknowledged row. `seal`: the first 16 digits of the row's seal."""
 
     seq: int
     kind: str
@@ -31,22 +31,22 @@ class Acknowledged:
 
     @property
     def path(self) -> str:
-        """Its file, relative to the log."""
+        """Path of its file, relative to the log."""
         return f"{_FOLDER}/{self.seq:020d}-{self.kind}-{self.epoch}-{self.seal}"
 
 
 def newest_acknowledged(log: Location) -> Acknowledged | None:
-    """The newest row of the log at `log` that was acknowledged; None if that is not known (format 1)."""
+    """Return the newest acknowledged row of the log at `log`; None if it is unknown (format 1)."""
     return max(_all(log), key=lambda each: each.seq, default=None)
 
 
 def acknowledge(log: Location, row: Acknowledged) -> None:
-    """Durable when it returns."""
+    """Write the file of `row`. It is durable when the call returns. Raises a `StoreOutage`."""
     log.write_bytes(row.path, b"")
 
 
 def forget_older(log: Location, than: Acknowledged) -> None:
-    """Remove what stands for rows before `than`."""
+    """Delete the files of rows before `than`."""
     log.delete(each.path for each in _all(log) if each.seq < than.seq)
 
 

@@ -1,9 +1,8 @@
-"""Whether a log is whole: every commit holds a row, and the newest row vouches for all rows before it.
+"""Completeness of a log: every commit holds a row, and the newest row vouches for all rows before it.
 
 A row's `history` is the sum of the seals of all rows that were in the log when it was appended, as numbers modulo
-2^256.  Rows that are folded into other files keep their seals, and rows that are dropped are dropped by a commit whose
-own row sums what is left: so the newest row alone tells whether any other is missing, doubled or altered.  Pure: no
-I/O.
+2^256. Rows that are folded into other files keep their seals. A commit that drops rows adds a row that sums up the
+remaining ones. So the newest row alone reveals any row that is missing, doubled or altered. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ class Vouching(Protocol):
 
     @property
     def seq(self) -> int:
-        """Its place in the total order: the table version that it was committed as."""
+        """Position in the total order: the table version that the row was committed as."""
 
     @property
     def kind(self) -> str:
-        """What it records; "folded" rows are written when rows are dropped."""
+        """Kind of the record. "folded" rows are written when rows are dropped."""
 
     @property
     def seal(self) -> str:
@@ -31,28 +30,31 @@ class Vouching(Protocol):
 
     @property
     def history(self) -> str:
-        """What the row says about the rows before it."""
+        """Sum of the seals of all rows before this one."""
 
 
 def weight(seals: Iterable[str]) -> int:
-    """What rows with these seals add to a history."""
+    """Return the sum that rows with these seals add to a history."""
     return sum(int(seal, 16) for seal in seals) % _MODULUS
 
 
 def history(total: int) -> str:
-    """A sum of weights as a row's history."""
+    """Return a sum of weights in the form of a row's history."""
     return f"{total % _MODULUS:064x}"
 
 
 def is_whole(newest: Vouching | None, total: int, version: int) -> bool:
-    """Whether rows whose weights add up to `total`, `newest` among them, are the whole log at a table version."""
+    """Return True if rows with the sum of weights `total`, `newest` among them, are the whole log at table version
+    `version`.
+    """
     if newest is None or not newest.history:
         return True
     return newest.seq == version and history(total - int(newest.seal, 16)) == newest.history
 
 
 def missing(rows: Sequence[Vouching], version: int) -> str:
-    """What a log that is not whole lacks, for its operator. `rows` in order, not empty."""
+    """Return a sentence for the operator about the rows that a log lacks. `rows`: in order, not empty."""
+    # Gaps before a "folded" row are normal: those rows were dropped.
     after = max((row.seq for row in rows if row.kind == "folded"), default=rows[0].seq)
     there = {row.seq for row in rows}
     gone = [seq for seq in range(after + 1, version + 1) if seq not in there]
@@ -63,7 +65,7 @@ def missing(rows: Sequence[Vouching], version: int) -> str:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """ "3, 5 to 9" """
+    """Format numbers as "3, 5 to 9"."""
     starts = [each for each in numbers if each - 1 not in numbers]
     ends = [each for each in numbers if each + 1 not in numbers]
     return ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in zip(starts, ends, strict=True))

@@ -1,12 +1,14 @@
-"""A Delta table whose live files are set, not appended to: what state tables and outboxes have in common.
+"""A Delta table whose live files are set, not appended to: the base of state tables, outboxes and in-flight tables.
 
-Every change is one compare-and-swap commit that carries an application transaction `incarnation << 40 | epoch`.  It
-only grows along the table's versions, survives log cleanup inside checkpoints, and so is three things: the guard
-against a materialize that comes late from a replaced driver, the proof that an epoch was materialized, and the map from an
-epoch to a version (found by bisection over the commit files, which live exactly as long as the versions they
-describe).
+Every change is one compare-and-swap commit with an application transaction `incarnation << 40 | epoch`. That number
+only grows along the table's versions and survives log cleanup inside checkpoints. It serves three purposes:
 
-Everything a table shows is in the manifests: a log that is damaged is set aside and made anew.
+- a guard against a late materialization by a replaced driver,
+- proof that an epoch was materialized,
+- the map from an epoch to a table version, found by bisection over the commit files, which live as long as their
+  versions.
+
+The manifests contain everything that a table shows: a damaged log is set aside and re-created.
 """
 
 from __future__ import annotations
@@ -33,17 +35,17 @@ _CHECKPOINT_EVERY = 64
 
 
 def txn_version(incarnation: int, epoch: int) -> int:
-    """The application transaction's version for an epoch materialized by an incarnation."""
+    """Return the version of the application transaction for an epoch materialized by an incarnation."""
     return incarnation << _EPOCH_BITS | epoch
 
 
 def epoch_of(key: int) -> int:
-    """The epoch of a transaction version."""
+    """Return the epoch of a transaction version."""
     return key & (1 << _EPOCH_BITS) - 1
 
 
 Change = Callable[[DeltaTable], Actions | None]
-"""Actions on the newest version of a table; None if there is nothing to do."""
+"""Function from the newest version of a table to the actions that change it; None if there is nothing to do."""
 
 
 class DataTable:
@@ -56,7 +58,7 @@ class DataTable:
         self._table: DeltaTable | None = None
 
     def refreshed(self) -> DeltaTable | None:
-        """The newest version; None if the table does not exist yet."""
+        """Return the newest version; None if the table does not exist yet. Raises `LogDamaged`, a `StoreOutage`."""
         if self._table is None:
             self._table = delta_log.open_table(self.location)
             return self._table
@@ -68,18 +70,18 @@ class DataTable:
         return self._table
 
     def live(self) -> dict[str, int]:
-        """Paths and sizes of the newest version's files."""
+        """Return paths and sizes in bytes of the newest version's files."""
         table = self.refreshed()
         return {} if table is None else delta_log.live_files(table)
 
     def newest_txn_version(self) -> int:
-        """The newest transaction version, -1 for none."""
+        """Return the newest transaction version; -1 for none."""
         table = self.refreshed()
         found = None if table is None else table.transaction_version(self._app_id)
         return -1 if found is None else found
 
     def refuse_if_beyond(self, key: int) -> None:
-        """Raise `LogDamaged` if the table claims an epoch above `key`, the newest that was decided."""
+        """Raise `LogDamaged` if the table claims an epoch above `key`, the newest committed one."""
         found = self.newest_txn_version()
         if found > key:
             raise LogDamaged(
@@ -87,8 +89,10 @@ class DataTable:
             )
 
     def redo(self, materialize: Callable[[], None], newest: int, ours: bool) -> None:
-        """Call `materialize`; on a log that is damaged or beyond the key `newest` again on a new one, if the
-        table is `ours` to make."""
+        """Call `materialize`. If the log is damaged, or beyond the key `newest`, re-create it and call again.
+
+        Only the current incarnation (`ours`) may re-create it. Otherwise the `LogDamaged` is raised.
+        """
         try:
             self.refuse_if_beyond(newest)
             materialize()
@@ -99,16 +103,17 @@ class DataTable:
             materialize()
 
     def begin_anew(self) -> None:
-        """Set the table's log aside and have no table: it is derived from the manifests."""
+        """Set the table's log aside, so that it is re-created from the manifests."""
         aside = f"_damaged{LOG}-{time.time_ns() // 1_000_000}"
         move_folder(self.location, LOG, aside)
         _log.warning("the log of %s is damaged; it is set aside as %s and made anew", self.location.uri, aside)
         self._table = None
 
     def ensure(self, schema: pa.Schema, partition_by: Sequence[str] = (), *, replace: bool = False) -> None:
-        """Create the table, or add columns that are new.
+        """Create the table, or add new columns.
 
-        When a column changed its type: `StateSchemaChanged`, or with `replace` the table starts over without files.
+        If a column changed its type, raise `StateSchemaChanged`. With `replace` the table starts over without files
+        instead.
         """
         wanted = _nullable(schema)
         table = self.refreshed()
@@ -127,11 +132,12 @@ class DataTable:
         if changed is not None:
             self._alter(table, lambda: delta_log.recreate_table(self.location, wanted, self._description, partition_by))
         elif new:
+            # No retry: a concurrent writer's commit must fail this one, as everywhere in the store.
             properties = CommitProperties(max_commit_retries=0)
             self._alter(table, lambda: table.alter.add_columns(new, commit_properties=properties))
 
     def changed_columns(self, schema: pa.Schema) -> list[str]:
-        """Columns that have another type in the table than in `schema`; none if there is no table."""
+        """Return the names of columns that have another type in the table than in `schema`; empty if there is no table."""
         table = self.refreshed()
         return [] if table is None else [each.name for each in _changed(table, schema)]
 
@@ -146,10 +152,14 @@ class DataTable:
     def commit(
         self, key: int | None, change: Change, metadata: Mapping[str, str], anew: pa.Schema | None = None
     ) -> bool:
-        """Apply `change` in one commit, on a newer version if others were faster. False if there was nothing to do.
+        """Apply `change` in one commit, on a newer version if another commit came first.
 
-        With a `key` the commit happens only while the table's transaction version is below it. With `anew` the table has those
-        columns from this commit on, and of the files only those that `change` adds.
+        Return False if there was nothing to do.
+
+        - `key`: commit only while the table's transaction version is below it.
+        - The last parameter replaces the table's columns. Of the files only those that `change` adds stay.
+
+        Raises a `StoreOutage`, also after many lost races.
         """
         application = None if key is None else Application(self._app_id, key)
         for _ in range(_ATTEMPTS):
@@ -166,6 +176,7 @@ class DataTable:
                 )
             except CommitLost as lost:
                 self._table = None
+                # The store refused the write, e.g. for missing permissions: a retry cannot succeed.
                 if refusal_in(lost) is not None:
                     raise outage(self.location.uri, lost) from lost
                 continue
@@ -183,7 +194,9 @@ class DataTable:
             delta_log.checkpoint(table, self.location)
 
     def version_of(self, key: int, epoch: int) -> int | None:
-        """The version at which `epoch` was materialized, by incarnation of `key` or a later one; None if it never was."""
+        """Return the version at which `epoch` was materialized, by the incarnation of `key` or a later one; None if it
+        never was.
+        """
         versions = self.commit_versions()
         low, high = 0, len(versions)
         while low < high:
@@ -199,7 +212,7 @@ class DataTable:
         return None
 
     def commit_versions(self) -> list[int]:
-        """Versions whose commit file is still there, in order."""
+        """Return the versions whose commit file still exists, in order."""
         names = [info.path.rsplit("/", 1)[-1] for info in self.location.list(LOG)]
         return sorted(
             int(name[:20]) for name in names if name.endswith(".json") and name[:20].isdigit() and len(name) == 25
@@ -224,7 +237,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 
 def _changed(table: DeltaTable, schema: pa.Schema) -> list[Field]:
-    """The columns of `schema` that the table has with another type."""
+    """Return the columns of `schema` that the table has with another type."""
     known = {each.name: each.type for each in table.schema().fields}
     return [
         each for each in Schema.from_arrow(_nullable(schema)).fields if known.get(each.name, each.type) != each.type

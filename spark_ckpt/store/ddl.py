@@ -1,4 +1,4 @@
-"""Columns of a schema written as Spark writes it ("customer STRING, `total amount` DOUBLE"), without Spark."""
+"""Parser for schemas as Spark writes them ("customer STRING, `total amount` DOUBLE"), without Spark."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ _FIXED: Mapping[str, pa.DataType] = {
 
 
 def column_names(ddl: str) -> list[str]:
-    """Names of the top-level columns, in order."""
+    """Return the names of the top-level columns, in order."""
     return [_name(part) for part in _parts(_columns(ddl))]
 
 
 def column_types(ddl: str) -> dict[str, str]:
-    """The top-level columns' types as they are written, by name, in order."""
+    """Return the types of the top-level columns as written, by name, in order."""
     return {_name(part): _NAME.sub("", part, count=1).strip(" :\n") for part in _parts(_columns(ddl))}
 
 
 class Inside(NamedTuple):
-    """The types that a nested type holds, by name: a struct's fields; `element`; `key` and `value`."""
+    """Types inside a nested type, by name: a struct's fields; `element`; `key` and `value`."""
 
     kind: str
     types: dict[str, str]
 
 
 def types_inside(type_: str) -> Inside | None:
-    """What an array, a map or a struct holds; None for any other type."""
+    """Return the types inside an array, a map or a struct; None for any other type."""
     nested = _NESTED.match(type_)
     if nested is None:
         return None
@@ -68,18 +68,18 @@ def types_inside(type_: str) -> Inside | None:
 
 
 def arrow_schema(ddl: str) -> pa.Schema:
-    """The columns as Arrow has them in state files; of type null where a type is not known here."""
+    """Return the columns with their Arrow types in state files; null for an unknown type."""
     return pa.schema([pa.field(_name(part), type_of(_NAME.sub("", part, count=1))) for part in _parts(_columns(ddl))])
 
 
 def _columns(ddl: str) -> str:
-    """Spark writes a schema also as the type of a row: `struct<k:string,n:bigint>`."""
+    # Spark writes a schema also as the type of a row: `struct<k:string,n:bigint>`.
     text = ddl.strip()
     return text[len(_ROW) : -1] if text.startswith(_ROW) and text.endswith(">") else text
 
 
 def type_of(text: str) -> pa.DataType:
-    """The type as Arrow has it; null where it is not known here."""
+    """Return the Arrow type of a Spark type; null if it is unknown."""
     text = text.strip(" :\n")
     if decimal := _DECIMAL.match(text):
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
@@ -106,7 +106,7 @@ def _name(part: str) -> str:
 
 
 def _parts(ddl: str) -> list[str]:
-    """Split at commas that are outside of brackets and quotes."""
+    """Split at commas outside of brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for char in ddl:
         if quote:

@@ -1,7 +1,7 @@
-"""Which decided epochs each sink is not known to have, as the log's rows tell it one by one. Pure.
+"""The unpublished epochs of each sink, computed from the log's rows one by one. Pure.
 
-An acknowledged epoch stands on others, and those the sink has, too: it gets them in their order.  An epoch of another branch it
-need not have, whatever the numbers are.
+A sink publishes epochs in order. So an acknowledged epoch implies that the sink also has the epochs that it descends
+from. It says nothing about epochs of another branch, even if their ids are lower.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ Epochs = Mapping[int, EpochBrief]
 
 
 def lineage(epochs: Epochs, newest: int) -> Iterator[EpochBrief]:
-    """The kept epochs that `newest` stands on, itself first, newest first."""
+    """Return the kept epochs of the branch that ends with `newest`, newest first."""
     brief = epochs.get(newest)
     while brief is not None:
         yield brief
+        # A base at or above its epoch would be a loop; a damaged log must not hang its reader.
         brief = epochs.get(brief.base) if brief.base < brief.epoch else None
 
 
 def passes_beside(epochs: Epochs, newest: int, epoch: int) -> bool:
-    """Whether the lineage of `newest` is known to leave `epoch` out. Where epochs between were forgotten it is not known."""
+    """Return True if the branch that ends with `newest` is known not to contain `epoch`.
+
+    It is unknown, so False, if epochs between them were dropped from the log.
+    """
     for brief in lineage(epochs, newest):
         if brief.epoch <= epoch:
             return brief.epoch < epoch
@@ -32,8 +36,12 @@ def passes_beside(epochs: Epochs, newest: int, epoch: int) -> bool:
 
 
 class Debts:
-    """Row by row. `epochs`: those of the log, which whoever reads the rows adds to; `owed`: per sink, and `latest`: what the job
-    stands on, from the rows before."""
+    """Unpublished epochs per sink, updated row by row.
+
+    - `epochs`: the epochs of the log; `take_in` adds to it.
+    - The second parameter: unpublished epochs per sink, from the rows before.
+    - `latest`: newest epoch of the current branch, from the rows before.
+    """
 
     def __init__(self, epochs: dict[int, EpochBrief], owed: Mapping[str, frozenset[int]], latest: int = 0) -> None:
         self._epochs = epochs
@@ -41,11 +49,11 @@ class Debts:
         self._owed = {sink: set(numbers) for sink, numbers in owed.items()}
 
     def owed(self) -> dict[str, frozenset[int]]:
-        """Per sink, as of the last row."""
+        """Return the unpublished epochs per sink, after the last row."""
         return {sink: frozenset(numbers) for sink, numbers in self._owed.items() if numbers}
 
     def take_in(self, record: AnyRecord) -> None:
-        """The next row."""
+        """Apply the next row."""
         match record:
             case EpochBrief():
                 self._epochs[record.epoch] = record
@@ -67,7 +75,7 @@ class Debts:
                 self._left(owed, last)
 
     def take_back(self, sinks: Mapping[str, int]) -> None:
-        """Each of these sinks has nothing after the epoch that stands with it."""
+        """Mark all epochs above the given one as unpublished, for each of these sinks."""
         for sink, newest in sinks.items():
             lost = {brief.epoch for brief in self._epochs.values() if brief.epoch > newest and sink in brief.sinks}
             self._owed.setdefault(sink, set()).update(lost)
@@ -76,24 +84,32 @@ class Debts:
         for ack in acks:
             owed = self._owed.get(ack.sink, set())
             for brief in lineage(self._epochs, ack.epoch):
+                # Everything before an epoch that was acknowledged earlier is already settled, so the walk can stop.
                 if ack.sink in brief.sinks and brief.epoch not in owed:
                     break
                 owed.discard(brief.epoch)
 
     def _taken_back(self) -> None:
-        """Sinks are taken back to the newest epoch before a loss is accepted: what they had of other branches may be gone."""
+        """Mark all epochs of other branches as unpublished after an accepted loss.
+
+        Before the operator accepts a loss, sinks are rolled back to the newest epoch. They may have lost their epochs
+        of other branches.
+        """
         stays = {brief.epoch for brief in lineage(self._epochs, self._latest)}
         for brief in self._epochs.values():
             for sink in brief.sinks if brief.epoch not in stays else ():
                 self._owed.setdefault(sink, set()).add(brief.epoch)
 
     def _known_by_number(self, acked: Mapping[str, int]) -> None:
-        """An older version summed rows up: it had no more than one number for each sink."""
+        """Apply a summary of an older version, which recorded only one acknowledged id per sink."""
         for sink, newest in acked.items():
             owed = self._owed.get(sink, set())
             owed -= {each for each in owed if each <= newest and not passes_beside(self._epochs, newest, each)}
 
     def _left(self, left: Mapping[str, tuple[int, ...]], last: int) -> None:
-        """What was owed when rows up to epoch `last` were summed up; since then it can only have become less."""
+        """Apply a summary:
+
+        `left` was unpublished when rows up to epoch `last` were dropped. The set can only have shrunk since.
+        """
         for sink, owed in self._owed.items():
             owed -= {each for each in owed if each <= last and each not in left.get(sink, ())}

@@ -1,4 +1,4 @@
-"""Opening a store that exists, without being told whose it is: for readers and for the command line."""
+"""Access to an existing store without knowing its job: for readers and for the command line."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from spark_ckpt.store.store import HINT_NO_STORE, Store
 
 
 def existing_store(uri: str, storage_options: Mapping[str, str] | None = None) -> Store:
-    """The store at `uri`; nothing is created. Raises `StoreForeign` (also if there is none), a `StoreOutage`."""
+    """Open the store at `uri`. Nothing is created. Raises `StoreForeign` (also if there is no store), a `StoreOutage`."""
     return Store(store_location(uri, storage_options), None)
 
 
 def job_of(location: Location) -> str:
-    """The job that the store at `location` belongs to: the first row of its log says so."""
+    """Return the job that owns the store at `location`, from the first row of its log.
+
+    Raises `StoreForeign`, `EpochDamaged`.
+    """
     table = LogTable.open(location.child("epochs"), wall_ms, create=False)
     if table is None:
         raise StoreForeign("there is no store here", store=location.uri, hint=HINT_NO_STORE)

@@ -1,4 +1,4 @@
-"""Who holds a store's lease, and what proves that a holder is dead without waiting for its lease."""
+"""The process that holds a lease, and proof that it is dead before its lease expires."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ _DEAD_STATES = "ZX"
 
 
 def current_holder(name: str = "") -> Holder:
-    """This process. Without /proc the proofs are empty and a dead holder's lease has to expire."""
+    """Return this process as a holder. Without /proc the proofs are empty, and a dead holder's lease has to expire."""
     pid = os.getpid()
     _, started = _state_and_start(pid) or ("", 0)
     return Holder(host=socket.gethostname(), boot_id=_boot_id(), pid=pid, pid_start=started, name=name)
 
 
 def provably_dead(holder: Holder) -> bool:
-    """Whether `holder` cannot be running any more: its process was on this very kernel and is gone or another one."""
+    """Return True if `holder` cannot run any more: it was a process of this kernel, and is gone or replaced by another
+    process.
+    """
     here = current_holder()
     if not holder.boot_id or not holder.pid_start or (holder.host, holder.boot_id) != (here.host, here.boot_id):
         return False
@@ -29,7 +31,7 @@ def provably_dead(holder: Holder) -> bool:
 
 
 def runs_here(holder: Holder) -> bool:
-    """Whether `holder` is a process of this very kernel that is running."""
+    """Return True if `holder` is a running process of this kernel."""
     here = current_holder()
     return (
         bool(here.boot_id) and (holder.host, holder.boot_id) == (here.host, here.boot_id) and not provably_dead(holder)
@@ -37,7 +39,7 @@ def runs_here(holder: Holder) -> bool:
 
 
 def _gone(pid: int) -> bool:
-    # /proc may hide other users' processes (hidepid); signal 0 does not.
+    # /proc may hide other users' processes (hidepid); signal 0 finds them.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -57,11 +59,11 @@ def _boot_id() -> str:
 
 
 def _state_and_start(pid: int) -> tuple[str, int] | None:
-    """State letter and start time (clock ticks since boot) of a process; None if there is none."""
+    """Return state letter and start time (clock ticks since boot) of a process; None if there is none."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except OSError:
         return None
-    # The command's name, in parentheses, may hold anything.
+    # The command's name, in parentheses, may contain spaces and parentheses, so split after the last one.
     fields = text.rpartition(")")[2].split()
     return fields[0], int(fields[19])

@@ -1,7 +1,7 @@
-"""Whether each source and sink of a job is the one that its epochs were made with. Pure: no I/O.
+"""Comparison of the endpoints of a job with those that its epochs were made with. Pure: no I/O.
 
-A sink is compared with the newest word of the log, whatever epoch is restored: its markers only go forward. A source is
-compared with the epoch that is restored: that one's cursor is what it goes on from.
+A sink is compared with the newest record in the log, regardless of the restored epoch: its marker only moves forward. A
+source is compared with the restored epoch, because the job continues from that epoch's cursor.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from spark_ckpt.store.records import EpochBrief, Manifest, SinkIdentity
 from spark_ckpt.store.restore import Read
 
 Parts = Mapping[str, str]
-"""An identity as `connector.Identified` gives it; empty if the connector gives none."""
+"""Identity of an endpoint as `connector.Identified` returns it; empty if the connector has none."""
 
 Whole = Callable[[], Iterator[Manifest]]
-"""Epochs that a job could go back to, newest first, verified as they are asked for."""
+"""Function that yields the restorable epochs, newest first, each verified when it is requested."""
 
 PLACE = "path"
-"""The part that may change while the thing stays the same."""
+"""Part that may change while the endpoint stays the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What every source and sink of the job is now."""
+    """Present endpoints of the job's sources and sinks."""
 
     sources: Mapping[str, Parts] = field(default_factory=dict)
     sinks: Mapping[str, Parts] = field(default_factory=dict)
@@ -36,11 +36,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the log says: sources as of the epoch that is restored, sinks as of the newest one.
+    """Endpoints in the log: sources as of the restored epoch, sinks as of the newest one.
 
-    `whole`: what the job could go back to, newest first (`whole_manifests`); asked only where an error is to name a way.
-    `restore`: the number of the restored epoch, if "latest" would mean another one. `passed_over`: damaged epochs that "latest"
-    left out by itself.
+    - `whole`: the restorable epochs, newest first (`whole_manifests`); used only for recovery advice in errors.
+    - `restore`: number of the restored epoch, if it is not the one that "latest" means.
+    - `passed_over`: damaged epochs that "latest" skipped.
     """
 
     sources: Mapping[str, Parts] = field(default_factory=dict)
@@ -52,8 +52,9 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What whoever runs the job has confirmed by name: another sink, another source, the same thing at another place, an
-    operator that the job no longer has."""
+    """Changes that the operator confirmed by name: another sink, another source, the same endpoint at another place, an
+    operator that the job no longer has.
+    """
 
     new_sinks: frozenset[str] = frozenset()
     new_sources: frozenset[str] = frozenset()
@@ -63,9 +64,10 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a start has settled. `fresh`: sources that are new under an old name and begin at their configured start.
+    """Endpoints that a start has settled.
 
-    `unneeded`: confirmations of what has not changed.
+    - `fresh`: sources that are new under an old name; they begin at their configured start.
+    - `unneeded`: confirmations of things that have not changed.
     """
 
     sources: Mapping[str, Parts] = field(default_factory=dict)
@@ -74,33 +76,40 @@ class Standing:
     unneeded: tuple[str, ...] = ()
 
     def published(self, sink: str, acked: int) -> tuple[int, int | None]:
-        """(the epoch that this very sink is known to have, 0 if none; the epoch after which it began if that is 0)."""
+        """Return the newest epoch that this endpoint has acknowledged (0 if none), and, if that is 0, the epoch after
+        which it began.
+        """
         after = self.sinks[sink].after if sink in self.sinks else 0
         return (acked, None) if acked > after or not after else (0, after)
 
     def rows_before(self, sink: str, manifest: Manifest) -> int:
-        """The newest epoch before `manifest` of whose lineage this very sink has rows; 0 if there is none."""
+        """Return the newest epoch before `manifest`, on its branch, of which this endpoint has rows; 0 if there is
+        none.
+        """
         before = manifest.rows_before.get(sink, 0)
         return 0 if self.is_before(sink, before) else before
 
     def is_before(self, sink: str, epoch: int) -> bool:
-        """Whether the epoch was decided before this very sink took another one's place: it is not to get it."""
+        """Return True if the epoch was committed before this endpoint replaced another one.
+
+        It does not get such an epoch.
+        """
         return sink in self.sinks and epoch <= self.sinks[sink].after
 
     def goes_on(self, cursors: Mapping[str, Cursor]) -> dict[str, Cursor]:
-        """The cursors of sources that are what they were."""
+        """Return the cursors of the sources whose endpoint is unchanged."""
         return {name: cursor for name, cursor in cursors.items() if name not in self.fresh}
 
     def is_complete(self, sink: str) -> bool:
-        """Whether every part of the sink's identity is known."""
+        """Return True if every part of the sink's identity is known."""
         return all(self.sinks[sink].parts.values()) if sink in self.sinks else True
 
     def with_sources(self, sources: Mapping[str, Parts]) -> Standing:
-        """With what a committed epoch records of the sources."""
+        """Return a copy with the source identities that a committed epoch records."""
         return replace(self, sources=dict(sources))
 
     def learned(self, sink: str, parts: Parts) -> Standing:
-        """With what has become known of a sink."""
+        """Return a copy with parts of the sink's identity that became known."""
         now = self.sinks[sink]
         return replace(self, sinks={**self.sinks, sink: now.model_copy(update={"parts": _merged(now.parts, parts)})})
 
@@ -114,14 +123,15 @@ class _Change:
 
     @property
     def is_of_place(self) -> bool:
-        """Whether it may be the same thing, moved."""
+        """True if it may be the same endpoint at another place."""
         return bool(self.found) and set(differing(self.known, self.found)) == {PLACE} and bool(self.found.get(PLACE))
 
 
 def known(log_state: LogState, base: Manifest, read: Read, whole: Whole) -> Known:
-    """What the log says, for a job that goes on from `base`. `whole`: see `Known`."""
+    """Return the recorded endpoints for a job that continues from `base`. `whole`: see `Known`."""
     newest = _newest(log_state, base, read)
     unknown = {name for name in base.cursors if not base.source_identities.get(name)}
+    # Epochs of older versions, or of a connector that had no identity yet, record none. A later epoch may.
     later = _told_later(log_state, base, read, unknown) if unknown else {}
     sources = {name: base.source_identities.get(name) or later.get(name, {}) for name in base.cursors}
     restore = None if base.epoch == log_state.latest else base.epoch
@@ -130,7 +140,7 @@ def known(log_state: LogState, base: Manifest, read: Read, whole: Whole) -> Know
 
 
 def _told_later(log_state: LogState, base: Manifest, read: Read, names: Collection[str]) -> dict[str, Parts]:
-    """What these sources were as of the first epoch behind `base` that says so."""
+    """Return the identities of these sources from the first epoch after `base` that has them."""
     found: dict[str, Parts] = {}
     for brief in log_state.epochs:
         if brief.epoch > base.epoch and not found.keys() >= set(names):
@@ -143,7 +153,7 @@ def _told_later(log_state: LogState, base: Manifest, read: Read, names: Collecti
 
 
 def _newest(log_state: LogState, base: Manifest, read: Read) -> Manifest:
-    """The newest epoch of any branch that can be read."""
+    """Return the newest readable epoch of any branch."""
     for brief in reversed(log_state.epochs):
         if brief.epoch == base.epoch:
             return base
@@ -157,10 +167,13 @@ def _newest(log_state: LogState, base: Manifest, read: Read) -> Manifest:
 def reconciled(
     known: Known, found: Found, confirmed: Confirmed, owed: Mapping[str, Sequence[Manifest]], last: int
 ) -> Standing:
-    """What a start goes on with. `owed`: per sink the decided epochs it is not known to have; `last`: highest epoch decided.
+    """Return the endpoints that a start continues with.
 
-    Raises `IdentityChanged` for what has changed without confirmation, or cannot change now; `ConfigInvalid` for
-    confirmations of names that the job does not have.
+    - The fourth parameter: per sink the committed epochs that it has not acknowledged.
+    - `last`: the highest id ever committed.
+
+    Raises `IdentityChanged` for a change that is unconfirmed or impossible now, `ConfigInvalid` for a confirmation of a
+    name that the job does not have.
     """
     _check_names(found, confirmed)
     known_sinks = {name: identity.parts for name, identity in known.sinks.items()}
@@ -192,7 +205,7 @@ def reconciled(
 
 
 def check_unchanged(before: Found, now: Found) -> None:
-    """Raise `IdentityChanged` if something has become another thing while the job ran."""
+    """Raise `IdentityChanged` if an endpoint changed while the job ran."""
     changes = [
         *_changes("source", before.sources, now.sources).values(),
         *_changes("sink", before.sinks, now.sinks).values(),
@@ -202,7 +215,10 @@ def check_unchanged(before: Found, now: Found) -> None:
 
 
 def still_the_same(known: Mapping[str, Parts], now: Mapping[str, Parts]) -> dict[str, dict[str, str]]:
-    """The identities of a running job's sources, with the parts that are new. Raises `IdentityChanged` for another source."""
+    """Return the identities of a running job's sources, with parts that are new.
+
+    Raises `IdentityChanged` for another endpoint.
+    """
     changes = _changes("source", known, now)
     if changes:
         raise _refused(list(changes.values()), {"source": known}, None, running=True)
@@ -222,7 +238,7 @@ def _kept(known: Mapping[str, Parts], name: str, changed: Collection[str]) -> Pa
 
 
 def _merged(known: Parts, found: Parts) -> dict[str, str]:
-    """What is found; a part that is not known this time stays as it was."""
+    """Return the found parts. A part that is unknown this time keeps its value."""
     return {name: value or known.get(name, "") for name, value in found.items()}
 
 
@@ -262,9 +278,9 @@ def _unneeded(confirmed: Confirmed, sources: Collection[str], sinks: Collection[
 
 
 def check_owed(sink: str, manifests: Iterable[Manifest], whole: Whole) -> None:
-    """Raise `IdentityChanged` if the old sink may have rows of decided epochs or not: in the new one they could be twice.
+    """Raise `IdentityChanged` if the old endpoint may have rows of committed epochs: the new one could get them twice.
 
-    `whole`: what the job could go back to.
+    `whole`: the restorable epochs.
     """
     rows = [each for each in manifests for of in (each.outputs, each.held) if sink in of and of[sink].files]
     if rows:
@@ -278,7 +294,10 @@ def check_owed(sink: str, manifests: Iterable[Manifest], whole: Whole) -> None:
 
 
 def _check_passed_over(sink: str, known: Known) -> None:
-    """Raise `IdentityChanged` if the old sink may have rows that are read again: its marker would say so, a new one's cannot."""
+    """Raise `IdentityChanged` if the old endpoint may have rows that are read again.
+
+    Its marker would show that; the marker of a new endpoint cannot.
+    """
     epochs = [brief.epoch for brief in known.passed_over if sink in brief.sinks]
     if epochs:
         numbers, base = ", ".join(map(str, epochs)), next((each.epoch for each in known.whole()), 0)
@@ -290,7 +309,7 @@ def _check_passed_over(sink: str, known: Known) -> None:
 
 
 def _check_before(sink: str, after: int, manifests: Iterable[Manifest], whole: Whole) -> None:
-    """Raise `IdentityChanged` if rows of the time before the sink took another one's place were never published: it gets none."""
+    """Raise `IdentityChanged` if rows from before the replacement were never published: neither endpoint gets them."""
     rows = [each for each in manifests if each.epoch <= after and sink in each.outputs and each.outputs[sink].files]
     if rows:
         epochs, back = ", ".join(str(each.epoch) for each in rows), _free_of(sink, rows, whole)
@@ -303,7 +322,7 @@ def _check_before(sink: str, after: int, manifests: Iterable[Manifest], whole: W
 
 
 def _free_of(sink: str, rows: Sequence[Manifest], whole: Whole) -> int:
-    """The newest epoch before these that is whole and holds nothing back for the sink; 0 if there is none."""
+    """Return the newest restorable epoch before these that defers nothing for the sink; 0 if there is none."""
     oldest = min(each.epoch for each in rows)
     return next((each.epoch for each in whole() if each.epoch < oldest and not _holds(each, sink)), 0)
 

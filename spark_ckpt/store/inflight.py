@@ -1,6 +1,6 @@
-"""An edge's segments, and as a Delta table what was in flight on it at the newest epoch.
+"""The segments of an edge, with a Delta table of the rows that were in flight at the newest epoch.
 
-Derived from the manifests as every table of the store: a log that is damaged is made anew.
+The table is derived from the manifests, like every table of the store: a damaged log is re-created.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_ckpt.store.schemas import committed_schema, in_columns_of
 
 
 class InFlight:
-    """`<store>/inflight/<edge>`. Tasks write segments into `location`; those that a manifest names belong to a cut."""
+    """`<store>/inflight/<edge>`. Tasks write segments into `location`. Those that a manifest names belong to an epoch."""
 
     def __init__(self, location: Location, edge: str, log: EpochLog) -> None:
         self.location = location
@@ -30,24 +30,28 @@ class InFlight:
         self.table = DataTable(location, f"spark_ckpt/inflight/{edge}", f"spark_ckpt: rows in flight on edge {edge}")
 
     def read(self, epoch: int) -> pa.Table:
-        """The rows in flight at an epoch, oldest first, in the columns of the newest. Raises `EpochNotFound`, `EpochDamaged`."""
+        """Return the rows in flight at an epoch, oldest first, in the columns of the newest segment.
+
+        Raises `EpochNotFound`, `EpochDamaged`.
+        """
         files = self._files(self._log.manifest(epoch))
         tables = [self.location.read_committed(file, file.rows, epoch=epoch, edge=self.edge) for file in files]
         return pa.concat_tables(in_columns_of(each, tables[-1].schema) for each in tables) if tables else pa.table({})
 
     def materialize(self, manifest: Manifest, incarnation: int) -> None:
-        """Show what is in flight at this epoch. Idempotent. A table whose own log is damaged is made anew."""
+        """Make the table show the rows in flight at this epoch. Idempotent. A table with a damaged log is re-created."""
         log_state = self._log.state()
         newest = txn_version(log_state.incarnation, log_state.last)
         self.table.redo(lambda: self._materialize(manifest, incarnation), newest, log_state.incarnation == incarnation)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Delete segments that no epoch names. Those that are gone already do not matter."""
+        """Delete segments that no epoch names. Missing files are ignored."""
         self.location.delete(paths)
 
     def _materialize(self, manifest: Manifest, incarnation: int) -> None:
         key = txn_version(incarnation, manifest.epoch)
         materialized = self.table.newest_txn_version()
+        # A late call of a replaced driver, or a repeated one.
         if materialized >= key:
             return
         files = self._files(manifest)

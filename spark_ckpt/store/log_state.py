@@ -1,4 +1,4 @@
-"""What the epoch log says, folded row by row. Pure: rows in, `LogState` out; no I/O, no clock."""
+"""The state that the epoch log describes, folded row by row. Pure: rows in, `LogState` out; no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from spark_ckpt.store.records import (
 
 
 class At(NamedTuple):
-    """Where a row stands in the log's order, and the wall clock of who wrote it, in ms."""
+    """Position of a row in the log's order, and its author's wall clock in milliseconds."""
 
     seq: int
     time_ms: int
@@ -37,7 +37,7 @@ class At(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IncarnationEntry:
-    """What the log says of one incarnation. `ended_ms`: 0 if it did not say that it ended. Times are ms since 1970."""
+    """One incarnation in the log. `ended_ms`: 0 if its end was not recorded. Times are ms since 1970 UTC."""
 
     incarnation: int
     holder: str
@@ -50,8 +50,13 @@ class IncarnationEntry:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepEntry:
-    """The newest checkpoint lease. `token`: its row's number; `since_ms` and `ended_ms`: its authors' clocks, ms since 1970.
-    `ended`: None while it is out; `ended_token`: that row's number."""
+    """The newest checkpoint lease.
+
+    - `token`: number of its row.
+    - `since_ms`, `ended_ms`: the authors' wall clocks, ms since 1970 UTC.
+    - `ended`: None while the lease runs.
+    - `ended_token`: number of the row that ended it.
+    """
 
     token: int
     since_ms: int
@@ -63,17 +68,7 @@ class UpkeepEntry:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """Everything decided so far.
-
-    `latest` is the newest epoch of the current lineage, 0 for none; `last` the highest id ever decided, in any lineage;
-    `by_id` the kept epochs of every lineage; `acked` per sink the highest epoch it is known to have, of any lineage: where its
-    marker is at least; `owed` per sink the kept epochs that it is not known to have;
-    `lease_token` is the number of the newest row that began, renewed or freed the lease, `renewed_ms` its author's clock;
-    `handover_of` the incarnation that was last asked to hand over;
-    `passed_over` the damaged epochs that "latest" left out by itself; `lost` ids of epochs that sinks may have and that
-    somebody accepted as lost, with the epoch that they stand on, 0 if it is not known; `incarnations` those that the log
-    still tells of, in their order; `upkeep` who has the checkpoint lease, or had it last.
-    """
+    """Everything that the log has decided so far. Immutable."""
 
     job: str = ""
     store_id: str = ""
@@ -83,28 +78,41 @@ class LogState:
     lease_ms: int = 0
     lease_expires_ms: int = 0
     lease_token: int = 0
+    """Number of the newest row that began, renewed or freed the lease."""
     renewed_ms: int = 0
+    """Wall clock of that row's author, ms since 1970 UTC."""
     handover_of: int = 0
+    """Incarnation that the last handover request is for."""
     base: int = 0
+    """Epoch that the newest incarnation started from."""
     last: int = 0
+    """Highest id ever committed, in any branch."""
     latest: int = 0
+    """Newest epoch of the current branch; 0 for none."""
     by_id: Mapping[int, EpochBrief] = field(default_factory=dict)
+    """Kept epochs of every branch."""
     savepoints: Mapping[str, int] = field(default_factory=dict)
     acked: Mapping[str, int] = field(default_factory=dict)
+    """Highest epoch that each sink has acknowledged, of any branch. The sink's marker is at least that."""
     owed: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Kept epochs that each sink has not acknowledged: the unpublished ones."""
     passed_over: frozenset[int] = frozenset()
+    """Damaged epochs that "latest" skipped."""
     lost: Mapping[int, int] = field(default_factory=dict)
+    """Ids that sinks may have and that an operator accepted as lost, with the epoch they descend from; 0 if unknown."""
     incarnations: tuple[IncarnationEntry, ...] = ()
+    """Incarnations whose rows the log still has, in order."""
     upkeep: UpkeepEntry | None = None
+    """The checkpoint lease that is out, or the last one."""
 
     @property
     def is_free(self) -> bool:
-        """Nobody has ever had the lease, or the last holder gave it up."""
+        """True if the lease was never acquired, or if the last holder released it."""
         return self.holder is None or self.lease_expires_ms == 0
 
     @property
     def handover_asked(self) -> bool:
-        """Whether the newest incarnation was asked to end for a standby."""
+        """True if the newest incarnation was requested to hand over to a standby."""
         return self.handover_of == self.incarnation > 0
 
     @property
@@ -113,11 +121,11 @@ class LogState:
         return [self.by_id[epoch] for epoch in sorted(self.by_id)]
 
     def lineage(self, newest: int | None = None) -> Iterator[EpochBrief]:
-        """The kept epochs that `newest` (by default `latest`) stands on, itself first, newest first."""
+        """Return the kept epochs of the branch that ends with `newest` (default: `latest`), newest first."""
         return lineage(self.by_id, self.latest if newest is None else newest)
 
     def beside(self, epoch: int) -> list[int]:
-        """Higher ids, decided or lost, that do not stand on `epoch`, as far as is known, in their order."""
+        """Return the diverged ids above `epoch`, committed or lost, in order: those not known to descend from it."""
         above, others = {epoch}, set[int]()
         for brief in self.epochs:
             if brief.epoch > epoch:
@@ -125,28 +133,35 @@ class LogState:
         return sorted(others | {each for each, on in self.lost.items() if each > epoch and on not in above})
 
     def may_stand_on(self, epoch: int) -> set[int]:
-        """Higher ids, decided or lost, that stand on `epoch` as far as is known, or of which it is not known."""
+        """Return the ids above `epoch`, committed or lost, that descend from it or may do so."""
         beside = {each for each in self.beside(epoch) if self.lost.get(each, -1) != 0}
         return {each for each in (*self.by_id, *self.lost) if each > epoch} - beside
 
     def unacked(self, sink: str) -> list[int]:
-        """Decided epochs of any lineage with an output for `sink` that it is not known to have, oldest first."""
+        """Return the committed epochs, of any branch, with output for `sink` that it has not acknowledged, oldest
+        first.
+        """
         return sorted(self.owed.get(sink, ()))
 
     def awaited(self, sink: str) -> list[int]:
-        """Those of them that it may yet get, or may have: of the current lineage, or above all that it is known to have."""
+        """Return those of `unacked` that the sink may still get, or may have without an acknowledgement.
+
+        These are the epochs of the current branch, and those above all that the sink has acknowledged.
+        """
         current, known = {brief.epoch for brief in self.lineage()}, self.acked.get(sink, 0)
         return [epoch for epoch in self.unacked(sink) if epoch > known or epoch in current]
 
     @property
     def shown(self) -> int:
-        """The newest epoch of the current lineage up to which every sink is known to have everything."""
+        """Newest epoch of the current branch up to which every sink has acknowledged everything."""
         owed = {epoch for epochs in self.owed.values() for epoch in epochs}
         oldest = min((brief.epoch for brief in self.lineage() if brief.epoch in owed), default=None)
         return self.latest if oldest is None else self.by_id[oldest].base
 
     def contradiction(self) -> str:
-        """What the log says of epochs or incarnations that it does not have; empty for a log that is whole."""
+        """Return a sentence about epochs or incarnations that the log refers to but does not have; empty for a whole
+        log.
+        """
         for sink, epoch in self.acked.items():
             if epoch > self.last:
                 return f"the control log says that sink {sink} has epoch {epoch}, but its newest epoch is {self.last}"
@@ -157,15 +172,15 @@ class LogState:
 
     @property
     def sinks(self) -> list[str]:
-        """Every sink that a kept epoch has an output for, or rows of."""
+        """Every sink for which a kept epoch has output or deferred rows."""
         return sorted({sink for brief in self.by_id.values() for sink in (*brief.sinks, *brief.holds)})
 
 
 def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogState:
-    """The state after more rows, in the log's order."""
+    """Return the state after more rows, in the log's order."""
     if not records:
         return log_state
-    by_id = dict(log_state.by_id)  # in one piece: a copy for each of ten thousand epochs would take seconds
+    by_id = dict(log_state.by_id)  # one copy for all rows: a copy for each of ten thousand epochs would take seconds
     debts = Debts(by_id, log_state.owed, log_state.latest)
     for _, group in groupby(records, _alike):
         rows = list(group)
@@ -180,13 +195,13 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
 
 
 def _alike(row: tuple[At, AnyRecord]) -> object:
-    """Epochs of one incarnation behind each other are taken together, any other row by itself."""
+    """Group key: consecutive epochs of one incarnation are folded together, any other row alone."""
     _, record = row
     return record.incarnation if isinstance(record, EpochBrief) else object()
 
 
 def taken_back(log_state: LogState, sinks: Mapping[str, int]) -> LogState:
-    """The state if each of these sinks has nothing after the epoch that stands with it."""
+    """Return the state as if each of these sinks had nothing after the epoch given for it."""
     if not sinks:
         return log_state
     debts = Debts(dict(log_state.by_id), log_state.owed, log_state.latest)
@@ -199,6 +214,7 @@ def _created(log_state: LogState, record: CreatedRecord, at: At) -> LogState:
 
 
 def _incarnation(log_state: LogState, record: IncarnationRecord, at: At) -> LogState:
+    # An operator said that these sinks have less than they acknowledged, so their acknowledgements go down.
     acked = {**_acked(log_state, record.acks).acked, **record.taken_back}
     return replace(
         log_state,
@@ -222,7 +238,7 @@ def _begun(record: IncarnationRecord, time_ms: int) -> IncarnationEntry:
 
 
 def _epochs(log_state: LogState, briefs: Sequence[EpochBrief], at: At) -> LogState:
-    """Epochs of one incarnation behind each other, of which the newest was decided at `at`."""
+    """Fold consecutive epochs of one incarnation. `at` is the position of the newest."""
     newest = briefs[-1]
     following = replace(
         _acked(log_state, [ack for brief in briefs for ack in brief.acks]),
@@ -237,6 +253,7 @@ def _heartbeat(log_state: LogState, record: Heartbeat, at: At) -> LogState:
 
 
 def _renewed(log_state: LogState, incarnation: int, expires_ms: int, at: At) -> LogState:
+    # Only the newest incarnation has a lease to renew; a late row of a replaced one changes nothing.
     if incarnation != log_state.incarnation:
         return log_state
     return replace(log_state, lease_expires_ms=expires_ms, lease_token=at.seq, renewed_ms=at.time_ms)
@@ -251,7 +268,7 @@ def _released(log_state: LogState, record: Released, at: At) -> LogState:
 
 
 def _ended(incarnation: IncarnationEntry, record: Released, at: At) -> IncarnationEntry:
-    """What it ended with counts; that the run gave its lease up later does not."""
+    # The first end counts. A later release of the lease by the run is not the end of the incarnation.
     return incarnation if incarnation.ended_ms else replace(incarnation, ended_ms=at.time_ms, why=record.why)
 
 
@@ -264,7 +281,7 @@ def _upkeep_leased(log_state: LogState, record: UpkeepLeased, at: At) -> LogStat
 
 
 def _upkeep_ended(log_state: LogState, record: UpkeepEnded, at: At) -> LogState:
-    """Behind a newer lease it says nothing."""
+    # After a newer lease the row says nothing.
     if log_state.upkeep is None or log_state.upkeep.token != record.token:
         return log_state
     ended = replace(log_state.upkeep, ended=record, ended_token=at.seq, ended_ms=at.time_ms)

@@ -1,4 +1,4 @@
-"""A sink's outbox as a Delta table: the staged rows of decided epochs.
+"""The outbox of a sink as a Delta table: the staged rows of committed epochs.
 
 Rows staged outside of the store (a Delta sink stages into its own table's folder) are not shown here.
 """
@@ -30,14 +30,14 @@ class Outbox:
         self.table = DataTable(location, f"spark_ckpt/edge/{sink}", f"spark_ckpt: rows of sink {sink}")
 
     def staged(self, manifest: Manifest) -> tuple[StagedFileRecord, ...]:
-        """The epoch's files in the outbox; none if the sink stages elsewhere."""
+        """Return the epoch's files in the outbox; none if the sink stages elsewhere."""
         output = manifest.outputs.get(self.sink)
         return output.files if output is not None and not output.root else ()
 
     def materialize(self, manifest: Manifest, incarnation: int) -> None:
-        """Show the rows of this epoch and of earlier ones of its lineage that are not shown yet. Idempotent.
+        """Make the table show the rows of this epoch, and of earlier epochs of its branch that it lacks. Idempotent.
 
-        A table whose own log is damaged is made anew, with the rows of the kept epochs.
+        A table with a damaged log is re-created with the rows of the kept epochs.
         """
         log_state = self._log.state()
         newest = txn_version(log_state.incarnation, log_state.last)
@@ -61,15 +61,15 @@ class Outbox:
         self.table.commit(key, change, {"ckptEpoch": str(manifest.epoch), "ckptIncarnation": str(incarnation)})
 
     def read(self, epoch: int) -> pa.Table:
-        """The epoch's rows in publishing order. Raises `EpochNotFound`, `EpochDamaged`."""
+        """Return the epoch's rows in publishing order. Raises `EpochNotFound`, `EpochDamaged`."""
         staged = self.staged(self._log.manifest(epoch))
         tables = [self.location.read_committed(file, file.rows, epoch=epoch, sink=self.sink) for file in staged]
         return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
 
     def forget(self, kept: Sequence[Manifest]) -> list[str]:
-        """Take the rows of all but the `kept` epochs out of the table; the paths that left it.
+        """Remove the rows of all but the `kept` epochs from the table. Return the removed paths.
 
-        `kept` must have been read after the table: what is live then belongs to a decided epoch.
+        The caller must read `kept` after the table: every live file then belongs to a committed epoch.
         """
         wanted = {file.path for manifest in kept for file in self.staged(manifest)}
         left: list[str] = []

@@ -1,4 +1,4 @@
-"""Identities as connectors tell them, part by part: compared, and in words. Pure."""
+"""Comparison and description of endpoint identities, part by part. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Mapping
 
 
 def differing(known: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """The parts that contradict: known and now missing or another. What was never known contradicts nothing."""
+    """Return the names of parts that contradict: known before, and now missing or different.
+
+    An unknown part contradicts nothing.
+    """
     return [name for name, value in known.items() if name not in found or (value and found[name] != value)]
 
 
 def described(parts: Mapping[str, str]) -> str:
-    """An identity in words."""
+    """Return an identity as text for messages."""
     return (
         ", ".join(f"{name} {value or '(none yet)'}" for name, value in parts.items()) or "a connector without identity"
     )

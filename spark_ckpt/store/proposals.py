@@ -1,7 +1,7 @@
-"""What may be appended to the control log on what is decided so far. Pure: the log's state in, a row out, None or a refusal.
+"""Rows that may be appended to the epoch log on a given state. Pure: log state in, a row, None or an error out.
 
-A row that was proposed on a state is appended only behind that state (`EpochLog.append`), so what is checked here holds when the
-row is there.
+`EpochLog.append` appends a row only right after the state it was proposed on. So a check made here still holds when the
+row is in the log.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ def fence(log_state: LogState, incarnation: int) -> None:
 
 
 def refuse_if_held(log_state: LogState, own: int | None, now_ms: int, ended: int | None = None) -> None:
-    """Raise `StoreInUse` while the lease's holder may be alive. `own`: the caller's incarnation, which may go on. `ended`: the
-    token of a lease that the caller has seen end; no clock is asked then.
+    """Raise `StoreInUse` while the lease's holder may be alive.
+
+    - `own`: the caller's incarnation, which may continue.
+    - `now_ms`: the wall clock, ms since 1970 UTC.
+    - `ended`: token of a lease that the caller has seen end. The clock is ignored then.
     """
     if log_state.holder is None or log_state.incarnation == own:
         return
@@ -62,7 +65,10 @@ def incarnation(
     lease_ms: int,
     taken_back: Mapping[str, int] = MappingProxyType({}),
 ) -> NewRow:
-    """An incarnation begins, and has the lease. `taken_back`: see `IncarnationRecord`."""
+    """Return the row that begins an incarnation and acquires the lease for `lease_ms`.
+
+    `taken_back`: see `IncarnationRecord`.
+    """
     record = IncarnationRecord(
         incarnation=point.incarnation,
         holder=holder,
@@ -77,10 +83,14 @@ def incarnation(
 
 
 def epoch(log_state: LogState, manifest: Manifest, now_ms: int) -> NewRow | None:
-    """The decision, which renews the lease. None: it is there. Raises `Fenced`; `RunFailed` if it does not extend the log."""
+    """Return the row that commits `manifest` and renews the lease. Return None if the log has it already.
+
+    Raises `Fenced`, and `RunFailed` if the manifest does not extend the log.
+    """
     known = log_state.by_id.get(manifest.epoch)
     if known is not None and known.attempt == manifest.attempt and known.incarnation == manifest.incarnation:
         return None
+    # After the check above: a repeated commit of a replaced driver that landed in time is no error.
     fence(log_state, manifest.incarnation)
     if (
         manifest.job != log_state.job
@@ -94,7 +104,10 @@ def epoch(log_state: LogState, manifest: Manifest, now_ms: int) -> NewRow | None
 
 
 def heartbeat(log_state: LogState, by: int, expires_ms: int) -> NewRow | None:
-    """The holder is alive; None behind its release: a renewal that was on its way does not take the lease back. Raises `Fenced`."""
+    """Return the row that renews the lease until `expires_ms`. Raises `Fenced`.
+
+    Return None after its release: a delayed renewal does not acquire the lease again.
+    """
     fence(log_state, by)
     if log_state.is_free:
         return None
@@ -102,33 +115,37 @@ def heartbeat(log_state: LogState, by: int, expires_ms: int) -> NewRow | None:
 
 
 def release(log_state: LogState, record: Released) -> NewRow | None:
-    """The lease is free; None if it is, or if another incarnation has it."""
+    """Return the row that frees the lease; None if it is free already or if another incarnation has it."""
     held = log_state.incarnation == record.incarnation and not log_state.is_free
     return row_of(record, record.incarnation) if held else None
 
 
 def handover(log_state: LogState, asked: int) -> NewRow | None:
-    """The driver of incarnation `asked` is to end; None if it was asked before. Raises `StoreInUse` if another one runs."""
+    """Return the row that requests a handover from the driver of incarnation `asked`; None if it was requested before.
+
+    Raises `StoreInUse` if another incarnation runs.
+    """
     if log_state.incarnation != asked:
         raise StoreInUse(f"incarnation {log_state.incarnation} runs the job now", holder=log_state.holder)
     return None if log_state.handover_asked else row_of(HandoverAsked(incarnation=asked), asked)
 
 
 def acks(log_state: LogState, by: int, told: Sequence[SinkAck]) -> NewRow | None:
-    """What sinks have, as far as the log does not say it. Raises `Fenced`."""
+    """Return the row with the acknowledgements that are new to the log; None if there are none. Raises `Fenced`."""
     fence(log_state, by)
     news = tuple(ack for ack in told if ack.epoch > log_state.acked.get(ack.sink, 0))
     return row_of(Published(incarnation=by, acks=news), by) if news else None
 
 
 def loss(log_state: LogState, newest: int, newest_incarnation: int) -> NewRow | None:
-    """Epochs behind the log's newest up to `newest` are lost; None if the log has them all, and the incarnations.
+    """Return the row that accepts the loss of epochs above the log's newest up to `newest`.
 
-    A lineage goes straight on while an incarnation lasts that the log has seen begin. One that it knows from an earlier
-    acceptance only, of another sink, may have begun anywhere.
+    Return None if the log has them all, and the incarnations.
     """
     if newest <= log_state.last and newest_incarnation <= log_state.incarnation:
         return None
+    # The branch runs straight on during an incarnation whose begin the log has. An incarnation known only from an
+    # earlier acceptance, of another sink, may have begun anywhere.
     begun = max((each.incarnation for each in log_state.incarnations), default=0)
     on = log_state.latest if 0 < newest_incarnation <= begun else 0
     return row_of(
@@ -137,7 +154,10 @@ def loss(log_state: LogState, newest: int, newest_incarnation: int) -> NewRow | 
 
 
 def savepoint(log_state: LogState, name: str, named: int) -> NewRow | None:
-    """The epoch `named` has the name; None if it has it already. Raises `EpochNotFound`, and `ConfigInvalid` for a name in use."""
+    """Return the row that names epoch `named`; None if it has the name already.
+
+    Raises `EpochNotFound`, and `ConfigInvalid` for a name in use.
+    """
     if named not in log_state.by_id:
         kept = ", ".join(str(number) for number in sorted(log_state.by_id)) or "none"
         raise EpochNotFound(f"epoch {named} is not in the log", kept=kept, hint="choose a kept epoch")
@@ -152,7 +172,7 @@ def savepoint(log_state: LogState, name: str, named: int) -> NewRow | None:
 
 
 def savepoint_dropped(log_state: LogState, name: str) -> NewRow:
-    """The name is free again. Raises `EpochNotFound` if there is none."""
+    """Return the row that frees the name. Raises `EpochNotFound` if there is no such savepoint."""
     if name not in log_state.savepoints:
         known = ", ".join(sorted(log_state.savepoints)) or "none"
         raise EpochNotFound(f"there is no savepoint '{name}'", savepoints=known)

@@ -395,14 +395,12 @@ class SavepointDropped(Entry):
 
 
 class Folded(Entry):
-    """Summary of rows that were dropped from the log, written when its files are replaced.
-
-    The last field has, per sink, the unpublished epochs up to `last`. It is None if an older version wrote the row.
-    """
+    """Summary of rows that were dropped from the log, written when its files are replaced."""
 
     last: Count
     acked: dict[SinkName, int]
     owed: dict[SinkName, tuple[int, ...]] | None = None
+    """Unpublished epochs up to `last`, per sink. None if an older version wrote the row."""
 
 
 class LossAccepted(Entry):

@@ -1,11 +1,11 @@
-"""Where a new incarnation starts: the target a user names, the epoch that is chosen, and what is still to be published.
+"""The restore decision: the target that a user names, the epoch that it means, and the epochs still to be published.
 
-"latest" passes over a damaged epoch only if no sink can have its output: going back behind output that is out repeats
-it, and that is a decision for a person, made by naming the epoch.
+"latest" skips a damaged epoch only if no sink can have its output. Going back before published output repeats that
+output. An operator must decide that, by naming an epoch.
 
-Restoring to an epoch behind the newest one starts another branch.  Decided epochs up to the restored one are published
-if their sinks do not have them yet; decided epochs *behind* it that were not published are dropped: their rows never
-reach the sink (`RecoveryPoint.dropped` names them, so that a sink's marker can pass over them).
+A restore of an older epoch starts another branch. Committed epochs up to the restored one are published if their sinks
+lack them. Committed, unpublished epochs *after* it are dropped: their rows never reach the sink.
+`RecoveryPoint.dropped` names them, so that a sink's marker can skip them.
 """
 
 from __future__ import annotations
@@ -23,43 +23,48 @@ from spark_ckpt.store.records import Manifest
 from spark_ckpt.wording import epochs
 
 RestoreTarget = str | int
-"""`"latest"`, an epoch's number (also as text), or a savepoint's name."""
+"""`"latest"`, an epoch number (also as text), or a savepoint's name."""
 
 LATEST = "latest"
 
 ADOPTING = "adopting a query"
-"""Who holds the lease while a store's first epoch is made of a plain query's checkpoint; no job can have such a name. What such
-a store begins with is that epoch: before it is decided, the sources' starts are the wrong place."""
+"""Name of the lease holder while the checkpoint of a plain query becomes the store's first epoch.
+
+No job can have such a name. Until that epoch is committed, a start from the sources' configured positions would be
+wrong.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
-    """What a new incarnation continues from.
-
-    `manifest`: the epoch it extends, empty with number 0 at the very start. `last`: highest id ever decided; the next
-    epoch is above it. `unpublished`: per sink the decided epochs of this lineage it is not known to have, oldest
-    first. `dropped`: per sink the ids of decided epochs outside of this lineage that it is not known to have and that
-    somebody chose to leave behind, oldest first: a sink that has one of them may go on. `skipped`: newer epochs that
-    "latest" passed over, with the reason; a sink that has one of those must not go on. `behind_passed_over`: ids, also lost
-    ones, that may stand on one of those: a sink that has one of them has that epoch, too. `beside`: per unpublished epoch the
-    higher ids, decided or lost, that do not stand on it, as far as is known: whoever has one of them need not have it.
-    """
+    """The point that a new incarnation continues from."""
 
     incarnation: int
     manifest: Manifest
+    """Epoch that the incarnation extends; an empty manifest with number 0 at the very start."""
     last: int
+    """Highest id ever committed. The next epoch gets a higher one."""
     restored_from: str
     unpublished: Mapping[str, list[Manifest]] = field(default_factory=dict)
+    """Committed epochs of this branch that each sink has not acknowledged, oldest first."""
     dropped: Mapping[str, list[int]] = field(default_factory=dict)
+    """Ids outside of this branch that each sink has not acknowledged and that an operator chose to leave, oldest first.
+
+    A sink that has one of them may continue.
+    """
     skipped: tuple[tuple[int, str], ...] = ()
+    """Newer epochs that "latest" skipped just now, with the reason. A sink that has one of them must not continue."""
     passed_over: tuple[int, ...] = ()
+    """All ids that "latest" skipped, those of earlier incarnations included."""
     behind_passed_over: tuple[int, ...] = ()
+    """Ids, also lost ones, that may descend from a skipped epoch. A sink that has one of them has that epoch, too."""
     beside: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Diverged ids above each unpublished epoch, committed or lost. A sink that has one of them may lack that epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The epoch chosen as base, and what has to be published for it."""
+    """The epoch chosen as base, and the epochs to publish before the job continues from it."""
 
     base: Manifest
     restored_from: str
@@ -68,7 +73,7 @@ class Choice:
 
 
 def owed_rows(base: Manifest, unpublished: Mapping[str, Sequence[Manifest]]) -> dict[str, list[Manifest]]:
-    """Per sink the decided epochs with rows that it is not known to have: unpublished ones, and `base` if it holds some back."""
+    """Return per sink the epochs whose rows it may lack: the unpublished ones, and `base` if it defers rows."""
     holds = {sink: [base] for sink, held in base.held.items() if held.files}
     return {sink: [*unpublished.get(sink, ()), *holds.get(sink, ())] for sink in {**unpublished, **holds}}
 
@@ -80,11 +85,15 @@ Verify = Callable[[Manifest], None]
 def choose(
     log_state: LogState, target: RestoreTarget, read: Read, verify: Verify, whole: Verify | None = None
 ) -> Choice:
-    """The epoch that `target` means, verified together with what is to be published. `whole`: how epochs are verified that an error
-    names as a way out, where that is not `verify`: who does not look at files now does before naming one.
+    """Return the epoch that `target` means, verified together with the epochs to publish.
 
-    Raises `EpochNotFound`, and `EpochDamaged` when the named epoch, or for "latest" every epoch of the lineage, is
-    damaged.
+    - `read`: function from an id to its manifest.
+    - `verify`: function that checks the files of a manifest.
+    - `whole`: like `verify`, for epochs that the recovery advice of an error names. Default: `verify`. A caller that
+      reads no files itself still verifies an epoch before it recommends it.
+
+    Raises `EpochNotFound`, `ConfigInvalid` for an invalid target, and `PublishConflict` as `checked`. Raises
+    `EpochDamaged` if the named epoch is damaged, or for "latest" if every epoch of the branch is.
     """
     if target == LATEST:
         return _newest_good(log_state, read, verify, whole or verify)
@@ -93,13 +102,16 @@ def choose(
 
 
 def resolve(log_state: LogState, target: RestoreTarget) -> tuple[int, str]:
-    """The epoch number of an explicit target, and how to call it. Raises `EpochNotFound`."""
+    """Return the epoch number of an explicit target, and its name for messages.
+
+    Raises `EpochNotFound`, `ConfigInvalid`.
+    """
     if isinstance(target, bool) or not isinstance(target, str | int):
         raise ConfigInvalid(
             f"{target!r} is no restore target", hint='give "latest", an epoch number or a savepoint\'s name'
         )
     if isinstance(target, str) and target not in log_state.savepoints and target.isascii() and target.isdigit():
-        target = int(target)  # as it comes from a command line; no savepoint has such a name
+        target = int(target)  # text from a command line; no savepoint has such a name
     if isinstance(target, str):
         return _savepoint(log_state, target), f"savepoint {target}"
     if target != 0 and target not in log_state.by_id:
@@ -126,6 +138,7 @@ def _newest_good(log_state: LogState, read: Read, verify: Verify, whole: Verify)
             _refuse_if_published(log_state, epoch, error, read, whole)
             skipped.append((epoch, error.what))
             continue
+        # Checked once the base is known: only then can the sources of both epochs be compared.
         if skipped:
             _refuse_another_source(log_state, choice.base, skipped[-1][1], [each for each, _ in skipped], read)
         return Choice(choice.base, choice.restored_from, choice.unpublished, tuple(skipped))
@@ -138,7 +151,7 @@ def _newest_good(log_state: LogState, read: Read, verify: Verify, whole: Verify)
 
 
 def _refuse_another_source(log_state: LogState, base: Manifest, why: str, skipped: Sequence[int], read: Read) -> None:
-    """Passing over an epoch must not lead to one that reads something else under the name of a source."""
+    """Raise `EpochDamaged` if a skip would lead to an epoch whose source of the same name is another endpoint."""
     newest = _first_readable(skipped, read)
     now, before = (newest.source_identities if newest else {}), base.source_identities
     changed = [name for name in sorted(before) if name in now and differing(before[name], now[name])]
@@ -175,7 +188,7 @@ def _refuse_if_published(log_state: LogState, epoch: int, damage: EpochDamaged, 
 
 def _candidates(log_state: LogState) -> Iterator[int]:
     yield from (brief.epoch for brief in log_state.lineage())
-    # Starting over in silence would be a wrong answer: only a job without any epoch starts at 0 by itself.
+    # A silent fresh start would produce wrong results: only a job without any epoch starts at 0 by itself.
     if log_state.latest == 0:
         _refuse_unadopted(log_state)
         yield 0
@@ -193,8 +206,10 @@ def _refuse_unadopted(log_state: LogState) -> None:
 def checked(
     log_state: LogState, epoch: int, described: str, read: Read, verify: Verify, whole: Verify | None = None
 ) -> Choice:
-    """The epoch of this number, verified with what is to be published. Raises `EpochDamaged`; `PublishConflict` if a sink is
-    not known to have rows of its lineage and cannot be given them any more. `whole`: see `choose`.
+    """Return epoch `epoch`, verified together with the epochs to publish. Parameters as `choose`.
+
+    Raises `EpochDamaged`. Raises `PublishConflict` if a sink has not acknowledged rows of the branch and can no longer
+    get them.
     """
     base = _base(log_state, epoch, read)
     for sink, numbers in out_of_turn(log_state, epoch, read).items():
@@ -208,6 +223,7 @@ def _base(log_state: LogState, epoch: int, read: Read) -> Manifest:
 
 
 def _verified_choice(log_state: LogState, base: Manifest, described: str, read: Read, verify: Verify) -> Choice:
+    # Outputs are verified epoch by epoch below, and only those that some sink still needs.
     verify(base.model_copy(update={"outputs": {}}))
     unpublished: dict[str, list[Manifest]] = {}
     manifests: dict[int, Manifest] = {}
@@ -219,14 +235,17 @@ def _verified_choice(log_state: LogState, base: Manifest, described: str, read: 
 
 
 def _owed(log_state: LogState, epoch: int) -> dict[str, list[int]]:
-    """Per sink the epochs of the lineage of `epoch` that it is not known to have, oldest first."""
+    """Return per sink the epochs of the branch of `epoch` that it has not acknowledged, oldest first."""
     lineage = {brief.epoch for brief in log_state.lineage(epoch)} if epoch else set()
     return {sink: [each for each in log_state.unacked(sink) if each in lineage] for sink in log_state.sinks}
 
 
 def out_of_turn(log_state: LogState, epoch: int, read: Read) -> dict[str, list[int]]:
-    """Per sink the epochs with rows in the lineage of `epoch` that it is not known to have, although it has a newer one, of
-    another branch, or may have been taken back: its marker is not below them, so that it would take them for published.
+    """Return per sink the epochs with rows, of the branch of `epoch`, that it can no longer get although they are
+    unpublished.
+
+    The sink's marker is at or above them: it has a newer epoch of another branch, or it may have been rolled back. So
+    it would take these epochs for published.
     """
     found: dict[str, list[int]] = {}
     for sink, numbers in _owed(log_state, epoch).items():
@@ -256,9 +275,9 @@ def _cannot_be_given(log_state: LogState, epoch: int, sink: str, numbers: Sequen
 def newest_whole(
     log_state: LogState, epoch: int, read: Read, verify: Verify, damaged: AbstractSet[str] = frozenset()
 ) -> int:
-    """The newest epoch behind `epoch`, on its lineage, that can be restored and neither owes nor holds back a file of `damaged`.
+    """Return the latest restorable epoch before `epoch` on its branch; 0 if there is none and the job must start over.
 
-    0 if there is none: the job can begin anew.
+    `damaged`: paths of files. An epoch that still has to publish one of them, or that defers it, does not count.
     """
     behind = log_state.by_id[epoch].base if epoch in log_state.by_id else 0
     return whole_at_most(log_state, behind, read, verify, damaged)
@@ -267,7 +286,7 @@ def newest_whole(
 def whole_at_most(
     log_state: LogState, newest: int, read: Read, verify: Verify, damaged: AbstractSet[str] = frozenset()
 ) -> int:
-    """As `newest_whole`; `newest` itself may be it."""
+    """Return the latest restorable epoch as `newest_whole` does, but consider `newest` itself, too."""
     for choice in whole_epochs(log_state, newest, read, verify):
         staged = [choice.base.held, *(each.outputs for due in choice.unpublished.values() for each in due)]
         if not any(file.path in damaged for outputs in staged for each in outputs.values() for file in each.files):
@@ -276,7 +295,10 @@ def whole_at_most(
 
 
 def whole_epochs(log_state: LogState, newest: int, read: Read, verify: Verify) -> Iterator[Choice]:
-    """What can be gone back to of the lineage of `newest`, itself included, newest first. Each is verified when it is asked for."""
+    """Yield the restorable epochs of the branch that ends with `newest`, newest first.
+
+    Each is verified when it is requested.
+    """
     for older in [brief.epoch for brief in log_state.lineage(newest)]:
         with suppress(EpochDamaged):
             if not out_of_turn(log_state, older, read):
@@ -296,7 +318,10 @@ def _initial(log_state: LogState) -> Manifest:
 
 
 def dropped(log_state: LogState, base: int, passed_over: AbstractSet[int] = frozenset()) -> dict[str, list[int]]:
-    """Per sink, decided epochs it is not known to have, neither in the lineage of `base` nor passed over; lost ones too."""
+    """Return per sink the ids that it has not acknowledged and that are neither in the branch of `base` nor skipped.
+
+    Includes lost ids.
+    """
     kept = {brief.epoch for brief in log_state.lineage(base)} | passed_over if base else passed_over
     found = {}
     for sink in {*log_state.sinks, *log_state.acked}:
@@ -306,14 +331,14 @@ def dropped(log_state: LogState, base: int, passed_over: AbstractSet[int] = froz
 
 
 def beside(log_state: LogState, unpublished: Mapping[str, Sequence[Manifest]]) -> dict[int, tuple[int, ...]]:
-    """For `RecoveryPoint.beside`."""
+    """Return the diverged ids for `RecoveryPoint`, per unpublished epoch."""
     due = {manifest.epoch for manifests in unpublished.values() for manifest in manifests}
     found = {epoch: tuple(log_state.beside(epoch)) for epoch in sorted(due)}
     return {epoch: ids for epoch, ids in found.items() if ids}
 
 
 def recovery_point(log_state: LogState, target: RestoreTarget, read: Read, verify: Verify) -> RecoveryPoint:
-    """What a new incarnation continues from. Raises as `choose`."""
+    """Return the point that a new incarnation continues from. Raises as `choose`."""
     choice = choose(log_state, target, read, verify)
     passed_over = _passed_over(log_state, target, choice)
     behind = {each for epoch in passed_over for each in log_state.may_stand_on(epoch)} - passed_over
@@ -332,9 +357,9 @@ def recovery_point(log_state: LogState, target: RestoreTarget, read: Read, verif
 
 
 def _passed_over(log_state: LogState, target: RestoreTarget, choice: Choice) -> set[int]:
-    """Epochs left out without anybody's word; naming an epoch is a word about everything behind it."""
+    # A restore that names an epoch decides about everything after it, which clears the record of skips.
     return {*log_state.passed_over, *(epoch for epoch, _ in choice.skipped)} if target == LATEST else set()
 
 
 def no_check(manifest: Manifest) -> None:
-    """For logs that are used without their store's files."""
+    """Accept every manifest: for logs that are used without the files of their store."""

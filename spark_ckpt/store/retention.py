@@ -1,9 +1,11 @@
-"""What may go: which epochs are kept, and which files no kept epoch needs.
+"""Retention: the epochs that the log keeps, and the files that no kept epoch needs.
 
-The order makes a crash harmless at any point: first the log forgets an epoch (one commit, after which nobody can
-restore it), then tables stop showing its rows, then its files go.  What a crash leaves behind is found again by
-listing: a file that no kept epoch names and whose name carries a dead incarnation.  Files of the current incarnation
-or a newer one are only touched if a forgotten epoch named them: tasks may be about to make them part of an epoch.
+The order makes a crash harmless at any point. First one commit drops an epoch from the log, so that it cannot be
+restored. Then tables stop showing its rows. Then its files are deleted.
+
+A listing finds the files that a crash leaves: no kept epoch names them, and their names carry a dead incarnation. Files
+of the current incarnation or a newer one are deleted only if a dropped epoch named them. Tasks may be about to make the
+others part of an epoch.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ _INCARNATION = re.compile(r"(?:^|-)i(\d+)-")
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Keep the last `keep_last` epochs, those younger than `keep_age_ms`, and savepoints for ever.
+    """Keep the last `keep_last` epochs, epochs younger than `keep_age_ms`, and savepoints for ever.
 
-    `slack`: wait until so many epochs can go, because forgetting costs a rewrite of the log.
+    `slack`: number of epochs that must be droppable before any is dropped, because a drop rewrites the log.
     """
 
     keep_last: int = 20
@@ -33,7 +35,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """What went: epochs by number, files and bytes of state tables and outboxes, folders of dead incarnations."""
+    """Result of a retention: dropped epochs, deleted files and their bytes, deleted folders of dead incarnations."""
 
     epochs: tuple[int, ...] = ()
     files: int = 0
@@ -42,12 +44,17 @@ class RetentionReport:
 
 
 def kept_epochs(log_state: LogState, policy: Retention, now_ms: int) -> set[int]:
-    """Numbers of the epochs that stay.
+    """Return the ids of the epochs to keep. `now_ms`: ms since 1970 UTC.
 
-    The newest by number and the newest of the current lineage (an older branch stays for a while after a restore),
-    young ones, savepoints, the epoch the job stands on, everything some sink is still owed, and what comes before that:
-    where to go back to if owed rows are damaged, or rows that are held back.  What stays keeps what it stands on, down to the
-    oldest epoch that a sink is not known to have: who goes on from it has to know that.
+    - the newest by id, and the newest of the current branch (an older branch stays for a while after a restore),
+    - young epochs and savepoints,
+    - the epoch that the newest incarnation started from,
+    - epochs that some sink may still have to get, and the epochs before them: a restore needs these if unpublished rows
+      are damaged,
+    - the newest epoch that defers no rows.
+
+    A kept epoch also keeps its ancestors, down to the oldest one that a sink has not acknowledged. A job that continues
+    from it must know them.
     """
     by_number = sorted(log_state.by_id)[-policy.keep_last :]
     lineage = [brief.epoch for brief in log_state.lineage()][: policy.keep_last]
@@ -70,7 +77,7 @@ def kept_epochs(log_state: LogState, policy: Retention, now_ms: int) -> set[int]
 
 
 def _indebted(log_state: LogState, kept: Iterable[int]) -> set[int]:
-    """Epochs that the kept ones stand on and that are owed to a sink, or stand on one that is."""
+    """Return the ancestors of kept epochs that a sink has not acknowledged, or that descend from such an epoch."""
     owed = {epoch for epochs in log_state.owed.values() for epoch in epochs}
     indebted: set[int] = set()
     for brief in log_state.epochs:
@@ -85,19 +92,19 @@ def _indebted(log_state: LogState, kept: Iterable[int]) -> set[int]:
 
 
 def state_files(manifests: Iterable[Manifest], operator: str) -> set[str]:
-    """Paths of one operator's files that some of the manifests need."""
+    """Return the paths of one operator's files that the manifests need."""
     snapshots = [manifest.operators[operator] for manifest in manifests if operator in manifest.operators]
     return {file.path for snapshot in snapshots for file in snapshot.files}
 
 
 def staged_files(manifests: Iterable[Manifest], sink: str) -> set[str]:
-    """Paths of one sink's files in the outbox that some of the manifests need, to publish or held back."""
+    """Return the paths of one sink's files in the outbox that the manifests need, to publish or deferred."""
     outputs = [each[sink] for manifest in manifests for each in (manifest.outputs, manifest.held) if sink in each]
     return {file.path for output in outputs if not output.root for file in output.files}
 
 
 def segments(manifests: Iterable[Manifest], edge: str) -> set[str]:
-    """Paths of one edge's files that were in flight at some of the manifests."""
+    """Return the paths of one edge's segments that were in flight at one of the manifests."""
     cuts = [manifest.edges[edge] for manifest in manifests if edge in manifest.edges]
     return {file.path for cut in cuts for file in cut.files}
 
@@ -105,17 +112,19 @@ def segments(manifests: Iterable[Manifest], edge: str) -> set[str]:
 def garbage(
     paths: Iterable[str], prefix: str, needed: AbstractSet[str], forgotten: AbstractSet[str], incarnation: int
 ) -> list[str]:
-    """Those of the files called `prefix...` that may go: not needed, and named by a forgotten epoch or written by an incarnation
-    before `incarnation`, the one that asks.
+    """Return those of the files named `prefix...` that can be deleted.
+
+    They are in no kept epoch, and a dropped epoch named them or an incarnation before `incarnation` (the caller's)
+    wrote them.
     """
     ours = ((path, incarnation_of(path, prefix)) for path in paths if path not in needed)
     return [path for path, writer in ours if writer is not None and (path in forgotten or writer < incarnation)]
 
 
 def incarnation_of(path: str, prefix: str = "") -> int | None:
-    """The incarnation that wrote a file, from its name; None for a name that is not ours.
+    """Return the incarnation that wrote a file, from its name; None for a name of another form.
 
-    `prefix` is what precedes the incarnation in the name and may itself look like one (a sink's name).
+    `prefix` precedes the incarnation in the name. It may itself look like one (a sink's name).
     """
     name = path.rsplit("/", 1)[-1]
     match = _INCARNATION.search(name.removeprefix(prefix))

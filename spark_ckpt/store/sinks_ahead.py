@@ -1,4 +1,4 @@
-"""Whether sinks have what the log does not know: a log that has lost its end, or one from a backup. Pure."""
+"""Detection of sinks that are ahead of the log: the log lost its end, or is a backup. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_ckpt.store.log_state import LogState
 
 
 def beyond(published: Published, log_state: LogState) -> str:
-    """What the sink has that the log does not know; empty if nothing."""
+    """Return a sentence about epochs that the sink has and the log does not know; empty if there are none."""
     if published.epoch > log_state.last:
         return f"it has epoch {published.epoch}, the log's newest is {log_state.last}"
     if published.incarnation > log_state.incarnation:
@@ -24,9 +24,12 @@ def beyond(published: Published, log_state: LogState) -> str:
 
 
 def refusal(markers: Mapping[str, Published], log_state: LogState, store: str) -> PublishConflict | None:
-    """Why a job cannot begin with these sinks: all that are ahead in one error, whose command accepts what all of them have.
+    """Return one error for all sinks that are ahead of the log; None if there are none.
 
-    `markers`: what each sink says that it has; `store`: where the store is, for the command.
+    Its command accepts the loss for all.
+
+    - `markers`: per sink its marker, the newest epoch that it has.
+    - `store`: location of the store, for the command.
     """
     ahead = {name: why for name, published in markers.items() if (why := beyond(published, log_state))}
     if not ahead:

@@ -1,4 +1,4 @@
-"""Finds sinks that lack rows which the log knows they have published: a table from an older backup, say. Pure."""
+"""Detection of sinks that lack rows that they have acknowledged, e.g. a table restored from an older backup. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from spark_ckpt.store.restore import Read, Verify, whole_at_most
 from spark_ckpt.wording import epochs
 
 Markers = Mapping[str, Published | None]
-"""Per sink that was asked the newest epoch that it has."""
+"""Newest epoch of each sink that was read; None if it has none."""
 
 Declaring = Callable[[str, int], str]
-"""The command by which an operator says that a sink has everything up to an epoch; empty if the sink has none."""
+"""Function that returns the command by which an operator declares that a sink has everything up to an epoch.
+
+Empty if the sink has no such command.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A sink that lacks rows. `has`: its newest epoch, 0 if it has none; `published`: the newest epoch with rows that it should
-    have."""
+    """A sink that lacks rows.
+
+    - `has`: its newest epoch, 0 if it has none.
+    - `published`: the newest epoch with rows that it should have.
+    """
 
     sink: str
     has: int
@@ -30,15 +36,15 @@ class Behind:
 
     @property
     def sentence(self) -> str:
-        """In words."""
+        """Description for a message."""
         has = f"its newest is epoch {self.has}" if self.has else "it has no epoch"
         return f"sink {self.sink} is behind the store: it has published epoch {self.published}, but {has}"
 
 
 def rows_published(log_state: LogState, newest: Manifest, read: Read) -> dict[str, int]:
-    """Per sink the newest epoch with rows, of the lineage of `newest`, that the sink is known to have published.
+    """Return per sink the newest epoch with rows, on the branch of `newest`, that the sink has acknowledged.
 
-    A sink that took the place of another one need not have the epochs before.
+    A sink that replaced another endpoint may lack the epochs before.
     """
     found = {sink: _newest_published(log_state, newest, sink, read) for sink in newest.rows_so_far}
     return {sink: epoch for sink, epoch in found.items() if epoch}
@@ -50,13 +56,13 @@ def _newest_published(log_state: LogState, newest: Manifest, sink: str, read: Re
         while epoch in owed:
             epoch = read(epoch).rows_before.get(sink, 0)
     except EpochDamaged:
-        return 0  # not known; a start refuses the damaged epoch, or passes over it
+        return 0  # unknown; a start refuses the damaged epoch, or skips it
     identity = newest.sink_identities.get(sink)
     return 0 if identity is not None and epoch <= identity.after else epoch
 
 
 def behind(markers: Markers, published: Mapping[str, int]) -> list[Behind]:
-    """The sinks that have less than they have published."""
+    """Return the sinks that have less than they have published, by name."""
     has = {sink: marker.epoch if marker else 0 for sink, marker in markers.items()}
     return [Behind(sink, has[sink], epoch) for sink, epoch in sorted(published.items()) if has.get(sink, epoch) < epoch]
 
@@ -64,7 +70,7 @@ def behind(markers: Markers, published: Mapping[str, int]) -> list[Behind]:
 def refusal(
     found: list[Behind], log_state: LogState, read: Read, verify: Verify, declaring: Declaring
 ) -> PublishConflict | None:
-    """Why a job cannot continue with these sinks, and how it can."""
+    """Return the error for a job that cannot continue with these sinks, with recovery advice; None if there are none."""
     if not found:
         return None
     to = whole_at_most(taken_back(log_state, {each.sink: each.has for each in found}), log_state.latest, read, verify)
@@ -86,7 +92,7 @@ def refusal(
 
 
 def _unanswered(log_state: LogState, found: list[Behind]) -> str:
-    """Epochs that a sink may have although it has not acknowledged them: their rows must not come twice."""
+    """Return a remark about epochs that a sink may have without an acknowledgement. Their rows must not come twice."""
     maybe = {each.sink: log_state.awaited(each.sink) for each in found}
     said = [f"{epochs(numbers)} of {sink}" for sink, numbers in maybe.items() if numbers]
     return (

@@ -1,6 +1,6 @@
-"""Who waits behind a job's driver: a small file of each standby in the store, written by it alone.
+"""The standbys of a job: each keeps a small file in the store, written by itself only.
 
-Nothing is decided by these files: who may take over is the log's to say. They tell people and the `handover` command who there is.
+These files decide nothing: the log alone decides about a takeover. They inform people and the `handover` command.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ _SILENT_S = 600.0
 
 
 class StandbyNote(BaseModel):
-    """What a standby tells. Times are its own wall clock's, in ms since 1970 UTC: to be shown, never compared with another host's.
+    """Status of a standby.
 
-    `lease_of`: the incarnation behind which it waits. `epoch`: the newest one that it has followed, 0 for none. `renewals`: how
-    often it has seen the lease renewed. `warm`: the job's own plan has run here once. `clock_ms`: its own clock of no
-    date, if it takes the checkpoint lease (`coordination.upkeep`); `health` in percent: how much of the upkeep it may get.
+    Times are of its own wall clock, in ms since 1970 UTC: for display, never compared between hosts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,11 +33,17 @@ class StandbyNote(BaseModel):
     waits_since_ms: int
     told_ms: int
     lease_of: Count = 0
+    """Incarnation that it waits to replace."""
     epoch: Count = 0
+    """Newest epoch that it has followed; 0 for none."""
     renewals: Count = 0
+    """Number of renewals of the lease that it has seen."""
     warm: bool = False
+    """True once the job's own plan has run here."""
     clock_ms: Count | None = None
+    """Its own clock, without a date, if it takes the checkpoint lease (`coordination.upkeep`)."""
     health: Count = 100
+    """Share of the maintenance that it may get, in percent."""
 
 
 class Standbys:
@@ -50,29 +54,34 @@ class Standbys:
         self._seen: dict[str, tuple[int, float]] = {}
 
     def write(self, name: str, note: StandbyNote) -> None:
-        """Write, or write anew, what the standby `name` tells. Raises a `StoreOutage`."""
+        """Create or replace the note of the standby `name`. Raises a `StoreOutage`."""
         self._location.write_bytes(_file(name), note.model_dump_json().encode())
 
     def withdraw(self, name: str) -> None:
-        """`name` waits no more."""
+        """Delete the note of the standby `name`: it waits no more."""
         self._location.delete([_file(name)])
 
     def waiting(self) -> list[StandbyNote]:
-        """Those that may be waiting, longest first by their own clocks: all but the provably dead."""
+        """Return the notes of standbys that may be waiting, longest first by their own clocks: all but the provably
+        dead.
+        """
         notes = [note for _, note in self._notes() if not provably_dead(note.holder)]
         return sorted(notes, key=lambda note: (note.waits_since_ms, str(note.holder)))
 
     def named(self) -> dict[str, StandbyNote]:
-        """The same by name. Raises a `StoreOutage`."""
+        """Return the same notes by name. Raises a `StoreOutage`."""
         return {path.removesuffix(_ENDING): note for path, note in self._notes() if not provably_dead(note.holder)}
 
     def forget_dead(self) -> None:
-        """Remove what standbys left here that died on this host."""
+        """Delete the notes of standbys that died on this host."""
         self._location.delete([path for path, note in self._notes() if provably_dead(note.holder)])
 
     def forget_silent(self, now_s: float) -> None:
-        """Remove notes that this object has seen unchanged for long, by the caller's clock: somebody died elsewhere. Who lives
-        writes his anew."""
+        """Delete notes that this object has seen unchanged for 600 s, by the caller's clock `now_s`: their standbys
+        died elsewhere.
+
+        A living standby rewrites its note more often.
+        """
         written = {path: note.told_ms for path, note in self._notes()}
         self._seen = {
             path: self._seen[path] if self._seen.get(path, (None,))[0] == told_ms else (told_ms, now_s)
@@ -85,7 +94,7 @@ class Standbys:
         return [(path, note) for path, note in found if note is not None]
 
     def _read(self, path: str) -> StandbyNote | None:
-        """None for what is gone meanwhile, or was written by another version: it is told to nobody."""
+        """Return the note; None if it is gone or was written by another version."""
         try:
             return StandbyNote.model_validate_json(self._location.read_bytes(path))
         except (FileNotFoundError, ValidationError, CkptError):

@@ -1,4 +1,4 @@
-"""State as rows for people and programs: which columns, which keys, how many."""
+"""State as rows for people and programs: selection of columns and keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INTERNAL = "ckpt_"
 
 
 def snapshot_of(manifest: Manifest, operator: str) -> OperatorSnapshot:
-    """The operator's snapshot in an epoch. Raises `EpochNotFound` naming the operators there are."""
+    """Return the operator's snapshot in an epoch. Raises `EpochNotFound`, which lists the operators that exist."""
     snapshot = manifest.operators.get(operator)
     if snapshot is None:
         known = ", ".join(sorted(manifest.operators)) or "none"
@@ -34,7 +34,7 @@ def snapshot_of(manifest: Manifest, operator: str) -> OperatorSnapshot:
 
 
 def visible(state: pa.Table, snapshot: OperatorSnapshot) -> pa.Table:
-    """Key and state columns, the epoch a row was last changed in, and its timeout if any row has one; sorted by key."""
+    """Return key and state columns, the epoch of the last change, and the timeout if any row has one; sorted by key."""
     names = [name for name in state.column_names if not name.startswith(_INTERNAL)]
     names.append(CHANGED_IN)
     if state.column(TIMEOUT).null_count < state.num_rows:
@@ -43,7 +43,7 @@ def visible(state: pa.Table, snapshot: OperatorSnapshot) -> pa.Table:
 
 
 def with_keys(state: pa.Table, snapshot: OperatorSnapshot, wanted: Mapping[str, str]) -> pa.Table:
-    """The rows whose key columns have these values, written as text. Raises `ConfigInvalid`."""
+    """Return the rows whose key columns have these values, given as text. Raises `ConfigInvalid`."""
     keys = column_names(snapshot.key_schema)
     for name, text in wanted.items():
         if name not in keys:
@@ -55,7 +55,7 @@ def with_keys(state: pa.Table, snapshot: OperatorSnapshot, wanted: Mapping[str, 
 
 
 def _as_in(state: pa.Table, snapshot: OperatorSnapshot, other: OperatorSnapshot) -> pa.Table:
-    """The snapshot's rows, with the columns and types of the other one's if state widened from one to the other."""
+    """Return the rows in the columns and types of the other snapshot, if state widened from one to the other."""
     written, declared = snapshot.state_schema, other.state_schema
     return state if value_differences(written, declared) else widened(state, written, declared)
 
@@ -72,16 +72,17 @@ def _sorted(state: pa.Table, keys: Sequence[str]) -> pa.Table:
     try:
         return state.sort_by([(name, "ascending") for name in keys])
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid):
-        return state  # a key that has no order (a struct, say) keeps the order of the files
+        return state  # a key without an order (a struct, say) keeps the order of the files
 
 
 Keyed = Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]]
-"""Rows by their key's text: (key columns, state columns)."""
+"""Rows by the text of their key: (key columns, state columns)."""
 
 
 def keyed_beside(store: Store, operator: str, epoch: int, other: int, wanted: Mapping[str, str]) -> Keyed:
-    """The operator's keys (those that have the values `wanted`) at an epoch, to be compared with another one's: what has only
-    widened from one to the other is the same. Raises `EpochNotFound`, `EpochDamaged`, `ConfigInvalid`.
+    """Return the operator's keys at an epoch, for a comparison with `other`. `wanted`: values of key columns, as text.
+
+    A column that only widened between the two counts as equal. Raises `EpochNotFound`, `EpochDamaged`, `ConfigInvalid`.
     """
     snapshot, beside = (snapshot_of(store.log.manifest(each), operator) for each in (epoch, other))
     state = _as_in(store.state(operator).read(epoch), snapshot, beside)
@@ -89,7 +90,7 @@ def keyed_beside(store: Store, operator: str, epoch: int, other: int, wanted: Ma
 
 
 def keyed(table: pa.Table, keys: Sequence[str]) -> Keyed:
-    """Rows by key. NaN equals NaN here: values are compared as JSON, which also makes nested ones comparable."""
+    """Return rows by key. NaN equals NaN: values are compared as JSON, which makes nested values comparable, too."""
     found = {}
     for row in table.to_pylist():
         values = {name: plain(value) for name, value in row.items() if name != CHANGED_IN}

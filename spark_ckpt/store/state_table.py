@@ -1,8 +1,8 @@
-"""An operator's state as a Delta table: its live files are exactly those of the newest materialized epoch.
+"""The state of an operator as a Delta table, whose live files are exactly those of the newest materialized epoch.
 
-Columns: the key's, the state's, `ckpt_key_group` int, `ckpt_key_hash` long, `ckpt_epoch` long, `ckpt_op` string
-("put" or "delete"), `ckpt_timeout_ms` long.  The files are a changelog with a base: the state is the newest row of
-every key.
+Columns: those of the key and the state, `ckpt_key_group` int, `ckpt_key_hash` long, `ckpt_epoch` long, `ckpt_op` string
+("put" or "delete"), `ckpt_timeout_ms` long. The files are a changelog with a base: the state is the newest row of every
+key.
 """
 
 from __future__ import annotations
@@ -50,21 +50,24 @@ class StateTable:
         self.table = DataTable(location, f"spark_ckpt/state/{operator}", f"spark_ckpt: state of operator {operator}")
 
     def materialize(self, manifest: Manifest, incarnation: int) -> None:
-        """Make the table's live files the manifest's. Idempotent; a replaced driver's late call changes nothing.
+        """Make the table's live files those of the manifest.
 
-        A table whose own log is damaged is made anew, with a version for every kept epoch.
+        Idempotent; a late call of a replaced driver changes nothing.
+
+        A table with a damaged log is re-created, with a version for every kept epoch.
         """
         log_state = self._log.state()
         try:
             self.table.refuse_if_beyond(txn_version(log_state.incarnation, log_state.last))
             self._materialize(manifest, incarnation)
         except LogDamaged:
+            # Only the current incarnation repairs; a replaced driver must not touch the log.
             if log_state.incarnation != incarnation:
                 raise
             self.table.begin_anew()
             for brief in log_state.epochs:
                 if txn_version(brief.incarnation, brief.epoch) < txn_version(incarnation, manifest.epoch):
-                    with contextlib.suppress(EpochDamaged):  # an old epoch that lacks a file has no version any more
+                    with contextlib.suppress(EpochDamaged):  # an old epoch with a missing file gets no version
                         self._materialize(self._log.manifest(brief.epoch), brief.incarnation)
             self._materialize(manifest, incarnation)
 
@@ -85,7 +88,7 @@ class StateTable:
 
         def change(table: DeltaTable) -> Actions:
             live = delta_log.live_files(table)
-            # Files superseded by a newer full file take no row out of the state; a rollback does.
+            # Files superseded by a newer full file remove no row from the state; a restore does.
             rollback = bool(wanted.keys() < live.keys()) or _is_behind(table, manifest.epoch)
             adds = [_add(file) for path, file in wanted.items() if path not in live]
             gone = [
@@ -97,14 +100,14 @@ class StateTable:
         self.table.commit(key, change, facts, anew)
 
     def _has_other_types(self, schema: pa.Schema, wanted: Iterable[str]) -> bool:
-        """Whether the epoch's files have columns of other types than the table's, which shows none of these files yet."""
+        """Return True if the epoch's files have other column types than the table, which shows none of these files yet."""
         return bool(self.table.changed_columns(schema)) and not self.table.live().keys() & set(wanted)
 
     def version(self, epoch: int) -> int:
-        """The table version whose live files are the epoch's: for Spark's `versionAsOf`.
+        """Return the table version whose live files are the epoch's, for Spark's `versionAsOf`.
 
-        Raises `EpochNotFound` if the epoch is not in the log, was never materialized, or its version was cleaned up; `read`
-        needs no version.
+        Raises `EpochNotFound` if the epoch is not in the log, was never materialized, or its version was cleaned up.
+        `read` needs no version.
         """
         manifest = self._log.manifest(epoch)
         found = self.table.version_of(txn_version(manifest.incarnation, epoch), epoch)
@@ -117,13 +120,14 @@ class StateTable:
         return found
 
     def versions(self, manifests: Iterable[Manifest]) -> list[int]:
-        """The versions of those of the epochs that have one."""
+        """Return the versions of those of the epochs that have one."""
         keys = ((txn_version(each.incarnation, each.epoch), each.epoch) for each in manifests)
         found = [self.table.version_of(key, epoch) for key, epoch in keys]
         return [version for version in found if version is not None]
 
     def read(self, epoch: int) -> pa.Table:
-        """The state at an epoch: key, state and `ckpt_` columns, the newest row of every key, deleted keys gone.
+        """Return the state at an epoch: key, state and `ckpt_` columns, the newest row of every key, without deleted
+        keys.
 
         Raises `EpochNotFound`, `EpochDamaged`.
         """
@@ -137,7 +141,7 @@ class StateTable:
 
 
 def newest_rows(oldest_first: list[pa.Table], snapshot: OperatorSnapshot) -> pa.Table:
-    """The newest row of every key of files that are in the order of the manifest, without deleted keys."""
+    """Return the newest row of every key, without deleted keys. The files are in the order of the manifest."""
     if not oldest_first:
         return no_rows(snapshot)
     rows = pa.concat_tables(reversed(oldest_first), promote_options="default").combine_chunks()
@@ -149,13 +153,13 @@ def newest_rows(oldest_first: list[pa.Table], snapshot: OperatorSnapshot) -> pa.
 
 
 def no_rows(snapshot: OperatorSnapshot) -> pa.Table:
-    """The state of an operator that has none yet, in the columns that state has."""
+    """Return an empty table with the columns of the operator's state."""
     schemas = (arrow_schema(snapshot.key_schema), arrow_schema(snapshot.state_schema), _OURS)
     return pa.schema([field for schema in schemas for field in schema]).empty_table()
 
 
 def _is_behind(table: DeltaTable, epoch: int) -> bool:
-    """Whether the table shows an epoch newer than `epoch`: materializing it takes rows back."""
+    """Return True if the table shows an epoch newer than `epoch`, so that materializing it removes rows."""
     actions = pa.table(table.get_add_actions(flatten=True))
     if "max.ckpt_epoch" not in actions.column_names:
         return False

@@ -1,9 +1,9 @@
-"""What a power loss may leave in a Delta log on a local file system, and how it is put right.
+"""Repair of a local Delta log after a power loss: torn files are set aside.
 
-delta-rs links a commit into the log before its bytes are on disk.  We fsync it before anybody is told, so a commit
-file that is torn (ends in zeros, or at a page) was never acknowledged: nothing was built on it and it can be set
-aside.  A checkpoint is derived data.  Nothing is deleted; whatever does not look torn is left alone and reported as
-damage.
+delta-rs links a commit into the log before its bytes are on disk, and `delta_log` fsyncs it before the commit is
+acknowledged. So a torn commit file (it ends in zeros, or at a page) was never acknowledged: nothing was built on it and
+it can be set aside. A checkpoint is derived data. Nothing is deleted. A file that does not look torn is left in place
+and reported as damage.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _HINT = "_last_checkpoint"
 
 
 def set_aside_torn(log: Path, acknowledged: int | None = None) -> bool:
-    """Set torn files of the log folder aside; whether there were any. Raises a `StoreOutage` if it cannot.
+    """Set torn files of the log folder aside. Return True if there were any. Raises a `StoreOutage` if it fails.
 
-    `acknowledged`: the newest version that somebody was told about, so that what is wrong with it is damage and not the
-    trace of a power loss; None if that is not known.
+    `acknowledged`: the newest acknowledged version; None if unknown. A defect in it, or before it, is damage and no
+    trace of a power loss.
     """
     with typed_errors_at(str(log)):
         names = _names(log)
@@ -37,7 +37,10 @@ def set_aside_torn(log: Path, acknowledged: int | None = None) -> bool:
 
 
 def set_aside_torn_commit(log: Path, acknowledged: int) -> bool:
-    """Only the newest commit, which is cheap; whether it was torn. Raises a `StoreOutage` if it cannot."""
+    """Set the newest commit aside if it is torn.
+
+    Return True if it was. This is cheap. Raises a `StoreOutage` if it fails.
+    """
     with typed_errors_at(str(log)):
         return _set_aside(log, _torn_commit(log, _names(log), acknowledged))
 
@@ -63,7 +66,7 @@ def _set_aside(log: Path, torn: list[str]) -> bool:
 def _may_be_torn(commit: Path, first: bool, acknowledged: int | None) -> bool:
     if acknowledged is not None:
         return int(commit.name[:20]) > acknowledged and _is_torn(commit, empty=True)
-    # An empty later commit is a version without actions; without a first one there is no table.
+    # An empty later commit is a version without actions. Without a first commit there is no table.
     return _is_torn(commit, empty=first)
 
 
@@ -73,7 +76,7 @@ def _is_torn(commit: Path, *, empty: bool) -> bool:
         return empty
     if content.endswith(b"\0"):
         return True
-    # Cut off at a page: anything else that cannot be parsed may be an acknowledged commit that rotted.
+    # A power loss cuts at a page. Any other content that cannot be parsed may be an acknowledged commit that rotted.
     return len(content) % _PAGE == 0 and not _is_json(content.splitlines()[-1])
 
 
@@ -88,6 +91,6 @@ def _is_json(line: bytes) -> bool:
 def _is_parquet(path: Path) -> bool:
     try:
         pq.read_metadata(path)
-    except (pa.ArrowException, OSError, ValueError, KeyError):  # also names that are no text
+    except (pa.ArrowException, OSError, ValueError, KeyError):  # includes column names that are no text
         return False
     return True

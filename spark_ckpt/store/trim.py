@@ -1,13 +1,16 @@
-"""Shortening a Delta table's own log behind a checkpoint, without losing a version that somebody may still ask for.
+"""Trim a Delta table's own log before a checkpoint, without losing a version that a reader may still request.
 
-A commit file may go when it is older than the horizon, a durable checkpoint lies behind it, and no kept version is
-rebuilt from it.  A kept version far back gets a checkpoint of its own, so that it does not hold the whole log.
+A commit file may be deleted if it is older than the horizon, a durable checkpoint follows it, and no kept version is
+rebuilt from it. A kept version far back gets its own checkpoint, so that it does not keep the whole log.
 
-A version number becomes free again when its file is deleted, and a writer that slept must not be able to take it
-unnoticed.  Two things see to that.  `LogTable.append` asks the log again when a minute has passed since it looked, which
-is less than any horizon.  And on a file system the oldest commit goes first: where a number is free again, the one before
-it is gone, and `delta_log.commit` requires that one, whatever clocks say.  A version that is kept may stand before a free
-number: only in tables that follow the epoch log and decide nothing.
+Deleting a file makes its version number free again. A writer that slept must not take that number unnoticed. Two rules
+prevent that:
+
+- `LogTable.append` reads the log again when a minute has passed since its last read. That is less than any horizon.
+- On a file system the oldest commit is deleted first. So the number before a free one is free, too, and
+  `delta_log.commit` requires that predecessor.
+
+Kept versions may precede a free number, but only in tables that follow the epoch log and decide nothing.
 """
 
 from __future__ import annotations
@@ -24,26 +27,29 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemas import read_schema
 
 HORIZON_MS = 3_600_000
-"""How long commit files stay at least: one hour."""
+"""Minimum age of a commit file before it is deleted: one hour."""
 LOCAL_HORIZON_MS = 300_000
-"""The same on a file system. There a commit costs 3 to 4 us per file in the log folder (measured), and an epoch per batch makes
-thousands in an hour; an object store lists from a version on."""
+"""Minimum age on a file system.
+
+There a commit costs 3 to 4 us per file in the log folder (measured), and an epoch per batch makes thousands in an hour.
+An object store lists from a version on.
+"""
 TRIM_EVERY_MS = 60_000
-"""How long a store waits until it looks again."""
+"""Time that a store waits between two trims."""
 
 _WORTHWHILE = 32
-"""A checkpoint is written for each time that files go."""
+"""Minimum number of files to delete, because each trim writes a checkpoint."""
 
 
 def old_before_ms(location: Location, now_ms: int) -> int:
-    """What was committed before this time may go; ms since 1970 UTC, as `now_ms`."""
+    """Return the time before which commits are old enough to be deleted; ms since 1970 UTC, as `now_ms`."""
     return now_ms - (HORIZON_MS if location.local is None else LOCAL_HORIZON_MS)
 
 
 def trim(location: Location, keep_versions: Collection[int], now_ms: int) -> int:
-    """Delete old log files that neither `keep_versions` nor readers of the newest version need; how many went.
+    """Delete old log files that neither `keep_versions` nor readers of the newest version need. Return their number.
 
-    A log with a commit that cannot be read is left as it is. `now_ms`: since 1970 UTC.
+    A log with an unreadable commit is left unchanged. `now_ms`: ms since 1970 UTC.
     """
     files = delta_log.log_files(location)
     commits = sorted(version for version, kind in files if kind == "json")
@@ -55,6 +61,7 @@ def trim(location: Location, keep_versions: Collection[int], now_ms: int) -> int
     bound = max((version for version in checkpoints if version <= end), default=0)
     spared = {version for version in keep_versions if version < bound}
     gone = [path for (version, _), path in sorted(files.items()) if version < bound and version not in spared]
+    # Checkpoints first, and only if they can be read back: deletion is safe only after that.
     if len(gone) < _WORTHWHILE or not _checkpointed(location, spared - checkpoints, bound):
         return 0
     location.delete(gone)
@@ -62,7 +69,7 @@ def trim(location: Location, keep_versions: Collection[int], now_ms: int) -> int
 
 
 def _first_young(location: Location, commits: Sequence[int], older_than_ms: int) -> int:
-    """The first version that was committed at `older_than_ms` or later; commit times grow along the log."""
+    """Return the first version committed at `older_than_ms` or later. Commit times grow along the log."""
     low, high = 0, len(commits)
     while low < high:
         middle = (low + high) // 2
@@ -81,7 +88,7 @@ def _committed_ms(location: Location, version: int) -> int:
 
 
 def _checkpointed(location: Location, versions: Collection[int], bound: int) -> bool:
-    """Give versions checkpoints of their own; whether they, and the one everything depends on, can be read."""
+    """Write checkpoints for these versions. Return True if they and the checkpoint of `bound` can be read back."""
     try:
         for version in versions:
             with delta_log.panics_as_errors():
@@ -91,7 +98,7 @@ def _checkpointed(location: Location, versions: Collection[int], bound: int) -> 
             read_schema(location, f"{LOG}/{version:020d}.checkpoint.parquet")
         newest = delta_log.open_table(location)
         if newest is not None:
-            # The hint points to the checkpoint written last: it has to be the newest one.
+            # The hint file points to the checkpoint written last, which has to be the newest one.
             delta_log.checkpoint(newest, location)
     except (DeltaError, EpochDamaged, StoreOutage):
         return False

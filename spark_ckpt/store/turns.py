@@ -1,4 +1,4 @@
-"""Turns at something that one thread uses at a time, and that may never come back from a call."""
+"""A re-entrant lock with an acquisition timeout, for calls into a store that may never return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGEST_WAIT_S = 60.0
 
 
 class Turns:
-    """A lock that its thread may take again. Whoever waits for longer than `wait_s` is told: `StoreUnreachable`."""
+    """A lock that its thread may acquire again. A wait of more than `wait_s` seconds raises `StoreUnreachable`."""
 
     def __init__(self, what: str, wait_s: float = LONGEST_WAIT_S) -> None:
         self._what = what

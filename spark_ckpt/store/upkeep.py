@@ -1,7 +1,10 @@
-"""The checkpoint lease in the job's log, and what is done under it: one of its rows is the right, its number the fence.
+"""The checkpoint lease in the job's log, and the maintenance done under it.
 
-The driver appends a lease under its incarnation, so that a replaced one cannot. Its holder appends the end under its token: the log
-compares, so that of two holders only the newest is believed. Whatever a holder writes can be written again, and late.
+A row is the lease; its number is the fencing token.
+
+The driver appends a lease under its incarnation, so a replaced driver cannot. The holder appends the end under its
+token. The log compares both, so of two holders only the newest counts. Every write of a holder can be repeated, and may
+come late.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from spark_ckpt.store.epoch_log import EpochLog
 
 Guard = Callable[[], None]
-"""Called before each step; raises if the work must not go on."""
+"""Function called before each step. It raises if the work must stop."""
 
 
 class UpkeepLog:
@@ -34,8 +37,10 @@ class UpkeepLog:
         self._log = log
 
     def lease(self, record: UpkeepLeased) -> int:
-        """Append a lease; its token. Doing it again is harmless. Raises `Fenced` if its author's incarnation was replaced, a
-        `StoreOutage` if the outcome is unknown."""
+        """Append a lease and return its token. A repeated call changes nothing.
+
+        Raises `Fenced` if its author's incarnation was replaced, a `StoreOutage` if the outcome is unknown.
+        """
 
         def propose(log_state: LogState) -> NewRow | None:
             if log_state.incarnation != record.incarnation:
@@ -46,12 +51,16 @@ class UpkeepLog:
 
         self._log.append(propose)
         told = self._log.state().upkeep
+        # Another lease may have followed between the append and this read.
         if told is None or not _newest_is(told, record):
             raise Fenced(f"incarnation {record.incarnation} was replaced", hint="another driver runs this job")
         return told.token
 
     def end(self, record: UpkeepEnded) -> int:
-        """Append the end of a lease; its row's number. Doing it again is harmless. Raises `Fenced` if there is a newer lease."""
+        """Append the end of a lease and return its row's number. A repeated call changes nothing.
+
+        Raises `Fenced` if there is a newer lease.
+        """
 
         def propose(log_state: LogState) -> NewRow | None:
             _fence(log_state, record.token)
@@ -63,7 +72,7 @@ class UpkeepLog:
         return told.ended_token if told is not None and told.token == record.token else 0
 
     def fence(self, token: int) -> LogState:
-        """The log as it is now. Raises `Fenced` if lease `token` is not its newest, or over."""
+        """Return the current state of the log. Raises `Fenced` if lease `token` is not the newest one, or has ended."""
         log_state = self._log.state()
         _fence(log_state, token)
         if log_state.upkeep is None or log_state.upkeep.ended is not None:
@@ -72,8 +81,15 @@ class UpkeepLog:
 
 
 def under_lease(store: Store, token: int, policy: Retention, guard: Guard) -> tuple[LogState, RetentionReport]:
-    """Do the upkeep as the holder of lease `token`: tables show the newest epoch as the newest incarnation stands on it, and what
-    is not kept goes. The log's state that it was done for. Raises `Fenced`, and what `guard` raises: before each table."""
+    """Do the maintenance as the holder of lease `token`.
+
+    Return the log state that it was done for, and what retention removed.
+
+    The tables then show the newest epoch, as the newest incarnation continues from it. Files that retention does not
+    keep are deleted.
+
+    Raises `Fenced`, and the errors of `guard`, which is called before each table.
+    """
     rows = UpkeepLog(store.log)
 
     def fenced() -> None:
@@ -83,13 +99,17 @@ def under_lease(store: Store, token: int, policy: Retention, guard: Guard) -> tu
     log_state = rows.fence(token)
     if log_state.latest:
         store.materialize(store.log.manifest(log_state.latest), log_state.incarnation, fenced)
+    # The token is checked again inside the commit that drops epochs: a holder that slept loses it.
     return log_state, store.retain(policy, fenced, lambda now: _fence(now, token))
 
 
 def damage_of(store: Store, manifest: Manifest, known: AbstractSet[str], guard: Guard) -> tuple[str, set[str]]:
-    """Read and compare the epoch's files that are not `known` to be whole; what is wrong, if anything, and those that are whole.
+    """Read and compare the epoch's files that are not in `known`.
 
-    Rows that are staged outside of the store are the publisher's to compare.
+    Return a description of the damage (empty if there is none), and the names of whole files.
+
+    `known`: names of files that were compared before. Rows staged outside of the store are left to their publisher.
+    Raises retriable errors, `Fenced`, and the errors of `guard`.
     """
     whole: set[str] = set()
     try:
@@ -106,7 +126,7 @@ def damage_of(store: Store, manifest: Manifest, known: AbstractSet[str], guard: 
 
 
 def checks_of(store: Store, manifest: Manifest) -> Iterator[tuple[str, Callable[[], None]]]:
-    """A deep check of each of the epoch's files in the store, by a name of its own. Each raises `EpochDamaged`."""
+    """Yield a deep check per file of the epoch in the store, with a unique name. Each raises `EpochDamaged`."""
     for operator, snapshot in manifest.operators.items():
         place = store.state(operator).location
         yield from _checks(place, snapshot.files, epoch=manifest.epoch, operator=operator)
@@ -125,7 +145,10 @@ def _checks(
 
 
 def _newest_is(told: UpkeepEntry | None, record: UpkeepLeased) -> bool:
-    """Whether `record` is the newest lease: a holder's clock is in no two leases of one author."""
+    """Return True if `record` is the newest lease and still runs.
+
+    A clock reading identifies a lease: no two leases of an author share one.
+    """
     if told is None:
         return False
     ours = (record.incarnation, record.holder, record.boot, record.reported_ms)

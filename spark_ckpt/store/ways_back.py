@@ -1,4 +1,7 @@
-"""Where a job can go back to: the newest epochs behind one that cannot be published or built on. It does no I/O of its own."""
+"""Recovery advice: the newest epochs that a job can restore if one epoch can be neither published nor built on.
+
+It does no I/O of its own.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,11 @@ from spark_ckpt.store.restore import (
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """`back`: the newest epoch behind one that cannot be published that can be gone back to. It neither owes nor holds back what is
-    damaged. `on`: the newest one of the lineage that can be named to go on from. 0: the job begins anew.
+    """Epochs that recovery advice names. 0 means that the job starts over.
+
+    - `back`: the latest restorable epoch before the one that cannot be published. It neither has to publish nor defers
+      a damaged file.
+    - `on`: the newest epoch of the current branch that a restore can name to continue from.
     """
 
     back: int
@@ -32,7 +38,9 @@ class Ways:
 
 
 def choice_unseen(log_state: LogState, target: RestoreTarget, read: Read, verify: Verify) -> Choice:
-    """The epoch that `target` means, by the log alone: no file is looked at, but those of an epoch that an error names as a way.
+    """Return the epoch that `target` means, by the log alone.
+
+    Files are read only for an epoch that an error recommends.
 
     Raises as `choose`.
     """
@@ -40,21 +48,29 @@ def choice_unseen(log_state: LogState, target: RestoreTarget, read: Read, verify
 
 
 def whole_manifests(log_state: LogState, newest: int, read: Read, verify: Verify) -> Iterator[Manifest]:
-    """What can be gone back to of the lineage of `newest`, newest first. Files are looked at when an epoch is asked for."""
+    """Yield the restorable epochs of the branch of `newest`, newest first.
+
+    Files are verified when an epoch is requested.
+    """
     return (each.base for each in whole_epochs(log_state, newest, read, verify))
 
 
 def ways_of(
     error: CkptError | None, sink: str, epoch: int, log_state: Callable[[], LogState], read: Read, verify: Verify
 ) -> Ways | None:
-    """From damaged or refused rows of `epoch`, or from a marker in their way; None for errors of another kind.
+    """Return the recovery advice for damaged or refused rows of `epoch`, or for a marker that blocks it.
 
-    Raises what reading the log raises.
+    - `error`: the error of the publish. For errors of another kind the result is None.
+    - `log_state`: function that returns the current state of the log.
+
+    Raises the errors of reading the log.
     """
     if isinstance(error, PublishConflict) and error.marker is not None:
+        # A marker blocks the whole sink, so no file is at fault.
         paths = frozenset[str]()
     elif isinstance(error, RowsRefused):
         files = _staged(read, sink, epoch)
+        # If the error names no file of this epoch, avoid all of its files.
         paths = files & {str(error.context.get("file", ""))} or files
     elif isinstance(error, EpochDamaged) and error.damaged_file:
         files = _staged(read, sink, epoch)

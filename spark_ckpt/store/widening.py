@@ -1,8 +1,8 @@
-"""Which schema may take the place of the one that state or rows in flight were written with: it holds every value, none changes.
+"""Schema widening: the schemas that may replace the one that state or in-flight rows were written with.
 
-Types widen as Delta's type widening has them, structs get fields and rows get columns, at their ends. Nullability is no part
-of it: every column of a state and of an edge is nullable, whatever is declared. The relation is transitive: what fits a schema fits
-every schema that may take its place.
+Every old value must keep its value in the new type. Types widen as in Delta's type widening; structs and rows may get
+fields and columns at their ends. Nullability is ignored: all columns of state and edges are nullable. The relation is
+transitive: a value that fits a schema fits every schema that may replace it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_ckpt.store.ddl import column_names, column_types, type_of, types_inside
 
 _DIGITS: Mapping[pa.DataType, int] = {pa.int8(): 10, pa.int16(): 10, pa.int32(): 10, pa.int64(): 20}
-"""Digits before the point that a decimal needs for every value; small integers are stored as `int` is."""
+"""Digits before the point that a decimal needs for every value. Small integers are stored as `int`."""
 _INTEGERS = tuple(_DIGITS)
 _WIDER: Mapping[pa.DataType, tuple[pa.DataType, ...]] = {
     pa.int8(): (pa.int16(), pa.int32(), pa.int64(), pa.float64()),
@@ -26,14 +26,17 @@ _WIDER: Mapping[pa.DataType, tuple[pa.DataType, ...]] = {
 
 
 def value_differences(written: str, declared: str) -> list[str]:
-    """Why columns `written` (DDL) of a state or an edge cannot go on as `declared`, a line for each reason; empty if they can."""
+    """Return the reasons, one line each, that columns `written` (DDL) of state or an edge cannot become `declared`.
+
+    An empty list means that they can.
+    """
     if f"{_unquoted(declared)}, ".startswith(f"{written}, "):
         return []
     return _differences(written, declared, widens=True)
 
 
 def key_differences(written: str, declared: str) -> list[str]:
-    """What is different about key columns, a line for each: nothing may be."""
+    """Return the differences between key columns, one line each. No difference is allowed."""
     if _unquoted(declared) == written:
         return []
     new = [f"{name} is new" for name in column_names(declared) if name not in column_names(written)]
@@ -41,13 +44,13 @@ def key_differences(written: str, declared: str) -> list[str]:
 
 
 def types_change(written: str, declared: str) -> bool:
-    """Whether a column of both has another type: its files are to be written anew. A column more needs none."""
+    """Return True if a column of both has another type, so that files must be rewritten. A new column needs no rewrite."""
     before, now = column_types(written), column_types(declared)
     return any(now.get(name, type_) != type_ for name, type_ in before.items())
 
 
 def widened(table: pa.Table, written: str, declared: str) -> pa.Table:
-    """State rows that were written with the columns `written`, in those of `declared`, which may take their place."""
+    """Return state rows written with the columns `written` in the columns of `declared`, which must be wider."""
     before = column_types(written)
     for name, type_ in column_types(declared).items():
         kind = type_of(type_)
@@ -69,7 +72,7 @@ def _differences(written: str, declared: str, *, widens: bool) -> list[str]:
 
 
 def _unquoted(ddl: str) -> str:
-    """As versions wrote it that quoted no names: such a text cannot be told into columns."""
+    # Older versions wrote names without quotes; their text cannot be split into columns reliably.
     return ddl.replace("`", "")
 
 
@@ -79,7 +82,10 @@ def _kept(name: str, before: str, now: str) -> Iterator[str]:
 
 
 def _step(path: str, before: str, now: str) -> Iterator[str]:
-    """Why values of type `before` cannot go on as `now`. Names inside of types are Delta's: `tags.element`, `sums.value`."""
+    """Yield the reasons that values of type `before` cannot become `now`.
+
+    Paths inside types are Delta's: `tags.element`, `sums.value`.
+    """
     if before == now:
         return
     inside, declared = types_inside(before), types_inside(now)
