@@ -176,7 +176,7 @@ class DataTable:
                 )
             except CommitLost as lost:
                 self._table = None
-                # The store refused the write, e.g. for missing permissions: a retry cannot succeed.
+                # The file system refused the write, e.g. a full disk: another attempt right now would fail, too.
                 if refusal_in(lost) is not None:
                     raise outage(self.location.uri, lost) from lost
                 continue
