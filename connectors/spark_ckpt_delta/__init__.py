@@ -1,4 +1,4 @@
-"""Delta tables as a source and a sink of `spark_ckpt`."""
+"""Delta connector of spark_ckpt: Delta tables as a source and a sink."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for: a session that wants the jars needs neither the source nor the sink."""
+    """Import a public name at first use: a session that needs only the jars loads neither the source nor the sink."""
     from importlib import import_module
 
     if name not in _HOMES:

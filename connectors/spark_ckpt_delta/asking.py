@@ -1,4 +1,4 @@
-"""Asks a table what it has, from the identity that a job's log keeps of it."""
+"""Reads a table's newest published epoch, from the endpoint that a job's log records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from spark_ckpt_delta.marker import ENGINES, application_id, read_marker
 def newest_in(
     identity: Mapping[str, str], context: SinkContext, storage_options: Mapping[str, str]
 ) -> Published | None:
-    """The newest epoch that the table has; None if it has none. Raises `SinkInvalid` if it cannot be asked, or is another table."""
+    """Return the newest epoch that the table has, or None. `identity` is the recorded endpoint ("path", "table id").
+
+    Raises `SinkInvalid` if the table cannot be opened, or is another table.
+    """
     table = identity["path"]
     try:
         opened = open_table(table, storage_options) if table_exists(table, storage_options) else None

@@ -1,4 +1,4 @@
-"""Which files follow a position in a table, and the errors for a history that is not append-only."""
+"""The files that follow a position in a table, and the errors for a history that is not append-only."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _READABLE_FEATURES = {
     "v2Checkpoint",
     "vacuumProtocolCheck",
 }
-"""A reader of plain Parquet files is right for these unless a file that it reads uses them."""
+"""Reader features that do not matter to a reader of plain Parquet files, unless a file that it reads uses them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next file to read: file `index` of those that `version` added, or of its whole snapshot."""
+    """The next file to read: number `index` of the files that `version` added, or of its whole snapshot."""
 
     table: str
     version: int
@@ -38,7 +38,7 @@ class Position:
     snapshot: bool = False
 
     def cursor(self) -> Cursor:
-        """JSON with a fixed order of keys: Spark compares offsets as text."""
+        """Return the cursor: JSON with keys in fixed order, because Spark compares offsets as text."""
         return {
             "format": _FORMAT,
             "table": self.table,
@@ -49,7 +49,7 @@ class Position:
 
     @classmethod
     def of(cls, cursor: Mapping[str, Any]) -> Position:
-        """The position in a cursor. Raises `SourceInvalid` on one that this version cannot read."""
+        """Return the position of a cursor. Raises `SourceInvalid` for a cursor that this version cannot read."""
         if cursor.get("format") != _FORMAT:
             raise SourceInvalid(f"a Delta cursor of format {cursor.get('format')!r}; this version reads {_FORMAT}")
         table, version, index, snapshot = (cursor.get(name) for name in ("table", "version", "index", "snapshot"))
@@ -59,13 +59,13 @@ class Position:
         return cls(table, cast("int", version), cast("int", index), snapshot)
 
     def following(self) -> Position:
-        """The first file of the next version."""
+        """Return the position of the first file of the next version."""
         return Position(self.table, self.version + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much one micro-batch may take; `last_version` ends a finite read."""
+    """Limits of one micro-batch in files and bytes. `last_version` ends a finite read."""
 
     files: int | None = None
     bytes: int | None = None
@@ -73,7 +73,7 @@ class Bounds:
 
 
 class History:
-    """The table's files in reading order. Keeps what it read of the log: commits never change."""
+    """The files of a table in reading order. Caches the log entries that it read: commits never change."""
 
     def __init__(
         self,
@@ -95,13 +95,13 @@ class History:
 
     @property
     def system(self) -> pafs.FileSystem:
-        """The table's folder."""
+        """File system with the table's folder as its root."""
         if self._opened is None:
             self._opened = filesystem(self._table, self._storage_options)
         return self._opened
 
     def take(self, start: Position, bounds: Bounds) -> tuple[Position, list[TableFile]]:
-        """The files of one micro-batch after `start`, at least one, and the position after them."""
+        """Return the position after one micro-batch and its files after `start`, at least one if there is any."""
         taken: list[TableFile] = []
         size = 0
         for file, after in self._from(start, bounds.last_version):
@@ -115,7 +115,10 @@ class History:
         return start, taken
 
     def between(self, start: Position, end: Position) -> list[TableFile]:
-        """The files between two positions that `take` returned; the same on every call."""
+        """Return the files between two positions of `take`; every call returns the same ones.
+
+        Raises `SourceInvalid` if the log does not reach `end`.
+        """
         files: list[TableFile] = []
         if start == end:
             return files
@@ -130,7 +133,9 @@ class History:
         )
 
     def require(self, position: Position, newest: int) -> None:
-        """Raise `SourceInvalid` unless reading can go on here; `newest` is the table's version now."""
+        """Raise `SourceInvalid` unless the source can continue at `position`. `newest` is the table's current
+        version.
+        """
         if position.version > newest + 1:
             raise SourceInvalid(
                 f"{self._table} is at version {newest}, the job has read up to {position.version - 1}",
@@ -141,7 +146,7 @@ class History:
             self._require_not_skipped(position.version)
 
     def _require_not_skipped(self, version: int) -> None:
-        """Whoever read a part of a version that is skipped as a whole read it by another rule: the rest would be left out."""
+        """Raise `SourceInvalid` for a partly read version that on_change='skip' skips: its other rows would be lost."""
         commit = read_commit(self.system, version)
         if commit is not None and commit.changes_rows:
             raise SourceInvalid(
@@ -151,7 +156,7 @@ class History:
             )
 
     def _from(self, position: Position, last_version: int | None) -> Iterator[tuple[TableFile | None, Position]]:
-        """Files with the position after each; a version without data yields None and the next."""
+        """Yield each file with the position after it. A version without data yields None and the next position."""
         while last_version is None or position.version <= last_version:
             files = self._files(position)
             if files is None:
@@ -198,7 +203,9 @@ class History:
         return list(commit.added)
 
     def _require_same_history(self, commit: Commit) -> None:
-        """The newest commit that was read must still be the same: a table that comes back from a backup grows another history."""
+        """Raise `SourceInvalid` if the newest commit that was read has changed: a restored table grows another
+        history.
+        """
         newest = self._newest_read
         if newest is not None and newest.version >= commit.version:
             return
@@ -213,7 +220,9 @@ class History:
         self._newest_read = commit
 
     def _require_not_cleaned(self, version: int) -> None:
-        """An absent commit is either still to come or was cleaned up; the last checkpoint tells which."""
+        """Raise `SourceInvalid` for an absent commit that log cleanup removed; the last checkpoint distinguishes it
+        from a future one.
+        """
         try:
             with self.system.open_input_file("_delta_log/_last_checkpoint") as hint:
                 newest = int(json.loads(hint.read())["version"])
@@ -258,7 +267,7 @@ class History:
 
 
 def check_readable(table: str, features: Sequence[str], version: int) -> None:
-    """Refuse reader features that change what the bytes of a file mean."""
+    """Refuse reader features that change the meaning of a file's bytes. Raises `SourceInvalid`."""
     unknown = sorted(set(features) - _READABLE_FEATURES)
     if unknown:
         raise SourceInvalid(
@@ -268,7 +277,7 @@ def check_readable(table: str, features: Sequence[str], version: int) -> None:
 
 
 def check_mapping(table: str, configuration: Mapping[str, str | None]) -> None:
-    """Refuse column mapping: the columns in the files have other names than the table's."""
+    """Refuse column mapping: the files' columns have other names than the table's. Raises `SourceInvalid`."""
     mode = configuration.get("delta.columnMapping.mode") or "none"
     if mode != "none":
         raise SourceInvalid(
@@ -278,7 +287,7 @@ def check_mapping(table: str, configuration: Mapping[str, str | None]) -> None:
 
 
 def check_file(table: str, file: TableFile) -> None:
-    """Refuse files that cannot be read by themselves, or lie outside the table's folder."""
+    """Refuse a file with a deletion vector, or one outside the table's folder. Raises `SourceInvalid`."""
     if file.has_deletion_vector:
         raise SourceInvalid(
             f"{table}: {file.path} has a deletion vector",
@@ -289,7 +298,7 @@ def check_file(table: str, file: TableFile) -> None:
 
 
 def another_table(table: str, version: int | None = None) -> SourceInvalid:
-    """The error for a table that was dropped and created anew under the same path."""
+    """Return the error for a table that was dropped and re-created under the same path."""
     return SourceInvalid(
         f"{table} is another table than the one whose position the job has",
         hint="it was dropped and created anew; start the source anew under another name",

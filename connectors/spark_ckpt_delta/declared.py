@@ -1,4 +1,4 @@
-"""What this package says of itself to the core: its classes, delta-spark's jars, and how a session gets to know them.
+"""Declares the Delta connector to the core: its classes, delta-spark's jars, and the session settings for them.
 
 Only `DeltaSink(engine="spark")` and Spark's own readers of Delta need the jars.
 """
@@ -15,7 +15,7 @@ from spark_ckpt.jars import read_lock
 def published_in(
     identity: Mapping[str, str], context: SinkContext, storage_options: Mapping[str, str]
 ) -> Published | None:
-    """What the table of this identity has, whichever engine wrote it."""
+    """Return the newest epoch in the table of this endpoint, of either engine."""
     from spark_ckpt_delta.asking import newest_in
 
     return newest_in(identity, context, storage_options)

@@ -1,7 +1,7 @@
-"""Compares an epoch's staged rows with the table as it is at the commit that relies on it.
+"""Compares the staged rows of an epoch with the table at the moment of the commit.
 
-Anybody may alter the table while a job runs. Both engines compare before every attempt to commit; a change between that and the
-commit itself is a conflict of metadata or protocol, which Delta refuses, and then the table is read and compared again.
+The table may be altered while a job runs. Both engines compare before every attempt to commit. A change after the
+comparison is a conflict of metadata or protocol: Delta refuses the commit, and the table is read and compared again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ _UNDONE = (
 
 
 class StagedColumns:
-    """The columns of staged files. All files of one incarnation have the same, so one footer of each is read."""
+    """The columns of staged files. All files of one incarnation have the same columns, so one footer of each is
+    read.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, StructType] = {}
 
     def of(self, output: EpochOutput) -> list[StructType]:
-        """The different schemas of the output's files, without partition columns. Raises a `StoreOutage`."""
+        """Return the different schemas of the output's files, without partition columns. Raises a `StoreOutage`."""
         found = {_stager(file): file for file in output.files}
         try:
             for stager, file in found.items():
@@ -56,9 +58,9 @@ def check_fits(
     partitions: StructType,
     sink: str,
 ) -> None:
-    """Engine deltalake: raise `RowsRefused` unless the files can be committed as they are.
+    """Engine deltalake: raise `RowsRefused` unless the files can be committed unchanged.
 
-    `columns`: of the files (`StagedColumns`). `partitions`: the job's types of partition columns, which files do not contain.
+    `columns`: of the files (`StagedColumns`). `partitions`: the job's types of partition columns, which files omit.
     """
     found = [
         *_layout(opened, output.files),
@@ -79,7 +81,8 @@ def check_fits_spark(
 ) -> None:
     """Engine spark: raise `RowsRefused` unless the statement can write every column under its name and type.
 
-    delta-spark lays files out and keeps the table's rules by itself. `partition_by`: the sink's, empty if it names none.
+    delta-spark lays out the files and keeps the table's rules itself. `partition_by`: the sink's, empty if it names
+    none.
     """
     found = [each for staged in columns for each in _columns(opened, staged, not_null=False)]
     now = opened.metadata().partition_columns
@@ -91,7 +94,7 @@ def check_fits_spark(
 
 
 def refused(table: str, found: Sequence[str], output: EpochOutput, sink: str) -> RowsRefused:
-    """The error for what is wrong with the table or the rows."""
+    """Return the error that lists the differences between the table and the rows."""
     said = "; ".join(dict.fromkeys(found))
     return RowsRefused(
         f"{table} cannot take the rows of epoch {output.epoch}, nothing of it was published: {said}",

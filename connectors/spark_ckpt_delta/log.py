@@ -1,7 +1,7 @@
-"""A Delta table's log, commit by commit, as a reader of appended files needs it.
+"""Reads a Delta table's log commit by commit, as a source of appended files needs it.
 
-Read directly (PROTOCOL.md, "Actions"), because neither a handle's add actions nor a table version say *which*
-files one commit added, in which order, and whether they are new data or rewritten data.
+The log is read directly (PROTOCOL.md, "Actions"). Neither a handle's add actions nor a table version tell three things:
+the files that one commit added, their order, and if they are new or rewritten data.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ from spark_ckpt.place import local_path, place_of
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """One Parquet file of a table.
-
-    `path` is relative to the table, as on disk; `partition` holds text values.
-    """
+    """One Parquet file of a table. `path` is relative to the table, as on disk; `partition` holds text values."""
 
     path: str
     size: int
@@ -39,10 +36,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one table version changed.
-
-    Rewritten data (`dataChange` false) is left out of `added` and `removed`.
-    """
+    """The changes of one table version. `added` and `removed` omit rewritten data (`dataChange` false)."""
 
     version: int
     added: tuple[TableFile, ...] = ()
@@ -55,24 +49,26 @@ class Commit:
 
     @property
     def changes_rows(self) -> bool:
-        """Whether it does more than append rows: RESTORE adds files again whose rows were there before."""
+        """True if the commit does more than append rows. RESTORE counts: it adds files whose rows were in the table
+        before.
+        """
         return bool(self.removed) or (self.operation == "RESTORE" and bool(self.added))
 
 
 def local_root(table: str) -> Path | None:
-    """The table's folder if it is on a file system, else None."""
+    """Return the table's folder if it is on a local file system, else None."""
     local = local_path(table)
     return None if local is None else local.absolute()
 
 
 def location(table: str) -> str:
-    """The table's place as deltalake takes it: an absolute path or a URI; Hadoop's `s3a` is `s3`."""
+    """Return the table's place for deltalake: an absolute path or a URI; Hadoop's `s3a` becomes `s3`."""
     root = local_root(table)
     return str(root) if root is not None else table.replace("s3a://", "s3://", 1).rstrip("/")
 
 
 def filesystem(table: str, storage_options: Mapping[str, str]) -> pafs.FileSystem:
-    """The table's folder as an Arrow file system with the credentials that deltalake takes."""
+    """Return the table's folder as an Arrow file system, with deltalake's credentials."""
     root = local_root(table)
     if root is not None:
         return pafs.SubTreeFileSystem(str(root), pafs.LocalFileSystem())
@@ -80,27 +76,27 @@ def filesystem(table: str, storage_options: Mapping[str, str]) -> pafs.FileSyste
 
 
 def open_table(table: str, storage_options: Mapping[str, str], version: int | None = None) -> DeltaTable:
-    """A fresh handle of the table, optionally of an older version."""
+    """Return a fresh handle of the table, of its newest version or of `version`."""
     return DeltaTable(location(table), version=version, storage_options=dict(storage_options) or None)
 
 
 def identity_of(table: str, opened: DeltaTable | None) -> dict[str, str]:
-    """What a job remembers a table by: its place, and the id that it was created with, empty if there is none yet."""
+    """Return the endpoint of a table: its place, and its table id. The id is empty while there is no table."""
     return {"kind": "delta", "path": place_of(table), "table id": str(opened.metadata().id) if opened else ""}
 
 
 def table_exists(table: str, storage_options: Mapping[str, str]) -> bool:
-    """Whether a Delta table is there."""
+    """Return True if there is a Delta table."""
     return bool(DeltaTable.is_deltatable(location(table), dict(storage_options) or None))
 
 
 def commit_path(version: int) -> str:
-    """The log entry of a version, relative to the table."""
+    """Return the path of a version's log entry, relative to the table."""
     return f"_delta_log/{version:020d}.json"
 
 
 def read_commit(system: pafs.FileSystem, version: int) -> Commit | None:
-    """One commit, or None if the log has no such entry (not yet, or not any more)."""
+    """Return one commit, or None if the log has no such entry (not yet, or no longer)."""
     text = read_entry(system, version)
     if text is None:
         return None
@@ -108,7 +104,7 @@ def read_commit(system: pafs.FileSystem, version: int) -> Commit | None:
 
 
 def read_entry(system: pafs.FileSystem, version: int) -> bytes | None:
-    """The bytes of one commit; None as above."""
+    """Return the bytes of one commit, or None if the log has no such entry."""
     try:
         with system.open_input_file(commit_path(version)) as entry:
             return bytes(entry.read())
@@ -117,7 +113,7 @@ def read_entry(system: pafs.FileSystem, version: int) -> bytes | None:
 
 
 def oldest_readable(system: pafs.FileSystem, newest: int) -> int:
-    """The oldest version from which every commit up to `newest` is in the log; `newest` + 1 if none."""
+    """Return the oldest version from which the log has every commit up to `newest`; `newest` + 1 if there is none."""
     found = {info.base_name for info in system.get_file_info(pafs.FileSelector("_delta_log", allow_not_found=True))}
     version = newest + 1
     while version > 0 and os.path.basename(commit_path(version - 1)) in found:  # noqa: PTH119 - not a local path
@@ -126,7 +122,10 @@ def oldest_readable(system: pafs.FileSystem, newest: int) -> int:
 
 
 def snapshot_files(table: str, storage_options: Mapping[str, str], version: int) -> list[TableFile]:
-    """The files of a table version, oldest first; the same order on every call."""
+    """Return the files of a table version, oldest first; every call returns the same order.
+
+    Raises `FileNotFoundError` if the version cannot be opened.
+    """
     try:
         opened = open_table(table, storage_options, version)
         adds = pa.table(opened.get_add_actions())
@@ -143,7 +142,7 @@ def snapshot_files(table: str, storage_options: Mapping[str, str], version: int)
 
 
 def _with_deletion_vectors(opened: DeltaTable) -> set[str]:
-    """Names of the files some of whose rows are deleted."""
+    """Return the names of the files with deleted rows."""
     if "deletionVectors" not in (opened.protocol().reader_features or ()):
         return set()
     paths = pa.table(opened.deletion_vectors()).column("filepath").to_pylist()
@@ -183,6 +182,6 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]], digest: bytes) -
 
 def _added(body: Mapping[str, Any]) -> TableFile:
     values = sorted((body.get("partitionValues") or {}).items())
-    # An empty text means null in Delta's partition values.
+    # Delta writes a null partition value as an empty text.
     partition = tuple((str(name), value or None) for name, value in values)
     return TableFile(unquote(body["path"]), int(body["size"]), partition, bool(body.get("deletionVector")))

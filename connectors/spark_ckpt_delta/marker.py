@@ -1,12 +1,14 @@
-"""A sink's marker: the application transaction that a table's log keeps for ever with the rows it guards.
+"""A sink's marker: the application transaction (`txn`) that the commit of the rows carries.
 
-One stable application id per (store, sink, engine); its version is the epoch, and below it 31 bits of the decision's
-name: they tell an epoch from another one of the same number, of a log that lost its newest entries and gave the number
-again. Checkpoints keep application transactions, so neither other writers' commits nor the cleaning of the table's log
-ever hide the marker. Epoch numbers never repeat in a log, not after a rollback either, and RESTORE of the table does
-not make an old one come back. The version does not contain the incarnation: whoever publishes an epoch, a zombie or its
-successor, must leave the *same* version, or delta-spark would not skip the second one. The incarnation has an
-application id of its own, where an engine can write two.
+Each (store, sink, engine) has one stable application id. Its version is the epoch, followed by 31 bits of the
+manifest's name. These bits tell two epochs of the same number apart: a log that lost its newest entries uses a number
+again.
+
+Checkpoints keep application transactions, so neither other commits nor log cleanup hide the marker. Epoch numbers never
+repeat in a log, not even after a rollback, and RESTORE of the table does not bring back an old marker.
+
+The version omits the incarnation: a zombie and its successor must write the *same* version for an epoch, or delta-spark
+would not skip the second one. The incarnation has its own application id, where an engine can write two.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from spark_ckpt.errors import Fenced, PublishConflict, SinkInvalid
 Engine = Literal["deltalake", "spark"]
 _DECISION_BITS = 31
 _UNDECIDED = "unknown"
-"""What the history shows for an output without a decision: nothing to compare with."""
+"""Text in the table's history for an output without a manifest name: no comparison is possible."""
 ENGINES: tuple[Engine, ...] = ("deltalake", "spark")
 
 
@@ -34,7 +36,7 @@ ENGINES: tuple[Engine, ...] = ("deltalake", "spark")
 class TableMarker:
     """The newest epoch whose rows are in the table, and the incarnation that published it; 0 if not recorded.
 
-    `decision` is the fingerprint of the manifest it was published for; 0 if the publish named none.
+    `decision` is the fingerprint of the epoch's manifest; 0 if the publish named none.
     """
 
     epoch: Epoch
@@ -42,12 +44,12 @@ class TableMarker:
     decision: int = 0
 
     def is_of(self, decision: str) -> bool:
-        """Whether the marker may be of this decision: it is, or one of both is not known."""
+        """Return True if the marker may belong to this manifest: the fingerprints are equal, or one is unknown."""
         return fingerprint(decision) in (0, self.decision) or not self.decision
 
 
 def fingerprint(decision: str) -> int:
-    """31 bits of a decision's name, never 0; 0 for no decision."""
+    """Return 31 bits of a manifest's name, never 0; 0 for no name."""
     if not decision:
         return 0
     digest = hashlib.sha256(decision.encode()).digest()
@@ -55,39 +57,39 @@ def fingerprint(decision: str) -> int:
 
 
 def transaction_version(output: EpochOutput) -> int:
-    """The application transaction's version for an output: it grows with the epoch."""
+    """Return the version of the application transaction for an output: it grows with the epoch."""
     return output.epoch << _DECISION_BITS | fingerprint(output.decision)
 
 
 def declared_version(epoch: Epoch) -> int:
-    """The transaction's version for an epoch that an operator declares: it may be of any decision."""
+    """Return the transaction version of an epoch that an operator declares: it fits any manifest."""
     return epoch << _DECISION_BITS
 
 
 def application_id(context: SinkContext, engine: Engine) -> str:
-    """The transaction's application id; it does not contain the job's name, which may change."""
+    """Return the application id of the transaction. It omits the job's name, which may change."""
     return f"spark-ckpt/{context.store_id}/{context.sink}/{engine}"
 
 
 def incarnation_id(application: str) -> str:
-    """The application id under which the publisher's incarnation is recorded."""
+    """Return the application id that records the publisher's incarnation."""
     return f"{application}/incarnation"
 
 
 def read_marker(opened: DeltaTable, application: str) -> TableMarker | None:
-    """The marker in a table, None before the first publish."""
+    """Return the marker of a table, or None before the first publish."""
     version = opened.transaction_version(application)
     if version is None:
         return None
     incarnation = Incarnation(opened.transaction_version(incarnation_id(application)) or 0)
     epoch, decision = version >> _DECISION_BITS, version & (1 << _DECISION_BITS) - 1
-    if not epoch:  # written before versions carried the decision
+    if not epoch:  # an older version of the marker, without the manifest's bits
         epoch, decision = version, _decision_in_history(opened, application, version)
     return TableMarker(Epoch(epoch), incarnation, decision)
 
 
 def _decision_in_history(opened: DeltaTable, application: str, epoch: int) -> int:
-    """What the commits' metadata say about the epoch, as far back as the table's log goes."""
+    """Return the epoch's fingerprint from the commits' metadata, as far back as the table's log reaches."""
     pattern = re.compile(rf" epoch={epoch} .* decision=(?!{_UNDECIDED} )(\w+) application={re.escape(application)}$")
     texts = (str(commit.get("userMetadata", "")) for commit in opened.history())
     found = (pattern.search(text) for text in texts if text.startswith("spark-ckpt "))
@@ -97,8 +99,7 @@ def _decision_in_history(opened: DeltaTable, application: str, epoch: int) -> in
 def check_owner(table: str, opened: DeltaTable, context: SinkContext, engine: Engine) -> None:
     """Raise `SinkInvalid` if this sink has written the table with the other engine.
 
-    The two are not mutually exclusive on every storage, and a marker of one does not guard the writes of the
-    other.
+    Some storages do not exclude the two engines from each other, and a marker of one does not guard the other's writes.
     """
     for other in ENGINES:
         if other != engine and read_marker(opened, application_id(context, other)) is not None:
@@ -110,12 +111,15 @@ def check_owner(table: str, opened: DeltaTable, context: SinkContext, engine: En
 
 
 def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkContext) -> bool:
-    """Whether the table has the output already.
+    """Return True if the table has the output already.
 
-    The first epoch of all leaves a marker even without rows, later ones only with rows: a marker may lag behind
-    `previous`, but not behind `rows_before`. Raises `Fenced` if a newer incarnation has published; `PublishConflict`
-    if the marker names an epoch that the log does not know, or is absent or too old although the log says that the
-    sink has published.
+    The very first epoch leaves a marker even without rows; later epochs only with rows. So a marker may lag behind
+    `previous`, but not behind `rows_before`.
+
+    Raises `Fenced` if a newer incarnation has published. Raises `PublishConflict` in these cases:
+
+    - the marker names an epoch that the log does not know;
+    - the marker is missing or too old although the log says that the sink has published.
     """
     if marker is None:
         if output.acked:
@@ -167,7 +171,7 @@ def _behind(said: str, marker: int, context: SinkContext) -> PublishConflict:
 
 
 def _check_decision(marker: TableMarker, output: EpochOutput, context: SinkContext) -> None:
-    """The log gave the number of a lost newest epoch again: its rows are not these."""
+    # The log lost its newest epoch and used the number again: the table has the rows of the lost one.
     if marker.epoch == output.epoch and not marker.is_of(output.decision):
         raise PublishConflict(
             f"epoch {output.epoch} is in the table, but for another decision of that number: the log has lost the first",
@@ -177,7 +181,7 @@ def _check_decision(marker: TableMarker, output: EpochOutput, context: SinkConte
 
 
 def commit_metadata(context: SinkContext, output: EpochOutput, engine: Engine) -> Mapping[str, str]:
-    """What DESCRIBE HISTORY shows of a publish."""
+    """Return the text that DESCRIBE HISTORY shows for a publish."""
     return {
         "userMetadata": f"spark-ckpt job={context.job} sink={context.sink} epoch={output.epoch} "
         f"incarnation={context.incarnation} engine={engine} decision={output.decision or _UNDECIDED} "

@@ -1,9 +1,9 @@
-"""A MERGE beside other writers: what Delta refuses, how long to go on, and how to be in nobody's way.
+"""MERGE with concurrent writers: the conflicts that Delta reports, and the conditions and retries that avoid them.
 
-Delta's open-source isolation is serializable: a MERGE fails if anybody added rows to what it read since it began, also
-by a plain append. Without partitions it read the whole table, so that a writer that commits more often than a MERGE takes starves
-it. Two things help: to pause longer after every conflict, and to say which partitions the rows are in, so that only
-writers of the same ones conflict.
+Delta's open-source isolation is serializable. A MERGE fails if another writer added rows to the data that it read since
+it began, even by a plain append. Without partitions it reads the whole table, so a writer that commits more often than
+a MERGE takes starves it. Two things help: longer pauses after each conflict, and a condition that names the partitions
+of the rows, so that only writers of the same partitions conflict.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _RULE = re.compile(r"(DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT|EXCEED_CHA
 _TIMESTAMP = "timestamp"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 MOST_PARTITIONS = 200
-"""Beyond so many, naming the partitions costs more than it saves."""
+"""Number of partitions up to which naming them costs less than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often a statement is tried beside other writers; pauses between attempts double, with jitter."""
+    """Number of attempts of a statement, and the pauses between them, in seconds. Pauses double, with jitter."""
 
     attempts: int = 6
     first_pause_s: float = 0.5
@@ -40,28 +40,28 @@ class Patience:
     sleep: Callable[[float], None] = time.sleep
 
     def pause(self, failures: int) -> None:
-        """Wait after so many conflicts in a row."""
+        """Wait after the given number of conflicts in a row."""
         pause_s = min(self.first_pause_s * 2 ** (failures - 1), self.longest_pause_s)
-        # Jitter: a writer with a fixed interval would meet every attempt at the same point.
+        # Jitter: a writer with a fixed interval would hit every attempt at the same point.
         self.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - not a secret
 
 
 def conflict(error: Exception) -> str:
-    """Delta's name of the conflict with another writer that `error` is; empty if it is something else."""
+    """Return Delta's name of the conflict with another writer; empty if `error` is another error."""
     found = _CONFLICT.search(str(error))
     return found[0] if found else ""
 
 
 def broken_rule(error: Exception) -> str:
-    """The table's rule (a constraint, NOT NULL) that rows violate, as Delta says it; empty if `error` is something else."""
-    found = _RULE.search(str(error))  # the values of the row are on the lines after it
+    """Return the table's rule (a constraint, NOT NULL) that rows violate, in Delta's words; empty for another error."""
+    found = _RULE.search(str(error))  # the row's values follow on later lines
     return f"{found[1]}:{found[2]}" if found else ""
 
 
 def upsert(columns: Sequence[str]) -> str:
-    """A MERGE's clauses: matched rows get the staged values, others are inserted.
+    """Return the clauses of a MERGE: matched rows get the staged values, others are inserted.
 
-    Columns are named. With `*` Delta takes the table's columns, and ignores a staged one that the table has lost.
+    Columns are named. With `*` Delta would take the table's columns, and ignore a staged one that the table has lost.
     """
     names = [quoted(name) for name in columns]
     values = ", ".join(f"staged.{name}" for name in names)
@@ -71,9 +71,9 @@ def upsert(columns: Sequence[str]) -> str:
 
 
 def condition(keys: Sequence[str], partitions: Mapping[str, Sequence[str | None]], types: Mapping[str, str]) -> str:
-    """A MERGE's condition: equal keys, and the partitions that the staged rows are in, as far as keys name them.
+    """Return the condition of a MERGE: equal keys, and the partitions of the staged rows, as far as keys name them.
 
-    `partitions`: per partition column that is a key, its values as `value_text` gives them; `types`: their SQL types.
+    `partitions`: values of each partition column that is a key, in the form of `value_text`. `types`: their SQL types.
     """
     equal = [f"target.{quoted(key)} <=> staged.{quoted(key)}" for key in keys]
     within = [_within(name, values, types[name]) for name, values in partitions.items()]
@@ -89,7 +89,7 @@ def _within(name: str, values: Sequence[str | None], sql_type: str) -> str:
 
 
 def _literal(text: str, sql_type: str) -> str:
-    """In hexadecimal: a session setting says what a backslash in a quoted text means."""
+    """Return an SQL literal in hexadecimal: a session setting defines the meaning of a backslash in quoted text."""
     value = f"CAST(X'{text.encode().hex()}' AS STRING)"
     if sql_type == _TIMESTAMP:
         return f"timestamp_micros(CAST({value} AS BIGINT))"
@@ -97,12 +97,12 @@ def _literal(text: str, sql_type: str) -> str:
 
 
 def value_text(column: Column, sql_type: str) -> Column:
-    """A partition value as text that stands for one value only: local time names two instants when clocks go back."""
+    """Return a partition value as unambiguous text: local time names two instants when clocks go back."""
     return (unix_micros(column) if sql_type == _TIMESTAMP else column).cast("string")
 
 
 def as_stored(column: Column, sql_type: str) -> Column:
-    """A partition value as Delta gives it back: it has no empty text, and one name for null."""
+    """Return a partition value as Delta returns it: empty text and the name of null become null."""
     if sql_type != "string":
         return column
     return when(~column.isin("", NULL_PARTITION), column)

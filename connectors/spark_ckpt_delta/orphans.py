@@ -1,7 +1,7 @@
-"""Files that dead attempts staged inside a table's folder and that no commit will ever name.
+"""Finds and deletes files that dead attempts staged in a table's folder and that no commit will ever name.
 
-A full VACUUM removes them after the table's retention like any unreferenced file; this does it by name, for
-one sink.
+A full VACUUM removes them after the table's retention, like any unreferenced file. This module does it by name, for one
+sink.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_ckpt.connector import SinkContext
 from spark_ckpt_delta.log import filesystem, open_table
 
 KEPT_MS = 7 * 24 * 3_600_000
-"""Delta's own default for unreferenced files: younger ones may belong to a writer that is about to commit."""
+"""Delta's own retention of unreferenced files: a younger file may belong to a writer that is about to commit."""
 
 
 def find_orphans(
@@ -26,12 +26,14 @@ def find_orphans(
     unpublished: Collection[str] = (),
     older_than_ms: int = KEPT_MS,
 ) -> list[str]:
-    """Paths, relative to the table, of this sink's staged files that are garbage.
+    """Return the paths, relative to the table, of this sink's staged files that are garbage. A garbage file
 
-    A file is garbage if an incarnation before `context.incarnation` staged it, no commit names it (not even a
-    removed file, which time travel still reads), it is not among `unpublished` (the base names of all files
-    of decided epochs that are not published yet), and it is older than `older_than_ms`. The age is what
-    protects another job whose sink has the same name: file names carry the sink and the incarnation, not the
+    - was staged by an incarnation before `context.incarnation`;
+    - is named by no commit, not even as a removed file, which time travel still reads;
+    - is not in `unpublished`, the base names of all files of committed, unpublished epochs;
+    - is older than `older_than_ms`.
+
+    The age protects another job whose sink has the same name: file names carry the sink and the incarnation, not the
     store.
     """
     opened = open_table(table, storage_options)
@@ -54,10 +56,7 @@ def remove_orphans(
     unpublished: Collection[str] = (),
     older_than_ms: int = KEPT_MS,
 ) -> list[str]:
-    """Delete what `find_orphans` finds; returns the deleted paths.
-
-    Call it after decided epochs are published.
-    """
+    """Delete the files of `find_orphans` and return their paths. Call it after committed epochs are published."""
     system = filesystem(table, storage_options)
     found = find_orphans(table, context, storage_options, unpublished, older_than_ms)
     for path in found:

@@ -1,4 +1,4 @@
-"""Publishing with deltalake: files staged inside the table's folder become visible in one commit."""
+"""Publishing with deltalake: files staged in the table's folder become visible in one commit."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _REPLAY_SEARCH_VERSIONS = 1000
 
 
 class DeltalakePublisher:
-    """One incarnation's hand on a table that others may append to at the same time.
+    """Publisher of one incarnation for a table that other writers may append to at the same time.
 
-    A commit carries the epoch's marker, so it lands once: whoever repeats it, or races for it, reads the
+    A commit carries the epoch's marker, so it succeeds once: an attempt that repeats it or races for it reads the
     marker.
     """
 
@@ -53,7 +53,10 @@ class DeltalakePublisher:
         context: SinkContext,
         schema: StructType | None = None,
     ) -> None:
-        """`schema`: of the job's rows; without it the types of partition columns are not compared."""
+        """Open the table and check its owner. Raises `SinkInvalid` or `PublishFailed`.
+
+        `schema`: of the job's rows; without it the types of partition columns are not compared.
+        """
         self._table = table
         self._schema = schema
         self._columns = StagedColumns()
@@ -66,7 +69,9 @@ class DeltalakePublisher:
         self._id = str(opened.metadata().id)
 
     def publish(self, output: EpochOutput) -> PublishReceipt:
-        """Commit the epoch's files unless the table has them; durable on a POSIX file system on return."""
+        """Commit the epoch's files unless the table has them. On a POSIX file system the commit is durable on
+        return.
+        """
         rows = sum(file.rows for file in output.files)
         opened = self._open()
         marker = read_marker(opened, self._application)
@@ -86,11 +91,13 @@ class DeltalakePublisher:
         return PublishReceipt(output.epoch, rows, replayed, {"version": version, "files": len(output.files)})
 
     def tidy(self) -> int:
-        """Remove files that dead incarnations staged in the table's folder and no commit names."""
+        """Remove the files that dead incarnations staged in the table's folder and no commit names. Return their
+        number.
+        """
         return len(remove_orphans(self._table, self._context, self._storage_options))
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: the publisher holds nothing open."""
 
     def _open(self) -> DeltaTable:
         try:
@@ -109,10 +116,10 @@ class DeltalakePublisher:
             )
 
     def _commit(self, opened: DeltaTable, output: EpochOutput, actions: list[AddAction]) -> bool:
-        """Commit once; True if it turns out that somebody (an attempt of ours, a zombie) already had.
+        """Commit once. True if the table has the epoch already, from an earlier attempt or a zombie.
 
-        An error never says whether the commit landed: the marker is asked. A conflict with another writer
-        (its schema change, a concurrent marker) is over once the table is read again.
+        An error never tells if the commit landed, so the marker decides. A conflict with another writer (its schema
+        change, a concurrent marker) ends with a fresh read of the table.
         """
         failure: Exception | None = None
         for _ in range(_ATTEMPTS_MAX):
@@ -130,7 +137,7 @@ class DeltalakePublisher:
         raise publish_failed(self._table, said, failure, self._context, output.epoch) from failure
 
     def _check_fits(self, opened: DeltaTable, output: EpochOutput) -> None:
-        """A change of the table after `opened` was read is a conflict for the commit that is made with it."""
+        # A change of the table after `opened` was read is a conflict for a commit with this handle.
         partitioned = opened.metadata().partition_columns
         job = [field for field in self._schema or () if field.name in partitioned]
         columns = self._columns.of(output)
@@ -153,7 +160,9 @@ class DeltalakePublisher:
         )
 
     def _harden(self, versions: Iterable[int]) -> int | None:
-        """Find our commit among `versions` and fsync what the walk passes, which deltalake does not."""
+        """Find this sink's commit among `versions` and return it. Fsync every entry on the way, which deltalake does
+        not.
+        """
         system, root = self._system(), local_root(self._table)
         for version in versions:
             commit = read_commit(system, version)

@@ -1,4 +1,4 @@
-"""A table's Parquet file to Arrow batches of the table's schema, partition values included."""
+"""Reads a table's Parquet file into Arrow batches of the table's schema, including partition values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _ROWS_PER_BATCH = 65_536
 
 
 def read_file(system: pafs.FileSystem, table: str, file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """All rows of a file. A column that the file does not have is null (it was added to the table later)."""
+    """Yield all rows of a file. A column that the file lacks is null: it was added to the table later.
+
+    Raises `SourceInvalid` if the file is missing.
+    """
     try:
         with system.open_input_file(file.path) as opened:
             parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")

@@ -1,4 +1,6 @@
-"""What became of a table that does not take an epoch for now: `PublishFailed`, which names a full or forbidden disk as such."""
+"""Errors for a table that does not accept an epoch for now: `PublishFailed`, with advice for a full or forbidden
+disk.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from spark_ckpt.storage_errors import one_line, refusal_in
 
 
 def publish_failed(table: str, said: str, error: Exception | None, context: SinkContext, epoch: Epoch) -> PublishFailed:
-    """The error to raise from `error`. `said`: what went wrong, in the library's words or ours."""
+    """Return the error to raise from `error`. `said`: the failure in the words of the library or of this package."""
     refusal = None if error is None else refusal_in(error)
     if refusal is None:
         return PublishFailed(f"{table}: {said}", sink=context.sink, epoch=epoch)
@@ -17,7 +19,7 @@ def publish_failed(table: str, said: str, error: Exception | None, context: Sink
 
 
 def cannot_be_opened(table: str, error: Exception, context: SinkContext) -> PublishFailed:
-    """The error to raise from `error`, of an attempt to read the table's log."""
+    """Return the error to raise from `error`, after an attempt to read the table's log."""
     refusal = refusal_in(error)
     hint = refusal.hint if refusal is not None else ""
     return PublishFailed(f"{table} cannot be opened: {one_line(error)}", sink=context.sink, hint=hint)

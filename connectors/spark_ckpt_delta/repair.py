@@ -1,11 +1,11 @@
-"""For the operator: look at a sink's marker in a Delta table, and say which epoch the table has.
+"""Shows and sets a sink's marker in a Delta table. For operators.
 
     python -m spark_ckpt_delta.repair --table TABLE --store-id ID --sink SINK [--engine spark] show
     ... set 42       declare that epoch 42, and nothing after it, is in the table
 
-A job refuses to start when the table has less than its log says, because a backup or a lost commit took rows away. `set 42` means:
-the next epoch is published, 42 and older are not published again, whether their rows are there or not. The command adds one
-commit without rows. Stop the job first.
+A job refuses to start when the table has less than its log says, because a backup or a lost commit removed rows. `set
+42` means: the job publishes the epoch after 42 next. It does not publish 42 and older ones again, whether their rows
+are there or not. The command adds one commit without rows. Stop the job first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spark_ckpt_delta.marker import Engine, application_id, declared_version, re
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit code."""
+    """Run the command and return its exit code."""
     given = _parser().parse_args(arguments)
     options = json.loads(given.options_file.read_text()) if given.options_file else {}
     context = SinkContext("", given.sink, given.store_id, Incarnation(0))
@@ -44,13 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command(table: str, context: SinkContext, engine: Engine, epoch: Epoch) -> str:
-    """The command that declares `epoch`, as an operator types it."""
+    """Return the command that declares `epoch`, as an operator types it."""
     names = ["--table", table, "--store-id", context.store_id, "--sink", context.sink, "--engine", engine]
     return shlex.join(["python", "-m", "spark_ckpt_delta.repair", *names, "set", str(epoch)])
 
 
 def show(table: str, options: Mapping[str, str], context: SinkContext, engine: Engine) -> str:
-    """The marker in words."""
+    """Return the marker as text. Raises `SinkInvalid`."""
     try:
         marker = read_marker(open_table(table, options), application_id(context, engine))
     except (DeltaError, OSError) as error:
@@ -59,7 +59,10 @@ def show(table: str, options: Mapping[str, str], context: SinkContext, engine: E
 
 
 def declare(table: str, options: Mapping[str, str], context: SinkContext, engine: Engine, epoch: Epoch) -> None:
-    """Write the marker: `epoch` is published, nothing after it is. Raises `PublishConflict` if the table has a newer one."""
+    """Write a marker that says: `epoch` is published, later epochs are not.
+
+    Raises `PublishConflict` if the table has a newer one, and `SinkInvalid` if it cannot be opened or takes no marker.
+    """
     try:
         opened = open_table(table, options)
         application = application_id(context, engine)

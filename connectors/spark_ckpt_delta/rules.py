@@ -1,4 +1,4 @@
-"""What a table must be like so that files written by tasks can be committed to it as they are."""
+"""Conditions on a table under which files written by tasks can be committed to it unchanged."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ _WRITABLE_FEATURES = {
     "v2Checkpoint",
     "variantType",
 }
-"""Features that deltalake 1.6.6 appends to; what an append would have to honour is refused below."""
+"""Features that deltalake 1.6.6 can append to; those that an append must honour are refused below."""
 _LEGACY_IDENTITY_WRITER = 6
 _RETENTION = "delta.setTransactionRetentionDuration"
-"""delta-spark's checkpoints leave out older application transactions then, and those that carry no time, as deltalake's."""
+"""With this property, delta-spark's checkpoints omit older transactions and those without a time, such as
+deltalake's.
+"""
 _PER_COLUMN = {
     "delta.invariants": "an invariant",
     "delta.generationExpression": "a generation expression",
@@ -38,11 +40,11 @@ _PER_COLUMN = {
 _FIXED_ZONE = re.compile(r"(Etc/)?(Z|Zulu|UCT|UTC|UT|GMT)|(Etc/)?(UTC|UT|GMT)?[+-]\d{1,2}(:?\d\d){0,2}")
 _NOT_FOR_DELTA_SPARK = re.compile(r"[ ,;{}()\n\t=]")
 _PARTITION_TYPES = {"string", "byte", "short", "integer", "long", "boolean", "date"}
-"""Types whose text in a folder name is the same for every writer; a timestamp's is not."""
+"""Types that every writer spells alike in a folder name; timestamps differ."""
 
 
 def check_writable(table: str, opened: DeltaTable) -> None:
-    """Raise `SinkInvalid` naming the first feature that staged Parquet files cannot honour."""
+    """Raise `SinkInvalid` for the first feature of the table that staged Parquet files cannot honour."""
     for problem in _problems(opened):
         hint = f"{_OTHER_ENGINE}; a sink that has published keeps its engine: undo that change of the table and start the job again"
         raise SinkInvalid(f"{table} has {problem}, which deltalake cannot write", hint=hint, table=table)
@@ -60,7 +62,7 @@ def check_markers_stay(table: str, opened: DeltaTable) -> None:
 
 
 def expiring_transactions(opened: DeltaTable) -> list[str]:
-    """The property by which Delta removes application transactions from the table's log, in words; empty if it is not set."""
+    """Return the property by which Delta removes application transactions, as text; empty if it is not set."""
     duration = opened.metadata().configuration.get(_RETENTION)
     return (
         []
@@ -70,7 +72,7 @@ def expiring_transactions(opened: DeltaTable) -> list[str]:
 
 
 def not_writable(opened: DeltaTable) -> list[str]:
-    """All that deltalake cannot honour in the table, in words."""
+    """Return everything in the table that deltalake cannot honour, as texts."""
     return [
         *(f"it has {each}, which deltalake cannot write" for each in _problems(opened)),
         *expiring_transactions(opened),
@@ -96,7 +98,9 @@ def _problems(opened: DeltaTable) -> Iterator[str]:
 
 
 def check_names(table: str, schema: StructType) -> None:
-    """Raise `SinkInvalid` for columns that no Delta table can have: without a name, or of one name but for case."""
+    """Raise `SinkInvalid` for columns that no Delta table can have: an empty name, or names that differ in case
+    only.
+    """
     names = [name.lower() for name in schema.names]
     repeated = [name for name in schema.names if names.count(name.lower()) > 1]
     if repeated or "" in names:
@@ -109,7 +113,7 @@ def check_names(table: str, schema: StructType) -> None:
 
 
 def check_names_for_delta_spark(table: str, schema: StructType) -> None:
-    """Raise `SinkInvalid` for columns with which delta-spark creates no table."""
+    """Raise `SinkInvalid` for column names with which delta-spark creates no table."""
     refused = [name for name in _every_name(schema) if _NOT_FOR_DELTA_SPARK.search(name)]
     if refused:
         raise SinkInvalid(
@@ -133,7 +137,7 @@ def _every_name(kind: DataType) -> Iterator[str]:
 
 
 def check_partitioning(table: str, found: Sequence[str], wanted: Sequence[str] | None) -> None:
-    """Raise `SinkInvalid` if the table's partition columns are not the asked ones."""
+    """Raise `SinkInvalid` if the table's partition columns differ from the wanted ones."""
     if wanted is not None and tuple(found) != tuple(wanted):
         raise SinkInvalid(
             f"{table} is partitioned by {', '.join(found) or 'nothing'}, the sink says "
@@ -156,7 +160,7 @@ def check_partition_types(table: str, partition_by: Sequence[str], schema: Struc
 
 
 def check_zone(table: str, partition_by: Sequence[str], schema: StructType, zone: str) -> None:
-    """Raise `SinkInvalid` if delta-spark would write a partition's instant as a local time that names two."""
+    """Raise `SinkInvalid` if delta-spark would write a partition's instant as an ambiguous local time."""
     times = [name for name in partition_by if name in schema.names and isinstance(schema[name].dataType, TimestampType)]
     if times and not _FIXED_ZONE.fullmatch(zone):
         raise SinkInvalid(
@@ -169,11 +173,10 @@ def check_zone(table: str, partition_by: Sequence[str], schema: StructType, zone
 
 
 def check_schema(table: str, job: StructType, found: Mapping[str, Any]) -> None:
-    """Raise `SinkInvalid` with a table of the differences unless both have the same columns of the same
-    types.
+    """Raise `SinkInvalid`, with a table of the differences, unless both have the same columns of the same types.
 
-    `found` is the table's schema in Spark's JSON form. A column that must not be null needs one that cannot
-    be null.
+    `found` is the table's schema in Spark's JSON form. A NOT NULL column of the table needs a non-nullable one of the
+    job.
     """
     wanted = {field.name: field for field in job.fields}
     there = {field.name: field for field in StructType.fromJson(dict(found)).fields}
@@ -192,7 +195,7 @@ def check_schema(table: str, job: StructType, found: Mapping[str, Any]) -> None:
 
 
 def same_type(left: DataType, right: DataType) -> bool:
-    """Whether two types are equal apart from whether values inside may be null."""
+    """Return True if two types are equal apart from the nullability of inner values."""
     return left.simpleString() == right.simpleString()
 
 

@@ -1,4 +1,4 @@
-"""`DeltaSink`: rows exactly once into a Delta table that is the user's, and may have other writers."""
+"""`DeltaSink`: writes rows exactly once into a user's Delta table, which may have other writers."""
 
 from __future__ import annotations
 
@@ -37,29 +37,30 @@ if TYPE_CHECKING:
 
 
 class DeltaSink:
-    """Rows exactly once into the Delta table at `table`, a path or URI.
+    """Write rows exactly once into the Delta table at `table`, a path or URI.
 
-    `engine="deltalake"` (default): tasks write the table's Parquet files, the epoch's publish is one commit
-    of 10-20 ms that names them; nothing is rewritten, no jars are needed. `engine="spark"`: delta-spark
-    appends the staged rows, or with `keys` merges them: the newest row of a key in an epoch replaces the
-    table's row. It needs delta-spark's jars and about a second per epoch, and writes tables with any feature
-    that delta-spark knows. One engine owns a table.
+    - `engine="deltalake"` (default): tasks write the table's Parquet files. The publish of an epoch is one commit of
+      10-20 ms that names them. Nothing is rewritten, and no jars are needed.
+    - `engine="spark"`: delta-spark appends the staged rows, or with `keys` merges them: the newest row of a key in an epoch
+      replaces the table's row. It needs delta-spark's jars and about a second per epoch, and writes tables with any feature
+      that delta-spark knows. One engine owns a table.
+    - `partition_by`: used to create the table (`create=True`: at the start of the job, with engine "spark" with the first
+      epoch). An existing table keeps its own.
+    - `storage_options`: deltalake's. With engine "spark", Hadoop's settings must give access as well.
 
-    A merge beside other writers of the table: Delta refuses it if anybody added rows to what it read since it
-    began, by a plain append too, so that a writer that commits more often than a merge takes can starve it.
-    Conflicts are waited for with growing pauses, six attempts, and told in the log; then the epoch stays staged
-    and is tried again as any failed publish. A table that is partitioned by a column among `keys` is read only
-    in the partitions that the epoch has rows of: writers of other partitions do not conflict.
+    Merging with other writers: Delta refuses a merge if another writer added rows to the data that it read since it
+    began, even by a plain append. So a writer that commits more often than a merge takes can starve it. The sink makes
+    six attempts with growing pauses and logs each conflict. After that the epoch stays staged and is tried again like
+    any failed publish. If the table is partitioned by a column among `keys`, a merge reads only the partitions of the
+    epoch's rows: writers of other partitions do not conflict.
 
-    `partition_by` is for creating the table (`create=True`: when the job starts, with engine "spark" with the
-    first epoch); an existing table keeps its own. Delta gives an empty text in a partition column back as null, and
-    with engine "spark" the text `__HIVE_DEFAULT_PARTITION__` too. A merge compares keys as the table stores them:
-    rows with such a text and rows with null are one key. A timestamp in a partition column needs engine "spark" and
-    a session whose zone has a fixed offset, as UTC. `storage_options` are deltalake's; with engine "spark" Hadoop's
-    settings must give access as well.
+    Partition values: Delta returns an empty text in a partition column as null, and with engine "spark" also the text
+    `__HIVE_DEFAULT_PARTITION__`. A merge compares keys as the table stores them: rows with such a text and rows with
+    null have one key. A timestamp in a partition column needs engine "spark" and a session whose zone has a fixed
+    offset, such as UTC.
 
-    With `interval="every batch"` the table gets a commit every ten seconds, with the rows of all epochs between:
-    `to(sink, publish_every="1 second")` says otherwise.
+    With `interval="every batch"` the table gets one commit every ten seconds, with the rows of all epochs since the
+    last. `to(sink, publish_every="1 second")` changes that.
     """
 
     publish_every_ms = 10_000
@@ -89,7 +90,10 @@ class DeltaSink:
         self._schema: StructType | None = None
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
-        """Raise `SinkInvalid` for a missing table, other columns, or a feature the engine cannot write."""
+        """Raise `SinkInvalid` for a missing table, other columns, or a feature that the engine cannot write.
+
+        Raises `EnvironmentUnfit` if engine "spark" lacks its jars.
+        """
         if self._engine == "spark":
             require_delta_spark(spark)
         check_names(self._table, schema)
@@ -111,7 +115,9 @@ class DeltaSink:
             check_zone(self._table, partition_by, schema, session_zone(spark.newSession()))
 
     def stage(self, schema: StructType) -> StagePlan:
-        """Engine "deltalake": inside the table, created if absent. Engine "spark": in the store's outbox."""
+        """Return the staging plan. Engine "deltalake" stages in the table, created if absent; engine "spark" in the
+        outbox.
+        """
         from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 
         self._schema = schema
@@ -130,9 +136,8 @@ class DeltaSink:
         )
 
     def publisher(self, spark: SparkSession, context: SinkContext) -> Publisher:
-        """Open the publishing side.
-
-        Raises `SinkInvalid` if the other engine has published this sink's rows.
+        """Return the publisher of one incarnation. Raises `SinkInvalid` if the other engine has published this
+        sink's rows.
         """
         if self._engine == "deltalake":
             return DeltalakePublisher(self._table, self._storage_options, context, self._schema)
@@ -141,22 +146,22 @@ class DeltaSink:
         )
 
     def newest_published(self, context: SinkContext) -> Published | None:
-        """What the table's marker says."""
+        """Return the table's marker, or None."""
         opened = self._opened()
         marker = None if opened is None else read_marker(opened, application_id(context, self._engine))
         return None if marker is None else Published(marker.epoch, marker.incarnation, marker.is_of)
 
     def declaring(self, context: SinkContext, epoch: Epoch) -> str:
-        """The command that makes the table's marker say `epoch`."""
+        """Return the command that sets the table's marker to `epoch`."""
         return command(self._table, context, self._engine, epoch)
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
-        """Path and table id; the id is empty while there is no table."""
-        seen, self._seen = self._seen, None  # what `check` has seen is told once: later it may be otherwise
+        """Return the endpoint: path and table id. The id is empty while there is no table."""
+        seen, self._seen = self._seen, None  # the answer of `check` serves one call only: later it may be outdated
         return seen or identity_of(self._table, self._opened())
 
     def describe(self) -> Mapping[str, str]:
-        """Kind, path and engine."""
+        """Return kind, path and engine."""
         return {"kind": "delta", "path": self._table, "engine": self._engine}
 
     def _check_existing(self, opened: DeltaTable, schema: StructType) -> None:
@@ -180,7 +185,7 @@ class DeltaSink:
         return self._partition_by or ()
 
     def _create_table(self, schema: StructType, partition_by: Sequence[str]) -> None:
-        """Protocol (1, 2) unless timestamp_ntz needs a table feature; every column may be null."""
+        """Create the table with nullable columns. Protocol (1, 2), unless timestamp_ntz needs a table feature."""
         fields = [StructField(field.name, field.dataType, nullable=True) for field in schema.fields]
         try:
             DeltaTable.create(

@@ -1,10 +1,9 @@
-"""`DeltaSource`: rows appended to a Delta table, as a source that restarts between any two files.
+"""`DeltaSource`: rows appended to a Delta table, as a source that can restart between any two files.
 
-Why not delta-spark's own streaming source: its offsets hold a version and an index of a file in it, but a
-fresh query can only be told `startingVersion`, a whole version. Every incarnation of a job is a fresh query,
-so a batch that ended inside a version could not be continued exactly, and whole versions only would leave
-batches unbounded. Reading the log's add actions gives the same rows, restarts at every cut, bounds batches by
-files and bytes, and needs no jars.
+delta-spark's own streaming source is not used: its offsets hold a version and a file index, but a fresh query accepts
+only `startingVersion`, a whole version. Every incarnation of a job is a fresh query. A batch that ended inside a
+version could not be continued exactly, and whole versions would leave batches unbounded. Reading the log's add actions
+gives the same rows, restarts at every cut, bounds batches by files and bytes, and needs no jars.
 """
 
 from __future__ import annotations
@@ -49,17 +48,18 @@ if TYPE_CHECKING:
 
 
 class DeltaSource:
-    """Rows appended to a Delta table; `table` is a path or URI, `storage_options` are deltalake's.
+    """Read the rows appended to a Delta table. `table` is a path or URI, `storage_options` are deltalake's.
 
-    `start`: "earliest" (the table's rows as they are now, then what is appended), "latest" (only what is
-    appended from now on) or a version (what it and later versions append). `on_change`: a version that
-    deletes or updates rows stops the job ("fail") or is skipped as a whole ("skip"). Compaction (`dataChange`
-    false) is invisible. `files_per_batch` and `bytes_per_batch` bound a micro-batch; a version may be split
-    over several.
+    - `start`: "earliest" (the table's current rows, then appended ones), "latest" (only rows appended from now on), or a
+      version (rows that it and later versions append).
+    - `on_change`: a version that deletes or updates rows stops the job ("fail") or is skipped as a whole ("skip").
+      Compaction (`dataChange` false) has no effect.
+    - `files_per_batch` and `bytes_per_batch`: limits of a micro-batch; a version may be split over several.
 
-    The columns are the table's at the time of `read`; columns added later appear after a restart of the job.
-    Refused: tables with column mapping, files with deletion vectors, and reader features that change what a
-    file means.
+    The columns are the table's at the start of the job; columns added later appear after a restart.
+
+    Refused: tables with column mapping, files with deletion vectors, and reader features that change the meaning of a
+    file.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class DeltaSource:
             self._check_snapshot(opened.version())
 
     def start(self, spark: SparkSession) -> Cursor:
-        """Pin the configured start: a version, the newest snapshot, or the version after the newest."""
+        """Return the configured start as a cursor: a version, the newest snapshot, or the version after the newest."""
         opened = self._open()
         table, newest = str(opened.metadata().id), opened.version()
         if isinstance(self._start, int):
@@ -105,7 +105,9 @@ class DeltaSource:
         return Position(table, newest, snapshot=True).cursor()
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
-        """A streaming DataFrame of the files after `cursor`, with the table's columns."""
+        """Return a streaming DataFrame of the files after `cursor`, with the table's columns. Raises
+        `SourceInvalid`.
+        """
         opened = self._open()
         position = Position.of(cursor)
         if str(opened.metadata().id) != position.table:
@@ -120,7 +122,7 @@ class DeltaSource:
         history.require(position, opened.version())
         here = replace(
             self._settings, table=location(self._settings.table)
-        )  # Spark's Python workers are where Java was started
+        )  # an absolute path: Python workers run in the folder where Java was started
         spark.dataSource.register(DeltaDataSource)
         return (
             spark.readStream.format(FORMAT_NAME)
@@ -131,31 +133,33 @@ class DeltaSource:
         )
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
-        """Spark's offset of this source is a cursor already."""
+        """Return the cursor of an offset: Spark's offset of this source is a cursor already."""
         return Position.of(json.loads(offset)).cursor()
 
     @classmethod
     def adopted(cls, offset: str) -> Adopted:
-        """The file after the last one that Spark's own Delta source has read. Where the table is, its offset does not say."""
+        """Return the position after the last file that Spark's own Delta source has read. Its offset does not name
+        the path.
+        """
         position = position_of_spark(offset)
         return Adopted(position.cursor(), {"kind": "delta", "path": "", "table id": position.table})
 
     def end(self, spark: SparkSession) -> Cursor:
-        """The position after the newest version."""
+        """Return the position after the newest version."""
         opened = self._open()
         return Position(str(opened.metadata().id), opened.version() + 1).cursor()
 
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
-        """Whether all versions before `end` are read."""
+        """Return True if all versions before `end` are read."""
         here, there = Position.of(cursor), Position.of(end)
         return not here.snapshot and (here.version, here.index) >= (there.version, there.index)
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
-        """Path and table id."""
+        """Return the endpoint: path and table id."""
         return {**identity_of(self._settings.table, None), "table id": self._table_id.ask()}
 
     def describe(self) -> Mapping[str, str]:
-        """Kind and path."""
+        """Return kind and path."""
         return {"kind": "delta", "path": self._settings.table}
 
     def _entry(self, version: int) -> bytes | None:
@@ -185,7 +189,7 @@ class DeltaSource:
 
 
 def table_schema(opened: DeltaTable) -> StructType:
-    """The table's columns as Spark's type; Delta's schema is written in Spark's JSON."""
+    """Return the table's columns as Spark's type; Delta's schema is written in Spark's JSON."""
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(json.loads(opened.schema().to_json()))

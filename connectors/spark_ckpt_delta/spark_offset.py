@@ -1,7 +1,7 @@
-"""Where Spark's own Delta source stands: its offset as a position of ours.
+"""Converts an offset of Spark's own Delta source into a position.
 
-Both count the files that a version added as new data, in the order of the commit, and the files of a whole snapshot by time
-and path. Spark's `index` is the last file that was read, ours the next one.
+Both count the files that a version added as new data, in commit order, and the files of a snapshot by time and path.
+Spark's `index` is the last file that was read, ours is the next one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from spark_ckpt_delta.changes import Position
 _VERSIONS = (1, 3)
 _FIELDS = {"sourceVersion", "reservoirId", "reservoirVersion", "index", "isStartingVersion"}
 _BEFORE_ALL = (-1, -100)
-"""Nothing of the version has been read, as offsets of version 1 and 3 write it."""
+"""Index for "nothing of the version was read", in offsets of version 1 and 3."""
 
 
 def position_of_spark(offset: str) -> Position:
-    """The next file to read. Raises `SourceInvalid` for what is no offset, or one at a change of the table's columns."""
+    """Return the next file to read.
+
+    Raises `SourceInvalid` for text that is no such offset, or for an offset at a change of the table's columns.
+    """
     found = _fields(offset)
     table, version, index, snapshot = (
         found.get(name) for name in ("reservoirId", "reservoirVersion", "index", "isStartingVersion")

@@ -1,4 +1,4 @@
-"""Publishing with delta-spark: an epoch's rows are appended or merged by key in one guarded statement."""
+"""Publishing with delta-spark: one guarded statement appends an epoch's rows, or merges them by key."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ _TRANSACTION_ID = "spark.databricks.delta.write.txnAppId"
 _TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _EVOLUTION = "spark.databricks.delta.schema.autoMerge.enabled"
-"""A statement would bring a column back that somebody has just dropped."""
+"""Schema evolution: a statement would bring back a column that another writer has just dropped."""
 _DELTA_SETTINGS = {"spark.databricks.delta.write.utcTimestampPartitionValues": "true"}
-"""Every reader takes such a partition value for the same instant, whatever its zone."""
+"""Setting that makes a timestamp partition value mean the same instant to readers of every zone."""
 
 
 class SparkPublisher:
-    """One incarnation's hand on a table that only delta-spark writes.
+    """Publisher of one incarnation for a table that only delta-spark writes.
 
-    Statements run in a session of their own, so that the transaction settings never leak into the user's:
-    delta-spark silently skips every later write of a session that keeps them.
+    Statements run in a separate session, so that the transaction settings never leak into the user's: delta-spark
+    silently skips every later write of a session that keeps them.
     """
 
     def __init__(
@@ -99,7 +99,10 @@ class SparkPublisher:
             check_owner(table, open_table(table, storage_options), context, "spark")
 
     def publish(self, output: EpochOutput) -> PublishReceipt:
-        """Append or merge the epoch's rows unless the table has them already; the first epoch makes an absent table."""
+        """Append or merge the epoch's rows unless the table has them; the first epoch creates an absent table.
+
+        Raises `PublishFailed`, `RowsRefused`, `EpochDamaged`, or the errors of `is_published`.
+        """
         rows = sum(file.rows for file in output.files)
         marker = self._marker()
         if is_published(marker, output, self._context):
@@ -113,10 +116,13 @@ class SparkPublisher:
         return PublishReceipt(output.epoch, rows, replayed=False)
 
     def _write_beside_others(self, output: EpochOutput) -> None:
-        """Until the table has the epoch; another writer's conflicting commit is waited for with growing pauses."""
+        """Run the statement until the table has the epoch; wait with growing pauses after a conflict with another
+        writer.
+        """
         for failures in range(1, self._patience.attempts + 1):
             self._check_fits(output)
             error = self._failure_of(output)
+            # An error does not tell if the commit landed: the marker decides.
             if error is None or is_published(self._marker(), output, self._context):
                 return
             name = conflict(error)
@@ -154,7 +160,7 @@ class SparkPublisher:
         return None
 
     def close(self) -> None:
-        """Nothing is held open; the session shares the user's context."""
+        """Do nothing: the publisher holds nothing open, and its session shares the user's context."""
 
     def _marker(self) -> TableMarker | None:
         opened = self._opened()
@@ -203,7 +209,9 @@ class SparkPublisher:
         rows.write.format("delta").mode("append").partitionBy(*self._partition_by).save(self._path)
 
     def _no_rows(self) -> DataFrame:
-        """For a table that does not exist: its columns, so that the first epoch leaves its marker even without rows."""
+        """Return zero rows with the columns of a table that does not exist: the first epoch leaves its marker even
+        without rows.
+        """
         if self._schema is None:
             raise PublishFailed(
                 f"{self._table} does not exist, and the sink was not told its columns", sink=self._context.sink
@@ -220,7 +228,9 @@ class SparkPublisher:
         )
 
     def _partitions(self, output: EpochOutput) -> tuple[dict[str, list[str | None]], dict[str, str]]:
-        """Values, as text, and types of the partition columns among the keys; none if the rows are in too many."""
+        """Return (values as text, types) of the partition columns among the keys; empty if the rows have too many
+        values.
+        """
         names = [name for name in self._partitioned() if name in self._keys]
         if not names:
             return {}, {}
@@ -233,13 +243,13 @@ class SparkPublisher:
         return {name: list(dict.fromkeys(row[at] for row in values)) for at, name in enumerate(names)}, types
 
     def _partitioned(self) -> Sequence[str]:
-        """The table's partition columns, or those that it is going to have."""
+        """Return the table's partition columns, or those that it will be created with."""
         if not self._exists():
             return self._partition_by
         return open_table(self._table, self._storage_options).metadata().partition_columns
 
     def _rows(self, output: EpochOutput, *beside: Column) -> DataFrame:
-        """The staged rows with partition values as the table stores them, and the columns `beside` them."""
+        """Return the staged rows with partition values as the table stores them, and the extra columns."""
         paths = (f"{spark_path(output.root)}/{file.path}" for file in output.files)
         staged, partitioned = read_parquet(self._spark, paths), self._partitioned()
         columns = [
@@ -251,7 +261,7 @@ class SparkPublisher:
         return staged.select(*columns, *beside)
 
     def _newest_per_key(self, output: EpochOutput) -> DataFrame:
-        """One row per key: the last in publishing order, by file (batch, task, part), then row."""
+        """Return one row per key: the last in publishing order, by file (batch, task, part), then row."""
         names = [(file.path.rpartition("/")[2], order) for order, file in enumerate(output.files)]
         order = self._spark.createDataFrame(names, f"{_FILE} string, {_ORDER} int")
         place = col("_metadata.file_name").alias(_FILE), col("_metadata.row_index").alias(_ROW)
@@ -276,14 +286,14 @@ def require_delta_spark(spark: SparkSession) -> None:
 
 
 def spark_path(table: str) -> str:
-    """A table's or outbox's place as Spark takes it: an absolute path, or a URI with Hadoop's `s3a`."""
+    """Return the place of a table or outbox for Spark: an absolute path, or a URI with Hadoop's `s3a`."""
     root = local_root(table)
     # Hadoop decodes nothing, deltalake decodes a URI.
     return str(root) if root is not None else unquote(table).replace("s3://", "s3a://", 1).rstrip("/")
 
 
 def _reason(error: Exception) -> str:
-    """One line: the innermost cause of a Java exception, or the first line of any other."""
+    """Return one line: the innermost cause of a Java exception, or the first line of any other."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     causes = [line.strip().removeprefix("Caused by: ") for line in lines if line.strip().startswith("Caused by: ")]
     if causes:

@@ -1,4 +1,4 @@
-"""Staged files are what was decided, or nothing of them becomes part of a table."""
+"""Verifies staged files against the committed manifest before any of them becomes part of a table."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _READERS = 4
 
 
 def verified(output: EpochOutput, sink: str) -> Sequence[pafs.FileInfo]:
-    """What the file system says of the epoch's files, all of whose bytes were read and compared, in their order.
+    """Read and compare every byte of the epoch's files, and return their file system information, in the same order.
 
-    Raises `EpochDamaged` for the first that is not what was decided, a `StoreOutage` if one cannot be read for now.
-    Files are read block by block, some at a time.
+    Raises `EpochDamaged` for the first file that differs from the manifest, and a `StoreOutage` if a file cannot be
+    read for now. Files are read block by block, several at a time.
     """
     system = filesystem(output.root, output.storage_options)
     where = {"epoch": output.epoch, "sink": sink, "root": output.root}

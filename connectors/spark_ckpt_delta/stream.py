@@ -1,4 +1,6 @@
-"""The Spark side: a Python streaming data source over the files that a Delta table's commits append."""
+"""The Spark side of `DeltaSource`: a Python streaming data source over the files that a Delta table's commits
+append.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,12 @@ if TYPE_CHECKING:
 
 FORMAT_NAME = "spark_ckpt_delta"
 SECRET_OPTION = "secret_storage_options"  # noqa: S105 - the name of an option
-"""Spark shows the options of a plan, but not the values of those whose name contains `secret`."""
+"""Spark shows the options of a plan, except values of options whose name contains `secret`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a reader needs besides schema and position.
-
-    `storage_options` may hold credentials: never shown.
-    """
+    """Settings of a reader, besides schema and position. `storage_options` may hold credentials and is never shown."""
 
     table: str
     on_change: OnChange
@@ -39,37 +38,39 @@ class Settings:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def options(self) -> dict[str, str]:
-        """The settings as options of a Spark reader."""
+        """Return the settings as options of a Spark reader."""
         visible = asdict(self)
         secret = visible.pop("storage_options")
         return {"settings": json.dumps(visible), SECRET_OPTION: json.dumps(secret)}
 
     @classmethod
     def of_options(cls, options: Mapping[str, str]) -> Settings:
-        """The settings that `options` gave."""
+        """Return the settings of reader options; the inverse of `options`."""
         return cls(**json.loads(options["settings"]), storage_options=json.loads(options[SECRET_OPTION]))
 
 
 class DeltaDataSource(DataSource):
-    """Options: `settings`, `secret_storage_options`, `cursor` and `schema`, all JSON."""
+    """Python data source for Spark. Options: `settings`, `secret_storage_options`, `cursor` and `schema`, all JSON."""
 
     @classmethod
     def name(cls) -> str:
-        """The name in `spark.readStream.format(...)`."""
+        """Return the name for `spark.readStream.format(...)`."""
         return FORMAT_NAME
 
     def schema(self) -> StructType:
-        """The table's schema as it was when the source was read."""
+        """Return the table's schema at the time of `DeltaSource.read`."""
         return StructType.fromJson(json.loads(self.options["schema"]))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """One reader per query; Spark ships a copy of it to every task."""
+        """Return the reader of a query; Spark ships a copy of it to every task."""
         settings = Settings.of_options(self.options)
         return DeltaStreamReader(settings, schema, Position.of(json.loads(self.options["cursor"])))
 
 
 class DeltaStreamReader(FileStreamReader):
-    """Plans batches from the log; a batch may end between two files of one version, and resumes there."""
+    """Plans batches from the log. A batch may end between two files of one version, and the next one continues
+    there.
+    """
 
     def __init__(self, settings: Settings, schema: StructType, initial: Position) -> None:
         super().__init__(initial.cursor(), settings.files_per_batch)
@@ -80,11 +81,11 @@ class DeltaStreamReader(FileStreamReader):
         self._last_version: int | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Pin the newest version as the end of an AvailableNow query."""
+        """Set the newest version as the end of an AvailableNow query."""
         self._last_version = open_table(self._settings.table, self._settings.storage_options).version()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
-        """The end of the next batch: whole files, bounded in number and bytes."""
+        """Return the end of the next batch: whole files, limited in number and bytes."""
         if isinstance(limit, ReadAllAvailable):
             bounds = Bounds(last_version=self._last_version)
         else:
@@ -93,12 +94,12 @@ class DeltaStreamReader(FileStreamReader):
         return dict(end.cursor())
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
-        """The files between two offsets; the same files on every replay."""
+        """Return the files between two offsets; every replay returns the same files."""
         files = self._history.between(Position.of(start), Position.of(end))
         return file_runs(files)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition's files, in the order of the log."""
+        """Yield the rows of a partition's files, in log order."""
         from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 
         prepare_worker()
