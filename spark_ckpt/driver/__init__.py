@@ -1,1 +1,1 @@
-"""What runs on the driver: an incarnation's threads, query, log and sinks, and what follows its end."""
+"""The driver's part of a run: threads, query, log and sinks of an incarnation, and the restart after its end."""

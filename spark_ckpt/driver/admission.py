@@ -1,9 +1,11 @@
-"""How much a batch may take: little in the first one of a job that is behind, from then on what its sources say.
+"""Rows per batch: few in the first batch of a job that finds rows waiting, then the sources' own limits.
 
-A query's first batch is slow, row by row: Java compiles what it runs, the Python workers are new. A job that is behind ends
-its first epoch with it, so that its output is visible seconds sooner if the batch is small (docs/design/performance.md).
-Spark's admission control has one limit per source and query, so the sources are read with the small one, and the first
-batch puts the configured one in its place before Spark plans the second.
+The first batch of a query is slow per row: Java compiles the code, and the Python workers are new. A job that finds
+rows waiting ends its first epoch with this batch. If the batch is small, its output is visible seconds sooner
+(docs/design/performance.md).
+
+Spark's admission control has one limit per source and query. So the sources are read with the small limit, and the
+first batch sets the configured one before Spark plans the second.
 """
 
 from __future__ import annotations
@@ -18,17 +20,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FIRST_BATCH_ROWS = 20_000
+"""Limit of rows per source in the first batch."""
 
 
 def small(source: Source) -> Source:
-    """`source` with small batches, itself if it cannot or need not have them."""
+    """Return `source` with small batches, or itself if it does not support or need them."""
     return _limited(source) or source
 
 
 def lift_limits(spark: SparkSession, query_name: str, sources: Mapping[int, Source]) -> None:
-    """Give the sources of a query that were read `small` their own limits. `sources`: by number in the plan.
+    """Restore the configured limits of sources that were read `small`.
 
-    To be called from the query's own thread, between two plannings.
+    `sources`: by number in the plan. Call it on the query's own thread, between two plannings.
     """
     rows = {
         number: source.rows_per_batch

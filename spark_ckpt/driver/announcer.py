@@ -1,4 +1,4 @@
-"""Tells listeners and the log what happens to a run; a listener's error touches nobody else."""
+"""Announces the events of a run to listeners and to Python's log; an error in a listener affects no other one."""
 
 from __future__ import annotations
 
@@ -27,68 +27,70 @@ _log = logging.getLogger("spark_ckpt")
 
 @dataclass(frozen=True, slots=True)
 class Announcer:
-    """One incarnation's voice: every line carries job, incarnation and epoch."""
+    """Announces the events of one incarnation; every log line carries job, incarnation and epoch."""
 
     job: str
     incarnation: int
     listeners: Sequence[RunListener]
 
     def started(self, base: int, reason: str) -> None:
-        """The incarnation reads on from `base`."""
+        """Announce that the incarnation continues from epoch `base`."""
         _log.info("job=%s incarnation=%d epoch=%d started from %s", self.job, self.incarnation, base, reason)
         event = IncarnationEvent(self.job, self.incarnation, base, reason)
         self._notify(lambda listener: listener.onIncarnationStarted(event))
 
     def progressed(self, epoch: int, record: Mapping[str, Json]) -> None:
-        """A micro-batch is over; `epoch` is the newest committed one."""
+        """Announce that a micro-batch is over. `epoch`: the newest committed one."""
         event = ProgressEvent(self.job, self.incarnation, epoch, record)
         self._notify(lambda listener: listener.onProgress(event))
 
     def spark_is_through(self, record: Mapping[str, Json]) -> None:
-        """With a micro-batch, whose record now has Spark's phases."""
+        """Announce that Spark finished a micro-batch; its record now has Spark's phases."""
         event = ProgressEvent(self.job, self.incarnation, int(str(record["epoch"])), record)
         self._notify(lambda listener: listener.onPhases(event))
 
     def committed(self, epoch: int, detail: Mapping[str, Json], manifest: Manifest | None = None) -> None:
-        """The epoch is decided."""
+        """Announce that the epoch is committed."""
         event = replace(self._epoch("committed", epoch, detail), manifest=manifest)
         self._notify(lambda listener: listener.onEpochCommitted(event))
 
     def aborted(self, epoch: int, why: str) -> None:
-        """The epoch will not be decided."""
+        """Announce that the epoch will not be committed."""
         event = self._epoch("aborted", epoch, {"why": why})
         self._notify(lambda listener: listener.onEpochAborted(event))
 
     def published(self, epoch: int, detail: Mapping[str, Json]) -> None:
-        """A sink has the epoch."""
+        """Announce that a sink has published the epoch."""
         event = self._epoch("published", epoch, detail)
         self._notify(lambda listener: listener.onEpochPublished(event))
 
     def outage(self, event: OutageEvent) -> None:
-        """The job waits."""
+        """Announce that the job waits for the end of an outage."""
         self._notify(lambda listener: listener.onOutage(event))
 
     def stood_by(self, event: StandbyEvent) -> None:
-        """A standby waits, follows, is warm, takes over."""
+        """Announce that a standby waits, follows an epoch, is warm or takes over."""
         detail = f"behind incarnation {event.lease_of} of {event.holder}" if event.holder else "behind nobody"
         _log.info("job=%s epoch=%d standby %s %s %s", self.job, event.epoch, event.what, detail, event.why)
         self._notify(lambda listener: listener.onStandby(event))
 
     def kept_up(self, event: UpkeepEvent) -> None:
-        """The upkeep is leased, done, given up, taken back; a file is damaged."""
+        """Announce a change of the job's maintenance: leased, done, returned or reclaimed, or a damaged file."""
         level = logging.ERROR if event.what == "found damage" else logging.INFO
         told = (self.job, event.epoch, event.what, event.token, event.standby, event.why)
         _log.log(level, "job=%s epoch=%d upkeep %s lease=%d %s %s", *told)
         self._notify(lambda listener: listener.onUpkeep(event))
 
     def hands_over(self, epoch: int) -> None:
-        """A final epoch is taken, then a standby goes on; `epoch` is the last committed one so far."""
+        """Announce a handover: this driver takes a final epoch, then a standby continues. `epoch`: the newest
+        committed one.
+        """
         _log.info("job=%s incarnation=%d epoch=%d hands over", self.job, self.incarnation, epoch)
         event = IncarnationEvent(self.job, self.incarnation, epoch, "handover")
         self._notify(lambda listener: listener.onHandover(event))
 
     def ended(self, epoch: int, reason: str) -> None:
-        """The incarnation is over; `epoch` is its last committed one."""
+        """Announce that the incarnation is over. `epoch`: its last committed one."""
         _log.info("job=%s incarnation=%d epoch=%d ended: %s", self.job, self.incarnation, epoch, reason)
         event = IncarnationEvent(self.job, self.incarnation, epoch, reason)
         self._notify(lambda listener: listener.onIncarnationEnded(event))

@@ -1,4 +1,4 @@
-"""A call to something that may not answer, with a bound to the wait."""
+"""A call with a bounded wait, for dependencies that may not answer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ T = TypeVar("T")
 
 
 class NoAnswer(Exception):
-    """None came in time. The call goes on, and nobody hears what becomes of it."""
+    """No answer came in time. The call continues, and its result is discarded."""
 
 
 def answer_within(wait_s: float, call: Callable[[], T]) -> T:
-    """What `call` returns or raises; `NoAnswer` if that takes longer than `wait_s`. It runs on a thread of its own."""
+    """Return the result of `call`, which runs on its own thread, or raise its error.
+
+    Raises `NoAnswer` if the call takes longer than `wait_s` seconds.
+    """
     answers: queue.SimpleQueue[tuple[T] | BaseException] = queue.SimpleQueue()
 
     def run() -> None:

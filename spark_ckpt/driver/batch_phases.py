@@ -1,7 +1,8 @@
-"""What Spark took a micro-batch's time for, asked of Spark when the batch is over.
+"""Durations of a micro-batch's phases, as Spark measures them, read after the batch.
 
-The batch's own record is made inside Spark's `addBatch`; how long that phase and those behind it took is known when Spark is
-through. A listener in Python would tell it, too, for 60 ms of processor time in Java and as much here, each batch.
+The batch's own record is created inside Spark's `addBatch`. Spark knows the duration of this phase and of later ones
+only after them. A listener in Python would report them as well. Per batch it costs 60 ms of processor time in Java,
+and as much in Python.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from spark_ckpt.connector import Json
 
 _log = logging.getLogger(__name__)
 _LOOK_MS = 50
-"""Spark needs some 10 ms after a batch's action: it writes that the batch is over."""
+"""Spark needs some 10 ms after a batch's action to record that the batch is over."""
 _LOOKS = 10
 _EXECUTED = "addBatch"
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Of one micro-batch. `began`: when Spark began to look for its rows, ISO text of UTC. `took_ms`: Spark's own
-    `StreamingQueryProgress.durationMs`, in which `triggerExecution` is the whole."""
+    """Phases of one micro-batch.
+
+    `began`: when Spark began to look for rows, as ISO text in UTC. `took_ms`: Spark's
+    `StreamingQueryProgress.durationMs`; `triggerExecution` in it is the total.
+    """
 
     batch: int
     began: str
@@ -31,9 +35,9 @@ class Phases:
 
 
 def phases_in(records: Iterable[Mapping[str, Json]], batch: int) -> Phases | None:
-    """Those of `batch` among Spark's progress records, newest last; None if it is not there.
+    """Return the phases of `batch` among Spark's progress records, newest last; None if it is absent.
 
-    A trigger that finds no rows makes a record, too, under the number of the batch that comes next.
+    A trigger that finds no rows also creates a record, under the number of the next batch.
     """
     for record in records:
         took_ms = record.get("durationMs")
@@ -44,10 +48,11 @@ def phases_in(records: Iterable[Mapping[str, Json]], batch: int) -> Phases | Non
 
 
 class PhaseWatch:
-    """Looks a little after each batch, and some times more if Spark is not through with it. On the coordinator's thread.
+    """Reads the phases of each batch shortly after it; it retries while Spark has not finished the batch.
 
-    `ask` is given the batch's number; `set_timer` makes a call after milliseconds; `told` hears each batch once at most. The last
-    batch of an incarnation may be left out: nobody waits for it.
+    Runs on the coordinator's thread. `ask`: returns the phases of a batch number. `set_timer`: makes a call after
+    some milliseconds. The last parameter receives each batch's phases at most once. The last batch of an incarnation
+    may be missing, because nothing waits for it.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class PhaseWatch:
         self._told = told
 
     def batch_ended(self, batch: int) -> None:
-        """Its action is over, Spark is not through with it."""
+        """Schedule a read: the batch's action is over, but Spark has not finished the batch."""
         self._set_timer(_LOOK_MS, partial(self._look, batch, _LOOKS))
 
     def _look(self, batch: int, looks: int) -> None:

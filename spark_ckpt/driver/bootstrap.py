@@ -1,4 +1,4 @@
-"""State for an operator that is new in a job: another operator's, of an epoch of this store or another, as an epoch of its own."""
+"""State for a new operator of a job: copy another operator's state, from this store or another one, as a new epoch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_ckpt.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """An operator's state at an epoch of a store."""
+    """State of an operator at an epoch of a store."""
 
     store: Store
     epoch: int
@@ -24,7 +24,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Bootstrapped:
-    """What was done. `rows`: live keys."""
+    """Result of a bootstrap. `rows`: number of live keys."""
 
     operator: str
     key_groups: int
@@ -34,11 +34,15 @@ class Bootstrapped:
 
 
 def bootstrap(store: Store, operator: str, origin: Origin) -> Bootstrapped:
-    """Let `operator`, which the newest epoch does not have, begin with the origin's keys, values and timeouts.
+    """Create `operator`, which the newest epoch lacks, with the keys, values and timeouts of `origin`.
 
-    The result is an epoch behind the newest one; cursors, edges and other operators stay as they are. Stopped in between it has
-    done nothing. Raises `StoreInUse` while a driver runs, `Fenced` if one took over meanwhile, `ConfigInvalid`, `EpochNotFound`,
-    `EpochDamaged`.
+    The result is an epoch after the newest one. Cursors, edges and other operators stay as they are. An interrupted
+    bootstrap changes nothing.
+
+    Raises:
+    - `StoreInUse` while a driver runs;
+    - `Fenced` if a driver took over meanwhile;
+    - `ConfigInvalid`, `EpochNotFound`, `EpochDamaged`.
     """
     _check(store, valid_name("operator", operator))
     snapshot = snapshot_of(origin.store.log.manifest(origin.epoch), origin.operator)

@@ -1,8 +1,8 @@
-"""A fresh Spark checkpoint in which sources of Spark's own begin at a cut.
+"""A fresh Spark checkpoint that makes Spark's built-in sources continue from the positions of an epoch.
 
-Such a source goes on from the last offsets in the checkpoint, so these are written before the query starts. The first batch is
-number 0 as always, on which Spark's state depends: state before batch 0 is empty, before batch 1 it is a file.
-A source that finds its place by itself has no offset there.
+Such a source continues from the last offsets in the checkpoint, so these are written before the query starts. The
+first batch is number 0, as always, because Spark's state depends on it. State before batch 0 is empty; state before
+batch 1 would be a file. A source that restores its position itself has no offset there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def seed_checkpoint(
     cursors: Mapping[str, Cursor],
     shuffle_partitions: int,
 ) -> None:
-    """Write what the sources that need it begin from. The session holds the settings that the query is going to have."""
+    """Write the initial offsets of the sources that need them.
+
+    The session must have the settings that the query will run with.
+    """
     seeds = [_seed(node.source, cursors[node.name]) if node else None for node in order.sources]
     if any(seeds):
         metadata = batch_metadata(spark, shuffle_partitions)
@@ -37,9 +40,9 @@ def seed_checkpoint(
 
 
 def seed_files(seeds: Sequence[Seed | None], order: PlanOrder, metadata: str, query: str) -> dict[str, str]:
-    """The checkpoint's files, the one that Spark looks for first comes last. `seeds`: by number in the plan.
+    """Return the checkpoint's files; the one that Spark looks for first comes last.
 
-    A source's own folder goes by another number: every input counts once there.
+    `seeds`: by number in the plan. A source's own folder has another number: there every input counts once.
     """
     offsets = [seed.offset if seed else None for seed in seeds]
     first = [seeds[order.inputs.index(each)] for each in order.once]

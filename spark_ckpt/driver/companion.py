@@ -1,4 +1,4 @@
-"""What lives beside a run and may be taken away without the run noticing."""
+"""Optional services that run next to a run; the run does not depend on them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class Companion(Protocol):
-    """Started when the run has begun, closed when it has ended."""
+    """A service that starts after the run and closes after its end."""
 
     def start(self) -> None:
-        """Begin, beside the caller."""
+        """Start in the background."""
 
     def close(self) -> None:
         """End soon."""

@@ -1,7 +1,8 @@
-"""The control source: barriers enter the stream as rows of a JVM memory stream beside the job's own sources.
+"""Control source: barriers enter the stream as rows of a JVM memory stream, next to the job's sources.
 
-Each marker is one `addData`, so Spark's offset of the source counts markers (`coordination/markers.py` has the rules).
-The rows travel in the plan: nothing to read on an executor, no Python process to start, which a Python data source needs four of.
+Each marker is one `addData`, so Spark's offset of the source counts markers (rules in `coordination/markers.py`). The
+rows travel in the plan: executors read nothing and start no Python process. A Python data source would need four
+processes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Control:
-    """One incarnation's markers, oldest first, on their way into the stream as soon as there is one; safe from any thread."""
+    """Markers of one incarnation, oldest first; thread-safe. They enter the stream as soon as it exists."""
 
     def __init__(self) -> None:
         self._markers: list[ControlMarker] = []
@@ -33,7 +34,7 @@ class Control:
                 self._offer(marker)
 
     def attach(self, offer: Callable[[ControlMarker], None]) -> None:
-        """The stream is there: it gets what was injected so far, and everything from now on."""
+        """Connect the stream: it gets all markers so far, and every later one."""
         with self._lock:
             for marker in self._markers:
                 offer(marker)
@@ -41,17 +42,17 @@ class Control:
 
     @property
     def newest(self) -> ControlMarker:
-        """The last one injected."""
+        """Newest marker."""
         return self._markers[-1] if self._markers else NO_MARKER
 
 
 def marker_number(line: str | None) -> int:
-    """How many markers the stream had, from the control source's line in Spark's offset log."""
+    """Return the number of markers in the stream, from the control source's line in Spark's offset log."""
     return rows_up_to(line)
 
 
 def control_rows(spark: SparkSession, control: Control) -> DataFrame:
-    """The markers as a stream of (kind int, epoch long)."""
+    """Return the markers as a stream of (kind int, epoch long)."""
     stream = MemoryStream(spark)
     control.attach(lambda marker: stream.add(f"{marker.kind} {marker.epoch}"))
     words = "split(value, ' ')"

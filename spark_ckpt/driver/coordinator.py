@@ -1,8 +1,7 @@
-"""The coordinator's thread: hosts an incarnation's rules, turns what happens into their events and carries out their effects.
+"""The coordinator's thread: feeds events to an incarnation's rules and carries out their effects.
 
-Decide, then do: the rules decide; this loop keeps the timers and has each effect carried out.  Everything the rules see
-arrives through one queue, so they are single-threaded.  An answer that is at hand while effects are carried out waits until
-all of them are.
+The rules decide. This loop keeps the timers and carries out each effect. All events arrive through one queue, so the
+rules are single-threaded. An answer that arrives while effects are carried out waits until all of them are done.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from checkpoint_protocols.machine import Effect, Event
 
 
 class Rules(Protocol):
-    """What decides: events in, effects out."""
+    """The rules of an incarnation: events in, effects out."""
 
     def handle(self, event: Event, now_ms: float) -> list[Effect]:
-        """What is to be done about `event`, in order."""
+        """Return the effects of `event`, in order."""
 
 
 Call = Callable[[], None]
@@ -36,9 +35,10 @@ class _Timer:
 
 
 class CoordinatorLoop(threading.Thread):
-    """Runs the rules of one incarnation. `post` may be called from any thread; an error ends the loop through `failed`.
+    """Thread that runs the rules of one incarnation.
 
-    `carry_out` is called on this thread, effect by effect.
+    `carry_out`: called on this thread, effect by effect. `failed`: receives the error that ends the loop. `post` may
+    be called from any thread.
     """
 
     def __init__(
@@ -54,21 +54,27 @@ class CoordinatorLoop(threading.Thread):
         self._handling = False
 
     def post(self, item: Event | Call) -> None:
-        """An event for the rules, or a call to make on the coordinator's thread."""
+        """Queue an event for the rules, or a call to make on the coordinator's thread."""
         self._inbox.put(item)
 
     def close(self) -> None:
-        """End the thread after what has been posted."""
+        """End the thread after all posted items."""
         self._inbox.put(None)
 
     def set_timer(self, delay_ms: int, item: Event | Call) -> None:
-        """Feed an event to the rules, or make a call, after `delay_ms`. On the coordinator's thread, or before it starts."""
+        """Feed an event to the rules, or make a call, after `delay_ms`.
+
+        Call it on the coordinator's thread, or before the thread starts.
+        """
         heapq.heappush(self._timers, _Timer(time.monotonic() + delay_ms / 1000, item))
 
     def handle(self, event: Event) -> None:
-        """Feed an event to the rules and have done what they say, and what they say of the answers. On the
-        coordinator's thread, or before it starts."""
+        """Feed an event to the rules, then carry out the effects of the event and of all answers to them.
+
+        Call it on the coordinator's thread, or before the thread starts.
+        """
         self._events.append(event)
+        # A nested call queues its event: an effect's answer is handled after the remaining effects.
         if self._handling:
             return
         self._handling = True

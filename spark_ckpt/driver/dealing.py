@@ -1,8 +1,9 @@
-"""An operator's state, dealt out to key groups: of one operator to another, or to another number of groups.
+"""Repartition an operator's state: to another operator, or to another number of key groups.
 
-A key's group is its hash modulo the number of groups, so a group's rows come from the old groups that are equal to it modulo the
-greatest common divisor of both numbers. Such a class of groups is read, dealt out and written before the next: from 16 to 32
-groups, one old group is in memory at a time. Every file is verified as it is read, and the state before stays in its epochs.
+The group of a key is its hash modulo the number of groups. So a new group gets rows only from old groups that equal
+it modulo the greatest common divisor of both numbers. Each such class of groups is read, repartitioned and written
+before the next one: from 16 to 32 groups, one old group is in memory at a time. Each file is verified as it is read.
+The old state stays in its epochs.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
     from spark_ckpt.tasks.state.key_index import KeyTable
 
 LEASE_MS = 60_000
+"""Lease of the job in milliseconds while state is repartitioned."""
 
 
 def behind(point: RecoveryPoint, dealt: OperatorSnapshot, reason: Reason) -> Manifest:
-    """The epoch behind the point: one operator's state is `dealt`, all else stays; there is nothing to publish."""
+    """Return the epoch after `point`: one operator's state is `dealt`, all else stays, and nothing is published."""
     base = point.manifest
     changes = {
         "epoch": point.last + 1,
@@ -57,7 +59,10 @@ def behind(point: RecoveryPoint, dealt: OperatorSnapshot, reason: Reason) -> Man
 
 
 class Dealing:
-    """State of a snapshot whose files are at `location`, for the epoch behind `point`. The lease in `log` is renewed meanwhile."""
+    """State of a snapshot, to be repartitioned for the epoch after `point`.
+
+    `location`: place of the snapshot's files. `log`: renews the lease while files are written.
+    """
 
     def __init__(self, log: EpochLog, point: RecoveryPoint, snapshot: OperatorSnapshot, location: Location) -> None:
         self._log = log
@@ -67,7 +72,9 @@ class Dealing:
         self._location = location
 
     def files(self, key_groups: int, target: Location) -> Iterator[StateFile]:
-        """One full file per new group that has keys, written to `target` and durable."""
+        """Write one full file per new group with keys to `target`, and return them; each is durable when it is
+        returned.
+        """
         classes = math.gcd(self._snapshot.key_groups, key_groups)
         for each in range(classes):
             olds = [self._group(number) for number in range(each, self._snapshot.key_groups, classes)]
@@ -77,10 +84,11 @@ class Dealing:
                 at = np.flatnonzero(groups == group)
                 if len(at):
                     yield self._written(group, key_table(rows_at(rows.table, at), self._schema), target)
+            # Large state takes longer than one lease.
             self._log.renew(self._point.incarnation, LEASE_MS)
 
     def _group(self, number: int) -> KeyTable:
-        """An old group's live rows."""
+        """Return the live rows of an old group."""
         chain = [file for file in self._snapshot.files if file.key_group == number]
         tables = [from_stored(self._read(file), self._schema) for file in reversed(chain)]
         empty = key_table(self._schema.table.empty_table(), self._schema)

@@ -1,4 +1,4 @@
-"""A driver's duty of upkeep: whether it does it itself, or leaves it to a standby under the checkpoint lease."""
+"""The driver's part of maintenance: do it here, or lease it to a standby."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 LOOK_S = 1.0
-"""Between two readings of the standbys' notes: a request to list them, and one for each."""
+"""Seconds between two reads of the standbys' notes: one request to list them, and one for each."""
 
 Say = Callable[[UpkeepEvent], None]
 
 
 class Duty:
-    """Of one incarnation. On one thread at a time. Notes are read when there is something to do, no more often than `LOOK_S`."""
+    """Maintenance of one incarnation; used by one thread at a time.
+
+    It reads notes only if there is work, at most every `LOOK_S` seconds. `say`: receives events for listeners.
+    """
 
     def __init__(self, plan: JobPlan, incarnation: int, say: Say) -> None:
         self._job = plan.job
@@ -44,10 +47,10 @@ class Duty:
         self._looked_s = float("-inf")
         self._is_left = self._is_away = False
         self._done = (0, 0)
-        """Incarnation and epoch of the newest turn that went well."""
+        """Incarnation and epoch of the newest successful turn."""
 
     def is_ours(self) -> bool:
-        """Whether this driver is to do the upkeep now. Raises what ends the incarnation."""
+        """Return true if this driver must do the maintenance now. Raises errors that end the incarnation."""
         self._look()
         ours = self._delegation().is_ours(_now_ms())
         for note in self._delegation().notes():
@@ -58,7 +61,9 @@ class Duty:
         return ours
 
     def is_done(self, manifest: Manifest) -> bool:
-        """Whether a standby has done what the epoch asks for; otherwise somebody is asked to, if there is a candidate."""
+        """Return true if a standby has done the maintenance for the epoch; else lease it to a candidate, if there is
+        one.
+        """
         self._is_left = True
         if self._done >= (self._incarnation, manifest.epoch):
             return True
@@ -69,7 +74,7 @@ class Duty:
         return False
 
     def _look(self) -> None:
-        """An outage ends nothing here: what is known stays."""
+        """Read the log and the notes; an outage keeps the last known state."""
         if time.monotonic() - self._looked_s < LOOK_S:
             return
         self._looked_s = time.monotonic()
@@ -122,7 +127,7 @@ class Duty:
 
 
 def lease_of(told: UpkeepEntry) -> Lease:
-    """A lease as its machines know it."""
+    """Return a lease of the log as the lease machines represent it."""
     lease = told.lease
     terms = Terms(ProcessId(lease.holder), lease.boot, lease.reported_ms, lease.budget_ms, lease.ttl_ms)
     return Lease(told.token, terms)

@@ -1,8 +1,8 @@
-"""Where an edge's rows come back into the stream: its segments enter as rows of a JVM memory stream, each its file's name.
+"""Exit of an edge: its segments enter the stream as rows of a JVM memory stream, one file name each.
 
-Every segment is one `add`, so Spark's offset of the stream counts segments, and a batch that has none for it is left out.
-Tasks read the files. What a batch has put on an edge is added before Spark plans the next one, up to the edge's bound; what is
-beyond it follows behind later batches.
+Each segment is one `add`, so Spark's offset of the stream counts segments, and an edge without segments starts no
+batch. Tasks read the files. Before Spark plans the next batch, the segments of the last one are added, up to the
+edge's limit. The rest follows after later batches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class EdgeStream:
-    """One edge in one incarnation. `waiting`: segments that are to come out first, those in flight at the cut it begins at."""
+    """One edge in one incarnation.
+
+    `waiting`: segments to emit first, those in flight at the epoch that the incarnation continues from. `bound`: rows
+    that a batch consumes at most.
+    """
 
     name: str
     location: Location
@@ -35,19 +39,22 @@ class EdgeStream:
     waiting: Sequence[StagedFile]
     bound: Bound
     rows: int = field(default=0, init=False)
-    """On the edge behind the batch that ran last."""
+    """Rows on the edge after the last batch."""
     _queue: deque[StagedFile] = field(default_factory=deque, init=False)
     _handed_on: int = field(default=0, init=False)
     _stream: MemoryStream | None = field(default=None, init=False)
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The rows that come out. To be called once."""
+        """Return the rows that the edge emits. Call it once."""
         self._stream = MemoryStream(spark)
         self.put(self.waiting)
         return self._stream.frame.mapInArrow(segment_reader(self.name, self.location, self.schema), self.schema)
 
     def put(self, segments: Iterable[StagedFile]) -> None:
-        """Behind a batch, which has taken off all that was handed on before: what it has put on. On the query's own thread."""
+        """Add the segments that a batch wrote; the batch has consumed everything that was handed to Spark before.
+
+        Call it after the batch, on the query's own thread. Raises `RuntimeError` before `read`.
+        """
         if self._stream is None:
             raise RuntimeError(f"edge {self.name} is not read")
         new = list(segments)
@@ -60,5 +67,5 @@ class EdgeStream:
 
 
 def taken_up_to(line: str | None) -> int:
-    """How many segments batches have consumed, from the edge's line in Spark's offset log."""
+    """Return the number of segments that batches have consumed, from the edge's line in Spark's offset log."""
     return rows_up_to(line)

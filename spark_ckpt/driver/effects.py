@@ -1,4 +1,4 @@
-"""Carries out what the host core asks for: the log, the control stream, the publishing threads, the tables, the listeners."""
+"""Carries out the effects of the rules: log, control stream, publishers, tables, listeners."""
 
 from __future__ import annotations
 
@@ -59,8 +59,11 @@ _LOOK_S = 0.1
 
 
 class Effects:
-    """Of one incarnation, on the coordinator's thread, whose `loop` takes the answers. `served`: the log has just
-    taken an epoch; the state before."""
+    """Effects of one incarnation; runs on the coordinator's thread.
+
+    `loop`: receives the answers. `served`: called with the log's previous state after each commit. `finish`: ends the
+    incarnation.
+    """
 
     def __init__(
         self,
@@ -93,7 +96,7 @@ class Effects:
         self._taken_in = threading.Event()
 
     def carry_out(self, effect: Effect) -> None:
-        """Do it now: effects come in order."""
+        """Carry out one effect now; effects come in order."""
         match effect:
             case ArmTimer(delay_ms=delay_ms, elapsed=elapsed):
                 self._loop.set_timer(delay_ms, TimerRanOut(elapsed))
@@ -101,6 +104,7 @@ class Effects:
                 self._clock.offered(marker.epoch, time.monotonic())
                 self._control.inject(marker)
             case StoreManifest():
+                # Spark plans the next batch while the log is written.
                 self.let_plan()
                 self._store(effect)
             case NameEpoch(name=name, epoch=epoch):
@@ -132,11 +136,11 @@ class Effects:
                 _log.debug("job=%s incarnation=%d dropped %s", self._plan.job, self._announcer.incarnation, effect)
 
     def action_took(self, batch: int, parts_ms: Mapping[str, int]) -> None:
-        """A batch is over; it is counted when the rules have taken it in."""
+        """Keep the durations of a batch's action until the rules have counted the batch."""
         self._actions_ms[batch] = parts_ms
 
     def publish_took(self, sink: str, epoch: int, parts_ms: Mapping[str, int]) -> None:
-        """A sink has an epoch and says what its parts took; the rules hear of it next."""
+        """Keep the durations of a publish, which the sink reported; the rules handle the publish next."""
         self._publishes_ms[sink, epoch] = parts_ms
 
     def _publish_took(self, sink: str, epoch: int) -> dict[str, Json]:
@@ -145,32 +149,36 @@ class Effects:
         return {"duration_ms": took_ms} | ({"parts_ms": dict(parts_ms)} if parts_ms else {})
 
     def tell_phases(self, phases: Phases) -> None:
-        """Spark is through with a batch."""
+        """Announce the phases of a batch that Spark has finished."""
         record = self._progress.spark_took(self._announcer.incarnation, phases)
         if record is not None:
             self._announcer.spark_is_through(record)
 
     def hold_plan(self) -> None:
-        """A batch is over; the rules are about to hear of it."""
+        """Make Spark's thread wait in `wait_for_barrier`: a batch is over, and the rules have not handled it yet."""
         self._taken_in.clear()
 
     def let_plan(self) -> None:
-        """The rules have taken in the last batch: the barrier that goes ahead is in the stream, if there is one."""
+        """Release Spark's thread: the rules have handled the last batch, and a prefetched barrier is in the stream."""
         self._taken_in.set()
 
     def wait_for_barrier(self, is_over: Callable[[], bool]) -> None:
-        """On Spark's thread, behind a batch: until `let_plan`. A decision is not waited for."""
+        """Wait on Spark's thread, after a batch, until `let_plan`. It does not wait for the commit."""
         while not self._taken_in.wait(_LOOK_S) and not is_over():
             pass
 
     def _store(self, effect: StoreManifest) -> None:
-        """The decision. An error other than a fence, or no answer, leaves its outcome unknown and ends the incarnation. A source
-        that is another one, or does not answer, ends the incarnation before it."""
+        """Commit the epoch.
+
+        A source with a changed endpoint, or without an answer, ends the incarnation before the commit. After an error
+        other than a fence, or without an answer of the log, the outcome is unknown and the incarnation ends.
+        """
         timings = self._clock.timings(effect.manifest.epoch, time.monotonic(), self._progress.lag)
         manifest = measured(effect.manifest, timings, self._graph)
         manifest = stamped(manifest, uuid.uuid4().hex, time.time_ns() // 1_000_000)
         began_s = time.monotonic()
         try:
+            # Read after the epoch's last batch: an unchanged endpoint confirms all rows of the epoch.
             manifest = identified(manifest, self._watch.identities())
         except CkptError as error:
             self._finish(Outcome.FAILED, error)
@@ -193,7 +201,9 @@ class Effects:
         self._loop.handle(ManifestStored(manifest, effect.names))
 
     def _not_recorded(self, acks: Sequence[SinkAck]) -> CkptError | None:
-        """Append acknowledgements to the log; the error if it did not take them. Trouble that may pass ends nothing."""
+        """Append acknowledgements to the log; return the error if it refused them. A transient error does not end the
+        incarnation.
+        """
         record = partial(self._plan.store.log.record_acks, self._announcer.incarnation, acks)
         try:
             answer_within(self._plan.config.timeout_ms / 1000, record)
@@ -222,7 +232,7 @@ class Effects:
         return {"parts_ms": dict(self._parts_ms(manifest))}
 
     def _parts_ms(self, manifest: Manifest) -> dict[str, int]:
-        """What the epoch's parts took, as far as it is known when the epoch is decided."""
+        """Return the durations of an epoch's parts, as far as they are known at its commit."""
         told = manifest.timings or Timings()
         parts = {"barrier": told.barrier_ms, "snapshot": told.snapshot_ms, "decision": self._decision_ms}
         return {name: took_ms for name, took_ms in parts.items() if took_ms is not None}

@@ -1,7 +1,9 @@
-"""How long the parts of an epoch take, for those who look: no decision depends on it. Pure; time is passed in.
+"""Durations of an epoch's parts, for observability only. Pure; time is passed in.
 
-barrier: from the moment it is offered until the batch begins that it is in. snapshot: that batch, its rows included. decision: the
-commit of the manifest. publish, per sink: from the decision until the sink has the epoch, attempts and waiting included.
+- barrier: from its offer until the batch that contains it begins.
+- snapshot: that batch, including its rows.
+- decision: the commit of the manifest.
+- publish, per sink: from the commit until the sink has the epoch, including attempts and waits.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from dataclasses import dataclass, field
 from spark_ckpt.store.records import PartTime, Timings
 
 _MOST = 64
-"""Measurements that wait for an epoch to be written with."""
+"""Maximum number of measurements that wait for a manifest to carry them."""
 
 
 @dataclass(slots=True)
 class EpochClock:
-    """Of one incarnation. Times are seconds of a clock that only grows."""
+    """Durations of one incarnation's epochs. Times are seconds of a monotonic clock."""
 
     _offered_s: dict[int, float] = field(default_factory=dict)
     _batch_ms: int = 0
@@ -25,15 +27,15 @@ class EpochClock:
     _told_later: list[PartTime] = field(default_factory=list)
 
     def offered(self, epoch: int, now_s: float) -> None:
-        """A barrier goes into the control stream. That of the next epoch may go ahead while one is being decided."""
+        """Record that a barrier enters the control stream; the next epoch's barrier may do so while an epoch commits."""
         self._offered_s[epoch] = now_s
 
     def batch_ended(self, duration_ms: int) -> None:
-        """A batch is over; the one that a barrier is in is the last one before its epoch is stored."""
+        """Record the duration of a batch; a barrier is in the last batch before its epoch's commit."""
         self._batch_ms = duration_ms
 
     def timings(self, epoch: int, now_s: float, lag_rows: Mapping[str, int]) -> Timings:
-        """What is known when an epoch's manifest is about to be stored, and what earlier ones could not say of themselves."""
+        """Return the known durations of an epoch before its commit, and those that earlier epochs could not record."""
         offered_s = self._offered_s.get(epoch)
         self._offered_s = {later: at_s for later, at_s in self._offered_s.items() if later > epoch}
         if offered_s is None:
@@ -48,17 +50,17 @@ class EpochClock:
         )
 
     def stored(self, epoch: int, began_s: float, now_s: float) -> int:
-        """The epoch is decided: what its manifest said need not be said again. Milliseconds that the decision took."""
+        """Record a commit and return its duration in milliseconds; the measurements in its manifest are dropped here."""
         took_ms = max(0, round((now_s - began_s) * 1000))
         self._told_later = [PartTime(epoch=epoch, part="decision", duration_ms=took_ms)]
         return took_ms
 
     def publishing(self, sink: str, epoch: int, now_s: float) -> None:
-        """A decided epoch is handed to a sink's thread; again, if an attempt failed."""
+        """Record that a committed epoch is handed to a sink's thread; repeated after a failed attempt."""
         self._decided_s.setdefault((sink, epoch), now_s)
 
     def published(self, sink: str, epoch: int, now_s: float) -> int:
-        """A sink has the epoch. Milliseconds since it was first handed over."""
+        """Record that a sink has the epoch; return the milliseconds since it was first handed over."""
         began_s = self._decided_s.pop((sink, epoch), now_s)
         took_ms = max(0, round((now_s - began_s) * 1000))
         self._told_later.append(PartTime(epoch=epoch, part="publish", sink=sink, duration_ms=took_ms))

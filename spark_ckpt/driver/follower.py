@@ -1,7 +1,7 @@
-"""What keeps a standby warm: it follows the committed epochs, and runs the job's own plan once.
+"""Keeps a standby warm: it follows the committed epochs, and runs the job's plan once.
 
-All of it can be done without: what goes wrong is told, and tried again with the next epoch. But an error that says that this job
-cannot go on from the store's newest epoch ends the wait, as it would end the takeover.
+All of this is optional: a failure is logged, and retried with the next epoch. One kind of error ends the wait, as it
+would end the takeover: this job cannot continue from the store's newest epoch.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _PREFIX = "standby"
 
 
 def name_of_a_wait() -> str:
-    """Of one wait of this process: of its note, its folder, and of whoever has the checkpoint lease."""
+    """Return the name of one wait of this process: of its note, its folder, and its checkpoint leases."""
     holder = current_holder()
     return f"{_PREFIX}-{holder.pid}-{holder.pid_start}-{uuid.uuid4().hex[:8]}"
 
 
 class Follower(threading.Thread):
-    """Of the wait `name` of one standby. `say(what, epoch)`: what this has come to."""
+    """Follower of the wait `name` of one standby. `say(what, epoch)`: announces its progress."""
 
     def __init__(self, plan: JobPlan, name: str, say: Callable[[str, int], None]) -> None:
         super().__init__(name="ckpt-standby", daemon=True)
         self.failure: CkptError | None = None
-        """What this job would end with if it took over now."""
+        """Error that a takeover would end with now; None if there is none."""
         self.epoch = 0
-        """The newest one that was followed."""
+        """Newest followed epoch."""
         self.is_warm = False
-        """The job's own plan has run here."""
+        """True if the job's plan has run here."""
         self._plan = plan
         self._say = say
         self._store = plan.store.reopened()
@@ -62,15 +62,17 @@ class Follower(threading.Thread):
     # -- from the run's thread --------------------------------------------------------------------------------------------
 
     def handed_over(self) -> Path:
-        """End, and leave the folder of local levels to the incarnation that begins now. A batch of a rehearsal is not waited
-        for: it is stopped meanwhile."""
+        """End, and return the folder of local levels for the incarnation that begins now.
+
+        A running rehearsal is stopped, and this call does not wait for its batch.
+        """
         self._handed_over = True
         self._over.set()
         with self._busy:
             return self._folder
 
     def leave(self) -> None:
-        """End, and leave nothing behind."""
+        """End, and remove the folder."""
         self._over.set()
         if self.is_alive() and not self._handed_over:
             self.join(_LEAVE_S)
@@ -79,7 +81,7 @@ class Follower(threading.Thread):
     # -- thread body -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Follow until it is over."""
+        """Follow the epochs until the end."""
         try:
             self._tidy()
             while not self._over.is_set():
@@ -102,7 +104,7 @@ class Follower(threading.Thread):
             _log.warning("job=%s standby: epoch %d was not followed: %s", self._plan.job, self._tried, error)
 
     def _take_in(self, base: Manifest, incarnation: int) -> None:
-        """Whether the job fits the epoch; its state, as local levels; once, the plan as a whole."""
+        """Check the job against the epoch, fetch its state as local levels, and rehearse the plan once."""
         self._plan.check_base(base)
         stage = stage_behind(self._plan, base, incarnation + 1, self._folder, self._scratch)
         if runs_here(self._plan):
@@ -129,7 +131,7 @@ class Follower(threading.Thread):
             self._say("is warm", self.epoch)
 
     def _tidy(self) -> None:
-        """What standbys left behind that died on this host."""
+        """Remove the folders of dead standbys on this host."""
         for left in self._plan.cache.glob(f"{_PREFIX}-*-*-*"):
             pid, started = left.name.split("-")[1:3]
             dead = current_holder().model_copy(update={"pid": int(pid), "pid_start": int(started)})

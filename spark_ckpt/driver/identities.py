@@ -1,4 +1,4 @@
-"""Asking a job's sources and sinks which table, topic or folder they are, and settling that against the log."""
+"""Endpoints: read the table, topic or folder of each source and sink, and reconcile it with the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 def found(spark: SparkSession, sources: Sequence[SourceNode], bindings: Sequence[SinkBinding]) -> Found:
-    """What each source and sink is now. Raises as their `check` does."""
+    """Return the current endpoint of each source and sink. Raises the errors of their `check`."""
     return Found(
         {node.name: parts_of(node.source, spark) for node in sources},
         {binding.name: parts_of(binding.sink, spark) for binding in bindings},
@@ -33,7 +33,7 @@ def found(spark: SparkSession, sources: Sequence[SourceNode], bindings: Sequence
 
 
 def parts_of(connector: Source | Sink, spark: SparkSession) -> dict[str, str]:
-    """One identity; empty for connectors that have none."""
+    """Return the endpoint of one connector; empty for connectors without one."""
     if not isinstance(connector, Identified):
         return {}
     return {str(name): str(value) for name, value in connector.identity(spark).items()}
@@ -42,7 +42,10 @@ def parts_of(connector: Source | Sink, spark: SparkSession) -> dict[str, str]:
 def found_again(
     before: Found, spark: SparkSession, sources: Sequence[SourceNode], bindings: Sequence[SinkBinding]
 ) -> Found:
-    """What each is after a failure. Who does not answer is taken for what it was: whether it is back is not asked here."""
+    """Return each endpoint after a failure.
+
+    A connector without an answer keeps its last endpoint: availability is not checked here.
+    """
 
     def again(connector: Source | Sink, parts: Parts) -> Parts:
         try:
@@ -58,7 +61,7 @@ def found_again(
 
 
 def completed(before: Found, spark: SparkSession, bindings: Sequence[SinkBinding]) -> Found:
-    """Once sinks have made their tables: what was not known of them is asked for again."""
+    """Return the endpoints after sinks have created their tables: unknown parts are read again."""
     again = {
         binding.name: parts_of(binding.sink, spark)
         for binding in bindings
@@ -75,7 +78,7 @@ def reconciled(
     now: Found,
     confirmed: Confirmed,
 ) -> Standing:
-    """What a start from `base` goes on with. Raises `IdentityChanged`, `ConfigInvalid`; changes nothing."""
+    """Return the endpoints for a start from `base`; changes nothing. Raises `IdentityChanged`, `ConfigInvalid`."""
     known = identity.known(
         log_state, base, log.manifest, lambda: whole_manifests(log_state, base.epoch, log.manifest, log.verify)
     )

@@ -1,4 +1,6 @@
-"""What a run owes sources that remember: their folder, a look before the job goes back, and leave to let go."""
+"""Lifecycle of stateful sources: create their store folder, validate the cursor before a restore, release unneeded
+input.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,16 @@ _log = logging.getLogger(__name__)
 
 
 def remember_in(store: Store, nodes: Iterable[SourceNode]) -> None:
-    """Give each source that remembers a folder of its own in the store."""
+    """Give each stateful source its own folder in the store."""
     for name, source in _remembering(nodes).items():
         source.remember_in(store.location.child(_FOLDER, name))
 
 
 def check_inputs(plan: JobPlan, base: Manifest, fresh: AbstractSet[str] = frozenset()) -> None:
-    """Raise `SourceInvalid` if going on from `base` needs input that is gone. Changes nothing.
+    """Raise `SourceInvalid` if the job cannot continue from `base` because input is gone. Changes nothing.
 
-    `fresh`: sources that are confirmed to be other ones, and begin at their starts. What the newest epoch has read of a source that
-    took the place of the one of `base` says nothing of this one.
+    `fresh`: sources with a confirmed new endpoint, which begin at their start. If the newest epoch read another
+    endpoint than `base`, its cursor says nothing about this source and is not checked.
     """
     sources = _remembering(plan.sources)
     latest = plan.store.log.state().latest
@@ -48,7 +50,7 @@ def check_inputs(plan: JobPlan, base: Manifest, fresh: AbstractSet[str] = frozen
 
 
 class InputRetention:
-    """Lets one incarnation's sources go of what no kept epoch needs, whenever the log has forgotten epochs."""
+    """Releases input that no retained epoch needs, after the log has forgotten epochs."""
 
     def __init__(self, plan: JobPlan) -> None:
         self._plan = plan
@@ -56,7 +58,10 @@ class InputRetention:
         self._begun = False
 
     def follow(self, report: RetentionReport) -> None:
-        """`report`: what the store has just forgotten. Trouble is no end: the next call finds the same again."""
+        """Release input after a retention pass. `report`: the epochs that the store has forgotten.
+
+        A failure is only logged: the next call releases the same input.
+        """
         if not self._sources or (self._begun and not report.epochs):
             return
         self._begun = True
@@ -70,12 +75,10 @@ class InputRetention:
         log_state = log.state()
         kept = sorted(brief.epoch for brief in log_state.epochs)
         if not kept or any(kept[0] in log_state.awaited(sink) for sink in log_state.sinks):
-            return  # what the oldest epoch read is not published yet
+            return  # the rows of the oldest epoch are not published yet
         cursors = [each.cursors for each in log.manifests(kept)]
         for name, source in self._sources.items():
-            if all(
-                name in each for each in cursors
-            ):  # an epoch before the source was added would read it from its start
+            if all(name in each for each in cursors):  # an epoch without the source would read it from its start
                 source.release([each[name] for each in cursors])
 
 

@@ -1,4 +1,4 @@
-"""A job as a run needs it: checked, resolved, the same for every incarnation."""
+"""A job, checked and resolved for a run; the same for all its incarnations."""
 
 from __future__ import annotations
 
@@ -64,20 +64,20 @@ class JobPlan:
     operators: Sequence[OperatorNode]
     parallelism: int
     stage_plans: Mapping[str, StagePlan]
-    """How each sink's rows are staged, asked once: the sink may open or create its table for it."""
+    """Staging of each sink's rows, requested once: the sink may open or create its table for it."""
     found: Found = field(default_factory=Found)
-    """Which tables, topics and folders the job's names stand for in this run."""
+    """Endpoints: the tables, topics and folders that the job's names refer to in this run."""
     confirmed: Confirmed = field(default_factory=Confirmed)
     edges: Sequence[EdgeBinding] = ()
 
     @property
     def marks(self) -> list[Mark]:
-        """The event times that the operators' inputs have."""
+        """Event times of the operators' inputs."""
         return marks_of(*self.operators)
 
     @property
     def ends(self) -> tuple[Node, ...]:
-        """The streams that go on to no other sink or edge."""
+        """Streams that continue to no other sink or edge."""
         return _ends(self.bindings, self.edges)
 
     @property
@@ -87,7 +87,7 @@ class JobPlan:
 
     @property
     def shuffle_partitions(self) -> int:
-        """Tasks of each operator."""
+        """Number of tasks of each operator."""
         return self.config.shuffle_partitions or self.parallelism
 
     @property
@@ -96,7 +96,10 @@ class JobPlan:
         return (self.config.local_dir or Path(tempfile.gettempdir())) / f"spark-ckpt-{self.store.id}"
 
     def key_groups(self, base: Manifest) -> dict[str, int]:
-        """Every operator's number of key groups: fixed by its first epoch. Raises `ConfigInvalid` if the settings differ."""
+        """Return each operator's number of key groups, which its first epoch fixed.
+
+        Raises `ConfigInvalid` if the settings differ from it.
+        """
         return {operator.name: self._key_groups(base.operators.get(operator.name)) for operator in self.operators}
 
     def _key_groups(self, snapshot: OperatorSnapshot | None) -> int:
@@ -112,11 +115,16 @@ class JobPlan:
         return snapshot.key_groups
 
     def checkpoint(self, incarnation: int) -> Location:
-        """Spark's own checkpoint for one incarnation: disposable, on a file system that driver and executors share."""
+        """Return the location of Spark's checkpoint for one incarnation.
+
+        It is disposable, on a file system that driver and executors share.
+        """
         return self.run_folder().child(str(incarnation), "stage")
 
     def run_folder(self) -> Location:
-        """On a file system that driver and executors share; what is in it is disposable. Raises `ConfigInvalid`."""
+        """Return a folder for disposable files, on a file system that driver and executors share. Raises
+        `ConfigInvalid`.
+        """
         if self.config.run_dir is not None:
             return Location(self.config.run_dir)
         if self.store.location.local is not None:
@@ -129,7 +137,7 @@ class JobPlan:
         )
 
     def stages(self, incarnation: int) -> dict[Node, list[SinkStage]]:
-        """Where tasks stage the rows of each sink and edge, by the stream that it gets; the side output is not among them."""
+        """Return the staging of all sinks and edges, by the stream that they receive; without the side output."""
         found: dict[Node, list[SinkStage]] = {}
         for binding in self.bindings:
             if binding.name != REJECTED:
@@ -139,7 +147,7 @@ class JobPlan:
         return found
 
     def rejected_stage(self, incarnation: int) -> SinkStage | None:
-        """Where tasks stage rejected records, if the job wants them."""
+        """Return the staging of rejected records; None if the job discards them."""
         return next((self._stage(binding, incarnation) for binding in self.bindings if binding.name == REJECTED), None)
 
     def _stage(self, binding: SinkBinding, incarnation: int) -> SinkStage:
@@ -153,7 +161,7 @@ class JobPlan:
         return SinkStage(edge.name, plan, self.store.edge(edge.name).location, incarnation, edge=True)
 
     def shape(self, key_groups: Mapping[str, int]) -> JobShape:
-        """The job as the rules of an incarnation see it. `key_groups`: how many each operator has."""
+        """Return the job as the rules of an incarnation need it. `key_groups`: number of key groups by operator."""
         return JobShape(
             job=self.job,
             sources=tuple(node.name for node in self.sources),
@@ -166,7 +174,7 @@ class JobPlan:
         )
 
     def place(self, sink: str) -> SinkPlace:
-        """Where its rows are staged, and when it gets them."""
+        """Return the location of a sink's staged rows and the time of its publishes."""
         plan, outbox = self.stage_plans[sink], self.store.outbox(sink).location
         binding = next(each for each in self.bindings if each.name == sink)
         every_ms, ahead = _publish_every_ms(binding, self.config), _takes_ahead(binding, self.config)
@@ -175,7 +183,7 @@ class JobPlan:
         return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms, ahead)
 
     def check_ends(self) -> None:
-        """Raise `ConfigInvalid` if a source has no end that a run could drain it to."""
+        """Raise `ConfigInvalid` if a source has no end up to which a run could drain it."""
         for node in self.sources:
             why = node.source.endless if isinstance(node.source, MayNeverEnd) else None
             if why is not None:
@@ -185,7 +193,10 @@ class JobPlan:
                 )
 
     def check_base(self, base: Manifest, unpublished: Iterable[str] = ()) -> None:
-        """Raise if the epoch to start from belongs to another graph than this one. `unpublished`: sinks that are owed rows."""
+        """Raise `GraphInvalid`, `ConfigInvalid` or `StateSchemaChanged` if the base epoch does not fit this graph.
+
+        `unpublished`: sinks with unpublished epochs.
+        """
         self.key_groups(base)
         self._check_dropped()
         known = {node.name for node in self.sources}
@@ -215,12 +226,15 @@ class JobPlan:
             )
 
     def check_start(self, restore: RestoreTarget) -> Standing:
-        """Raise if the job, as it is now, cannot go on from what `restore` names. Reads the log and changes nothing."""
+        """Return the endpoints for a start from `restore`; raise if the job cannot continue from there.
+
+        It reads the log and changes nothing.
+        """
         log = self.store.log
         log_state = log.state()
         chosen = choice_unseen(log_state, restore, log.manifest, log.verify)
         self.check_base(chosen.base, chosen.unpublished)
-        if restore != LATEST:  # naming an epoch is a word about everything behind it
+        if restore != LATEST:  # a named epoch is the user's decision about all later ones
             log_state = replace(log_state, passed_over=frozenset())
         standing = identities.reconciled(log, log_state, chosen.base, chosen.unpublished, self.found, self.confirmed)
         check_inputs(self, chosen.base, standing.fresh)
@@ -246,12 +260,12 @@ class JobPlan:
 
 
 def _lacks(base: Manifest) -> str:
-    """A job that never had it has not lost it."""
+    """Return the verb of the message: a job without a run never had the name, so it has not lost it."""
     return "has not" if base.reason == "adopt" else "no longer has"
 
 
 def _names_hint(base: Manifest, kind: str, name: str, there: Iterable[str], otherwise: str) -> str:
-    """What to do about a name of the epoch that the job lacks. `there`: names that it has."""
+    """Return the hint about a name that the epoch has and the job lacks. `there`: names that the job has."""
     if base.reason != "adopt":
         return otherwise
     known = ", ".join(sorted(there)) or "none"
@@ -279,7 +293,7 @@ def _limits(config: JobConfig) -> Limits:
 
 
 def _takes_ahead(binding: SinkBinding, config: JobConfig) -> bool:
-    """Whether the job asks for rows to be sent before their epoch is decided, and the sink can take them."""
+    """Return true if the job enables early sends and the sink supports them."""
     return config.send_ahead and isinstance(binding.sink, SendsAhead) and binding.sink.sends_ahead
 
 
@@ -301,9 +315,10 @@ def planned(
     restore: RestoreTarget = LATEST,
     confirmed: Confirmed | None = None,
 ) -> JobPlan:
-    """Check the graph, ask what its names stand for, and resolve what depends on the session.
+    """Check the graph, read its endpoints, and resolve the settings that depend on the session.
 
-    A job that does not fit its store is refused before a sink makes a table for it.
+    A job that does not fit its store is refused before a sink creates a table for it. Raises `GraphInvalid`, and the
+    errors of `JobPlan.check_start`.
     """
     if not bindings:
         raise GraphInvalid("the job has no sink", hint="end a stream with to(sink)")
@@ -326,7 +341,7 @@ def _ends(bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding]) -> tupl
 
 
 def _staged(plan: JobPlan) -> JobPlan:
-    """With how its rows are staged, and what its sinks are once they have made their tables."""
+    """Return the plan with the staging of its rows, and with the endpoints of tables that its sinks have created."""
     stages = {binding.name: binding.sink.stage(binding.schema) for binding in plan.bindings}
     for name, stage in stages.items():
         if name in plan.confirmed.moved and stage.root is not None:

@@ -1,4 +1,4 @@
-"""How many rows wait at the sources, asked beside processing and only while somebody wants to know."""
+"""Rows that wait at the sources (lag), counted next to processing and only on request."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ _log = logging.getLogger(__name__)
 
 
 class LagWatch(threading.Thread):
-    """Asks every `interval_s` each source that can count where it ends, and tells `tell`: rows by source.
+    """Counts the lag of each source that supports it, every `interval_s` seconds, and passes rows by source to
+    `tell`.
 
-    `cursors`: where the sources stand behind the last batch; none before the first. A source that does not answer is left out.
+    `cursors`: positions of the sources after the last batch; empty before the first. A source that does not answer is
+    left out.
     """
 
     def __init__(
@@ -41,17 +43,17 @@ class LagWatch(threading.Thread):
 
     @property
     def is_needed(self) -> bool:
-        """Whether any source can count."""
+        """True if a source can count its lag."""
         return bool(self._counting)
 
     def run(self) -> None:
-        """Thread body."""
+        """Count until `close`."""
         while not self._over.wait(self._interval_s):
             if found := self.asked():
                 self._tell(found)
 
     def asked(self) -> dict[str, int]:
-        """Rows that wait now, by source."""
+        """Return the rows that wait now, by source."""
         cursors, found = self._cursors(), {}
         for name, source in self._counting:
             if name in cursors:
@@ -62,5 +64,5 @@ class LagWatch(threading.Thread):
         return found
 
     def close(self) -> None:
-        """End after the question under way."""
+        """End after the count in progress."""
         self._over.set()

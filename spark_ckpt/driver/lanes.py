@@ -1,4 +1,4 @@
-"""The publishing threads of one incarnation, one per sink."""
+"""Publishers of one incarnation: one thread per sink."""
 
 from __future__ import annotations
 
@@ -26,8 +26,12 @@ _log = logging.getLogger(__name__)
 
 
 class Lanes:
-    """`inherited`: the highest epoch decided by earlier incarnations. `ended`, and before it `measured` with a sink, an epoch and
-    the parts of its publish in ms, are called on a lane's thread."""
+    """Publisher threads of one incarnation.
+
+    `inherited`: the highest epoch that earlier incarnations committed. `ended`: receives the result of each attempt.
+    `measured`: called before `ended` with a sink, an epoch and the durations of the publish in ms. Both are called on
+    a publisher's thread.
+    """
 
     def __init__(
         self,
@@ -46,32 +50,32 @@ class Lanes:
         self._lanes = {binding.name: self._lane(binding, standing) for binding in plan.bindings}
 
     def start(self) -> None:
-        """Begin to publish what is submitted."""
+        """Start all publisher threads."""
         for lane in self._lanes.values():
             lane.start()
 
     def submit(self, sink: str, asked: EpochOutput | StagedAhead) -> None:
-        """Try once to publish a decided epoch, or to send rows ahead, behind what was submitted before."""
+        """Queue one attempt to publish a committed epoch, or an early send, after earlier requests."""
         self._lanes[sink].submit(asked)
 
     def drop_ahead(self, sink: str) -> None:
-        """Have undone what was sent ahead, behind what was submitted before."""
+        """Queue the rollback of early sends, after earlier requests."""
         self._lanes[sink].drop_ahead()
 
     def stop(self) -> None:
-        """End after the attempts under way."""
+        """End after the attempts in progress."""
         for lane in self._lanes.values():
             lane.stop()
 
     def give_up(self) -> list[threading.Thread]:
-        """End attempts that did not end by themselves: they would go on in this process, and fence whoever publishes next.
+        """Abort attempts that did not end by themselves; return the threads that end soon.
 
-        The threads that end soon.
+        Such an attempt would continue in this process, and fence the next publisher of the sink.
         """
         return [lane for lane in self._lanes.values() if lane.is_alive() and lane.give_up()]
 
     def threads(self) -> Iterator[threading.Thread]:
-        """For whoever waits for their end."""
+        """Iterate over the threads, for a caller that joins them."""
         yield from self._lanes.values()
 
     def _lane(self, binding: SinkBinding, standing: Standing) -> SinkLane:
@@ -92,7 +96,9 @@ class Lanes:
         )
 
     def _with_ways_back(self, event: PublishEnded | AheadEnded) -> None:
-        """On a lane's thread. The log says where damaged rows can be gone back from; asked when they are due, not before."""
+        """Add recovery advice to a failed publish, on a publisher's thread; the log is read only when an error needs
+        it.
+        """
         if isinstance(event, AheadEnded):
             self._ended(event)
             return

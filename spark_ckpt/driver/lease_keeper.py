@@ -1,7 +1,8 @@
-"""Keeps an incarnation's lease while no epoch does, on a thread of its own: no slow table, no retention holds it up.
+"""Renews an incarnation's lease while no epoch does, on its own thread, so that slow tables or retention cannot delay
+it.
 
-Trouble that may pass is no end: every commit asks for the lease anyway, so an expired one costs nothing but that another
-driver may take over.
+A transient error does not end the job. Every commit checks the lease anyway, so after an expired one only a takeover
+by another driver is possible.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ _SHORTEST_S = 0.05
 
 
 class LeaseKeeper(threading.Thread):
-    """Calls `renew` whenever its time has come (`coordination.renewals`) and no epoch has renewed the lease.
+    """Thread that calls `renew` when a renewal is due (`coordination.renewals`) and no epoch has renewed the lease.
 
-    `served` and `missed` hear how it went, the latter with the seconds since it last went well; `failed` hears of an error
-    that no later renewal cures, and the thread ends.
+    `served`: called after a success. `missed`: called after a transient error, with the seconds since the last
+    success. `failed`: called with an error that no later renewal cures; then the thread ends.
     """
 
     def __init__(
@@ -43,22 +44,23 @@ class LeaseKeeper(threading.Thread):
         self._over = threading.Event()
 
     def renewed(self) -> None:
-        """An epoch was committed, which renews the lease."""
+        """Postpone the next renewal: a committed epoch renewed the lease."""
         self._served_s = time.monotonic()
         self._due_s = self._served_s + self._every_s
 
     def close(self) -> None:
-        """Renew no more."""
+        """Stop renewing."""
         self._over.set()
 
     def run(self) -> None:
-        """Thread body."""
+        """Renew until `close` or a permanent error."""
         while not self._over.wait(max(0.0, self._due_s - time.monotonic())):
+            # An epoch may have renewed the lease during the wait.
             if time.monotonic() >= self._due_s and not self._tried():
                 return
 
     def _tried(self) -> bool:
-        """Renew once; whether to go on."""
+        """Renew once; return false after a permanent error."""
         self._due_s = time.monotonic() + self._every_s
         try:
             self._renew()

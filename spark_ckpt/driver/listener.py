@@ -1,4 +1,4 @@
-"""What a program may hear of a run while it runs. Override what you need; calls come from the coordinator's thread."""
+"""Events of a run for programs. Override the methods that you need; calls come from the coordinator's thread."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EpochEvent:
-    """One epoch of one job. `detail`: rows, bytes, durations in ms, or the reason of an abort. `manifest`: everything the
-    epoch consists of, when it is committed."""
+    """An event of one epoch.
+
+    `detail`: rows, bytes, durations in ms, or the reason of an abort. `manifest`: the epoch's whole content, once it
+    is committed.
+    """
 
     job: str
     epoch: int
@@ -26,7 +29,7 @@ class EpochEvent:
 
 @dataclass(frozen=True, slots=True)
 class ProgressEvent:
-    """A micro-batch is over. `epoch`: the newest committed one. `progress`: the record that `run.lastProgress` has of it."""
+    """A micro-batch is over. `epoch`: the newest committed one. `progress`: its record in `run.lastProgress`."""
 
     job: str
     incarnation: int
@@ -36,7 +39,7 @@ class ProgressEvent:
 
 @dataclass(frozen=True, slots=True)
 class LagEvent:
-    """How many rows wait, by source; those that cannot count are not there."""
+    """Rows that wait, by source; sources that cannot count them are absent."""
 
     job: str
     rows: Mapping[str, int]
@@ -44,7 +47,7 @@ class LagEvent:
 
 @dataclass(frozen=True, slots=True)
 class IncarnationEvent:
-    """The start or the end of one incarnation. `reason`: what it was restored from, or why it ended."""
+    """Start or end of one incarnation. `reason`: the epoch that it was restored from, or why it ended."""
 
     job: str
     incarnation: int
@@ -54,9 +57,10 @@ class IncarnationEvent:
 
 @dataclass(frozen=True, slots=True)
 class OutageEvent:
-    """The store, or a disk the job needs, does not serve it, or the host is too busy to start Python workers; the job waits.
-    `condition` and `what`: of the error, such as CKPT_STORE_FULL. The outage has lasted `waited_ms` of at most `patience_ms`;
-    attempt number `attempt` follows after `pause_ms`.
+    """The job waits: the store or a disk is unavailable, or the host is too busy to start Python workers.
+
+    `condition` and `what`: of the error, for example CKPT_STORE_FULL. `waited_ms`: duration of the outage so far, of
+    at most `patience_ms`. Attempt number `attempt` follows after `pause_ms`.
     """
 
     job: str
@@ -71,10 +75,10 @@ class OutageEvent:
 
 @dataclass(frozen=True, slots=True)
 class StandbyEvent:
-    """What a standby does: "waits", "follows" an epoch, "is warm" (the job's own plan has run here once), "takes over".
+    """State of a standby: "waits", "follows" an epoch, "is warm" (it has run the job's plan once), "takes over".
 
-    `lease_of`: the incarnation behind which it waits, 0 for none, of driver `holder`. `epoch`: the newest one it has followed.
-    `why`: what it has seen of the other driver's end.
+    `lease_of`: the incarnation that it would replace, 0 for none. `holder`: the driver of that incarnation. `epoch`:
+    the newest one that it has followed. `why`: evidence of the other driver's end.
     """
 
     job: str
@@ -87,10 +91,10 @@ class StandbyEvent:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepEvent:
-    """What becomes of a job's upkeep under checkpoint lease `token`, which standby `standby` has.
+    """State of a job's maintenance under checkpoint lease `token` of standby `standby`.
 
-    Of the driver: "leased" to a standby; "taken back", for there is none, with token 0. Of the standby: "done" up to `epoch`,
-    "given up". Of both: "found damage" in the epoch's files; `why` says what.
+    From the driver: "leased" to a standby; "taken back", if there is no standby, with token 0. From the standby:
+    "done" up to `epoch`, "given up". From both: "found damage" in the epoch's files; `why` describes it.
     """
 
     job: str
@@ -102,42 +106,51 @@ class UpkeepEvent:
 
 
 class RunListener:
-    """Listens to a run. An exception in a listener is logged and does not touch the run."""
+    """Listens to a run. An exception in a listener is logged and does not affect the run."""
 
     def onIncarnationStarted(self, event: IncarnationEvent) -> None:
-        """A new incarnation reads on from epoch `base`."""
+        """Called when a new incarnation continues from epoch `base`."""
 
     def onProgress(self, event: ProgressEvent) -> None:
-        """A micro-batch is over; as Spark's `StreamingQueryListener.onQueryProgress`."""
+        """Called after a micro-batch, like Spark's `StreamingQueryListener.onQueryProgress`."""
 
     def onPhases(self, event: ProgressEvent) -> None:
-        """Spark is through with a micro-batch, shortly after its `onProgress`: `progress` is that record with Spark's phases in
-        `durationMs`. Once for a batch; not for those behind which the incarnation ended."""
+        """Called when Spark has finished a micro-batch, shortly after its `onProgress`.
+
+        `progress`: that record, with Spark's phases in `durationMs`. Called once per batch, except for batches at the
+        end of an incarnation.
+        """
 
     def onLag(self, event: LagEvent) -> None:
-        """The sources were asked how many rows wait: every `lag_interval`, if metrics or the page are on. On another thread."""
+        """Called every `lag_interval` with the rows that wait at the sources, if metrics or the page are on. On
+        another thread.
+        """
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
-        """The epoch's manifest is in the log: it can be restored."""
+        """Called when the epoch's manifest is in the log: the epoch can be restored."""
 
     def onEpochAborted(self, event: EpochEvent) -> None:
-        """The epoch will not be decided; its rows belong to the next one."""
+        """Called when the epoch will not be committed; its rows belong to the next one."""
 
     def onEpochPublished(self, event: EpochEvent) -> None:
-        """A sink has the epoch; `detail["sink"]` names it."""
+        """Called when a sink has published the epoch; `detail["sink"]` names it."""
 
     def onOutage(self, event: OutageEvent) -> None:
-        """The job waits for a disk, a store or Python workers, once per attempt. When it is over, `onIncarnationStarted` follows,
-        or the run ends."""
+        """Called once per attempt while the job waits for a disk, a store or Python workers.
+
+        Afterwards `onIncarnationStarted` follows, or the run ends.
+        """
 
     def onStandby(self, event: StandbyEvent) -> None:
-        """This driver waits behind another one. Called from threads of the standby."""
+        """Called when the state of this standby changes. Called from threads of the standby."""
 
     def onUpkeep(self, event: UpkeepEvent) -> None:
-        """Who does the job's upkeep, and what it came to. Called from threads of the driver and of the standby."""
+        """Called when the job's maintenance changes hands or ends. Called from threads of the driver and of the
+        standby.
+        """
 
     def onHandover(self, event: IncarnationEvent) -> None:
-        """Somebody asked this driver to hand over: it takes a final epoch and ends, and a standby goes on."""
+        """Called after a request to hand over: this driver takes a final epoch and ends, then a standby continues."""
 
     def onIncarnationEnded(self, event: IncarnationEvent) -> None:
-        """The incarnation stopped or failed."""
+        """Called when the incarnation stopped or failed."""

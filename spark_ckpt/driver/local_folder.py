@@ -1,4 +1,4 @@
-"""The folder on this host in which one incarnation keeps local levels of state."""
+"""Folder on this host for the local levels of one incarnation's state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_ckpt.storage_errors import typed_errors_at
 
 
 class LocalFolder:
-    """Of incarnation number `incarnation`, in the job's folder `cache`."""
+    """Folder of incarnation number `incarnation`, in the job's folder `cache`."""
 
     def __init__(self, cache: Path, incarnation: int) -> None:
         self._cache = cache
@@ -18,18 +18,21 @@ class LocalFolder:
         self.path = cache / f"i{incarnation}"
 
     def make(self, levels: Path | None = None) -> None:
-        """Make it, with the levels that a standby has kept in a folder beside it. A driver that was replaced may still run on
-        this host and clean up after itself: what belongs to the incarnation before stays. Raises a `StoreOutage`."""
+        """Create the folder; `levels`: a standby's folder of levels, which is moved here. Raises a `StoreOutage`.
+
+        The previous incarnation's folder stays: a replaced driver may still run on this host and clean up after
+        itself.
+        """
         for left in self._cache.glob("i*"):
             if left.name[1:].isdigit() and int(left.name[1:]) < self._incarnation - 1:
                 shutil.rmtree(left, ignore_errors=True)
         self.remove()
         if levels is not None:
-            with suppress(OSError):  # derived data: without it the first batch makes it
+            with suppress(OSError):  # derived data: without it the first batch creates it
                 levels.rename(self.path)
         with typed_errors_at(str(self.path)):
             self.path.mkdir(parents=True, exist_ok=True)
 
     def remove(self) -> None:
-        """Nothing is left of it."""
+        """Remove the folder."""
         shutil.rmtree(self.path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A standby's look at the job's log and at the process that holds it."""
+"""A standby's view of the job's log and of the process that holds the lease."""
 
 from __future__ import annotations
 
@@ -13,31 +13,34 @@ if TYPE_CHECKING:
     from spark_ckpt.store.epoch_log import EpochLog
 
 READ_S = 0.25
-"""Between two readings of the log: three requests a second to an object store."""
+"""Seconds between two reads of the log: three requests a second to an object store."""
 
 _MARGIN_MS = 250
 _LEAST_GAP_MS = 1_000
 
 
 class Lookout:
-    """Feeds the rules with what can be seen from here. `lease_ms`: this driver's own term."""
+    """Feeds the standby's rules with observations. `lease_ms`: this driver's own term."""
 
     def __init__(self, log: EpochLog, lease_ms: int) -> None:
         self._log = log
         self._next_read_s = 0.0
         self.rules = Standby(_MARGIN_MS, max(_LEAST_GAP_MS, lease_ms // 4))
         self.log_state = LogState()
-        """As it was read last."""
+        """Newest state of the log that was read."""
 
     def look(self) -> TakeOver | None:
-        """Look once: at the process, if it was on this host, and at the log, if it is time or the process is gone. What to
-        do about it, if anything. Raises what reading the log raises."""
+        """Check the holder's process, if it ran on this host; read the log if that is due or the process is gone.
+
+        Return the takeover that the rules request, or None. Raises the errors of a log read.
+        """
         if time.monotonic() < self._next_read_s and not self._is_gone():
             return None
         self.log_state = self._log.state()
         self._next_read_s = time.monotonic() + READ_S
         effects = self.rules.handle(_read(self.log_state, round(time.monotonic() * 1000)))
         if not effects and self._is_gone():
+            # Only after a read: another driver may have replaced the dead holder.
             effects = self.rules.handle(HolderGone(self.log_state.incarnation))
         return next((effect for effect in effects if isinstance(effect, TakeOver)), None)
 

@@ -1,9 +1,9 @@
-"""Materializing beside deciding: a thread makes the store's tables show what is decided, and lets go of what nobody needs.
+"""Background maintenance: a thread updates the store's tables to the committed epochs and applies retention.
 
-All of it can be done again, and none of it decides anything: the next decision does not wait for it. Where decisions come faster
-than it follows, it goes straight to the newest one; it rests between two of them, since it takes disk and Python's lock from the
-batches. Where a standby waits, tables and epochs are its to care for (`duty`); what only this driver knows of, and its sources'
-input, stays here.
+All of it can be repeated and no commit depends on it, so no commit waits for it. If commits come faster than the
+updates, the thread skips to the newest one. It pauses between two updates, since it takes disk and Python's lock from
+the batches. With a standby, the standby maintains tables and epochs (`duty`). Segments that only this driver knows
+and its sources' input stay here.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
 
 REST_S = 1.0
-"""Between the end of one pass and the beginning of the next: how far tables may be behind the log, beside what a pass takes."""
+"""Seconds between two passes: the tables' delay, in addition to the duration of a pass."""
 
 
 class Materializing(threading.Thread):
-    """Of one incarnation. An error ends the thread through `failed`."""
+    """Maintenance thread of one incarnation. An error ends the thread through `failed`."""
 
     def __init__(self, plan: JobPlan, incarnation: int, say: Say, failed: Callable[[BaseException], None]) -> None:
         super().__init__(name="ckpt-materializing", daemon=True)
@@ -43,22 +43,25 @@ class Materializing(threading.Thread):
         self._rested_s = float("-inf")
 
     def begin(self, base: Manifest) -> None:
-        """Before the thread: the tables go back to where the incarnation begins, now or, where standbys wait, soon."""
+        """Restore the tables to the epoch that the incarnation continues from; with standbys, leave it to the thread.
+
+        Call it before the thread starts.
+        """
         if self._duty.is_ours():
             self._plan.store.materialize(base)
         else:
             self._pending = base
 
     def ask(self, effect: MaterializeTables) -> None:
-        """Behind what was asked for before."""
+        """Queue an update of the tables."""
         self._asked.put(effect)
 
     def close(self) -> None:
-        """End behind what has been asked for. What a standby was to do is left to it, or to the next incarnation."""
+        """End after all queued updates. A standby, or the next incarnation, completes its own maintenance."""
         self._asked.put(None)
 
     def run(self) -> None:
-        """Thread body."""
+        """Update the tables until `close`."""
         try:
             while self._take(self._waiting()):
                 self._rested_s = time.monotonic() + REST_S
@@ -66,7 +69,7 @@ class Materializing(threading.Thread):
             self._failed(error)
 
     def _waiting(self) -> list[MaterializeTables | None]:
-        """What was asked for; nothing when it is time to look what has become of what a standby is to do."""
+        """Return queued updates; empty when it is time to check a standby's progress."""
         asked = self._asked_within(None if self._pending is None else duty_module.LOOK_S)
         while asked and None not in asked and (left_s := self._rested_s - time.monotonic()) > 0:
             asked += self._asked_within(left_s)
@@ -82,7 +85,7 @@ class Materializing(threading.Thread):
         return asked
 
     def _take(self, asked: Sequence[MaterializeTables | None]) -> bool:
-        """False when the end is among them."""
+        """Apply the newest update; return false if the end is among them."""
         effects = [effect for effect in asked if effect is not None]
         for effect in effects:
             self._pending = effect.manifest
@@ -107,7 +110,7 @@ class Materializing(threading.Thread):
         self._plan.store.materialize(manifest)
 
     def _forgotten(self) -> tuple[int, ...]:
-        """Epochs that a standby has let go since this was asked last."""
+        """Return the epochs that a standby has removed since the last call."""
         before, self._kept = self._kept, frozenset(self._plan.store.log.state().by_id)
         return tuple(sorted(before - self._kept))
 

@@ -1,6 +1,6 @@
-"""Reading Spark's own offset log: which batch holds which barrier, and where every source ends there.
+"""Reader of Spark's offset log: the barriers in a batch, and the position of every source at its end.
 
-It is written before a batch runs, so it exists inside `foreachBatch`.
+Spark writes the log before a batch runs, so it exists inside `foreachBatch`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchOffsets:
-    """Where one micro-batch ends. `sources`: one JSON text per source of the job; None if the source has not been read yet.
+    """End of one micro-batch.
 
-    `markers`: how many control markers there were up to its end. `taken`: how many segments of each edge.
+    `sources`: one JSON text per source of the job; None if the source has not been read yet. `markers`: number of
+    control markers up to its end. `taken`: number of consumed segments by edge.
     """
 
     batch: int
@@ -34,7 +35,7 @@ class BatchOffsets:
 
 
 def read_batch_offsets(checkpoint: Location, batch: int, order: PlanOrder) -> BatchOffsets:
-    """The end of micro-batch `batch` of a query with these inputs."""
+    """Return the end of micro-batch `batch` of a query with the inputs `order`. Raises `EnvironmentUnfit`."""
     text = checkpoint.read_bytes(offsets_path(batch)).decode()
     try:
         offsets = parse_offsets(text)

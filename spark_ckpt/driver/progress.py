@@ -1,4 +1,4 @@
-"""A run's progress in the shape Spark users know: one JSON-like record per micro-batch."""
+"""Progress of a run in the shape that Spark users know: one JSON-like record per micro-batch."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ _KEPT = 100
 
 @dataclass(slots=True)
 class Progress:
-    """The latest records, newest last. Written by Spark's and the coordinator's thread, read by the user's."""
+    """The latest records, newest last. Spark's and the coordinator's threads write them, the user's threads read
+    them.
+    """
 
     job: str
     bound: Bound = UNBOUNDED
     _records: deque[dict[str, Json]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     standby: Callable[[], dict[str, Json] | None] = lambda: None
-    """What a standby is doing; None if this is none."""
+    """State of the standby; None if this driver is none."""
     _outage: dict[str, Json] | None = None
     _lag: Mapping[str, int] = field(default_factory=dict)
     _parts_ms: Mapping[str, int] = field(default_factory=dict)
@@ -47,10 +49,11 @@ class Progress:
         late: Mapping[str, int],
         parts_ms: Mapping[str, int] = MappingProxyType({}),
     ) -> dict[str, Json]:
-        """Record one finished micro-batch; `epoch` is the last committed one. The record.
+        """Record one finished micro-batch and return its record. `epoch`: the newest committed one.
 
-        `in_flight`: rows on every edge behind it; the full ones are its `backpressure`: the next batch has no row of a source.
-        `late`: late rows by operator. `parts_ms`: what the batch's action was spent on (`coordination.action_parts`).
+        `in_flight`: rows on every edge after the batch. Edges over their limit are its `backpressure`: the next batch
+        reads no source. `late`: late rows by operator. `parts_ms`: durations of the action's parts
+        (`coordination.action_parts`).
         """
         rows = counts.get("numInputRows", 0)
         with self._lock:
@@ -76,7 +79,8 @@ class Progress:
             return dict(record)
 
     def spark_took(self, incarnation: int, phases: Phases) -> dict[str, Json] | None:
-        """Spark is through with a batch: its record as it is now, with Spark's phases beside our `batch`; None if there is none.
+        """Add Spark's phases to the record of a batch that Spark has finished, next to our `batch`; None if there is
+        no record.
 
         `triggerTimestamp`: when Spark began to look for the batch's rows.
         """
@@ -90,36 +94,39 @@ class Progress:
 
     @property
     def lag(self) -> Mapping[str, int]:
-        """Rows that wait at the sources, as they said last; nothing if nobody asks them."""
+        """Rows that wait at the sources, as counted last; empty if the lag is not counted."""
         return self._lag
 
     def lag_is(self, rows: Mapping[str, int]) -> None:
-        """The sources were asked."""
+        """Record the sources' lag."""
         self._lag = dict(rows)
 
     def epoch_took(self, parts_ms: Mapping[str, int]) -> None:
-        """Of the newest epoch: milliseconds until its barrier was in a batch, of that batch, of the decision."""
+        """Record the durations of the newest epoch's parts: until its barrier was in a batch, that batch, the commit."""
         self._parts_ms = dict(parts_ms)
 
     def shown(self) -> list[dict[str, Json]]:
-        """As `recent`, the newest with what the job waits for."""
+        """Return the records like `recent`, the newest one with the current outage."""
         last = self.last()
         return [] if last is None or "batchId" not in last else [*self.recent()[:-1], last]
 
     def cursors(self) -> Mapping[str, Cursor]:
-        """Where the sources stand behind the last micro-batch."""
+        """Return the positions of the sources after the last micro-batch."""
         return self._cursors
 
     def outage_began(self, event: OutageEvent) -> None:
-        """From now on the job waits, as `event` says."""
+        """Record that the job waits for the end of an outage."""
         self._outage = asdict(event)
 
     def outage_over(self) -> None:
-        """The job works."""
+        """Record that the job works."""
         self._outage = None
 
     def last(self) -> dict[str, Json] | None:
-        """The newest record with `outage` as it is now; none before the first batch, unless the job waits, or stands by."""
+        """Return the newest record with the current `outage`.
+
+        None before the first batch, unless the job waits or is a standby.
+        """
         standby = self.standby()
         if standby is not None:
             return {"job": self.job, "standby": standby, "outage": self._outage}
@@ -132,20 +139,20 @@ class Progress:
             return {**self._records[-1], **lag, **parts, "outage": outage}
 
     def longest_batch_ms(self) -> int:
-        """Of the recent micro-batches, with Spark's own phases where they are known; 0 before the first."""
+        """Return the longest of the recent micro-batches, including Spark's own phases if known; 0 before the first."""
         with self._lock:
             durations = [record["durationMs"] for record in self._records]
         parts = [each.values() for each in durations if isinstance(each, Mapping)]
         return max((ms for each in parts for ms in each if isinstance(ms, int)), default=0)
 
     def recent(self) -> list[dict[str, Json]]:
-        """Up to the last 100 records, oldest first."""
+        """Return up to the last 100 records, oldest first."""
         with self._lock:
             return [dict(record) for record in self._records]
 
 
 def _with_phases(record: Mapping[str, Json], phases: Phases) -> dict[str, Json]:
-    """A new record, since parts of the old one are in the hands of others."""
+    """Return a new record, because other threads hold parts of the old one."""
     ours = record["durationMs"]
     took_ms: dict[str, Json] = {**phases.took_ms, **(ours if isinstance(ours, Mapping) else {})}
     return {**record, "triggerTimestamp": phases.began, "durationMs": took_ms}
