@@ -103,7 +103,7 @@ class Announcer:
         for listener in self.listeners:
             try:
                 call(listener)
-            except Exception as error:  # noqa: BLE001 - the user's code; the run goes on
+            except Exception as error:  # noqa: BLE001 - the user's code; the run continues
                 said = f"{type(error).__name__}: {error}"
                 trace = user_traceback(error) or said
                 _log.error("job=%s listener %s failed, the run goes on\n%s", self.job, type(listener).__name__, trace)
