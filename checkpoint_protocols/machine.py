@@ -132,6 +132,7 @@ class Machine(ABC, Generic[PhaseT]):
         """
         before = self.phase
         effects = self._react(self.TABLE.get((before, type(event)), INVALID), event)
+        # Recorded before `validate`, so that the story of a broken invariant includes its cause.
         self._story.append((before, event, self.phase, effects))
         self.validate()
         return effects

@@ -84,6 +84,7 @@ class MessageMachine(Machine[PhaseT]):
 
     def _other_incarnation(self, event: Received, message: Envelope) -> list[Effect] | None:
         if message.incarnation > self.incarnation:
+            # The message belongs to the state after the rollback, so the host hands it in again there.
             return [Restore(message.incarnation, None, (event,), {})]
         if message.kind != APP:
             return [Drop(event, f"{message.kind} of incarnation {message.incarnation}, this is {self.incarnation}")]

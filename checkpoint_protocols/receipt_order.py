@@ -37,6 +37,7 @@ class ReceiptOrder:
     @property
     def fully_logged(self) -> int:
         """Newest receipt up to which every receipt can be recovered."""
+        # Receipts after a gap cannot be replayed in order, so only the unbroken beginning counts.
         return min(self.unacked) - 1 if self.unacked else self.rsn
 
     def is_known(self, event: Received) -> bool:

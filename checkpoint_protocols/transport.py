@@ -157,6 +157,7 @@ class Transport(Machine[TransportPhase]):
     def _on_joined(self, event: Joined) -> list[Effect]:
         self._ensure(event.newer >= self.incarnation, "incarnations grow")
         self.incarnation = event.newer
+        # Receivers drop control messages of the older incarnation, so they need no repetition.
         self.said, self.newest, self.phase = {}, 0, Q
         self.heard = {
             (name, incarnation): heard

@@ -188,7 +188,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         self._retry_timers: dict[SinkId, TimerId] = {}
         self.validate()
 
-    # -- what others may ask ---------------------------------------------------------------------------------
+    # -- read by the host ----------------------------------------------------------------------------------------
 
     @property
     def open_epoch(self) -> Epoch | None:

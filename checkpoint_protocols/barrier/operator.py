@@ -84,6 +84,7 @@ class Operator(Machine[OperatorPhase]):
     ) -> None:
         super().__init__(P.RUNNING, incarnation)
         self.task = task
+        # A source aligns on NIL alone, so that its barrier completes at once (erratum E4).
         self.inputs = frozenset(inputs) or frozenset({NIL})
         self._over = last_epoch
         self._aligning: Epoch | None = None
@@ -161,6 +162,7 @@ class Operator(Machine[OperatorPhase]):
         self._held.add(event.channel)
         self._aligning = event.epoch
         self.phase = P.ALIGNING
+        # Rows after the barrier belong to the next epoch, so they wait until the capture.
         return [Hold(event.channel)]
 
     def _take_snapshot(self, epoch: Epoch) -> list[Effect]:
@@ -182,7 +184,7 @@ class Operator(Machine[OperatorPhase]):
         if channel in self._held:
             raise self._invalid(event, "the channel is held: the host must keep what arrives on it")
 
-    # -- epochs that die -------------------------------------------------------------------------------------
+    # -- aborted epochs ------------------------------------------------------------------------------------------
 
     def _on_abort(self, event: EpochAborted) -> list[Effect]:
         if self._aligning is not None and event.epoch >= self._aligning:
@@ -221,4 +223,5 @@ class Operator(Machine[OperatorPhase]):
         self._over = event.epoch
         self._parked = None
         self.phase = P.RUNNING
+        # The parked event passes the door again, now as one of the current incarnation.
         return self._react(self.TABLE[P.RUNNING, type(parked)], parked)

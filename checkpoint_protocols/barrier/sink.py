@@ -243,6 +243,7 @@ class SinkParticipant(Machine[SinkPhase]):
 
     def _carry_over(self) -> list[Effect]:
         assert self._undecided is not None  # noqa: S101 - for the type checker; callers checked
+        # Nothing upstream rolled back, so these rows are not produced again.
         carried = CarryOver(self.sink, self._undecided, self.incarnation)
         self._undecided = None
         self.phase = P.OPEN
@@ -264,9 +265,11 @@ class SinkParticipant(Machine[SinkPhase]):
             return [AckPublished(self.sink, event.epoch, self.incarnation)]
         if event.epoch in self._owed or any(event.epoch == epoch for epoch, _ in self._in_doubt):
             return self._publish_next()
+        # No epoch commits without this sink's vote, so the coordinator is wrong.
         raise self._invalid(event, "decided without this sink's vote")
 
     def _publish_next(self) -> list[Effect]:
+        # One publish at a time keeps the order of commit.
         if self._publishing or not self._owed:
             return []
         self._publishing = True

@@ -176,6 +176,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         if tentative.parent is not None:
             initiator = initiator_of(tentative.instance)
             return [Hold(OUT), self._send_control(initiator, ASK, self.attempt, {"instance": tentative.instance})]
+        # Votes of the last incarnation are void, so an undecided instance of this initiator is aborted.
         return self._make(tentative) if tentative.instance in self.decided else self._undo(tentative)
 
     # -- messages of the application -----------------------------------------------------------------------------
@@ -236,6 +237,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         ]
 
     def _hold_sends(self) -> list[Effect]:
+        # A message sent between the phases could become an orphan (erratum E15).
         return [Hold(OUT)]
 
     def _cohort(self) -> tuple[ProcessId, ...]:
@@ -310,6 +312,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return [self._decision(event.message.source, instance_of(event), make=False)]
 
     def _when_all_voted(self, tentative: Tentative) -> list[Effect]:
+        # A vote promises that this process's own checkpoint survives a crash.
         if tentative.pending or not tentative.stored:
             return []
         if tentative.parent is not None:

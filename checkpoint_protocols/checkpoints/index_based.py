@@ -118,6 +118,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         self.logged = number(now.get("logged", 0))
         self._kept = [kept for kept in kept_in(birth.records, birth.table) if kept.low <= self.index]
         self._log = {log_key(message): message for message in logged(birth.records)}
+        # Index 0: the next erasure removes logged messages whose send was undone.
         self._covered = dict.fromkeys((key for key, message in self._log.items() if self._undone(message)), 0)
         self._waiting = {log_key(message): message for message in envelopes(now.get("waiting", ()))}
         self._logging: set[Key] = set()
@@ -162,6 +163,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
 
     def _on_tick(self, event: TimerElapsed) -> list[Effect]:
         timer = self._timer(event.local_ms, event.timer + 1)
+        # The clock proposes the index, so that checkpoints of different processes coincide.
         due = event.local_ms // self.settings.interval_ms
         return [timer, *(self._take(due, CheckpointKind.BASIC) if due > self.index else ())]
 

@@ -212,6 +212,7 @@ class _Search:
         left, found = self._now(process), next(faults)
         if not found:
             return None
+        # The present candidate has faults; skip each older one that has faults, too.
         self.at[process] -= 1 + sum(1 for _ in _while_true(faults))
         fits = self.at[process] >= 0
         taken = self._now(process) if fits else None

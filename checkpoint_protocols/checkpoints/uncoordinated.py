@@ -215,6 +215,7 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
             return [self._store(index)]
         self._durable[index] = self._saving.pop(index)
         self.phase = P.SAVING if self._saving else P.WORKING
+        # Reports keep the order of the checkpoints, so an older one in progress delays the newer ones.
         oldest = min(self._saving, default=self.interval + 1)
         ready = [number for number in sorted(self._durable) if self._reported < number < oldest]
         return [self._report(ready)] if ready else []

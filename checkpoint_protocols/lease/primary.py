@@ -141,6 +141,7 @@ class Primary(Machine[PrimaryPhase]):
         return f"{theirs.node} has reported later than that" if older else None
 
     def _on_report(self, event: HealthReported) -> list[Effect]:
+        # A primary never gives itself a lease.
         if event.report.node != self.me:
             self.heard[event.report.node] = (event.report, event.local_ms)
         return []
@@ -176,6 +177,7 @@ class Primary(Machine[PrimaryPhase]):
     def _issue(self, holder: ProcessId) -> list[Effect]:
         report, self._counted_from = self.heard[holder]
         ttl_ms = self.estimate(holder).ttl_ms
+        # The holder's time starts at its own clock reading in the report, which precedes the issue.
         self.asked = Terms(holder, report.boot, report.clock_ms, budget_of(ttl_ms, self.settings), ttl_ms)
         self.phase = P.ISSUING
         return [AppendLease(self.asked)]

@@ -167,6 +167,7 @@ class Replica(Machine[ReplicaPhase]):
         return effects + (self._grant(lease, local_ms) if self._is_for_me(lease.terms, local_ms) else [])
 
     def _is_for_me(self, terms: Terms, local_ms: int) -> bool:
+        # This life's clock does not compare with readings of an earlier boot.
         mine = terms.holder == self.me and terms.boot == self.boot
         return mine and local_ms < terms.until_ms and self.phase is not P.LEADING
 
@@ -174,6 +175,7 @@ class Replica(Machine[ReplicaPhase]):
         self._right = lease
         self.phase = P.GRANTED
         token, until_ms = lease.token, lease.terms.until_ms
+        # The timer ends with the lease; one that starts here in full length would end too late (erratum E10).
         timer = SetTimer("lease", until_ms - local_ms, TimerId(token), LeaseElapsed(token))
         return [timer, TakeCheckpoint(token, until_ms)]
 

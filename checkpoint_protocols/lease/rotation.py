@@ -46,6 +46,7 @@ def patience(members: int, settings: LeaseSettings) -> int:
 
 
 def _overdue(candidates: Mapping[ProcessId, int], turns: Turns, settings: LeaseSettings) -> ProcessId | None:
+    # `turns` includes the primary, which takes no lease.
     limit = settings.rounds * (len(turns) - 1)
     overdue = [candidate for candidate in candidates if _since(turns, candidate) >= limit]
     return max(overdue, key=lambda candidate: (_since(turns, candidate), candidate), default=None)

@@ -28,6 +28,7 @@ class Estimate:
     def succeeded(self, spent_ms: int, settings: LeaseSettings) -> Estimate:
         """Return the estimate after a checkpoint that took `spent_ms` of the primary's clock."""
         if self.smoothed_8 < 0:
+            # First measurement, as in TCP: the deviation is half of the time.
             return _estimate(8 * spent_ms, 2 * spent_ms, settings)
         off = abs(spent_ms - self.smoothed_8 // 8)
         deviation_4 = self.deviation_4 + off - self.deviation_4 // 4
@@ -55,6 +56,7 @@ def budget_of(ttl_ms: int, settings: LeaseSettings) -> int:
 
 def _estimate(smoothed_8: int, deviation_4: int, settings: LeaseSettings) -> Estimate:
     needed = smoothed_8 // 8 + max(deviation_4, settings.margin_ms)
+    # Rounded up, since a lease that is too short times out.
     return Estimate(_clamped(-(-needed * 100 // settings.rate_percent), settings), smoothed_8, deviation_4)
 
 

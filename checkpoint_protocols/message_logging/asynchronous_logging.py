@@ -205,6 +205,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         self.received[event.channel] = message.seq
         self.interval += 1
         self.received_in = number(message.header.get(RECEIVED_IN, 0)) if event.replayed else self.incarnation
+        # A new mapping, since receipts in memory keep the older ones.
         self.ddv = {**self.ddv, message.source: max(self.ddv.get(message.source, 0), message.index)}
         # A replayed receipt that is already on disk needs no second copy.
         if self.interval not in self._durable.receipts:
@@ -355,6 +356,7 @@ def plan(failure: Failure) -> Plan:
     """Return the plan: all processes go to the greatest line over stable intervals and survivors' memory."""
     known = {process: _known(failure, process) for process in failure.graph.processes}
     candidates = {process: _candidates(failure.graph, process, known[process].intervals) for process in known}
+    # Channels can be read again, so no message is lost and only orphans count.
     line = recovery_line(candidates, failure.graph.ends, failure.failed).chosen
     reached = {process: candidate.index or 0 for process, candidate in line.items()}
     leaving = [p for p in known if p in failure.failed or _must_leave(failure.survivors[p], reached[p])]

@@ -76,6 +76,7 @@ def replay_the_failed(failure: Failure) -> Plan:
     known = _known_receipts(failure)
     parts = {process: _part(failure, process, known[process]) for process in failure.graph.processes}
     receivers = (process for process in failure.graph.processes if failure.graph.inputs[process])
+    # Receipts after the replay are unknown, so sends that follow them are undone.
     row = {p: _order(failure, p).rsn + len(parts[p].replay) + 1 for p in receivers if p in failure.failed}
     return Plan(failure.incarnation, {process: Epoch(first) for process, first in row.items()}, parts)
 

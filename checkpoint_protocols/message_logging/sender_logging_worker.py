@@ -245,6 +245,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         if self.order.unacked:
             return self._show()
         shown, early = self._show(), self._accept_early() if self.is_strict else []
+        # An accepted early message has an unlogged receipt, which keeps the gate closed.
         if early or self.phase is P.OPEN:
             return [*shown, *early]
         self.phase = P.OPEN

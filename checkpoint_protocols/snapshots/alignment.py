@@ -104,7 +104,7 @@ class AligningWorker(SnapshotWorker[PhaseT]):
     def _forward(self, number: int) -> list[Effect]:
         return [self._send_on(channel, BARRIER, number, self.sent.get(channel, 0)) for channel in self.outputs]
 
-    # -- snapshots that die --------------------------------------------------------------------------------------
+    # -- aborted snapshots ---------------------------------------------------------------------------------------
 
     def _on_abort(self, event: Received) -> list[Effect]:
         number = event.message.index

@@ -163,6 +163,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
 
     def _on_start(self, event: Commanded) -> list[Effect]:
         self.phase = P.IDLE
+        # The last incarnation may have failed between the decision and its messages.
         again = self._send_control_to_all(COMMIT, self.committed) if self.committed else []
         return [*again, *self._collect_garbage(), self._next_period()]
 

@@ -128,6 +128,7 @@ class CyclicTask(AligningWorker[CyclicPhase]):
     # -- back edges ----------------------------------------------------------------------------------------------
 
     def _on_logged_message(self, event: Received) -> list[Effect]:
+        # After the channel's barrier has returned, its messages are after the cut.
         if event.channel in self.awaited:
             self.log.append(event.message)
         return self._deliver(event)
@@ -141,7 +142,7 @@ class CyclicTask(AligningWorker[CyclicPhase]):
         self._update_phase()
         return self._close_log()
 
-    # -- snapshots that die --------------------------------------------------------------------------------------
+    # -- aborted snapshots ---------------------------------------------------------------------------------------
 
     def _make_way(self, number: int) -> list[Effect]:
         # A log without its last barrier would be incomplete, so it is dropped as a whole.

@@ -122,6 +122,7 @@ class MarkerWorker(SnapshotWorker[MarkerPhase]):
         markers = [self._send_on(channel, MARKER, number) for channel in self.outputs]
         self.recorded = set(self.inputs)
         self.phase = P.RECORDING if self.recorded else P.IDLE
+        # The channel of the first marker is empty: every message before the marker was delivered.
         ended = self._end_channel(came_on) if came_on else [self._write(number, self.captured)]
         return [capture, *markers, *ended]
 
@@ -138,7 +139,7 @@ class MarkerWorker(SnapshotWorker[MarkerPhase]):
             self.channel_states.append(event.message)
         return self._deliver(event)
 
-    # -- snapshots that die --------------------------------------------------------------------------------------
+    # -- aborted snapshots ---------------------------------------------------------------------------------------
 
     def _on_abort(self, event: Received) -> list[Effect]:
         number = event.message.index

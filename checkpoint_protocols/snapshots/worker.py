@@ -139,6 +139,7 @@ class SnapshotWorker(MessageMachine[PhaseT]):
         return [self._show_rows(number, first, rows)]
 
     def _show_rows(self, number: int, first: int, last: int) -> SinkTransaction:
+        # The name carries the rows, so that a refusal says which rows to repeat.
         return SinkTransaction(SinkOp.COMMIT, f"{self.me}/{number}/{first}-{last}", first, last)
 
     def _on_sink_replied(self, event: SinkReplied) -> list[Effect]:
