@@ -1,4 +1,4 @@
-"""Who watches the demo: a terminal, a log, or nobody."""
+"""Interface of the demo's displays."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Protocol
 from spark_ckpt.store.epoch_log import EpochLog
 
 Watch = Callable[[int, str], None]
-"""Called with what is done so far, and a note."""
+"""Callback with the number of finished items and a note."""
 
 
 class Display(Protocol):
-    """Hears the story. Calls come from one thread."""
+    """Receives the story. All calls come from one thread."""
 
     def step(self, title: str) -> None:
-        """A new part begins."""
+        """Begin a new part."""
 
     def say(self, text: str) -> None:
-        """A sentence."""
+        """Show a sentence."""
 
     def watching(self, what: str, total: int) -> AbstractContextManager[Watch]:
-        """Something that takes a while."""
+        """Show the progress of a long step."""
 
     def epochs(self, log: EpochLog) -> None:
-        """The epochs of the job."""
+        """Show the epochs of the job."""
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A small table."""
+        """Show a small table."""

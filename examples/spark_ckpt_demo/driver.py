@@ -24,7 +24,7 @@ RECORDS_PER_BATCH = 15_000
 
 
 def main() -> int:
-    """Run the job until everything there is has been processed and published."""
+    """Run the job until all input is processed and published. Return the exit code."""
     options = _options()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -45,6 +45,7 @@ def main() -> int:
 
 
 def _job(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
+    # many epochs stay, so that the demo can restore one from the middle of the year
     job = ckpt.Job(spark, JOB, store=options.store, interval="2 seconds", keep_epochs=200)
     figures = (
         _flights(job, options)

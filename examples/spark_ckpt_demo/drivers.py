@@ -1,4 +1,7 @@
-"""The lives of the demo's job: run until it is killed, run to the end. The store's log tells the progress."""
+"""Incarnations of the demo's job: one that is killed and one that runs to the end.
+
+The epoch log shows their progress.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _MAX_DELAY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """How drivers of the job are started."""
+    """Settings with which drivers of the job start."""
 
     places: Places
     folder: Path
@@ -36,7 +39,7 @@ class DemoJob:
         return str(self.folder / "store")
 
     def store(self) -> Store:
-        """The store, opened (and created, if the first driver has not done so yet)."""
+        """Open the store; create it before the first driver."""
         return Store.open(self.store_uri, JOB)
 
     def driver(self, life: str, output: str, restore: str = "latest") -> DriverProcess:
@@ -46,8 +49,12 @@ class DemoJob:
 
 
 def run_and_kill(job: DemoJob, store: Store, after: int, watch: Watch) -> tuple[int, int]:
-    """Run a first driver and kill it at a random moment once `after` flights are committed; its pid and exit code."""
+    """Run a first driver and kill it at a random moment once `after` flights are committed.
+
+    Return its pid and exit code.
+    """
     with job.driver("1", "figures") as driver:
+        # without the delay the kill would always hit the moment right after a commit
         _watched(store, driver, watch, until=after)
         _delay(driver, SystemRandom().uniform(0, _MAX_DELAY_S))
         if driver.exit_code is not None:
@@ -66,17 +73,18 @@ def run_to_the_end(job: DemoJob, store: Store, life: str, output: str, restore: 
 
 
 def committed(log_state: LogState) -> int:
-    """Flights in the epochs of the current lineage."""
+    """Return the number of flights in the epochs of the current lineage."""
     return sum(brief.rows_in for brief in log_state.lineage())
 
 
 def _watched(store: Store, driver: DriverProcess, watch: Watch, until: int | None) -> None:
-    """Tell the progress until the driver ends or `until` flights are committed. `RunFailed` if nothing moves."""
+    """Show the progress until the driver ends or `until` flights are committed. Raises `RunFailed` without progress."""
     before, moved_s = -1, time.monotonic()
     begun = store.log.state().incarnation
     while driver.exit_code is None:
         log_state = store.log.state()
         done = committed(log_state)
+        # until the new driver has begun, the log shows the epochs of the last one
         if log_state.incarnation > begun:
             rate = epoch_rate(_of_this_driver(log_state))
             watch(done, f"epoch {log_state.latest}" + (f", rows/s {rate:,.0f}" if rate else ""))
@@ -90,12 +98,12 @@ def _watched(store: Store, driver: DriverProcess, watch: Watch, until: int | Non
 
 
 def _of_this_driver(log_state: LogState) -> list[EpochBrief]:
-    """Its epochs, oldest first: no rate counts the time between two drivers."""
+    """Return the current driver's epochs, oldest first. A rate must not include the time between two drivers."""
     return [brief for brief in log_state.epochs if brief.incarnation == log_state.incarnation]
 
 
 def _delay(driver: DriverProcess, delay_s: float) -> None:
-    """A random moment between two epochs: anything may be under way."""
+    """Wait for a random moment between two epochs, so that the kill hits any step."""
     deadline_s = time.monotonic() + delay_s
     while driver.exit_code is None and time.monotonic() < deadline_s:
         time.sleep(0.01)

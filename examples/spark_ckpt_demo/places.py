@@ -1,4 +1,4 @@
-"""Where the demo's flights come from and its figures go: files and a Delta table, or two Kafka topics."""
+"""Input and output of the demo: files and a Delta table, or two Kafka topics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_ckpt_demo.oracle import FIGURES, IDENTITY
 
 _COLUMNS = [*IDENTITY, "tailnum", *FIGURES]
 Told = Callable[[int], None]
-"""Hears how many flights are done."""
+"""Callback with the number of flights that are written."""
 
 
 class Places(Protocol):
@@ -23,23 +23,23 @@ class Places(Protocol):
 
     @property
     def kind(self) -> str:
-        """In words, for the reader."""
+        """Description for the reader."""
 
     def fill(self, flights: pd.DataFrame, told: Told) -> None:
-        """Put all flights, in order, where the job reads them."""
+        """Write all flights, in order, to the job's input."""
 
     def arguments(self, output: str) -> list[str]:
-        """The driver's arguments for this output."""
+        """Return the driver's arguments for this output."""
 
     def read(self, output: str) -> pd.DataFrame:
-        """Everything that a reader of committed data sees in the output."""
+        """Return all rows that a reader of committed data sees in the output."""
 
     def remove(self) -> None:
-        """Remove what cannot be removed with the demo's folder."""
+        """Remove everything outside of the demo's folder."""
 
 
 class FilesAndDelta:
-    """One Parquet file per day; a Delta table per output."""
+    """One Parquet file per day as input; a Delta table per output."""
 
     kind = "365 Parquet files to a Delta table"
 
@@ -58,11 +58,11 @@ class FilesAndDelta:
             told(done)
 
     def arguments(self, output: str) -> list[str]:
-        """Folders."""
+        """Return the folders as arguments."""
         return ["--input", str(self._input), "--table", str(self._folder / output), "--sink", output]
 
     def read(self, output: str) -> pd.DataFrame:
-        """The table's newest version. No rows while it does not exist."""
+        """Return the table's newest version; no rows while the table does not exist."""
         from deltalake import DeltaTable
 
         table = self._folder / output
@@ -73,15 +73,15 @@ class FilesAndDelta:
         return pa.concat_tables(parts).to_pandas() if parts else pd.DataFrame(columns=_COLUMNS)
 
     def remove(self) -> None:
-        """Nothing: everything is in the demo's folder."""
+        """Do nothing: everything is in the demo's folder."""
 
 
 def records(flights: pd.DataFrame) -> Iterator[tuple[bytes, bytes]]:
-    """(key, value) of each flight: its aircraft, and the flight as JSON."""
+    """Yield (key, value) of each flight: its aircraft, and the flight as JSON."""
     for row in flights.astype(object).where(flights.notna(), None).to_dict("records"):
         yield str(row["tailnum"]).encode(), json.dumps(row).encode()
 
 
 def figures_of(values: list[bytes]) -> pd.DataFrame:
-    """The rows in the output topic's values; Spark leaves null fields out of its JSON."""
+    """Return the rows in the output topic's values. Spark leaves null fields out of its JSON."""
     return pd.DataFrame([json.loads(value) for value in values], columns=_COLUMNS)

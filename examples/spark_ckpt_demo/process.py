@@ -1,4 +1,4 @@
-"""The driver as a child process with a log file: started, watched, killed the hard way, never left behind."""
+"""The driver as a child process with a log file: start, watch and kill it. No driver outlives the demo."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _DIE_S = 30.0
 
 
 class DriverProcess:
-    """One driver with its JVM, in a process group of its own. A context manager: leaving it kills what is left.
-    `progress`: it shows itself on this process's stdout."""
+    """One driver with its JVM, in a process group of its own. As a context manager it kills the group on exit.
+
+    `progress`: the driver shows its progress on this process's stdout.
+    """
 
     def __init__(self, arguments: Sequence[str], log: Path, progress: bool = False) -> None:
         self._log = log
@@ -29,22 +31,23 @@ class DriverProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=None if progress else output,
                 stderr=output,
+                # a group of its own: a kill reaches the JVM and the Python workers as well
                 start_new_session=True,
                 env=_environment(log.parent / "tmp"),
             )
 
     @property
     def pid(self) -> int:
-        """Its process number, which is its group's too."""
+        """Its process id, which is its group's id as well."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative if a signal ended it."""
+        """Its exit code, None while it runs, negative if a signal ended it."""
         return self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL to the driver and its JVM at once, as when a machine or container dies."""
+        """Send SIGKILL to the driver and its JVM at once, as when a machine or container dies."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -52,7 +55,7 @@ class DriverProcess:
         self._process.wait(_DIE_S)
 
     def check_ended_well(self) -> None:
-        """Raise `RunFailed` with the end of the log unless it ended by itself and without an error."""
+        """Raise `RunFailed` with the end of the log unless the driver ended by itself and without an error."""
         if self.exit_code == 0:
             return
         lines = self._log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
@@ -72,7 +75,7 @@ class DriverProcess:
 
 
 def _environment(temporary: Path) -> dict[str, str]:
-    """The child imports what this process imports; what it leaves when it is killed is in the demo's folder."""
+    """Return the child's environment: the imports of this process, and temporary files in the demo's folder."""
     temporary.mkdir(exist_ok=True)
     options = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} -Djava.io.tmpdir="{temporary}"'
     return {

@@ -1,4 +1,4 @@
-"""What the demo found out, for people and for programs."""
+"""Results of the demo, for people and for programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_ckpt_demo.oracle import Comparison
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """What was killed, and when: epochs committed and flights in them, rows a reader of the output saw afterwards."""
+    """The kill: the driver's process, committed epochs with their flights, and rows that a reader saw afterwards."""
 
     pid: int
     exit_code: int
@@ -22,7 +22,7 @@ class Killed:
 
 @dataclass(slots=True)
 class Report:
-    """Filled while the demo goes on."""
+    """Results, filled while the demo runs."""
 
     flights: int = 0
     killed: Killed | None = None
@@ -35,11 +35,11 @@ class Report:
 
     @property
     def exact(self) -> bool:
-        """Whether every check was made and holds."""
+        """True if every check was made and holds."""
         return bool(self.checks) and all(check.exact for check in self.checks.values())
 
     def fields(self) -> dict[str, Json]:
-        """What `demo --json` says."""
+        """Return the fields of `demo --json`."""
         checks: Mapping[str, Json] = {
             name: {**asdict(check), "exact": check.exact} for name, check in self.checks.items()
         }

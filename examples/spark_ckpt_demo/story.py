@@ -1,4 +1,4 @@
-"""The demo from beginning to end: prepare, kill, restart, prove, look inside, go back in time."""
+"""The demo from beginning to end: prepare, kill, restart, prove, read state, restore."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AIRCRAFT = "N725MQ"
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """What every part needs."""
+    """Objects that every part needs."""
 
     display: Display
     report: Report
@@ -46,14 +46,14 @@ class _Scene:
 
     @contextmanager
     def part(self, name: str, title: str) -> Iterator[None]:
-        """A part of the story, timed."""
+        """Run a part of the story and measure its time in seconds."""
         self.display.step(title)
         begun_s = time.monotonic()
         yield
         self.report.seconds[name] = time.monotonic() - begun_s
 
     def check(self, name: str, claim: str, comparison: Comparison) -> None:
-        """Note a check and tell its outcome."""
+        """Record a check and show its outcome."""
         self.report.checks[name] = comparison
         self.display.say(f"{'ok  ' if comparison.exact else 'WRONG'} {claim}: {comparison}")
         for example in comparison.examples:
@@ -61,12 +61,17 @@ class _Scene:
 
 
 def play(options: DemoOptions, display: Display) -> Report:
-    """Everything. Removes only what it made: its topics always, a temporary folder unless something went wrong."""
+    """Run the demo.
+
+    Removes only its own things: its topics always, a temporary folder unless an error or a wrong result makes it
+    useful.
+    """
     folder = working_folder(options.folder)
     report = Report(folder=str(folder))
     begun_s = time.monotonic()
     try:
         _play_at(options, folder, display, report)
+    # a folder that the user named stays in any case
     except BaseException as error:
         if options.folder is None and not _worth_keeping(folder, error):
             shutil.rmtree(folder, ignore_errors=True)
@@ -82,7 +87,7 @@ def play(options: DemoOptions, display: Display) -> Report:
 
 
 def _worth_keeping(folder: Path, error: BaseException) -> bool:
-    """Whether somebody will want to look: at the logs of drivers, unless it was the user who stopped the demo."""
+    """Return true if the drivers' logs help after an error. A user who stopped the demo needs none."""
     return isinstance(error, Exception) and any(folder.glob("driver-*.log"))
 
 
@@ -117,7 +122,7 @@ def _prepare(display: Display, report: Report, job: DemoJob) -> _Scene:
 
 
 def _first_life(scene: _Scene, percent: float) -> None:
-    """Kill the driver; what a reader sees then is a prefix of every aircraft's flights."""
+    """Kill the driver; a reader then sees a prefix of every aircraft's flights."""
     total = scene.report.flights
     with scene.part("first life", "First life: the driver works until it is killed"):
         with scene.display.watching("flights in committed epochs", total) as watch:
@@ -143,7 +148,7 @@ def _second_life(scene: _Scene) -> None:
 
 
 def _look_inside(scene: _Scene) -> int:
-    """Show epochs and state; the epoch to go back to."""
+    """Show epochs and state. Return the epoch to restore."""
     with scene.part("look inside", "Looking inside: epochs, and state at any of them, without Spark"):
         log_state = scene.store.log.state()
         scene.display.epochs(scene.store.log)
@@ -157,7 +162,7 @@ def _look_inside(scene: _Scene) -> int:
 
 
 def _earlier_epoch(scene: _Scene) -> int:
-    """The epoch of the current lineage that is nearest to the middle of the year's flights."""
+    """Return the epoch of the current lineage that is nearest to the middle of the year's flights."""
     log_state, half = scene.store.log.state(), scene.report.flights // 2
     sums = {brief.epoch: _flights_up_to(scene, brief.epoch) for brief in log_state.lineage() if brief.rows_in}
     return min(sums, key=lambda epoch: abs(sums[epoch] - half))
@@ -184,7 +189,7 @@ def _check_state(scene: _Scene, name: str, epoch: int) -> None:
 
 
 def _go_back(scene: _Scene, epoch: int) -> None:
-    """Restore the earlier epoch. Its output goes elsewhere: what a sink has published it cannot take back."""
+    """Restore the earlier epoch with a second output: a sink cannot retract published rows."""
     with scene.part("restore", f"Going back: the job is started with restore={epoch}"):
         before = proof.frame(scene.store.state(OPERATOR).read(epoch))
         _explain(scene, epoch)

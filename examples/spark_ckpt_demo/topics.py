@@ -1,4 +1,4 @@
-"""The demo's places in Kafka: topics under a name of their own, which are deleted at the end."""
+"""The demo's input and output in Kafka: topics under a unique name, deleted at the end."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class KafkaTopics:
         self._created: list[str] = []
 
     def fill(self, flights: pd.DataFrame, told: Told) -> None:
-        """Create the topics and send every flight, in order; each aircraft's flights share a partition."""
+        """Create the topics and send every flight, in order. Flights of one aircraft share a partition."""
         for name in ("flights", "figures", "figures-again"):
             self._create(self._topic(name))
         self._send(self._topic("flights"), flights, told)
 
     def arguments(self, output: str) -> list[str]:
-        """Topics."""
+        """Return the topics as arguments."""
         topics = ["--input", self._topic("flights"), "--table", self._topic(output)]
         return ["--kafka", self._servers, *topics, "--sink", output]
 
     def read(self, output: str) -> pd.DataFrame:
-        """Every committed record, from the first to the last one there is now."""
+        """Return every committed record up to the current end of the topic."""
         return figures_of(self._values(self._topic(output)))
 
     def remove(self) -> None:
@@ -110,7 +110,7 @@ class KafkaTopics:
         return [value for partition in partitions for value in self._partition(topic, partition)]
 
     def _partition(self, topic: str, partition: int) -> list[bytes]:
-        """Committed values up to the end of the partition, which the client reports as an event of its own."""
+        """Return committed values up to the end of the partition, which the client reports as an event of its own."""
         from confluent_kafka import Consumer, KafkaError, TopicPartition
 
         settings = {"group.id": f"{self._prefix}-reader", "isolation.level": "read_committed"}

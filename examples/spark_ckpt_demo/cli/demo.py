@@ -28,12 +28,14 @@ def demo(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a year of flights as a stream, kill the driver, restart it, prove the result exact, go back in time."""
+    """Replay a year of flights as a stream, kill the driver, restart it, prove the result exact, restore an older
+    epoch.
+    """
     from spark_ckpt_demo.cli.telling import display
     from spark_ckpt_demo.options import DemoOptions
     from spark_ckpt_demo.story import play
 
-    # A terminated demo takes its driver along: contexts are left, as with Ctrl-C.
+    # SIGTERM ends a demo like Ctrl-C: contexts close, so the demo also ends its driver.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if progress and as_json:
         raise ConfigInvalid("--json is to be read by a program, --progress by a person", hint="leave one of them out")

@@ -19,41 +19,41 @@ _EVERY_S = 5.0
 
 
 class Silence:
-    """Nobody watches."""
+    """Shows nothing."""
 
     def step(self, title: str) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def say(self, text: str) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     @contextmanager
     def watching(self, what: str, total: int) -> Iterator[Watch]:
-        """Nothing."""
+        """Show nothing."""
         yield lambda done, note: None
 
     def epochs(self, log: EpochLog) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Nothing."""
+        """Show nothing."""
 
 
 class Lines(Silence):
-    """Plain lines: a log, a pipe."""
+    """Shows plain lines, for a log or a pipe."""
 
     def step(self, title: str) -> None:
-        """A heading."""
+        """Show a heading."""
         self.say(f"\n== {title}")
 
     def say(self, text: str) -> None:
-        """One line, at once: somebody may be waiting for it."""
+        """Show one line at once: a reader may be waiting for it."""
         print_line(text)
         sys.stdout.flush()
 
     @contextmanager
     def watching(self, what: str, total: int) -> Iterator[Watch]:
-        """A line every few seconds, when something has changed."""
+        """Show a line every few seconds while the count changes."""
         told_s, told = 0.0, -1
 
         def watch(done: int, note: str) -> None:
@@ -65,20 +65,20 @@ class Lines(Silence):
         yield watch
 
     def epochs(self, log: EpochLog) -> None:
-        """The table of `spark-ckpt list`."""
+        """Show the table of `spark-ckpt list`."""
         print_epochs(log, log.state())
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A small table."""
+        """Show a small table."""
         print_table(columns, rows)
 
 
 class Terminal(Lines):
-    """Progress bars."""
+    """Shows progress bars."""
 
     @contextmanager
     def watching(self, what: str, total: int) -> Iterator[Watch]:
-        """A bar."""
+        """Show a bar."""
         note = TextColumn("{task.fields[note]}")
         with Progress(TextColumn(f"   {what}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), note) as bar:
             task = bar.add_task(what, total=total, note="starting")
@@ -86,22 +86,22 @@ class Terminal(Lines):
 
 
 class Beside(Lines):
-    """The story alone: drivers show themselves on the same stdout."""
+    """Shows the story only, for drivers that show their progress on the same stdout."""
 
     def say(self, text: str) -> None:
-        """One line. A driver that was killed while it drew has left the terminal without a cursor."""
+        """Show one line. A driver that was killed while it drew has left the terminal without a cursor."""
         if sys.stdout.isatty():
             Console().show_cursor(True)
         super().say(text)
 
     @contextmanager
     def watching(self, what: str, total: int) -> Iterator[Watch]:
-        """Nothing: two pictures would write over each other."""
+        """Show nothing: two pictures would write over each other."""
         yield lambda done, note: None
 
 
 def display(quiet: bool, progress: bool = False) -> Display:
-    """Who listens to this process's stdout. `progress`: drivers write there, too."""
+    """Return the display for this process's stdout. `progress`: drivers write to it, too."""
     if quiet:
         return Silence()
     if progress:
