@@ -184,6 +184,7 @@ CODE: tuple[str, ...] = (
     "spark_ckpt/driver/materializing.py",
     "spark_ckpt/driver/offset_log.py",
     "spark_ckpt/driver/progress.py",
+    "examples/spark_ckpt_demo",
 )
 """Folders and modules that keep the rules."""
 PAGES: tuple[str, ...] = ("CONTRIBUTING.md", "docs/glossary.md")
