@@ -1,1 +1,1 @@
-"""What a program writes: jobs, streams, groupings, loops, and state as tables."""
+"""The user's API: jobs, streams, groupings, loops, and state as tables."""

@@ -1,4 +1,4 @@
-"""Names that Spark users look for on a stream or a job and that live elsewhere here, or have no meaning in a stream."""
+"""Hints for Spark names that a stream or a job lacks: their equivalent here, or the reason that a stream has none."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ _ON_STREAM = {
     **dict.fromkeys(("limit", "offset"), _COUNTED),
     **dict.fromkeys(("sort", "orderBy", "sortWithinPartitions"), _ORDER),
     **dict.fromkeys(("rdd", "cache", "persist", "unpersist", "checkpoint", "localCheckpoint"), _NOWHERE),
+    # after the lists: these entries override theirs
     "count": f"{_AGG}; {_LOOK}",
     "explain": "job.explain() prints the whole graph",
     "groupby": 'write groupBy("key")',
@@ -67,13 +68,13 @@ _ON_JOB = {
 
 
 class NotHere(GraphInvalid, AttributeError):
-    """A name of Spark's that a stream or a job does not have. An `AttributeError` too, so that `hasattr` says no."""
+    """A Spark name that a stream or a job does not have. Also an `AttributeError`, so that `hasattr` returns False."""
 
     condition = "CKPT_NOT_HERE"
 
 
 def not_on_stream(name: str, columns: Sequence[str]) -> AttributeError:
-    """What `stream.name` raises: a hint for every public name of a DataFrame, and for the stream's columns."""
+    """Return the error of `stream.name`, with a hint for public names of a DataFrame and for the stream's columns."""
     if name in columns:
         return NotHere(
             f"a stream has no attribute '{name}'", hint=f'the column is stream["{name}"], or F.col("{name}")'
@@ -82,17 +83,17 @@ def not_on_stream(name: str, columns: Sequence[str]) -> AttributeError:
 
 
 def not_on_grouped(name: str) -> AttributeError:
-    """What `stream.groupBy(...).name` raises."""
+    """Return the error of `stream.groupBy(...).name`."""
     return _not_here("grouped stream", name, _ON_GROUPED) or _plain("GroupedStream", name)
 
 
 def not_on_co_grouped(name: str) -> AttributeError:
-    """What `job.cogroup(...).name` raises."""
+    """Return the error of `job.cogroup(...).name`."""
     return _not_here("co-group", name, _ON_CO_GROUPED) or _plain("CoGroupedStreams", name)
 
 
 def not_on_job(name: str) -> AttributeError:
-    """What `job.name` raises."""
+    """Return the error of `job.name`."""
     return _not_here("job", name, _ON_JOB) or _plain("Job", name)
 
 

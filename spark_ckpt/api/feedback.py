@@ -1,4 +1,4 @@
-"""Loops: a stream that a job's later streams feed. What is put in comes out one micro-batch later."""
+"""Loops: a stream that later streams of the job feed. Rows come out one micro-batch after they go in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Feedback(Stream):
-    """What comes round a loop, as a stream like any other. `close` says what goes in."""
+    """The output of a loop, as a stream like any other. `close` sets its input."""
 
     def __init__(self, job: Job, edge: EdgeNode) -> None:
         super().__init__(job, edge, streaming_template(job.spark, edge.schema))
@@ -25,10 +25,12 @@ class Feedback(Stream):
         self._closed = False
 
     def close(self, stream: Stream) -> None:
-        """The rows of `stream` come round. Its columns are the loop's, by name.
+        """Feed the rows of `stream` into the loop. Its columns are the loop's, by name.
 
-        A row that comes round is in no batch with the row that it comes from, so a loop ends when an operator or a filter in it
-        lets nothing pass any more. What the loop holds at a barrier is part of the epoch. Raises `GraphInvalid`.
+        A row that comes out is never in one batch with the row that it is made from. So a loop ends when an operator or
+        a filter in it lets no row pass. The rows in the loop at a barrier are part of the epoch.
+
+        Raises `GraphInvalid` for a second `close`, and for a stream with other columns or types.
         """
         if self._closed:
             raise GraphInvalid(

@@ -1,4 +1,4 @@
-"""Streams grouped by key, waiting for their operator: one, or several as the named inputs of one operator."""
+"""Streams grouped by key, before their operator: one stream, or several as the named inputs of one operator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class GroupedStream:
-    """A stream grouped by key, waiting for its operator."""
+    """A stream grouped by key, before its operator."""
 
     def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
         self._stream = stream
@@ -44,10 +44,10 @@ class GroupedStream:
         timeoutConf: str,
         name: str | None = None,
     ) -> Stream:
-        """Spark's own signature and semantics, per key, inside key groups.
+        """Apply a function per key, with Spark's own signature and semantics, inside key groups.
 
-        `func(key, pandas frames, state)` may yield DataFrames as in Spark, or tuples or dicts of one row each, which cost
-        a fraction. `name` identifies the operator's state in the store; default: the function's name.
+        `func(key, pandas frames, state)` may yield DataFrames as in Spark, or tuples or dicts of one row each, which
+        cost a fraction. `name` identifies the operator's state in the store; default: the function's name.
         """
         operator = keyed_function(
             func,
@@ -68,26 +68,33 @@ class GroupedStream:
         name: str | None = None,
         timeoutConf: str = GroupStateTimeout.NoTimeout,
     ) -> Stream:
-        """All keys of a key group at once: `func(KeyBatch) -> KeyResult`, Arrow tables in and out.
+        """Apply a function to all keys of a key group at once: `func(KeyBatch) -> KeyResult`, Arrow tables in and out.
 
-        `timeoutConf`: Spark's `GroupStateTimeout`. The function sets each key's timeout (`KeyResult.timeout_ms`) and is called
-        with those that have passed (`KeyBatch.timed_out`).
+        `timeoutConf` is Spark's `GroupStateTimeout`. The function sets each key's timeout (`KeyResult.timeout_ms`). It
+        is called with the keys whose timeouts have passed (`KeyBatch.timed_out`). `name` is as for
+        `applyInPandasWithState`.
         """
         output, state = struct_of(outputStructType), struct_of(stateStructType)
         operator = vectorized_function(func, self._schema, self._keys, output, state, timeout=timeoutConf)
         return self._operate(operator, name or _function_name(func))
 
     def agg(self, outputMode: str = "update", name: str = "aggregate", **aggregates: Aggregate) -> Stream:
-        """Running aggregates: `agg(total=ckpt.sum("v"), n=ckpt.count())`.
+        """Compute running aggregates: `agg(total=ckpt.sum("v"), n=ckpt.count())`.
 
-        "update": one row per changed key and batch (keys and aggregates). "append": every input row with the running
-        values as of that row.
+        Output modes:
 
-        Windows: `groupBy("k", F.window("at", "10 minutes"))`, or its `start` or `end` as a column, behind
-        `withWatermark("at", ...)`. As in Spark's update mode, a row is late when the watermark of the batch before has reached
-        its window's end: it is dropped and counted (`run.lastProgress["late"]`). When the batch's own watermark has, the
-        window's state goes. A grouping without a window of the watermark's column (or that column itself) is never closed:
-        no row is late, and its state stays.
+        - "update": one row per changed key and batch (keys and aggregates).
+        - "append": every input row with the running values as of that row.
+
+        Windows: `groupBy("k", F.window("at", "10 minutes"))`, or its `start` or `end` as a column, after
+        `withWatermark("at", ...)`. As in Spark's update mode, a row is late if the previous batch's watermark has
+        reached its window's end. Late rows are dropped and counted (`run.lastProgress["late"]`). When the batch's own
+        watermark reaches a window's end, the window's state is removed.
+
+        Other groupings are never closed: no row is late, and the state stays. A grouping closes only with a window of
+        the watermark's column, or with that column itself.
+
+        Raises `GraphInvalid`.
         """
         if isinstance(name, Aggregate) or isinstance(outputMode, Aggregate):
             raise GraphInvalid(
@@ -102,7 +109,10 @@ class GroupedStream:
         return flat._operate(operator, name, closing_of(flat._stream._template, flat._keys) if timed else None)
 
     def _with_flat_windows(self, keep: bool) -> tuple[GroupedStream, list[WindowKey]]:
-        """The same grouping with every window struct as two columns; `keep`: the struct stays in the rows."""
+        """Return the same grouping with every window struct as two columns.
+
+        With `keep`, the struct also stays in the rows.
+        """
         stream, keys, windows = self._stream, list(self._keys), []
         for key in self._keys:
             if is_window(self._schema[key]):
@@ -110,6 +120,7 @@ class GroupedStream:
                 parts = {window.start: column_of(key)["start"], window.end: column_of(key)["end"]}
                 stream = stream.withColumns(parts) if keep else stream.withColumns(parts).drop(key)
                 at = keys.index(key)
+                # a struct cannot be a key column of the state; its two parts take its place
                 keys[at : at + 1] = parts
                 windows.append(window)
         return GroupedStream(stream, tuple(keys)), windows
@@ -128,7 +139,7 @@ class GroupedStream:
 
 
 class CoGroupedStreams:
-    """Several streams grouped by the same key, as the named inputs of the operator that follows: one state per key."""
+    """Several streams grouped by the same key, as the named inputs of one operator with one state per key."""
 
     def __init__(self, inputs: Mapping[str, GroupedStream]) -> None:
         for name, each in inputs.items():
@@ -150,10 +161,11 @@ class CoGroupedStreams:
         timeoutConf: str,
         name: str | None = None,
     ) -> Stream:
-        """As `GroupedStream.applyInPandasWithState`; `func(key, frames, state)` gets a mapping of pandas frames by input name.
+        """Apply a function per key; `func(key, frames, state)` gets a mapping of pandas frames by input name.
 
-        Every frame has its input's columns and the key's rows of this batch, in order of arrival; an input without any gives
-        an empty frame. The order between rows of different inputs is not kept.
+        Otherwise it equals `GroupedStream.applyInPandasWithState`. Every frame has its input's columns and the key's
+        rows of this batch, in order of arrival. An input without rows gives an empty frame. The order between rows of
+        different inputs is not kept.
         """
         output, state = struct_of(outputStructType), struct_of(stateStructType)
         operator = keyed_function(
@@ -169,7 +181,10 @@ class CoGroupedStreams:
         name: str | None = None,
         timeoutConf: str = GroupStateTimeout.NoTimeout,
     ) -> Stream:
-        """All keys of a key group at once: `func(KeyBatch) -> KeyResult`; `batch["orders"]` is an input's part of the batch."""
+        """Apply `func(KeyBatch) -> KeyResult` to all keys of a key group at once.
+
+        `batch["orders"]` is the part of the input `orders` in the batch.
+        """
         output, state = struct_of(outputStructType), struct_of(stateStructType)
         rows, named = self._plan.schema, self._plan.named
         operator = vectorized_function(func, rows, self._plan.keys, output, state, timeout=timeoutConf, inputs=named)
@@ -188,7 +203,7 @@ class CoGroupedStreams:
         return _operated(self._together(), self._plan.keys, operator, name, TIME if self._times else None)
 
     def _together(self) -> Stream:
-        """The rows of all inputs, each with what tells whose it is."""
+        """Return the rows of all inputs, each tagged with its input."""
         first = next(iter(self._inputs.values()))._stream
         nodes, frames = [], []
         for name, each in self._inputs.items():
@@ -206,7 +221,7 @@ def _operated(
     event_time: str | None,
     closing: Closing | None = None,
 ) -> Stream:
-    """What comes out of the operator on the rows of `stream`. `event_time`: their column that the watermark is about."""
+    """Return the operator's output for the rows of `stream`. `event_time` is their watermarked column."""
     job = stream._job
     check_read_once(stream._node)
     bound = operator.bind(Binding(name, event_time, pandas_options(job.spark), closing))
@@ -215,7 +230,10 @@ def _operated(
 
 
 def _event_time(stream: Stream, input_name: str = "") -> str | None:
-    """The stream's column that its watermark is about, if it has one. Raises `GraphInvalid` if it is not there any more."""
+    """Return the stream's watermarked column, if it has one.
+
+    Raises `GraphInvalid` if an operation has removed the column.
+    """
     declared = event_time_of(stream._node)
     if declared is not None and declared.column not in stream.columns:
         of = f" of input '{input_name}'" if input_name else ""
@@ -226,6 +244,6 @@ def _event_time(stream: Stream, input_name: str = "") -> str | None:
 
 
 def _function_name(function: Callable[..., object]) -> str:
-    """The function's name where it can name state in the store; a lambda has none."""
+    """Return the function's name if it can name state in the store, else "operator" (for example for a lambda)."""
     name = str(getattr(function, "__name__", ""))
     return name if name.isidentifier() else "operator"

@@ -1,4 +1,4 @@
-"""A job: sources, streams, keyed operators, sinks, and a store; `start` makes it run."""
+"""A job: sources, streams, keyed operators, sinks, and a store; `start` runs it."""
 
 from __future__ import annotations
 
@@ -44,8 +44,11 @@ _SINKS = "give a sink object, for example DeltaSink(table) or KafkaSink(...)"
 class Job:
     """Describes one streaming job. `store` is a folder or an object-store URL that belongs to this job alone.
 
-    Every setting (`interval="5 seconds"`, `key_groups=16`, ...; see `spark_ckpt.config.JobConfig`) may also be given as a
-    `spark.ckpt.*` conf key. Raises `ConfigInvalid` for settings that do not exist or do not fit.
+    Every setting (`interval="5 seconds"`, `key_groups=16`, ...; see `spark_ckpt.config.JobConfig`) may also be given as
+    a `spark.ckpt.*` conf key. Raises:
+
+    - `ConfigInvalid` for unknown or invalid settings, and for a session setting that a job cannot run with.
+    - `GraphInvalid` for a protocol other than "barrier".
     """
 
     def __init__(
@@ -75,22 +78,26 @@ class Job:
                 hint=f'spark.conf.set("{setting}", "false") before the job; start other queries with it from spark.newSession()',
                 setting=setting,
             )
+        # early: Python workers start while the program describes its job
         warm_up(spark)
         if protocol != "barrier":
             raise GraphInvalid(f"protocol '{protocol}' does not run on Spark", hint='protocols: "barrier"')
 
     @property
     def config(self) -> JobConfig:
-        """The settings in force."""
+        """The effective settings."""
         return self._config
 
-    if not TYPE_CHECKING:  # type checkers know what there is
+    if not TYPE_CHECKING:  # type checkers see the defined attributes only
 
         def __getattr__(self, name: str) -> NoReturn:
             raise not_on_job(name)
 
     def source(self, name: str, source: Source) -> Stream:
-        """A named input. The name identifies its cursor in the store. Checks the source now."""
+        """Add a named input. The name identifies its cursor in the store. The source is checked immediately.
+
+        Raises `GraphInvalid` for a second source of the same name, `SourceInvalid` for an object that is no source.
+        """
         valid_name("source", name)
         if name in self._sources:
             raise GraphInvalid(f"there are two sources named '{name}'", hint="give each source a name of its own")
@@ -102,30 +109,33 @@ class Job:
         return Stream(self, node, streaming_template(self.spark, schema))
 
     def feedback(self, name: str, schema: StructType | str) -> Feedback:
-        """Open a loop: the rows that its `close(stream)` takes come out of it, one micro-batch later.
+        """Open a loop: the rows that its `close(stream)` accepts come out of it, one micro-batch later.
 
-        What the loop holds at a barrier is part of the epoch: a restart goes on with it. `name` identifies it in the store.
+        The rows in the loop at a barrier are part of the epoch, so a restart continues with them. `name` identifies the
+        loop in the store.
         """
         return Feedback(self, EdgeNode(self._edge_name(name), struct_of(schema).toNullable(), feedback=True))
 
     def cogroup(self, inputs: Mapping[str, GroupedStream]) -> CoGroupedStreams:
-        """Several streams into one operator, which gets the rows of each by its name and has one state per key.
+        """Combine several streams in one operator, which gets each stream's rows by name and has one state per key.
 
-        `job.cogroup({"orders": orders.groupBy("id"), "payments": payments.groupBy("order_id")})`: the keys' types agree, column
-        by column; in state and output they are called as the first input calls them. Raises `GraphInvalid`.
+        Example: `job.cogroup({"orders": orders.groupBy("id"), "payments": payments.groupBy("order_id")})`. The keys'
+        types agree, column by column. In state and output they have the names of the first input. Raises
+        `GraphInvalid`.
         """
         return CoGroupedStreams(inputs)
 
     def rejectsTo(self, sink: Sink) -> None:
-        """Write records that could not be parsed to a side table, exactly once: columns reason, position, record."""
+        """Write records that cannot be parsed to a side table, exactly once: columns reason, position, record."""
+        # the sink is bound in `plan`, so that the call order of rejectsTo and to() does not matter
         self._rejects = _checked_sink(sink)
 
     def addListener(self, listener: RunListener) -> None:
-        """Hear of epochs while the job runs."""
+        """Add a listener that receives the job's epochs while it runs."""
         self._listeners.append(listener)
 
     def explain(self) -> None:
-        """Print the graph: what every sink gets, down to the sources."""
+        """Print the graph: the rows of every sink, down to the sources."""
         print(graph_text(self.name, list(self._bindings.values()), self._closed_edges()))
 
     def start(
@@ -139,17 +149,23 @@ class Job:
         standby: bool | None = None,
         ui: bool | str | None = None,
     ) -> Run:
-        """Run the job from its newest epoch, an epoch number, or a savepoint's name; a new store starts at the sources' starts.
+        """Start the job from its newest epoch, an epoch number, or a savepoint's name.
 
-        `availableNow` drains what the sources hold at this moment, ends on a committed and published epoch, and stops.
-        A source or sink that is another table, topic or folder than before is refused (`IdentityChanged`) unless it is
-        confirmed by name: `accept_new_sink` goes on into the new one, `accept_new_source` begins at its start,
-        `accept_moved` says that it is the same one at another path. An operator that has state in the epoch and is not in the
-        job any more is refused likewise; `accept_dropped_operator` goes on without its state.
-        `standby` (by default the setting of this name): if another driver has the job, wait warm for its end and take over; the run
-        is returned at once.
-        `ui` (by default the setting of this name): the driver shows the job's page, `True` at `127.0.0.1:4141`, or at an address.
-        Raises at once what would fail later: `GraphInvalid`, `SourceInvalid`, `SinkInvalid`, `StoreInUse`, `EpochNotFound`, ...
+        A new store begins at the sources' starts.
+
+        - `availableNow`: drain the rows that the sources hold now, end with a committed and published epoch, and stop.
+        - `accept_new_sink`, `accept_new_source`, `accept_moved`: names of sinks and sources whose endpoint changed:
+          another table, topic or folder than before. Without them the start raises `IdentityChanged`. A new sink gets
+          all later rows, a new source is read from its start, and a moved endpoint is the same one at another path.
+        - `accept_dropped_operator`: names of operators that have state in the epoch and are no longer in the job. The
+          job continues without their state; without the name the start is refused likewise.
+        - `standby` (default: the setting of this name): if another driver runs the job, wait warm for its end and take
+          over. The run is returned immediately.
+        - `ui` (default: the setting of this name): the driver serves the job's page, with `True` at `127.0.0.1:4141`,
+          or at an address.
+
+        Checks everything first and raises `GraphInvalid`, `SourceInvalid`, `SinkInvalid`, `StoreInUse`, `EpochNotFound`
+        and others.
         """
         confirmed = self._confirmed(accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator)
         stands_by = self._config.standby if standby is None else standby
@@ -162,7 +178,7 @@ class Job:
         return Run.start(plan, restore, availableNow, listeners, companions_of, stands_by)
 
     def plan(self, restore: str | int | Epoch = LATEST, confirmed: Confirmed | None = None) -> JobPlan:
-        """Everything that a run needs, checked against workers, sources, sinks and store."""
+        """Return everything that a run needs, checked against workers, sources, sinks and store."""
         check_workers(self.spark)
         bindings = list(self._bindings.values())
         if self._rejects is not None and bindings:
@@ -174,7 +190,10 @@ class Job:
         return planned(self.spark, self.name, self._config, store, *graph, restore, confirmed)
 
     def _schema(self, source: Source) -> StructType:
-        """A source in Python is asked by one of Spark's workers: what these lack is told first."""
+        """Read the source's schema.
+
+        Spark's workers run sources in Python, so a failure of the workers is reported first.
+        """
         try:
             return source.read(self.spark, source.start(self.spark)).schema
         except (PySparkException, Py4JError):
@@ -182,7 +201,7 @@ class Job:
             raise
 
     def _check_standby(self, restore: str | int | Epoch, available_now: bool) -> None:
-        """A standby goes on where the other driver ends, whenever that is."""
+        """Refuse settings that conflict with a standby, which continues from the other driver's end."""
         wrong = {"restore": restore != LATEST, "availableNow": available_now, "takeover": self._config.takeover}
         for name in (name for name, given in wrong.items() if given):
             raise ConfigInvalid(f"a standby takes no {name}", hint="start without standby=True, or leave it out")
@@ -255,7 +274,7 @@ def _publish_every_ms(sink: str, written: object) -> int | None:
 
 
 def _no_connector(given: object, protocol: type) -> str:
-    """What is wrong with an object that should be a connector: it is something else, or it lacks methods."""
+    """Return the reason that an object is no connector: it is something else, or it lacks methods."""
     what = protocol.__name__.lower()
     methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
     missing = [name for name in methods if not hasattr(given, name)]

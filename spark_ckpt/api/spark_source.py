@@ -1,7 +1,7 @@
-"""`SparkSource`: what `spark.readStream.format(...)` reads, as a source of a job.
+"""`SparkSource`: a format of `spark.readStream` as a source of a job.
 
-It works for formats whose offset says by itself where the stream is (one line of JSON in Spark's offset log) and that give
-the same rows again from there. A fresh Spark checkpoint is seeded with the offset of the cut.
+It works for formats whose offset alone defines the position (one line of JSON in Spark's offset log). They must replay
+the same rows from an offset. A fresh Spark checkpoint is seeded with the epoch's offset.
 """
 
 from __future__ import annotations
@@ -41,15 +41,19 @@ _RAMPS = ("rampuptime", "rampuptimeseconds")
 
 
 class SparkSource:
-    """A source of Spark's own: `SparkSource("rate", {"rowsPerSecond": "10"})`.
+    """A Spark source: `SparkSource("rate", {"rowsPerSecond": "10"})`.
 
-    `rate` and `rate-micro-batch` give the same rows at every replay, and so does `delta`, whose offset is a table version (its
-    `startingVersion` is a number; `spark_ckpt_delta.DeltaSource` can also be drained). `rate`'s start is
-    pinned in the first epoch; it knows no `rampUpTime`, with which a row's time would depend on where batches are cut.
-    Formats that cannot be replayed are refused by name. Any other one is taken with `replayable=True`: you state that an offset
-    read back by a new query gives the same rows, and that its options, not the moment of the start, say where it begins.
+    `rate`, `rate-micro-batch` and `delta` yield the same rows at every replay.
 
-    `options`: as for `DataStreamReader`. `schema`: for formats that need one. Raises `ConfigInvalid`.
+    - `delta`: the offset is a table version, and `startingVersion` is a number. `spark_ckpt_delta.DeltaSource` can also
+      be drained.
+    - `rate`: its start is pinned in the first epoch. `rampUpTime` is refused, since a row's time would then depend on
+      the boundaries of epochs.
+    - Formats that cannot be replayed are refused by name.
+    - Any other format needs `replayable=True`. You state two things with it: an offset gives a new query the same rows,
+      and the options alone define the beginning, independent of the time of the start.
+
+    `options` are as for `DataStreamReader`; `schema` is for formats that need one. Raises `ConfigInvalid`.
     """
 
     def __init__(
@@ -75,7 +79,7 @@ class SparkSource:
 
     @property
     def endless(self) -> str | None:
-        """Only `rate` can say what there is to read now: what its clock has reached."""
+        """The reason that the source cannot be drained; None for `rate`, whose clock defines its current end."""
         if self._kind == "rate":
             return None
         if self._kind == "rate-micro-batch":
@@ -87,18 +91,21 @@ class SparkSource:
         self._load(spark)
 
     def start(self, spark: SparkSession) -> Cursor:
-        """The beginning; for `rate` this moment."""
+        """Return the cursor of the beginning; for `rate` it is the current time."""
         if self._kind != "rate":
             return self._cursor(None)
         return {**self._cursor("0"), "start_ms": self._clock_ms(), "rows_per_second": self._rows_per_second}
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
-        """The stream; where it begins stands in the query's checkpoint (`seed`)."""
+        """Return the stream; the query's checkpoint defines its beginning (`seed`).
+
+        Raises `SourceInvalid` for a foreign cursor.
+        """
         self._check_cursor(cursor)
         return self._load(spark)
 
     def seed(self, cursor: Cursor) -> Seed | None:
-        """The offset, and for `rate` the moment that its seconds count from."""
+        """Return the offset, and for `rate` the time that its seconds count from. None at the beginning."""
         self._check_cursor(cursor)
         offset = cursor["offset"]
         if offset is None:
@@ -106,24 +113,30 @@ class SparkSource:
         return Seed(str(offset), rate_start_file(_int(cursor["start_ms"])) if self._kind == "rate" else {})
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
-        """Spark's offset as it stands in the log, and what was pinned at the start."""
+        """Return Spark's offset from the log, and the values pinned at the start.
+
+        Raises `SourceInvalid` for an offset of several lines.
+        """
         if "\n" in offset:
             raise SourceInvalid(f"{self._format}: an offset of more than one line cannot be put back")
         return {**previous, "offset": offset}
 
     def end(self, spark: SparkSession) -> Cursor:
-        """This moment, for `rate`; others have no end that could be told."""
+        """Return the current time, which is the end of `rate`; other formats have no known end."""
         return {"format": _FORMAT, "source": self._kind, "now_ms": self._clock_ms()}
 
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
-        """Whether every whole second up to `end` is read; never for others than `rate`."""
+        """Return True if every whole second up to `end` is read; always False for formats other than `rate`."""
         if self._kind != "rate":
             return False
         return _int(cursor["offset"]) >= (_int(end["now_ms"]) - _int(cursor["start_ms"])) // 1000
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
-        """The format, the path if there is one, and the id of a Delta table on a file system; nothing else of the options, which
-        may hold secrets. In an object store only Spark has the credentials: there the id is not known."""
+        """Return the format, the path if there is one, and the id of a Delta table on a file system.
+
+        Other options may hold secrets and are left out. Only Spark has the credentials of an object store, so the id of
+        a table there is unknown.
+        """
         from deltalake.exceptions import DeltaError
 
         path = next((value for name, value in self._options.items() if name.lower() == "path"), None)
@@ -139,7 +152,7 @@ class SparkSource:
             return parts | {"table id": ""}
 
     def describe(self) -> Mapping[str, str]:
-        """Kind and format; options may hold secrets."""
+        """Return kind and format; options may hold secrets."""
         return {"kind": self._kind, "format": self._format}
 
     # -- inside -----------------------------------------------------------------------------------------------------------
@@ -192,7 +205,7 @@ def _check_format(format: str, replayable: bool) -> None:
 
 
 def _check_options(kind: str, options: Mapping[str, str]) -> None:
-    """Options with which a replay would give other rows."""
+    """Refuse options that change the rows of a replay."""
     ramp = (
         next((name for name in _RAMPS if options.get(name, "0") not in ("0", "0s")), None) if kind == "rate" else None
     )
@@ -215,7 +228,7 @@ def _check_options(kind: str, options: Mapping[str, str]) -> None:
 
 
 def _table_id(path: str) -> TableId | None:
-    """Asks for the id of a Delta table on a file system."""
+    """Return the reader of a Delta table's id; None for a table in an object store."""
     from deltalake import DeltaTable
 
     place = place_of(path)

@@ -1,4 +1,4 @@
-"""Reading an operator's state at any kept epoch, as an Arrow table or as a Spark DataFrame for SQL."""
+"""An operator's state at any retained epoch, as an Arrow table or as a Spark DataFrame for SQL."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ _INTERNAL = ("ckpt_op", "ckpt_key_group", "ckpt_key_hash", "ckpt_timeout_ms")
 def read_state(
     store: str, operator: str, epoch: str | int = LATEST, storage_options: Mapping[str, str] | None = None
 ) -> pa.Table:
-    """One row per key: key and state columns, and `ckpt_epoch`, the epoch that wrote it. No JVM; creates nothing.
+    """Return one row per key: key and state columns, and `ckpt_epoch`, the epoch that wrote it.
 
-    `epoch`: "latest", a number or a savepoint's name. Raises `EpochNotFound`, `EpochDamaged`, `StoreForeign`.
+    Needs no JVM; creates nothing.
+
+    `epoch` is "latest", a number or a savepoint's name. Raises `EpochNotFound`, `EpochDamaged`, `StoreForeign`.
     """
     opened = existing_store(store, storage_options)
     number, _ = _snapshot(opened, operator, epoch)
@@ -39,10 +41,11 @@ def read_state(
 def state_version(
     store: str, operator: str, epoch: str | int = LATEST, storage_options: Mapping[str, str] | None = None
 ) -> int:
-    """The version of the Delta table `<store>/state/<operator>` that is an epoch: for `VERSION AS OF`, `versionAsOf`.
+    """Return the version of the Delta table `<store>/state/<operator>` for an epoch.
 
-    `epoch` as for `read_state`. Creates nothing. Raises `EpochNotFound` also for an epoch whose version was cleaned up
-    or never written (the driver died right behind the decision); `read_state` and `state_frame` need none.
+    Use it in `VERSION AS OF` or `versionAsOf`. `epoch` is as for `read_state`. Creates nothing. Raises `EpochNotFound`
+    also for an epoch without a version: it was removed by retention, or the driver died between commit and write.
+    `read_state` and `state_frame` need no version.
     """
     opened = existing_store(store, storage_options)
     number, _ = _snapshot(opened, operator, epoch)
@@ -50,9 +53,9 @@ def state_version(
 
 
 def state_frame(spark: SparkSession, store: str, operator: str, epoch: str | int = LATEST) -> DataFrame:
-    """The same as a DataFrame, read by executors: for SQL, joins, and state larger than one machine.
+    """Return the same as a DataFrame, read by executors: for SQL, joins, and state larger than one machine.
 
-    Spark reads the epoch's files by itself, so the store must be reachable under the same URI for Spark.
+    Spark reads the epoch's files itself, so the store must be reachable under the same URI for Spark.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -61,10 +64,12 @@ def state_frame(spark: SparkSession, store: str, operator: str, epoch: str | int
     _, snapshot = _snapshot(opened, operator, epoch)
     root = opened.state(operator).location.uri.rstrip("/")
     if not snapshot.files:
+        # an operator without state files still has a schema for SQL
         types = column_types(f"{snapshot.key_schema}, {snapshot.state_schema}, ckpt_epoch long")
         return spark.createDataFrame([], ", ".join(f"{quoted(name)} {type_}" for name, type_ in types.items()))
     rows = read_parquet(spark, (f"{root}/{file.path}" for file in snapshot.files), mergeSchema="true")
     keys = map(quoted, column_names(snapshot.key_schema))
+    # the files are a chain: a full file and later changes; the newest row of a key is its state
     newest = F.row_number().over(Window.partitionBy(*keys).orderBy(F.desc("ckpt_epoch")))
     alive = rows.withColumn("ckpt_newest", newest).where("ckpt_newest = 1 AND ckpt_op = 'put'")
     return alive.drop("ckpt_newest", *_INTERNAL)

@@ -1,8 +1,8 @@
-"""Streams as the user writes them: DataFrame operations, `groupBy`, an operator, `to(sink)`.
+"""Streams of a job: DataFrame operations, `groupBy`, an operator, `to(sink)`.
 
-A `Stream` records operations and checks each one at once on an empty DataFrame of the same schema, so that a wrong
-column name fails on the line that wrote it.  Rows that could not be parsed travel in a hidden column until a Python
-step can divert them; operations that would lose that column divert them first.
+A `Stream` records operations and checks each one immediately on an empty DataFrame of the same schema. So a wrong
+column name fails on its own line. Rows that cannot be parsed travel in a hidden column until a Python step diverts
+them. Operations that would lose that column divert them first.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Stream:
 
     @property
     def schema(self) -> StructType:
-        """The rows' schema."""
+        """Schema of the rows."""
         return without_marks(self._visible.schema)
 
     @property
     def columns(self) -> list[str]:
-        """The rows' column names."""
+        """Column names of the rows."""
         return self._visible.columns
 
     @property
@@ -83,7 +83,7 @@ class Stream:
             raise GraphInvalid(f"there is no column '{name}'", hint=f"columns: {', '.join(self.columns)}")
         return column_of(name)
 
-    if not TYPE_CHECKING:  # type checkers know what there is
+    if not TYPE_CHECKING:  # type checkers see the defined attributes only
 
         def __getattr__(self, name: str) -> NoReturn:
             raise not_on_stream(name, () if name.startswith("_") else self.columns)
@@ -92,7 +92,7 @@ class Stream:
         """Print the schema as Spark does."""
         self._visible.printSchema()
 
-    # -- operations that keep the hidden column by themselves or with a little help ------------------------------
+    # -- operations that keep the hidden column --------------------------------------------------------------------
 
     def select(self, *columns: Column | str) -> Stream:
         """As `DataFrame.select`."""
@@ -107,6 +107,7 @@ class Stream:
     def filter(self, condition: Column | str) -> Stream:
         """As `DataFrame.filter`."""
         wanted = F.expr(condition) if isinstance(condition, str) else condition
+        # a rejected row passes every filter, so that it reaches the step that counts it
         kept = (wanted | F.col(REJECT).isNotNull()) if self._hides_rejects else wanted
         return self._then("filter", lambda frame: frame.filter(kept))
 
@@ -154,12 +155,15 @@ class Stream:
         ttl: str | None = None,
         name: str = "join",
     ) -> Stream:
-        """As `DataFrame.join` with a static (batch) DataFrame on the right; or with another stream, which is an operator.
+        """Join with a static (batch) DataFrame as `DataFrame.join`, or with another stream as an operator.
 
-        Two streams are joined on columns that both have by name, "inner" or "left". Every row meets all rows of its key that came
-        before it on the other side, so both sides are kept, in the state called `name`. With a `ttl` ("1 hour") a key goes that
-        has had no row on either side for so long (processing time); a left join, which needs one, puts out the key's left rows
-        then if they met nothing. Rows with a null in the key meet nothing.
+        Two streams join on columns that both have by name, "inner" or "left". Every row joins all earlier rows of its
+        key from the other side, so the state called `name` keeps both sides. Rows with a null in the key join nothing.
+
+        With a `ttl` ("1 hour"), a key without rows on both sides for that long (processing time) is removed. A left
+        join needs a `ttl`: it then emits the key's unmatched left rows.
+
+        Raises `GraphInvalid`.
         """
         if isinstance(other, Stream):
             return self._joined(other, join_plan(self.schema, other.schema, on, how, ttl), name)
@@ -172,10 +176,10 @@ class Stream:
         return self._diverted()._then("join", lambda frame: frame.join(other, on, how))
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Stream:
-        """Any stateless DataFrame-to-DataFrame function. It is called again for every incarnation or batch.
+        """Apply any stateless function from DataFrame to DataFrame. It is called again for every incarnation or batch.
 
-        What needs to remember rows (an aggregation, `dropDuplicates`, `limit`, a sort, a join of two streams, Spark's own
-        stateful functions) is refused on this line: no epoch would hold its state.
+        Operations that remember rows are refused on this line, since no epoch would hold their state: an aggregation,
+        `dropDuplicates`, `limit`, a sort, a join of two streams, Spark's own stateful functions.
         """
         return self._diverted()._then("transform", function)
 
@@ -202,8 +206,10 @@ class Stream:
         return self._united(other, lambda left, right: left.unionByName(right, allowMissingColumns))
 
     def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:
-        """As `DataFrame.withWatermark`; the column must still be there at `groupBy`. Survives restore. Behind an operator an edge
-        has to be between (`through`)."""
+        """As `DataFrame.withWatermark`; it survives a restore. The column must still exist at `groupBy`.
+
+        After an operator it needs an edge in between (`through`). Raises `GraphInvalid`, `ConfigInvalid`.
+        """
         behind = next(iter(operators_of(self._node)), None)
         if behind is not None:
             raise GraphInvalid(
@@ -220,10 +226,11 @@ class Stream:
         return self._next(WatermarkNode(self._node, eventTime, delay_ms), marked)
 
     def withEventTime(self, eventTime: str) -> Stream:
-        """Behind operators whose input has a watermark: this column of their rows is event time, for the operator that follows.
+        """Declare a column as event time for the next operator, after operators whose input has a watermark.
 
-        All operators of a job have one watermark. A row is late here, if its operator judges rows by it, as one would be at the
-        operator above: a time that this one has put out before the watermark passed it is in time.
+        All operators of a job have one watermark. If the next operator judges rows by time, a row is late as it would
+        be at the operator above. A time that this operator emitted before the watermark passed it is on time. Raises
+        `GraphInvalid`.
         """
         self._check_time("withEventTime", eventTime)
         untimed = [leaf for leaf in leaves_of(self._node) if not (isinstance(leaf, OperatorNode) and leaf.event_time)]
@@ -248,18 +255,23 @@ class Stream:
         format: Literal["json", "csv"] = "json",
         onError: OnError = "fail",
     ) -> Stream:
-        """Parse text (or bytes) in `column` into a struct column `alias`, with a policy for what cannot be parsed.
+        """Parse text (or bytes) in `column` into a struct column `alias`.
 
-        `onError`: "fail" stops the run naming topic, partition and offset (or file and line); "drop" diverts the record:
-        it is counted (`run.lastProgress["rejected"]`, each epoch's manifest) and, if the job has `rejectsTo(sink)`,
-        written there with its reason, exactly once. A null value stays null.
+        `onError` is the policy for records that cannot be parsed. A null value stays null.
+
+        - "fail": stop the run with an error that contains topic, partition and offset (or file and line).
+        - "drop": divert the record. It is counted (`run.lastProgress["rejected"]`, each epoch's manifest) and, if the
+          job has `rejectsTo(sink)`, written there with its reason, exactly once.
         """
         name = alias or column
         apply = parsed_column(self.columns, column, schema, name, format, onError)
         return self._then("parse", apply)
 
     def groupBy(self, *keys: str | Column) -> GroupedStream:
-        """Rows of one key together, as `DataFrame.groupBy`; follow with an operator. Behind another operator as well."""
+        """Group rows by key, as `DataFrame.groupBy`, for the operator that follows.
+
+        It also works after another operator.
+        """
         stream, names = self, []
         for key in keys:
             stream, name = _named_key(stream, key)
@@ -269,24 +281,27 @@ class Stream:
         return GroupedStream(stream, tuple(names))
 
     def to(self, sink: Sink, name: str | None = None, publish_every: str | float | None = None) -> Stream:
-        """Write this stream's rows to a sink, exactly once; the stream may go on to an operator and other sinks. `name` identifies
-        the sink in the store; default: its kind.
+        """Write this stream's rows to a sink, exactly once. The stream may continue to an operator and to other sinks.
 
-        `publish_every`: epochs between two publishes hold the rows back, and one publish shows the rows of them all; a duration
-        such as "1 minute", "0 seconds" for every epoch. Savepoints and a stop publish at once. Default: every epoch; where each
-        micro-batch ends an epoch, what the sink prefers.
+        - `name` identifies the sink in the store; default: its kind.
+        - `publish_every`: a duration such as "1 minute", or "0 seconds" for every epoch. Rows of the epochs in between
+          are deferred, and one publish makes all of them visible. Savepoints and a stop publish immediately. Default:
+          every epoch; the sink's preference if each micro-batch ends an epoch.
         """
         self._job._bind(sink, self._node, self.schema, name, publish_every)
         return self
 
     def through(self, name: str, topic: Sink | None = None, key: str | None = None) -> Stream:
-        """The same rows, one micro-batch later: they pass an edge, a durable log in the store that is part of every epoch.
+        """Pass the rows through an edge, a durable log in the store that is part of every epoch.
 
-        Behind an edge streams may part and meet as behind a source, and `withWatermark` may be declared. `name` identifies the
-        edge in the store.
+        They arrive one micro-batch later.
 
-        `topic`: other programs read the edge there, each row once, as soon as its epoch is decided. Rows with a column `value` go
-        there as they are; others as JSON in `value`, with column `key` as text. The sink has the edge's name.
+        After an edge, streams may split and join as after a source, and `withWatermark` may be declared. `name`
+        identifies the edge in the store.
+
+        `topic` publishes the edge for other programs, each row once, as soon as its epoch is committed. Rows with a
+        column `value` are written unchanged; others as JSON in `value`, with column `key` as text. The sink has the
+        edge's name.
         """
         if topic is not None:
             self._as_records(key).to(topic, name=name)
@@ -307,10 +322,11 @@ class Stream:
     # -- the recording ------------------------------------------------------------------------------------------------
 
     def _next(self, node: Node, template: DataFrame) -> Stream:
-        """A stream of the same job."""
+        """Return a stream of the same job."""
         return Stream(self._job, node, template)
 
     def _then(self, verb: str, apply: Callable[[DataFrame], DataFrame]) -> Stream:
+        # before the operation runs: errors carry the user's line, also when Spark fails later
         line = users_line()
         try:
             tried = check_operation(self._template, apply(self._template))
@@ -331,7 +347,7 @@ class Stream:
                 )
         keys = list(join.keys)
         named = [quoted(key) for key in keys]
-        left = self if join.keeps_left else self.dropna(subset=named)  # a null key meets nothing
+        left = self if join.keeps_left else self.dropna(subset=named)  # a row with a null key joins nothing
         sides = {LEFT: left.groupBy(*keys), RIGHT: other.dropna(subset=named).groupBy(*keys)}
         together = CoGroupedStreams(sides)
         return together._operate(join.operator(together._plan), name)
@@ -357,7 +373,7 @@ def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:
 
 
 def _keeping(frame: DataFrame, select: Callable[..., DataFrame]) -> DataFrame:
-    """The selection, and the hidden column with it; `*` has it already."""
+    """Return the selection with the hidden column; `*` already contains it."""
     chosen = select()
     return select(REJECT) if REJECT in frame.columns and REJECT not in chosen.columns else chosen
 

@@ -1,1 +1,1 @@
-"""From what the user wrote to the query that Spark runs: checked, resolved, the same for every incarnation."""
+"""From the user's graph to the query that Spark runs: checked, resolved, the same for every incarnation."""

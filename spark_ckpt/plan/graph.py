@@ -1,7 +1,7 @@
-"""A job's graph as a description that can be built again: every incarnation starts fresh queries from it.
+"""A job's graph as a description that can be rebuilt: every incarnation starts fresh queries from it.
 
-Nodes are immutable.  `build` turns a node into a DataFrame by replaying the recorded operations on whatever its leaf
-nodes (sources, or an operator's output) are given as.
+Nodes are immutable. `build` turns a node into a DataFrame: it replays the recorded operations on the DataFrames of the
+leaf nodes (sources, edges, or an operator's output).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceNode:
-    """A named input; `schema` is what the connector reads, the reject column included if it has one."""
+    """A named input; `schema` is that of the connector's rows, with the reject column if there is one."""
 
     name: str
     source: Source
@@ -41,10 +41,12 @@ class SourceNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeNode:
-    """What comes out of an edge: the rows that another place of the graph put on it, a micro-batch later.
+    """The output of an edge: rows that another place of the graph wrote to it, one micro-batch later.
 
-    An edge is a durable log in the store. `feedback`: the rows that go in depend on those that come out. `schema`: everything is
-    nullable, since rows that an older program put on the edge have no value for a column that is new.
+    An edge is a durable log in the store.
+
+    - `feedback`: True if the edge's input rows depend on its output rows.
+    - `schema`: every field is nullable, since rows from an older program have no value for a new column.
     """
 
     name: str
@@ -54,7 +56,7 @@ class EdgeNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransformNode:
-    """A stateless DataFrame operation, recorded under the verb the user wrote, on the `line` that did."""
+    """A stateless DataFrame operation, with the user's `verb` and the program's `line` that recorded it."""
 
     parent: Node
     verb: str
@@ -64,8 +66,10 @@ class TransformNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InputNode:
-    """A stream as the input `name` of an operator that has several: grouped by `keys`, its own columns, and told from the rest by
-    what `tag` makes of its rows."""
+    """A stream as the input `name` of an operator with several inputs: grouped by `keys`, with its own columns.
+
+    `tag` marks its rows, so that tasks can separate the inputs.
+    """
 
     parent: Node
     name: str
@@ -75,7 +79,7 @@ class InputNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnionNode:
-    """Several streams of one shape, from the left."""
+    """Several streams of one shape, combined from the left."""
 
     parents: tuple[Node, ...]
     combine: Callable[[DataFrame, DataFrame], DataFrame]
@@ -83,7 +87,7 @@ class UnionNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WatermarkNode:
-    """Event time in `column` (timestamp), late by at most `delay_ms`."""
+    """Event time in `column` (timestamp), late by at most `delay_ms` milliseconds."""
 
     parent: Node
     column: str
@@ -92,7 +96,10 @@ class WatermarkNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventTimeNode:
-    """Rows of operators whose `column` is event time: none is behind the watermark that the operators' own rows are late by."""
+    """Rows of operators with event time in `column`.
+
+    No time is below the watermark that decides which of the operators' own rows are late.
+    """
 
     parent: Node
     column: str
@@ -100,8 +107,10 @@ class EventTimeNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorNode:
-    """A keyed operator: rows of one key meet its state. `operator` runs in tasks. `event_time`: the column of its rows that the
-    watermark is about."""
+    """A keyed operator: it applies rows of one key to the key's state. `operator` runs in tasks.
+
+    `event_time` is the watermarked column of its rows.
+    """
 
     parent: Node
     name: str
@@ -111,24 +120,27 @@ class OperatorNode:
 
     @property
     def key_ddl(self) -> str:
-        """The key columns as the store writes them down."""
+        """The key columns as DDL, the store's form."""
         return ddl(spark_schema_of(self.operator.schema.key))
 
     @property
     def state_ddl(self) -> str:
-        """The state columns as the store writes them down."""
+        """The state columns as DDL, the store's form."""
         return ddl(spark_schema_of(self.operator.schema.state))
 
 
 Leaf = SourceNode | EdgeNode | OperatorNode
-"""Where the rows of a stretch of operations come from."""
+"""Origin of the rows of a chain of operations."""
 
 Node = Leaf | TransformNode | InputNode | UnionNode | WatermarkNode | EventTimeNode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SinkBinding:
-    """A sink and the stream that ends in it. `publish_every_ms`: as the user says; None: nothing was said."""
+    """A sink and the stream that ends in it.
+
+    `publish_every_ms` is the user's setting in milliseconds; None without one.
+    """
 
     name: str
     sink: Sink
@@ -146,7 +158,7 @@ class EdgeBinding:
 
 
 def ddl(schema: StructType) -> str:
-    """Names and types, one text per schema: customer string, `total amount` double."""
+    """Return names and types of a schema, always as the same text: customer string, `total amount` double."""
     return ", ".join(f"{_identifier(field.name)} {_type_text(field.dataType)}" for field in schema.fields)
 
 
@@ -155,7 +167,7 @@ def _identifier(name: str) -> str:
 
 
 def _type_text(kind: DataType) -> str:
-    """As Spark's `simpleString`, with names in a form that can be parsed."""
+    """Return Spark's `simpleString` of a type, with names in a form that can be parsed."""
     match kind:
         case StructType():
             fields = (f"{_identifier(field.name)}:{_type_text(field.dataType)}" for field in kind.fields)
@@ -168,7 +180,10 @@ def _type_text(kind: DataType) -> str:
 
 
 def struct_of(schema: StructType | str) -> StructType:
-    """A schema as users write it: a StructType, or DDL such as `customer string, total double`. `GraphInvalid` if neither."""
+    """Return a user's schema as a StructType: a StructType, or DDL such as `customer string, total double`.
+
+    Raises `GraphInvalid` for a text that cannot be parsed.
+    """
     if isinstance(schema, StructType):
         return schema
     try:
@@ -189,7 +204,10 @@ def build(
     leaf: Callable[[Leaf], DataFrame],
     at: Callable[[Node, DataFrame], DataFrame] = _as_it_is,
 ) -> DataFrame:
-    """Replay the operations above the leaves that `leaf` provides. `at`: what every node's rows go through."""
+    """Replay the operations above the leaves; `leaf` returns a leaf's DataFrame.
+
+    `at` is applied to the rows of every node.
+    """
     match node:
         case SourceNode() | EdgeNode() | OperatorNode():
             rows = leaf(node)
@@ -205,18 +223,24 @@ def build(
 
 
 def ends_of(bindings: Sequence[SinkBinding | EdgeBinding]) -> tuple[Node, ...]:
-    """The streams with sinks or edges from which no stream goes on to another one, in their order, those behind an operator
-    where streams part before the others. Raises as `parting_of`."""
+    """Return the streams with sinks or edges that no other such stream reads, in order.
+
+    Streams that split after an operator come first. Raises as `parting_of`.
+    """
     sunk = list(dict.fromkeys(binding.node for binding in bindings))
     passed = {above for node in sunk for above in islice(upstream(node), 1, None)}
     ends = [node for node in sunk if node not in passed]
     parting = parting_of(*ends)
+    # the sort is stable: other ends keep their order, which Spark's numbering of inputs follows
     return tuple(sorted(ends, key=lambda end: parting not in leaves_of(end)))
 
 
 def parting_of(*ends: Node) -> OperatorNode | None:
-    """The operator behind which streams part, if there is one. Raises `GraphInvalid` unless there is one only and all its streams
-    end there: Spark would run the operator once for each."""
+    """Return the operator after which streams split; None if there is none.
+
+    Raises `GraphInvalid` if several operators are followed by a split, or if a stream of the split continues to another
+    operator or input. Spark would run the operator once per stream.
+    """
     parting = _needed_twice(*ends)
     if not parting:
         return None
@@ -234,7 +258,7 @@ def parting_of(*ends: Node) -> OperatorNode | None:
 
 
 def heads_of(ends: Sequence[Node]) -> tuple[Node, ...]:
-    """What the query puts out, from the left: the ends, or in place of several the operator behind which they part."""
+    """Return the query's outputs from the left: the ends, or one operator in place of the ends that split after it."""
     parting = parting_of(*ends)
     if parting is None:
         return tuple(ends)
@@ -242,13 +266,13 @@ def heads_of(ends: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def check_read_once(node: Node) -> None:
-    """Raise `GraphInvalid` if an operator on `node` would need the output of one above in two places."""
+    """Raise `GraphInvalid` if an operator on `node` would read the output of one operator above in two places."""
     for first in _needed_twice(node):
         raise _cannot_part(first, f"an operator cannot read two streams that part behind operator '{first.name}'")
 
 
 def _needed_twice(*ends: Node) -> list[OperatorNode]:
-    """The operators whose output more than one place needs."""
+    """Return the operators whose output has more than one reader."""
     readers = [*ends, *(each.parent for each in operators_of(*ends))]
     times = Counter(leaf for node in readers for leaf in reads_of(node) if isinstance(leaf, OperatorNode))
     return [leaf for leaf, count in times.items() if count > 1]
@@ -264,7 +288,10 @@ def _cannot_part(operator: OperatorNode, what: str) -> GraphInvalid:
 
 
 def segment(node: Node) -> Iterator[Node]:
-    """The node and what is above it up to operators, edges and sources, these included; a union's inputs from the left."""
+    """Yield the node and the nodes above it, up to and including operators, edges and sources.
+
+    A union's inputs are yielded from the left.
+    """
     yield node
     if isinstance(node, UnionNode):
         for parent in node.parents:
@@ -274,7 +301,7 @@ def segment(node: Node) -> Iterator[Node]:
 
 
 def upstream(node: Node) -> Iterator[Node]:
-    """The node and everything above it, operators' inputs included, up to edges; a union's inputs from the left."""
+    """Yield the node and everything above it up to edges, including operators' inputs; a union's inputs from the left."""
     for above in segment(node):
         yield above
         if isinstance(above, OperatorNode):
@@ -282,33 +309,36 @@ def upstream(node: Node) -> Iterator[Node]:
 
 
 def reads_of(node: Node) -> list[Leaf]:
-    """What `build` asks for, as often as it does: what the node's rows come from directly."""
+    """Return the leaves that the node's rows come from directly, once per place where `build` reads them."""
     return [above for above in segment(node) if isinstance(above, Leaf)]
 
 
 def leaves_of(node: Node) -> list[Leaf]:
-    """The same, each once."""
+    """Return the leaves that the node's rows come from directly, each once."""
     return list(dict.fromkeys(reads_of(node)))
 
 
 def operators_of(*nodes: Node) -> list[OperatorNode]:
-    """Every operator above, an operator behind those that it reads from."""
+    """Return every operator above the nodes, each after the operators that it reads from."""
     nearest = [leaf for node in nodes for leaf in leaves_of(node) if isinstance(leaf, OperatorNode)]
     return list(dict.fromkeys(each for leaf in nearest for each in (*operators_of(leaf.parent), leaf)))
 
 
 def sources_of(*nodes: Node) -> list[SourceNode]:
-    """The inputs, operators' inputs included, in the order in which Spark first numbers them in its offset log."""
+    """Return the sources above the nodes, including operators' inputs, in the order of Spark's numbering.
+
+    Spark's offset log numbers an input where the plan meets it first.
+    """
     return list(dict.fromkeys(above for node in nodes for above in upstream(node) if isinstance(above, SourceNode)))
 
 
 def edges_of(*nodes: Node) -> list[EdgeNode]:
-    """The edges that the nodes' rows come out of, operators' inputs included."""
+    """Return the edges whose rows reach the nodes, including operators' inputs."""
     return list(dict.fromkeys(above for node in nodes for above in upstream(node) if isinstance(above, EdgeNode)))
 
 
 def loops_of(edges: Sequence[EdgeBinding]) -> set[str]:
-    """The edges on a cycle: what goes in depends on what comes out, past other edges too."""
+    """Return the names of the edges on a cycle: their input depends on their output, also through other edges."""
     feeds = {each.edge.name: {above.name for above in edges_of(each.node)} for each in edges}
     return {name for name in feeds if name in _reached(name, feeds)}
 
@@ -324,14 +354,17 @@ def _reached(start: str, feeds: Mapping[str, set[str]]) -> set[str]:
 
 
 def event_time_of(node: Node) -> WatermarkNode | EventTimeNode | None:
-    """The event time declared nearest above on this side of any operator, if any."""
+    """Return the nearest event time declared above, up to the next operator; None if there is none."""
     return next((above for above in segment(node) if isinstance(above, WatermarkNode | EventTimeNode)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Event time as an operator's input has it. `input`: the name of a co-group's input, else of the sources and edges above;
-    numbered if there are more of that name."""
+    """Event time of an operator's input.
+
+    `input` is the name of a co-group's input, otherwise the names of the sources and edges above. Repeated names get a
+    number.
+    """
 
     operator: str
     input: str
@@ -339,7 +372,7 @@ class Mark:
 
 
 def marks_of(*operators: OperatorNode) -> list[Mark]:
-    """The event times declared nearest above operators, in the order in which their rows are read."""
+    """Return the nearest event times declared above the operators, in the order in which their rows are read."""
     marks: list[Mark] = []
     for operator in operators:
         times: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What must be so of a graph's edges before it runs: each is read, and loops are loops."""
+"""Checks of a graph's edges before it runs: every edge is read, and every feedback is a loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_ckpt.plan.graph import EdgeBinding, SinkBinding, edges_of, loops_of
 
 
 def check_edges(bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding]) -> None:
-    """Raise `GraphInvalid` for an edge that nobody reads, and for a feedback that feeds nothing back."""
+    """Raise `GraphInvalid` for an edge that no stream reads, and for a feedback that does not feed itself."""
     nodes = [*(binding.node for binding in bindings), *(edge.node for edge in edges)]
     read = {each.name for each in edges_of(*nodes)}
     loops = loops_of(edges)

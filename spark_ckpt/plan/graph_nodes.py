@@ -1,4 +1,4 @@
-"""A job's graph as names and arrows: what an epoch's manifest says of it, for whoever looks at the store without the program."""
+"""A job's graph as names and arrows for an epoch's manifest, so that a reader of the store needs no program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def graph_nodes(
     edges: Sequence[EdgeBinding],
     bindings: Sequence[SinkBinding],
 ) -> tuple[GraphNode, ...]:
-    """Sources, operators, edges and sinks, each with what its rows come from directly. Ids are `kind/name`."""
+    """Return sources, operators, edges and sinks, each with the ids of its direct inputs. Ids are `kind/name`."""
     return (
         *(GraphNode(id=_id(source)) for source in sources),
         *(GraphNode(id=f"operator/{operator.name}", inputs=_inputs(operator.parent)) for operator in operators),

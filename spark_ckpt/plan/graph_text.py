@@ -1,4 +1,4 @@
-"""A job's graph as a text: what every sink gets, down to the sources."""
+"""A job's graph as text: the rows of every sink, down to the sources."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ _WIDTH = 160
 
 
 def graph_text(job: str, bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding] = ()) -> str:
-    """One branch of a tree per stream that ends in a sink or on an edge. What another branch reads as well is drawn once and named
-    after that.
-    Raises `GraphInvalid` for a graph that cannot run."""
+    """Return a tree with one branch per stream that ends in a sink or on an edge.
+
+    A node that several branches read is drawn once; later branches refer to it by number. Raises `GraphInvalid` for a
+    graph that cannot run.
+    """
     drawing = _Drawing(bindings, edges)
     tree = Tree(f"job {job}")
     for end in ends_of([*bindings, *edges]):
@@ -50,7 +52,7 @@ class _Drawing:
         self._shared = _shared(ends_of([*bindings, *edges]))
 
     def add(self, tree: Tree, node: Node) -> None:
-        """The sinks that the node's rows go to, what makes them, and what is above."""
+        """Add the node's sinks, its operations, and the nodes above."""
         for sink in self._sinks.get(node, []):
             tree = tree.add(sink)
         known = node in self._numbers
@@ -61,7 +63,7 @@ class _Drawing:
             self.add(tree, parent)
 
     def _steps(self, node: Node) -> Node:
-        """The first of the stateless operations that lead to `node` in a line, with nothing else to be said between them."""
+        """Return the first of the stateless operations that lead to `node` without a branch or a sink in between."""
         while isinstance(node, TransformNode) and self._is_plain(node.parent):
             node = node.parent
         return node
@@ -118,7 +120,7 @@ def _parents(node: Node) -> tuple[Node, ...]:
 
 
 def _shared(ends: Sequence[Node]) -> set[Node]:
-    """Nodes that more than one place reads."""
+    """Return the nodes that more than one place reads."""
     met: set[Node] = set()
     shared: set[Node] = set()
     waiting = list(ends)

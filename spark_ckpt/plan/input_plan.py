@@ -1,4 +1,7 @@
-"""Several grouped streams as the named inputs of one operator: checked where the user writes it, made into rows of one shape."""
+"""Several grouped streams as the named inputs of one operator.
+
+They are checked on the user's line, and converted to rows of one shape.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 
 TIME = f"{RESERVED_PREFIX}time"
-"""A row's event time, whatever its input calls it; null in rows of inputs that have no watermark."""
+"""A row's event time, independent of its column's name in the input; null in rows of inputs without a watermark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +35,24 @@ class GroupedInput:
 
     @property
     def beside(self) -> StructType:
-        """The columns beside the key."""
+        """Columns other than the key."""
         own = StructType([field for field in self.schema if field.name not in self.keys])
         return own if own.fields else StructType().add(PRESENT, BooleanType())
 
 
 @dataclass(frozen=True, slots=True)
 class InputPlan:
-    """Inputs that fit together; see `input_plan`. `keys`: the operator's key columns, called as the first input calls them."""
+    """Inputs that fit together; see `input_plan`.
+
+    `keys` are the operator's key columns, with the names of the first input.
+    """
 
     inputs: Mapping[str, GroupedInput]
     keys: tuple[str, ...]
 
     @property
     def named(self) -> tuple[NamedInput, ...]:
-        """What tasks know of it."""
+        """The inputs in the form that tasks use."""
         return tuple(
             NamedInput(name, arrow_schema(each.schema), dict(zip(each.keys, self.keys, strict=True)))
             for name, each in self.inputs.items()
@@ -54,7 +60,7 @@ class InputPlan:
 
     @property
     def schema(self) -> StructType:
-        """The operator's rows: its key, and a struct per input."""
+        """Schema of the operator's rows: its key, and a struct per input."""
         first = next(iter(self.inputs.values()))
         rows = StructType([first.schema[key] for key in self.keys])
         for tag, each in zip(self.named, self.inputs.values(), strict=True):
@@ -62,7 +68,10 @@ class InputPlan:
         return rows
 
     def tagged(self, name: str, frame: DataFrame, times: Mapping[str, str]) -> DataFrame:
-        """The rows of the input `name` as the operator takes them. `times`: the event time's column of inputs that have one."""
+        """Return the rows of the input `name` in the operator's form.
+
+        `times` is the event time's column of each input that has one.
+        """
         own = self.inputs[name]
         keys = [column_of(mine).alias(key) for mine, key in zip(own.keys, self.keys, strict=True)]
         tags = [
@@ -74,7 +83,10 @@ class InputPlan:
 
 
 def input_plan(inputs: Mapping[str, GroupedInput]) -> InputPlan:
-    """Check that grouped streams can be the inputs of one operator. Raises `GraphInvalid`, `ConfigInvalid` for a bad name."""
+    """Check that grouped streams can be the inputs of one operator.
+
+    Raises `GraphInvalid`, `ConfigInvalid` for a bad name.
+    """
     if len(inputs) < 2:
         raise GraphInvalid(
             "cogroup needs two inputs or more", hint='cogroup({"orders": orders.groupBy("id"), "payments": ...})'

@@ -1,4 +1,4 @@
-"""A join of two streams, checked where the user writes it, and the operator that does it (`stream_join`)."""
+"""A join of two streams, checked on the user's line, and its operator (`stream_join`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HOWS = {"inner": False, "left": True, "leftouter": True, "left_outer": True}
 
 @dataclass(frozen=True, slots=True)
 class JoinPlan:
-    """A join that fits both sides' schemas; see `join_plan`. `left`, `right`: columns beside the keys."""
+    """A join that fits both sides' schemas; see `join_plan`. `left` and `right` are the columns other than the keys."""
 
     keys: tuple[str, ...]
     key_types: StructType
@@ -28,7 +28,7 @@ class JoinPlan:
     ttl_ms: int | None
 
     def operator(self, sides: InputPlan) -> VectorizedOperator:
-        """The operator on both sides, the inputs LEFT and RIGHT of a co-group."""
+        """Return the operator on both sides, which are the inputs LEFT and RIGHT of a co-group."""
         state = StructType().add(LEFT_ROWS, ArrayType(_kept(self.left))).add(RIGHT_ROWS, ArrayType(_kept(self.right)))
         output = StructType([*self.key_types, *self.left, *self.right])
         timeout = GroupStateTimeout.NoTimeout if self.ttl_ms is None else GroupStateTimeout.ProcessingTimeTimeout
@@ -37,8 +37,13 @@ class JoinPlan:
 
 
 def join_plan(left: StructType, right: StructType, on: object, how: str, ttl: str | int | None) -> JoinPlan:
-    """Check a join of two streams. `on`: names of columns that both have. `how`: "inner", or "left" with a `ttl` ("1 hour").
-    Raises `GraphInvalid`, `ConfigInvalid` for a `ttl` that is no duration."""
+    """Check a join of two streams.
+
+    - `on`: names of columns that both have.
+    - `how`: "inner", or "left" with a `ttl` ("1 hour").
+
+    Raises `GraphInvalid`, and `ConfigInvalid` for a `ttl` that is no duration.
+    """
     keys = _key_names(on)
     for side, schema in (("left", left), ("right", right)):
         if missing := [key for key in keys if key not in schema.names]:

@@ -1,4 +1,4 @@
-"""Whether an operator may hand its rows to the next one in its own task (`onward`). On the driver."""
+"""Decides on the driver if an operator can pass its rows to the next one within its own task (`onward`)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BLOBS_MAX = 1024
-"""Of a batch between two operators with other keys: each key group may give each of the next one's a blob, and one costs 0.1 ms."""
+"""Largest number of blobs per batch between two operators with different keys.
+
+Each key group may produce one blob for each of the next operator's groups, and a blob costs 0.1 ms.
+"""
 
 
 def onward_between(
     spark: SparkSession, before: OperatorNode, node: OperatorNode, hosts: Mapping[str, GroupHost]
 ) -> Onward | None:
-    """How the output of `before` becomes the input of `node`; None where Spark is needed: an expression lies between them, rows
-    come from elsewhere too, event time is to be seen, a key has a type that only Spark hashes, or its groups are too many."""
+    """Return the conversion from the output of `before` to the input of `node`; None if the rows must pass Spark.
+
+    They must in these cases:
+
+    - An expression lies between the operators.
+    - The next operator also reads rows from elsewhere, or has event time, which Spark must see.
+    - Only Spark can hash a key's type.
+    - The operators have too many key groups (`grouping_fits`).
+    """
     if len(reads_of(node.parent)) > 1 or node.event_time is not None:
         return None
     given = streaming_template(spark, before.operator.output)
@@ -39,6 +49,10 @@ def onward_between(
 
 
 def grouping_fits(onward: Onward, keys: tuple[str, ...], key_groups: int) -> bool:
-    """Whether the groups of the next operator are those of the one with `keys` and `key_groups`, or both have few."""
+    """Return True if both operators group alike, or have few groups.
+
+    `keys` and `key_groups` are those of the first operator. Operators group alike if keys and number of groups are
+    equal.
+    """
     alike = (tuple(onward.columns[key] for key in onward.keys), len(onward.shuffle_keys)) == (keys, key_groups)
     return alike or key_groups * len(onward.shuffle_keys) <= BLOBS_MAX

@@ -1,8 +1,8 @@
-"""How Spark numbers the inputs of a query's plan: one number for each place where the plan reads a stream, from the left.
+"""Spark's numbering of a query's inputs: one number per place where the plan reads a stream, from the left.
 
-The control source is read once per operator, left of the operator's input, and once by a job without any. A source is read once
-per branch that begins at it, always to the same position. Offsets and limits of a source go by its number, metadata by the order
-in which Spark meets each for the first time.
+A plan reads the control source once per operator, left of the operator's input; a job without an operator reads it
+once. It reads a source once per branch that begins at it, always up to the same position. Offsets and limits of a
+source use its number; metadata uses the order in which Spark meets each source first.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ Each = TypeVar("Each")
 
 @dataclass(frozen=True, slots=True)
 class PlanOrder:
-    """`inputs`: by number; None is the control source."""
+    """Inputs of a plan by number; None is the control source."""
 
     inputs: tuple[Input, ...]
 
     @classmethod
     def of(cls, *ends: Node) -> PlanOrder:
-        """The order of the query whose streams end in `ends`."""
+        """Return the order of the query whose streams end in `ends`."""
         return cls(
             (*([] if operators_of(*ends) else [None]), *(each for head in heads_of(ends) for each in _read(head)))
         )
 
     @property
     def once(self) -> tuple[Input, ...]:
-        """Every input where it is met first."""
+        """Every input once, in the order of its first number."""
         return tuple(dict.fromkeys(self.inputs))
 
     @property
     def numbers(self) -> list[int]:
-        """The first ones of the job's sources, in the order of `sources_of`."""
+        """The first number of each source of the job, in the order of `sources_of`."""
         return [self.inputs.index(source) for source in self.once if isinstance(source, SourceNode)]
 
     @property
     def edges(self) -> dict[str, int]:
-        """The first number of each edge."""
+        """The first number of each edge, by name."""
         return {each.name: self.inputs.index(each) for each in self.once if isinstance(each, EdgeNode)}
 
     @property
     def sources(self) -> tuple[SourceNode | None, ...]:
-        """By number; None is anything else than a source of the job."""
+        """Sources of the job by number; None for other inputs."""
         return tuple(each if isinstance(each, SourceNode) else None for each in self.inputs)
 
     @property
@@ -56,7 +56,7 @@ class PlanOrder:
         return self.inputs.index(None)
 
     def of_sources(self, by_number: Sequence[Each]) -> list[Each]:
-        """What belongs to the job's sources. Raises `IndexError` if the plan has fewer inputs."""
+        """Select the items of the job's sources. Raises `IndexError` if the plan has fewer inputs."""
         return [by_number[number] for number in self.numbers]
 
 

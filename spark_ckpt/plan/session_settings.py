@@ -1,4 +1,4 @@
-"""What operators must know of the session's settings; read on the driver, shipped with the operator."""
+"""Session settings that operators need; read on the driver, shipped with the operator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def pandas_options(spark: SparkSession) -> PandasOptions:
-    """How Spark would convert to pandas in this session."""
+    """Return the settings of Spark's pandas conversion in this session."""
     return PandasOptions(
         timezone=_text(spark, "spark.sql.session.timeZone"),
         prefer_int_ext_dtype=_flag(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"),
@@ -23,7 +23,7 @@ def pandas_options(spark: SparkSession) -> PandasOptions:
 
 
 def _text(spark: SparkSession, key: str) -> str:
-    """Without a default of ours: Spark's own one counts where nobody has set the key."""
+    """Read a setting with Spark's own default for a missing key."""
     return str(spark.conf.get(key))
 
 

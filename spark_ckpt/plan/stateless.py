@@ -1,14 +1,14 @@
-"""Which DataFrame operations a stream may hold: those that remember nothing from one row, or one batch, to the next.
+"""The DataFrame operations that a stream may contain: operations that keep nothing from one row or batch to the next.
 
-Spark's checkpoint is disposable here, so whatever Spark keeps between batches is gone at every restart: a deduplication
-shows rows again, an aggregation starts from nothing, a limit lets as many rows through once more. Only the stage's own
-operator has state that epochs hold. So the analysed plan of a stream's rows may have nodes of one list only
-(`STATELESS_NODES`); a node that nobody has judged is refused, too. What is static (the other side of a join) may be
-anything: Spark reads it anew.
+Spark's checkpoint is disposable here, so everything that Spark keeps between batches is lost at every restart. A
+deduplication would show rows again, an aggregation would start empty, and a limit would pass as many rows once more.
+Only the stage's own operator has state that epochs hold. So the analysed plan of a stream's rows may contain only nodes
+of `STATELESS_NODES`. A node on no list is refused, too. The static side of a join may be anything: Spark reads it
+again.
 
-Functions that give another value when they run again (`rand`, `uuid`, a Python function of the user's) stay allowed. What a
-sink gets is staged by the task that computed it, and the decision of an epoch is about these files: nothing that was
-decided is computed again, and nothing of an attempt that was not decided is ever shown.
+Functions that return another value when they run again (`rand`, `uuid`, a user's Python function) are allowed. The task
+that computes a sink's rows also stages them, and a commit refers to these files. So committed rows are never computed
+again, and rows of an uncommitted attempt are never published.
 """
 
 from __future__ import annotations
@@ -55,18 +55,22 @@ _TWICE = "declare the source twice, under two names, and union the streams; or m
 
 
 class Refused(GraphInvalid):
-    """A recorded operation cannot be part of a stream: it keeps state that no epoch holds, or reads what no cursor counts."""
+    """A recorded operation cannot be part of a stream: it keeps state outside of epochs, or reads an input without a
+    cursor.
+    """
 
     condition = "CKPT_OPERATION_REFUSED"
 
     def at(self, verb: str, line: str) -> Refused:
-        """The same refusal with the verb and the line that recorded the operation."""
+        """Return the same refusal with the verb and the line that recorded the operation."""
         return Refused(f"{verb}: {self.what}", hint=self.hint, **self.context, line=line or None)
 
 
 def check_operation(given: DataFrame, result: object) -> DataFrame:
-    """What a recorded operation made of the stream `given`, a `streaming_template`, if it may be part of a stream. Raises
-    `Refused`, or Spark's own `AnalysisException` for what Spark cannot stream."""
+    """Check the result of a recorded operation on the stream `given`, a `streaming_template`, and return it.
+
+    Raises `Refused`, or Spark's own `AnalysisException` for operations that Spark cannot stream.
+    """
     frame = _checked(result)
     inputs = list(_inputs(analysed(frame)))
     if any(leaf.name != TEMPLATE_NODE for leaf in inputs):
@@ -79,10 +83,12 @@ def check_operation(given: DataFrame, result: object) -> DataFrame:
 
 
 def check_rows(frame: DataFrame, sources: int, clocks: int = 0) -> DataFrame:
-    """The plan of a stream's rows as it is about to run, with `sources` declared inputs and `clocks` of event time. Raises as
-    `check_operation`."""
+    """Check the plan of a stream's rows just before it runs, with `sources` declared inputs and `clocks` of event time.
+
+    Raises as `check_operation`.
+    """
     inputs = len(list(_inputs(analysed(_checked(frame, clocks)))))
-    if inputs != sources:  # each is a line of Spark's offset log
+    if inputs != sources:  # each input is a line of Spark's offset log
         raise Refused(f"the stream reads {inputs} streaming inputs, the job declares {sources}", hint=_UNSEEN_INPUT)
     return frame
 
@@ -96,6 +102,7 @@ def _checked(result: object, clocks: int = 0) -> DataFrame:
         raise Refused("the result is a static DataFrame", hint="return a DataFrame made from the one given")
     plan = analysed(result)
     nodes = list(_streaming(plan))
+    # the job inserts clocks itself; any other number of them contains a watermark of the user's
     ours = CLOCK_NODE if sum(node.name == CLOCK_NODE for node in nodes) == clocks else None
     for node in nodes:
         if node.name != ours:
@@ -123,7 +130,7 @@ def _inputs(plan: PlanNode) -> Iterator[PlanNode]:
 
 
 def _streaming(plan: PlanNode) -> Iterator[PlanNode]:
-    """The node and those below it whose rows are a stream's."""
+    """Yield the node and those below it whose rows are a stream's."""
     if plan.is_streaming:
         yield plan
         for child in plan.children:

@@ -1,5 +1,7 @@
-"""A recorded graph's plans, checked as they are about to run: a function may make another plan at the start than it made when
-it was recorded. A refusal names the recorded operation that brought it in.
+"""Checks a recorded graph's plans just before they run.
+
+A function may build another plan at that time than when it was recorded. A refusal names the recorded operation that
+causes it.
 """
 
 from __future__ import annotations
@@ -34,13 +36,21 @@ def checked_rows(
     at: Callable[[Node, DataFrame], DataFrame],
     clocks: Callable[[Node], int] = lambda _: 0,
 ) -> DataFrame:
-    """The rows of `node` as a plan over what `read` gives for its sources. `at`: as for `build`; `clocks`: how many of event time
-    it puts into the plan of a node's rows. Raises `Refused`."""
+    """Return the rows of `node` as a plan over the DataFrames that `read` returns for its sources.
+
+    `at` is as for `build`; `clocks` is the number of event-time clocks that it adds to the plan of a node's rows.
+    Raises `Refused`.
+    """
     return _checked(node, lambda part: check_rows(build(part, read, at), len(reads_of(part)), clocks(part)))
 
 
 def checked_behind(spark: SparkSession, node: Node) -> None:
-    """What is recorded behind operators. The plan above them remembers rows, so it is tried on streams of no rows."""
+    """Check the operations after operators, on streams without rows.
+
+    The plan above them keeps state, so it is left out.
+
+    Raises `Refused`.
+    """
     rows = {leaf: streaming_template(spark, _schema(leaf)) for leaf in leaves_of(node)}
     if len(reads_of(node)) == 1:
         (given,) = rows.values()
@@ -61,7 +71,7 @@ def _checked(node: Node, check: Callable[[Node], DataFrame]) -> DataFrame:
 
 
 def _named(node: Node, check: Callable[[Node], DataFrame], refused: Refused) -> Refused:
-    """The refusal with the name of the first recorded step that leads to it."""
+    """Return the refusal with the name of the first recorded step that leads to it."""
     for step in reversed(list(segment(node))):
         try:
             check(step)

@@ -1,4 +1,4 @@
-"""The line of the user's program that is being carried out, for errors that come to light later."""
+"""The line of the user's program that is executing, for errors that surface later."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OURS = str(Path(__file__).parents[1]) + os.sep
 
 
 def users_line() -> str:
-    """File and line of the nearest caller outside of this package; empty if there is none."""
+    """Return file and line of the nearest caller outside of this package; empty if there is none."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back  # type: ignore[assignment]

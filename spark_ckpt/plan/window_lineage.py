@@ -1,4 +1,4 @@
-"""Which of a stream's columns are parts of an event-time window of the watermarked column, told from Spark's analysed plan."""
+"""Finds columns that are parts of an event-time window of the watermarked column, in Spark's analysed plan."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def without_marks(schema: StructType) -> StructType:
-    """The schema without the mark of `watermark_only`: sinks know nothing of it."""
+    """Return the schema without the mark of `watermark_only`, which sinks must not see."""
     return StructType([without_watermark_mark(field) if is_watermarked(field) else field for field in schema.fields])
 
 
 def is_window(field: StructField) -> bool:
-    """Whether the column is what `F.window` makes. Raises `GraphInvalid` for a session window."""
+    """Return True if the column comes from `F.window`. Raises `GraphInvalid` for a session window."""
     if is_session_window(field):
         raise GraphInvalid(
             f"'{field.name}' is a session window: its keys merge, which agg does not do",
@@ -38,7 +38,10 @@ def is_window(field: StructField) -> bool:
 
 
 def closing_of(frame: DataFrame, keys: Sequence[str]) -> Closing | None:
-    """What closes keys of this grouping as the watermark moves on; None if nothing does."""
+    """Return the rule that closes keys of this grouping as the watermark advances; None if no key closes.
+
+    Raises `GraphInvalid` for the start of a window of unknown length.
+    """
     for name in keys:
         field = frame.schema[name]
         if isinstance(field.dataType, TimestampType):
