@@ -1,4 +1,4 @@
-"""Append-only directories of files as a replayable source of `spark_ckpt`.
+"""Files connector of spark_ckpt: append-only directories of files as a replayable source.
 
 Needs only pip and a JDK, no jars.
 """
@@ -18,7 +18,7 @@ CONNECTOR = Connector("files", contract=1, sources=("FilesSource",))
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for: a task that reads a file needs nothing of the driver."""
+    """Import a public name at first use: a task that reads a file loads nothing of the driver."""
     if name != "FilesSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from spark_ckpt_files.source import FilesSource

@@ -1,6 +1,7 @@
-"""What becomes of files that nobody needs any more: nothing, another folder, or the end. Spark's `cleanSource`.
+"""Removes files that no kept epoch needs: off, archive or delete, like Spark's `cleanSource`.
 
-Cleaning is never worth a job's life: what cannot be moved or deleted stays, and the log says so. It is safe to repeat.
+A failure never ends the job: a file that cannot be moved or deleted stays, and the log names it. Cleaning is safe to
+repeat.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Cleaning:
-    """How files of `directory` are removed. Raises `ConfigInvalid` for a setting that would eat its own tail."""
+    """Settings for removing files of `directory`. Raises `ConfigInvalid` for a wrong combination."""
 
     directory: Directory
     mode: CleanSource = "off"
@@ -38,11 +39,13 @@ class Cleaning:
 
     @property
     def is_on(self) -> bool:
-        """Whether files may be removed: never those that the log of Spark's file sink goes on naming."""
+        """True if files may be removed. Never in a folder of Spark's file sink, whose log would still name them."""
         return self.mode != "off" and not self.directory.is_of_sparks_sink
 
     def check(self) -> None:
-        """Raise `ConfigInvalid` if files could not be moved to the archive, or would be found there again."""
+        """Raise `ConfigInvalid` if files cannot be moved to the archive, or if the source would find them there
+        again.
+        """
         if self.mode != "off" and not self.is_on:
             raise ConfigInvalid(
                 f"cleanSource={self.mode!r}: {self.directory.path} is written by Spark's file sink, whose log would go on "
@@ -64,12 +67,12 @@ class Cleaning:
             )
 
     def place_of(self, name: str) -> str:
-        """Where an archived file is, as Spark places it: its whole path below the archive."""
+        """Return the path of an archived file, as in Spark: its whole path below the archive."""
         root = Directory(self.archive or "").root
         return f"{root.rstrip('/')}/{self.directory.root.lstrip('/')}/{name}"
 
     def remove(self, file: DataFile) -> bool:
-        """Archive or delete a file; whether it is gone."""
+        """Archive or delete a file. Return True if it is gone."""
         path = f"{self.directory.root}/{file.name}"
         try:
             if self.mode == "archive":
@@ -87,7 +90,7 @@ class Cleaning:
 
 
 class Cleaner:
-    """Removes files on a thread of its own: in an object store each takes a request."""
+    """Removes files on its own thread: in an object store each file takes one request."""
 
     def __init__(self, cleaning: Cleaning) -> None:
         self._cleaning = cleaning
@@ -95,30 +98,30 @@ class Cleaner:
 
     @property
     def busy(self) -> bool:
-        """Whether the files given last are still being removed."""
+        """True while the last files are being removed."""
         return self._thread is not None and self._thread.is_alive()
 
     def clean(self, files: Sequence[DataFile]) -> None:
-        """Begin to remove these files, if nothing is being removed."""
+        """Start removing these files, unless a removal is running."""
         if files and not self.busy:
             self._thread = threading.Thread(target=self._remove, args=(tuple(files),), name="ckpt-clean-source")
             self._thread.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the files given last are removed; whether they are."""
+        """Wait until the last files are removed. Return False after `timeout_s` seconds."""
         if self._thread is not None:
             self._thread.join(timeout_s)
         return not self.busy
 
     def _remove(self, files: Sequence[DataFile]) -> None:
         for file in files:
-            if not threading.main_thread().is_alive():  # the program ends: what is left is found by the next one
+            if not threading.main_thread().is_alive():  # the program ends; the next one finds the remaining files
                 return
             self._cleaning.remove(file)
 
 
 def _device(directory: Directory) -> int:
-    """The device of a local directory, or of what of its path exists; 0 elsewhere."""
+    """Return the device of a local directory, or of its nearest existing parent; 0 for other file systems."""
     if not isinstance(directory.system, pafs.LocalFileSystem):
         return 0
     path = Path(directory.root)

@@ -1,9 +1,9 @@
-"""What a job has consumed of a directory: a few numbers in every cursor, the files themselves in a ledger beside them.
+"""The consumed files of a directory: a few numbers in every cursor, the files themselves in a ledger.
 
-The ledger is a folder of immutable segments, each a list of files, named by its content's digest. A cursor names the
-segments that together are everything consumed; an older cursor names older segments, so going back needs nothing more.
-Segments are joined as they grow, like the levels of a log-structured tree: n files are in at most log2(n) segments, and each
-is written log2(n) times.
+The ledger is a folder of immutable segments. Each is a list of files, named by the digest of its content. A cursor
+names the segments that together are everything consumed. An older cursor names older segments, so a restore needs
+nothing more. Segments are merged as they grow, like the levels of a log-structured tree: n files are in at most log2(n)
+segments, and each file is written log2(n) times.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _SEGMENT = re.compile(r"(?P<count>\d{12})-[0-9a-f]{32}\.arrow")
 _SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("modified_ms", pa.int64()), ("read", pa.bool_())])
 
 Keep = Callable[[Sequence[DataFile], int], Sequence[DataFile]]
-"""Those of the files that must be remembered, given the newest modification time (Unix time in ms)."""
+"""Function that returns the files to remember, given files and their newest modification time (Unix time in ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """Everything consumed so far: how many files ever, of how many bytes, and the newest modification time among them, which
-    is at most the time when it was consumed.
+    """Everything consumed so far: number of files, their bytes, and the newest modification time (Unix time in ms).
 
-    `segments`: names of the ledger's files; `files`: what no segment holds, since there is no ledger, or not yet.
+    That time is at most the time of consumption. `segments`: names of the ledger's files. `files`: files in no segment,
+    because there is no ledger (yet).
     """
 
     count: int = 0
@@ -42,14 +42,14 @@ class Consumed:
     files: tuple[DataFile, ...] = ()
 
     def cursor(self, path: str) -> Cursor:
-        """As JSON; `path` says where the files are, for reports."""
+        """Return the cursor as JSON. `path` is the directory, for reports."""
         fields: dict[str, Json] = {"format": FORMAT, "path": path, "count": self.count, "bytes": self.bytes}
         fields |= {"newest_ms": self.newest_ms, "segments": list(self.segments)}
         return fields | ({"files": [_row(file) for file in self.files]} if self.files else {})
 
     @classmethod
     def of(cls, cursor: Cursor) -> Consumed:
-        """What a cursor says. Raises `SourceInvalid` on one that this version cannot read."""
+        """Return the content of a cursor. Raises `SourceInvalid` for a cursor that this version cannot read."""
         if cursor.get("format") != FORMAT:
             raise SourceInvalid(f"a files cursor of format {cursor.get('format')!r}; this version reads 1 and {FORMAT}")
         try:
@@ -66,14 +66,14 @@ class Consumed:
 
 
 class Ledger:
-    """The segments of one source. Without a folder cursors hold the files themselves."""
+    """Segments of one source. Without a folder, cursors hold the files themselves."""
 
     def __init__(self, folder: Folder | None = None) -> None:
         self._folder = folder
         self._known: dict[str, tuple[DataFile, ...]] = {}
 
     def files(self, consumed: Consumed) -> dict[str, DataFile]:
-        """Everything consumed, by name. Raises `SourceInvalid` for a segment that is missing or damaged."""
+        """Return everything consumed, by name. Raises `SourceInvalid` for a missing or damaged segment."""
         segments = [self._segment(name) for name in consumed.segments]
         return {file.name: file for files in (*segments, consumed.files) for file in files}
 
@@ -84,10 +84,10 @@ class Ledger:
         newest_ms: int = 0,
         keep: Keep = lambda files, _: files,
     ) -> Consumed:
-        """What is consumed after `batch`, whose newest modification time is `newest_ms`; its segment is durable when this
-        returns.
+        """Return the consumed files after `batch`. Its segment is durable on return.
 
-        `keep` is asked when all segments are joined: what it leaves out is forgotten.
+        `newest_ms`: newest modification time of the batch. `keep` is called when all segments are merged into one: the
+        files that it does not return are forgotten.
         """
         now = replace(
             consumed,
@@ -98,6 +98,7 @@ class Ledger:
         if self._folder is None:
             return replace(now, files=(*consumed.files, *batch))
         chain, joined = list(consumed.segments), [*consumed.files, *batch]
+        # Merge only with segments of at most the same size: a file is then rewritten at most log2(n) times.
         while chain and len(self._segment(chain[-1])) <= len(joined):
             joined = [*self._segment(chain.pop()), *joined]
         whole = joined if chain else keep(joined, now.newest_ms)
@@ -106,9 +107,9 @@ class Ledger:
         return replace(now, segments=tuple(chain), files=())
 
     def sweep(self, kept: Collection[Consumed]) -> int:
-        """Delete segments that no kept cursor names; how many. One that may still become part of an epoch stays.
+        """Delete segments that no kept cursor names, and return their number. A segment of a coming epoch stays.
 
-        Such a one counts more files than the epoch that its life began from, which is kept.
+        Such a segment counts more files than the epoch that its incarnation began from, which is kept.
         """
         if self._folder is None or not kept:
             return 0
@@ -138,7 +139,7 @@ class Ledger:
 
 
 def segment_bytes(folder: Folder, name: str) -> bytes:
-    """A segment as it was written. Raises `SourceInvalid` if it is missing or damaged."""
+    """Return the bytes of a segment. Raises `SourceInvalid` if it is missing or damaged."""
     try:
         data = folder.read_bytes(name)
     except FileNotFoundError as error:
@@ -149,7 +150,7 @@ def segment_bytes(folder: Folder, name: str) -> bytes:
 
 
 def encoded(files: Sequence[DataFile]) -> bytes:
-    """A list of files as bytes (Arrow)."""
+    """Return a list of files as bytes (Arrow)."""
     columns = [[getattr(file, name) for file in files] for name in _SCHEMA.names]
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -159,18 +160,18 @@ def encoded(files: Sequence[DataFile]) -> bytes:
 
 
 def decoded(data: bytes) -> tuple[DataFile, ...]:
-    """The files that `encoded` wrote."""
+    """Return the files of `encoded` bytes."""
     table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
     return tuple(map(DataFile, *(table.column(name).to_pylist() for name in _SCHEMA.names)))
 
 
 def files_of(rows: Json) -> tuple[DataFile, ...]:
-    """Files from their JSON form. Raises `SourceInvalid` for a name that leads out of the directory."""
+    """Return files from their JSON form. Raises `SourceInvalid` for a name that leads out of the directory."""
     return tuple(map(_file, _list(rows)))
 
 
 def rows_of(files: Sequence[DataFile]) -> list[Json]:
-    """Files in JSON form."""
+    """Return files in their JSON form."""
     return [_row(file) for file in files]
 
 

@@ -1,9 +1,9 @@
-"""Which files a directory holds, oldest first, as Spark takes them: by modification time, then by name.
+"""Lists the files of a directory in Spark's order: by modification time, then by name.
 
-Files that are still being written are invisible: names (or folders) that start with `.` or `_`, and names
-that end in `.tmp` or `.inprogress`. Writers write under such a name and rename when the file is complete.
+Unfinished files are invisible: names (or folders) that start with `.` or `_`, and names that end in `.tmp` or
+`.inprogress`. Writers use such a name and rename the file when it is complete.
 
-In a folder that Spark's streaming file sink writes (`_spark_metadata`) the files are those that its log has committed.
+In a folder of Spark's streaming file sink (`_spark_metadata`), the files are those that its log has committed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ _HIDDEN_STARTS = (".", "_")
 _UNFINISHED_ENDS = (".tmp", ".inprogress")
 _NS_PER_MS = 1_000_000
 _LIST_RATHER_THAN_ASK = 50
-"""In an object store every file that is asked for takes a request, a listing one for a thousand."""
+"""Number of files from which one listing is cheaper in an object store: a status takes a request, a listing one per
+1000.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A complete file: its name relative to the directory, its size in bytes, when it was modified last (Unix time).
+    """A complete file: name relative to the directory, size in bytes, last modification (Unix time in ms).
 
-    `read` is False for one that a job passed over when it began, and for one of which that is not known.
+    `read` is False for a file that the job skipped at its start, and for one of which that is unknown.
     """
 
     name: str
@@ -48,7 +50,7 @@ class DataFile:
 
     @property
     def age_order(self) -> tuple[int, str]:
-        """What files are sorted by: Spark's order."""
+        """Sort key of files: Spark's order."""
         return self.modified_ms, self.name
 
 
@@ -56,14 +58,14 @@ class Entry(Protocol):
     """A file of a local directory."""
 
     def stat(self) -> os.stat_result:
-        """Size and times. FileNotFoundError if it is gone."""
+        """Return size and times. Raises FileNotFoundError if the file is gone."""
 
 
 @dataclass(frozen=True)
 class Directory:
     """A directory: a local path, or a URI of Arrow (s3, gs, abfss, hdfs, file).
 
-    `ignore_missing`: leave out files that the log of Spark's file sink has committed and that are gone.
+    `ignore_missing`: leave out missing files that the log of Spark's file sink has committed.
     """
 
     path: str
@@ -71,10 +73,11 @@ class Directory:
     ignore_missing: bool = False
 
     def files(self, without: Collection[str] = (), passed: set[str] | None = None) -> list[DataFile]:
-        """All complete files but those named in `without`, oldest first. Raises `SourceInvalid` if it cannot be listed.
+        """Return all complete files except those named in `without`, oldest first. Raises `SourceInvalid` if listing
+        fails.
 
-        On a local file system a name in `without` costs nothing but its comparison: its file is not looked at. `passed`
-        takes the names in `without` that are there.
+        On a local file system a name in `without` costs only its comparison: the file is not opened or checked.
+        `passed` receives the names of `without` that exist.
         """
         seen: set[str] = set() if passed is None else passed
         with _listing_errors(self.path):
@@ -82,14 +85,14 @@ class Directory:
             return sorted(found, key=lambda file: file.age_order)
 
     def names(self) -> set[str]:
-        """Names of all complete files. Raises `SourceInvalid` if the directory cannot be listed."""
+        """Return the names of all complete files. Raises `SourceInvalid` if the directory cannot be listed."""
         if not self._is_local:
             return {file.name for file in self.files()}
         with _listing_errors(self.path):
             return {name for name, _ in self._local_entries()}
 
     def stat(self, names: Iterable[str]) -> dict[str, DataFile]:
-        """Those of the named files that exist."""
+        """Return those of the named files that exist."""
         wanted = list(names)
         with _listing_errors(self.path):
             if not self._is_local and len(wanted) > _LIST_RATHER_THAN_ASK:
@@ -102,12 +105,14 @@ class Directory:
 
     @property
     def is_of_sparks_sink(self) -> bool:
-        """Whether Spark's streaming file sink writes here: then its log says which files count."""
+        """True if Spark's streaming file sink writes this directory: its log then lists the valid files."""
         with _listing_errors(self.path):
             return self._has_log("")
 
     def open(self, file: DataFile) -> pa.NativeFile:
-        """The file for random access; its size must still be what the listing said."""
+        """Open the file for random access. Raises `SourceInvalid` if it is gone or has another size than in the
+        listing.
+        """
         try:
             opened = self.system.open_input_file(f"{self.root}/{file.name}")
         except FileNotFoundError as error:
@@ -120,16 +125,16 @@ class Directory:
 
     @property
     def system(self) -> pafs.FileSystem:
-        """The file system that the directory is on."""
+        """File system of the directory."""
         return self._resolved[0]
 
     @property
     def root(self) -> str:
-        """The directory's path on its file system."""
+        """Path of the directory on its file system."""
         return self._resolved[1]
 
     def held(self) -> HeldFolder | None:
-        """The folder for as long as a query runs; None in an object store, where a folder is but a name."""
+        """Return the folder, held open while a query runs. None in an object store, where a folder is only a name."""
         return HeldFolder(self.root) if self._is_local else None
 
     @property
@@ -154,14 +159,14 @@ class Directory:
         return Directory, (self.path, self.recursive, self.ignore_missing)
 
     def _listed(self) -> dict[str, pafs.FileInfo]:
-        """Everything below the directory, folders too, by name."""
+        """Return everything below the directory, including folders, by name."""
         infos = self.system.get_file_info(pafs.FileSelector(self.root, recursive=self.recursive))
         return {info.path[len(self.root) :].lstrip("/"): info for info in infos}
 
     def _listed_files(self, without: Collection[str], passed: set[str]) -> Iterator[DataFile]:
         listed = self._listed()
         folders = sorted({name[: -len(SINK_LOG)] for name in listed if f"/{name}".endswith(f"/{SINK_LOG}")})
-        if "" not in folders and self._has_log(""):  # since it was listed
+        if "" not in folders and self._has_log(""):  # created since the listing
             folders.insert(0, "")
         counts = [name for name, info in listed.items() if info.type == pafs.FileType.File and is_complete(name)]
         if folders:
@@ -184,19 +189,19 @@ class Directory:
                 continue
             try:
                 stat = entry.stat()
-            except FileNotFoundError:  # removed or renamed since it was listed
+            except FileNotFoundError:  # removed or renamed since the listing
                 if isinstance(entry, Path):
                     self._missing(name)
                 continue
             yield DataFile(name, stat.st_size, stat.st_mtime_ns // _NS_PER_MS)
 
     def _local_entries(self) -> Iterator[tuple[str, Entry]]:
-        """Names and files; a `Path` where a log has committed the file."""
+        """Yield names and files; the file is a `Path` if a log has committed it."""
         folders = [""]
         while folders:
             folder = folders.pop()
             entries = self._scanned(folder)
-            if self._has_log(folder):  # asked after the scan: a file in it may be younger than the log
+            if self._has_log(folder):  # checked after the scan: a scanned file may be younger than the log
                 yield from ((name, Path(self.root, name)) for name in self._committed(folder))
                 continue
             for entry in entries:
@@ -214,7 +219,7 @@ class Directory:
         except FileNotFoundError:
             if not folder:
                 raise
-            return []  # removed since its parent was listed
+            return []  # removed since the listing of its parent
 
     def _has_log(self, folder: str) -> bool:
         path = f"{self.root}/{folder}{SINK_LOG}"
@@ -223,7 +228,7 @@ class Directory:
         return bool(self.system.get_file_info(path).type == pafs.FileType.Directory)
 
     def _committed(self, folder: str) -> list[str]:
-        """Names of the files that the log of a sink's folder has committed."""
+        """Return the names of the files that the log of a sink's folder has committed."""
         log = self._logs.setdefault(folder, SinkLog(self.system, f"{self.root}/{folder}".rstrip("/")))
         return [f"{folder}{name}" for name in log.committed() if self.recursive or "/" not in name]
 
@@ -238,7 +243,7 @@ class Directory:
 
 
 class HeldFolder:
-    """A local folder, kept open while a query runs: then no folder in its place gets the same inode."""
+    """A local folder that stays open while a query runs, so that a replacement cannot get the same inode."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -246,7 +251,7 @@ class HeldFolder:
         self._close: weakref.finalize[[int], HeldFolder] | None = None
 
     def replaced(self) -> bool:
-        """Whether another folder is at the path since the last call. Not at the first one."""
+        """Return True if another folder is at the path since the last call. The first call returns False."""
         before = self._handle
         try:
             if before is not None and os.path.samestat(os.fstat(before), Path(self._path).stat()):
@@ -274,7 +279,7 @@ def _listing_errors(path: str) -> Iterator[None]:
 
 
 def _utf8(path: str, name: str) -> str:
-    """The name. Raises `SourceInvalid` if it is not UTF-8: then no log, cursor or row can hold it."""
+    """Return the name. Raises `SourceInvalid` unless it is UTF-8: no log, cursor or row could hold it."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -290,13 +295,13 @@ def _data_file(name: str, info: pafs.FileInfo) -> DataFile:
 
 
 def is_complete(name: str) -> bool:
-    """Whether a file of this name may be consumed."""
+    """Return True if a file of this name may be consumed."""
     hidden = any(part.startswith(_HIDDEN_STARTS) for part in name.split("/"))
     return not hidden and not name.endswith(_UNFINISHED_ENDS)
 
 
 def vanished(path: str, name: str) -> SourceInvalid:
-    """The error for a planned file that is gone before it was read."""
+    """Return the error for a planned file that is gone before it was read."""
     return SourceInvalid(
         f"{path}: file {name} has vanished before it was read",
         hint="put the file back; a file may be removed when the epoch that read it is published",
@@ -305,7 +310,7 @@ def vanished(path: str, name: str) -> SourceInvalid:
 
 
 def grown(path: str, name: str, before: int, now: int) -> SourceInvalid:
-    """The error for a consumed or planned file of another size."""
+    """Return the error for a consumed or planned file that has another size now."""
     return SourceInvalid(
         f"{path}: file {name} was {before} bytes long when it was counted and is {now} now",
         hint="write under a name that starts with '_' or ends in '.tmp' and rename when the file is complete",

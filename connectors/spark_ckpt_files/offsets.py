@@ -1,4 +1,6 @@
-"""What Spark logs of a files source: where a batch ends, with the batch's own files, so that a replay reads the same ones."""
+"""Offsets of a files source in Spark's log: the end of a batch with the batch's files, so that a replay reads the
+same.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,22 @@ _FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """`count` files are consumed, the newest was modified at `newest_ms`; the last ones are `files`, oldest first."""
+    """`count` files are consumed, the newest was modified at `newest_ms`. `files` are those of the last batch,
+    oldest first.
+    """
 
     count: int = 0
     newest_ms: int = 0
     files: tuple[DataFile, ...] = ()
 
     def after(self, batch: Sequence[DataFile]) -> Offset:
-        """The end of a batch of these files. Without a file it is the same offset: Spark compares texts."""
+        """Return the end of a batch of these files. Without a file it is the same offset: Spark compares texts."""
         if not batch:
             return self
         return Offset(self.count + len(batch), max(self.newest_ms, newest_of(batch)), tuple(batch))
 
     def json(self) -> dict[str, Json]:
-        """With a fixed order of keys."""
+        """Return the JSON form, with keys in fixed order."""
         return {
             "format": _FORMAT,
             "count": self.count,
@@ -39,7 +43,7 @@ class Offset:
 
     @classmethod
     def of(cls, offset: Mapping[str, Json]) -> Offset:
-        """An offset from its JSON form. Raises `SourceInvalid` for anything else."""
+        """Return the offset of a JSON form. Raises `SourceInvalid` for anything else."""
         try:
             if offset["format"] == _FORMAT:
                 return cls(int(str(offset["count"])), int(str(offset["newest_ms"])), files_of(offset["files"]))
@@ -49,9 +53,9 @@ class Offset:
 
 
 def newest_of(files: Sequence[DataFile]) -> int:
-    """The newest modification time of files that are consumed now (Unix time in ms), 0 without a file.
+    """Return the newest modification time of files consumed now (Unix time in ms); 0 without a file.
 
-    A time in the future counts as now: otherwise one such file would make all that follow look too old.
+    A time in the future counts as now. Otherwise one such file would make all later ones look too old.
     """
     now_ms = time.time_ns() // 1_000_000
     return min(now_ms, max((file.modified_ms for file in files), default=0))

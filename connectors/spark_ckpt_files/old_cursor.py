@@ -1,8 +1,8 @@
-"""Cursors of the first format: the last consumed name, and a fixed-size proof of everything consumed before it.
+"""Reads cursors of the first format: the last consumed name, and a fixed-size proof of everything consumed before it.
 
-Files were consumed by name then. The proof is a count, the bytes, the sum of one hash per (name, size), and the exclusive or of
-all names. One file that appeared, vanished or changed its size can be *named* from it. Read once, when a job goes on from
-such a cursor; written never.
+That format consumed files by name. The proof is a count, the bytes, the sum of one hash per (name, size), and the
+exclusive or of all names. It can *name* one file that appeared, vanished or changed its size. Such a cursor is read
+once, when a job continues from it, and never written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Position:
     names: int = 0
 
     def after(self, files: Sequence[DataFile]) -> Position:
-        """The position after `files`, which follow this one in name order."""
+        """Return the position after `files`, which follow this one in name order."""
         total, names, size = self.sum, self.names, self.bytes
         for file in files:
             total += _digest(file.name, file.size)
@@ -44,7 +44,7 @@ class Position:
 
     @classmethod
     def of(cls, cursor: Cursor) -> Position:
-        """The position in a cursor of the first format."""
+        """Return the position of a cursor of the first format."""
         return cls(
             str(cursor["name"]),
             int(str(cursor["count"])),
@@ -55,15 +55,16 @@ class Position:
 
 
 def is_old(cursor: Cursor) -> bool:
-    """Whether a cursor is of the first format."""
+    """Return True for a cursor of the first format."""
     return cursor.get("format") == _FORMAT
 
 
 def present_of_old(path: str, cursor: Cursor, files: Sequence[DataFile]) -> Consumed:
-    """What an old cursor has behind it, of the files that are there now.
+    """Return the files that an old cursor has consumed and that still exist.
 
-    Raises `SourceInvalid`, naming the file, for one that came too late or was changed: an old cursor cannot tell it from a
-    consumed one otherwise. Files that are gone are fine. Whether a file was read or passed over at the start is not known.
+    Raises `SourceInvalid`, naming the file, for one that came too late or was changed: an old cursor cannot distinguish
+    it from a consumed one. Missing files are accepted. The cursor does not tell if a file was read or skipped at the
+    start.
     """
     position = Position.of(cursor)
     present = [replace(file, read=False) for file in files if file.name <= position.name]

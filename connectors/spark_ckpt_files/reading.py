@@ -1,4 +1,4 @@
-"""One file to Arrow batches: data columns, position columns, and what becomes of bad records."""
+"""Reads one file into Arrow batches: data columns, position columns, and bad records."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _COMPRESSIONS: dict[str, Literal["gzip", "bz2", "zstd", "lz4"]] = {
 
 
 def read_file(directory: Directory, file: DataFile, settings: Settings, output: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """All rows of a file, in file order, as batches of schema `output`.
+    """Yield all rows of a file, in file order, as batches of schema `output`.
 
-    Raises `BadRecord` for the first bad record if `on_error` is "fail", `SourceInvalid` for a file that is
-    not of the format, lacks columns, or is no longer what was listed.
+    Raises `BadRecord` for the first bad record if `on_error` is "fail". Raises `SourceInvalid` for a file of another
+    format, without the declared columns, or changed since the listing.
     """
     data = pa.schema([field for field in output if field.name not in RESERVED_COLUMNS])
     with directory.open(file) as opened:
@@ -52,7 +52,7 @@ def read_file(directory: Directory, file: DataFile, settings: Settings, output: 
 
 
 def check_file(directory: Directory, file: DataFile, settings: Settings, data: pa.Schema) -> None:
-    """Raise `SourceInvalid` if the file plainly is of another format or lacks columns."""
+    """Raise `SourceInvalid` if the file is clearly of another format or lacks columns."""
     with directory.open(file) as opened:
         if settings.format == "parquet":
             _parquet_columns(_parquet(opened, file, settings), file, settings, data)
@@ -108,7 +108,7 @@ def _header(records: Records, file: DataFile, settings: Settings, data: pa.Schem
 
 
 def _finish(piece: Rows | Bad, file: DataFile, settings: Settings, output: pa.Schema) -> pa.Table:
-    """Add the columns that the settings ask for; a bad record becomes a row of nulls with its reason."""
+    """Add the columns that the settings request; a bad record becomes a row of nulls with its reason."""
     if isinstance(piece, Rows):
         return _widen(piece.table, file, piece.lines, output)
     if settings.on_error == "fail":
@@ -160,7 +160,9 @@ def _parquet_tables(
 
 def _parquet(opened: pa.NativeFile, file: DataFile, settings: Settings) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")  # Spark's INT96 times go beyond nanoseconds
+        return pq.ParquetFile(
+            opened, coerce_int96_timestamp_unit="us"
+        )  # Spark's INT96 times exceed the range of nanoseconds
     except pa.ArrowInvalid as error:
         raise _not_of_format(settings, file, str(error).splitlines()[0]) from error
 
@@ -194,9 +196,9 @@ _FAMILIES: tuple[Callable[[pa.DataType], bool], ...] = (
 
 
 def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values may be cast: within one family of types, never from text to numbers or back.
+    """Return True if values may be cast: within one family of types, never between text and numbers.
 
-    A cast checks that a number fits, but for a double in a float: that loses digits, so the types decide.
+    A cast checks the range of numbers, except for a double in a float. That loses digits, so the types decide.
     """
     if found == wanted or pa.types.is_null(found):
         return True

@@ -1,4 +1,4 @@
-"""Cutting a text file into records without parsing it: where each starts and ends, and its line."""
+"""Cuts a text file into records without parsing it: start, end and line of each."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Positions = npt.NDArray[np.int64]
 
 
 class ByteStream(Protocol):
-    """What records are cut from."""
+    """A stream of bytes to cut into records."""
 
     def read(self, size: int) -> bytes:
-        """The next bytes, at most `size`; empty at the end."""
+        """Return the next bytes, at most `size`; empty at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
     """Consecutive records of one file.
 
-    `starts`, `ends`: byte positions in `data`, line ends excluded; `lines`: from 1.
+    `starts`, `ends`: byte positions in `data`, without line ends. `lines`: line numbers, from 1.
     """
 
     data: bytes
@@ -42,24 +42,26 @@ class Records:
         return len(self.starts)
 
     def part(self, first: int, last: int) -> Records:
-        """Records first..last-1, over the same bytes."""
+        """Return records first..last-1, over the same bytes."""
         return Records(self.data, self.starts[first:last], self.ends[first:last], self.lines[first:last])
 
     def content(self) -> bytes:
-        """The bytes of all records; blank lines between them are still in it."""
+        """Return the bytes of all records, including blank lines between them."""
         return self.data[int(self.starts[0]) : int(self.ends[-1])]
 
     def text(self, index: int) -> str:
-        """One record as text, for an error message or a side table."""
+        """Return one record as text, for an error message or a side table."""
         raw = self.data[int(self.starts[index]) : int(self.ends[index])]
         return raw.decode("utf-8", "replace").rstrip("\r")
 
 
 def cut(stream: ByteStream, quote: str | None = None, multiline: bool = True) -> Iterator[Records]:
-    """All records of a stream in blocks of some megabytes. Blank lines are no records.
+    """Yield all records of a stream in blocks of some megabytes. Blank lines are no records.
 
     Without `quote` or `multiline` a record is a line. With both, line ends between two quotes belong to the record (RFC
-    4180, where a doubled quote keeps the parity). A line ends with LF or CRLF, and with CR in a file whose first line does.
+    4180; a doubled quote keeps the parity). A line ends with LF or CRLF, and with CR in a file whose first line does.
+
+    Raises ValueError for a record of more than 256 MiB.
     """
     rest, line = b"", 1
     returns: bool | None = None
@@ -87,7 +89,7 @@ def cut(stream: ByteStream, quote: str | None = None, multiline: bool = True) ->
 
 
 def _ends_with_return(data: bytes, quote: str | None) -> bool | None:
-    """Whether the first line ends with CR alone; None if its end, or the byte after it, is not there yet."""
+    """Return True if the first line ends with CR alone; None if its end, or the byte after it, is not read yet."""
     quotes = quote.encode() if quote else None
     inside, looked_at = False, 0
     for found in _LINE_END.finditer(data):
@@ -103,7 +105,7 @@ def _boundaries(data: bytes, quote: str | None, returns: bool) -> tuple[Position
     array = np.frombuffer(data, np.uint8)
     ends = array == _NEWLINE
     if returns:
-        ends[:-1] |= (array[:-1] == _RETURN) & ~ends[1:]  # the last byte: a newline may follow
+        ends[:-1] |= (array[:-1] == _RETURN) & ~ends[1:]  # a newline may follow the last byte
     newlines = np.flatnonzero(ends)
     if quote is None:
         return newlines, newlines

@@ -1,4 +1,4 @@
-"""Whether going back to an older cursor can read again what was consumed after it."""
+"""Checks that a restore to an older cursor can read again the files consumed after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _NAMED_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What going back would read again: so many files in `path`, of which `missing` are gone and `forgotten` lost their names."""
+    """The files that a restore reads again: `files` in `path`; `missing` are gone, the names of `forgotten` are
+    lost.
+    """
 
     path: str
     files: int
@@ -27,9 +29,10 @@ class Replay:
 
 
 def replay(folder: Folder, before: Cursor | None, newest: Cursor) -> Replay | None:
-    """What a restore from `newest` to `before` (None: the beginning) reads again; None for cursors that do not tell.
+    """Return the files that a restore from `newest` to `before` (None: the beginning) reads again.
 
-    `folder`: the source's folder in the store. Raises `SourceInvalid` if ledger or directory cannot be read.
+    None for cursors that do not list files. `folder`: the source's folder in the store. Raises `SourceInvalid` if
+    ledger or directory cannot be read.
     """
     if newest.get("format") != FORMAT or (before is not None and before.get("format") != FORMAT):
         return None
@@ -38,13 +41,13 @@ def replay(folder: Folder, before: Cursor | None, newest: Cursor) -> Replay | No
 
 
 def memory_damage(folder: Folder, cursors: Sequence[Cursor]) -> list[SourceInvalid | None]:
-    """For each cursor what is wrong with the ledger that it needs, None if nothing is. Every segment is read once."""
+    """Return the damage of the ledger that each cursor needs, or None. Every segment is read once."""
     seen: dict[str, SourceInvalid | None] = {}
     return [_damage(folder, cursor, seen) for cursor in cursors]
 
 
 def _damage(folder: Folder, cursor: Cursor, seen: dict[str, SourceInvalid | None]) -> SourceInvalid | None:
-    if is_old(cursor):  # it has no ledger
+    if is_old(cursor):  # an old cursor has no ledger
         return None
     try:
         for name in Consumed.of(cursor).segments:
@@ -73,7 +76,7 @@ def _replay(ledger: Ledger, directory: Directory, before: Consumed, newest: Cons
 
 
 def read_again(ledger: Ledger, before: Consumed, newest: Consumed) -> list[DataFile]:
-    """What was consumed after `before` and is known, oldest first."""
+    """Return the known files consumed after `before`, oldest first."""
     behind = ledger.files(before)
     after = (file for name, file in ledger.files(newest).items() if name not in behind)
     return sorted(after, key=lambda file: file.age_order)
@@ -82,10 +85,13 @@ def read_again(ledger: Ledger, before: Consumed, newest: Consumed) -> list[DataF
 def check_readable(
     ledger: Ledger, directory: Directory, before: Consumed, newest: Consumed, cleaning: Cleaning
 ) -> SourceInvalid | None:
-    """The error that names files which would be missed, if there are any; or says that the list of them is damaged."""
+    """Return the error that names files a restore would miss, or that says that their list is damaged; else None.
+
+    Raises `SourceInvalid` if the ledger of `before` itself is damaged.
+    """
     if newest.count <= before.count and newest.segments == before.segments:
         return None
-    ledger.files(before)  # without it nothing can be read
+    ledger.files(before)  # raises: without it nothing can be read
     try:
         again = _replay(ledger, directory, before, newest)
     except SourceInvalid as damaged:
@@ -100,13 +106,13 @@ def check_readable(
 
 
 def named(names: Sequence[str]) -> str:
-    """Some of the names, and how many more there are."""
+    """Return some of the names, and the number of the others."""
     more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
     return ", ".join(names[:_NAMED_MAX]) + more
 
 
 def how_many(again: Replay) -> str:
-    """Files that are gone, as a subject."""
+    """Return the number of missing and forgotten files as the subject of a sentence."""
     missing = len(again.missing)
     return f"{missing}, and {again.forgotten} whose names are forgotten," if again.forgotten else str(missing)
 

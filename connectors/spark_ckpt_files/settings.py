@@ -1,4 +1,4 @@
-"""What a files source was asked to do; travels to Spark's planner process and to tasks as JSON."""
+"""Settings of a files source; sent as JSON to Spark's planner process and to tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Format = Literal["csv", "json", "parquet"]
 OnError = Literal["fail", "drop", "keep"]
 
 REJECT_COLUMN = "ckpt_reject"
-"""The core's hidden column: JSON with reason, file, line and record on a bad row, else null."""
+"""The core's hidden column: JSON with reason, file, line and record for a bad row, else null."""
 CORRUPT_COLUMN = "_corrupt_record"
 FILE_COLUMN = "_file"
 LINE_COLUMN = "_line"
@@ -38,7 +38,7 @@ RESERVED_COLUMNS = (REJECT_COLUMN, CORRUPT_COLUMN, FILE_COLUMN, LINE_COLUMN)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a reader needs besides the schema. Sizes are bytes."""
+    """Settings of a reader, besides the schema. Sizes are bytes. Raises `ConfigInvalid` for wrong values."""
 
     path: str
     format: Format
@@ -53,11 +53,11 @@ class Settings:
     files_per_batch: int
     bytes_per_batch: int
     time_zone: str = "UTC"
-    """Of timestamps in text files that have no offset: an IANA name, or an offset such as +05:30."""
+    """Time zone of timestamps without an offset in text files: an IANA name, or an offset such as +05:30."""
     max_age_ms: int = 7 * 24 * 3600 * 1000
-    """How much older than the newest consumed file a new one may be."""
+    """Maximal age of a new file, relative to the newest consumed one."""
     ignore_missing: bool = False
-    """Leave out files that are gone and should be there, rather than refuse."""
+    """Leave out missing files instead of refusing."""
 
     def __post_init__(self) -> None:
         if self.format not in ("csv", "json", "parquet"):
@@ -72,23 +72,23 @@ class Settings:
             raise ConfigInvalid("delimiter and quote are different characters")
 
     def to_json(self) -> str:
-        """The settings as one option of a Spark reader."""
+        """Return the settings as one option of a Spark reader."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """The settings that `to_json` wrote."""
+        """Return the settings of `to_json` text."""
         return cls(**json.loads(text))
 
     @property
     def with_positions(self) -> bool:
-        """Whether rows carry the file and line they come from."""
+        """True if rows carry their file and line."""
         return self.positions or self.on_error == "keep"
 
 
 def age_ms(text: str) -> int:
-    """A duration such as "7 days", "1h" in milliseconds. Raises `ConfigInvalid`."""
-    import pandas as pd  # for the driver: the process that Spark starts beside each query needs it for nothing else
+    """Return a duration such as "7 days" or "1h" in milliseconds. Raises `ConfigInvalid`."""
+    import pandas as pd  # driver only: the planner process of each query needs pandas for nothing else
 
     try:
         duration = pd.Timedelta(text)
@@ -100,7 +100,7 @@ def age_ms(text: str) -> int:
 
 
 def output_schema(data: StructType, settings: Settings) -> StructType:
-    """The data columns, then the position, corrupt-record and reject columns that the settings ask for."""
+    """Return the data columns, then the position, corrupt-record and reject columns that the settings request."""
     fields = [StructField(field.name, field.dataType, True, field.metadata) for field in data.fields]
     if settings.on_error == "keep":
         fields.append(StructField(CORRUPT_COLUMN, StringType()))
@@ -112,7 +112,7 @@ def output_schema(data: StructType, settings: Settings) -> StructType:
 
 
 def declared(schema: str | StructType) -> StructType:
-    """The data columns as the user declared them. Raises `SourceInvalid` for a text that is no list of columns."""
+    """Return the data columns as declared. Raises `SourceInvalid` for a text that is no list of columns."""
     from pyspark.errors import PySparkException
 
     if isinstance(schema, StructType):
@@ -129,7 +129,7 @@ def declared(schema: str | StructType) -> StructType:
 
 
 def check_schema(data: StructType, format: Format) -> None:
-    """Refuse a schema that no file of this format can be read with."""
+    """Raise `SourceInvalid` for a schema that no file of this format can be read with."""
     if not data.fields:
         raise SourceInvalid("the schema has no columns", hint="give the columns: schema='id long, name string'")
     taken = sorted(set(data.names) & set(RESERVED_COLUMNS))
@@ -139,7 +139,7 @@ def check_schema(data: StructType, format: Format) -> None:
     if repeated:
         raise SourceInvalid(f"columns are declared twice: {', '.join(repeated)}")
     for field in data.fields:
-        # A date of a JSON line is read as text and converted; inside an array or struct that is not possible.
+        # A date in a JSON line is read as text and converted; inside an array or struct that is impossible.
         if not _readable(field.dataType, format) and not (format == "json" and isinstance(field.dataType, DateType)):
             raise SourceInvalid(
                 f"column {field.name}: {format} files cannot be read as {field.dataType.simpleString()}",
@@ -158,5 +158,5 @@ def _readable(kind: DataType, format: Format) -> bool:
     if format == "json" and isinstance(kind, StructType):
         return all(_readable(field.dataType, format) for field in kind.fields)
     if format == "json" and isinstance(kind, MapType | DateType):
-        return False  # Arrow's JSON reader knows neither
+        return False  # Arrow's JSON reader supports neither
     return isinstance(kind, _SCALARS) and not isinstance(kind, BinaryType)

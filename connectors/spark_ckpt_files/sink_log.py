@@ -1,7 +1,7 @@
-"""The commit log of Spark's streaming file sink, `_spark_metadata`: the list of files that its batches have committed.
+"""The commit log of Spark's streaming file sink, `_spark_metadata`: the files that its batches have committed.
 
-Files that no log entry names were written by a failed attempt, or belong to a batch that is still open. Spark's readers leave
-them out, and so does this one. A log file holds one batch (`7`) or everything up to a batch (`9.compact`).
+A failed attempt wrote the files that no entry names, or their batch is still open. Spark's readers leave them out, and
+so does this one. A log file holds one batch (`7`) or everything up to a batch (`9.compact`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from spark_ckpt.spark_internals.query_logs import (
 )
 
 _ATTEMPTS = 5
-"""Spark deletes batch files some minutes after it has compacted them: then a listing is read once more."""
+"""Number of listings: Spark deletes batch files some minutes after their compaction, also after a listing."""
 
 
 class SinkLog:
-    """The log of the sink that writes to `folder`, a path on `system`. Keeps what it has read: log files never change."""
+    """Log of the sink that writes to `folder`, a path on `system`. Caches entries: log files never change."""
 
     def __init__(self, system: pafs.FileSystem, folder: str) -> None:
         self._system = system
@@ -38,7 +38,7 @@ class SinkLog:
         self._parents: dict[str, str] = {}
 
     def committed(self) -> Iterable[str]:
-        """Names of all committed files, relative to the folder, in the order of their batches.
+        """Return the names of all committed files, relative to the folder, in batch order.
 
         Raises `SourceInvalid` for a log that cannot be read, has a gap, or names files outside the folder.
         """
@@ -52,7 +52,7 @@ class SinkLog:
         return self._committed.keys()
 
     def _advance(self) -> None:
-        """Read the batches that were committed since the last call; everything again if those are not what they were."""
+        """Read the batches committed since the last call; read everything again if known batches have changed."""
         logged = self._logged()
         newest = logged[max(logged)] if logged else None
         if newest is not None and self._newest is not None and _same(newest, self._newest):
@@ -64,13 +64,13 @@ class SinkLog:
             raise self._damaged(f"batch {gap} is missing, and a later one is there")
         if not known:
             self._committed, self._deleted = {}, set()
-        self._newest = None  # until all is read
+        self._newest = None  # until everything is read
         for batch in wanted:
             self._add(logged[batch])
         self._newest = newest
 
     def _logged(self) -> dict[int, pafs.FileInfo]:
-        """The log's file of each batch."""
+        """Return the log file of each batch."""
         selector = pafs.FileSelector(f"{self._folder}/{SINK_LOG}", allow_not_found=True)
         found: dict[int, pafs.FileInfo] = {}
         for info in self._system.get_file_info(selector):
@@ -80,7 +80,7 @@ class SinkLog:
         return found
 
     def _first(self, logged: dict[int, pafs.FileInfo]) -> tuple[int, bool]:
-        """The batch to begin with, and whether everything before it is known already."""
+        """Return the first batch to read, and True if all earlier batches are known."""
         compact = max((batch for batch, info in logged.items() if info.base_name.endswith(COMPACT)), default=0)
         if self._newest is not None:
             known = batch_number(self._newest.base_name)
@@ -100,14 +100,14 @@ class SinkLog:
                 self._take(self._relative(entry["path"]), deleted=entry.get("action") == "delete")
 
     def _take(self, name: str, deleted: bool) -> None:
-        if deleted:  # written by Spark before 3.1
+        if deleted:  # Spark before 3.1 writes deletions
             self._deleted.add(name)
             self._committed.pop(name, None)
         elif name not in self._deleted:
             self._committed[name] = None
 
     def _relative(self, uri: str) -> str:
-        """A file's name relative to the folder. Spark logs absolute URIs, percent-encoded."""
+        """Return a file's name relative to the folder. Spark logs absolute URIs, percent-encoded."""
         split = urlsplit(uri)
         path, bucket = unquote(split.path), split.netloc.partition("@")[0]
         for each in (path, f"{bucket}{path}", self._real(path)):
@@ -122,7 +122,7 @@ class SinkLog:
         )
 
     def _real(self, path: str) -> str:
-        """`path` without symbolic links, below this folder as it was given; as it is on other file systems."""
+        """Return `path` with symbolic links resolved, below the folder as given; unchanged on other file systems."""
         if not isinstance(self._system, pafs.LocalFileSystem):
             return path
         parent, _, name = path.rpartition("/")

@@ -37,34 +37,38 @@ _NAMED_MAX = 5
 
 
 class FilesSource:
-    """A directory: files are consumed once each, in Spark's order: by modification time, then by name.
+    """Read a directory. Each file is consumed once, in Spark's order: by modification time, then by name.
 
-    Names may be any, and each is used once. A file whose epoch is published may be removed by anybody. Write
-    under a name that starts with `.` or `_`, or ends in `.tmp` or `.inprogress`, then rename: a consumed file is
-    never changed. What was consumed is listed in the job's store, so that the cursor stays small.
+    Names may be any, and each is used once. You may remove a file when its epoch is published. Write under a name that
+    starts with `.` or `_`, or ends in `.tmp` or `.inprogress`, then rename: a consumed file never changes. The job's
+    store lists the consumed files, so that the cursor stays small.
 
-    `maxFileAge`: consumed files that are gone are remembered until they are so much older than the newest
-    consumed one. A file that turns up with an age beyond that stops the job with its name, since nobody knows
-    whether it was read; nothing is skipped silently. `cleanSource`: "archive" moves files to `sourceArchiveDir`
-    (below it their whole path, as Spark does), "delete" removes them, "off" leaves them. It applies to files
-    whose epoch is published and that no kept epoch or savepoint would read again (settings `keep_epochs`,
-    `keep_age`). `ignoreMissingFiles`: go back to an epoch though files it would read again are gone.
+    - `schema`: the data columns, as DDL or StructType.
+    - `start`: "earliest" (every file) or "latest" (files that come from now on).
+    - `on_error`: "fail" stops at the first record that does not fit, with file and line. "drop" counts the record and keeps
+      it for a side table. "keep" gives a row of nulls with `_corrupt_record`, `_file`, `_line`.
+    - `positions`: adds `_file` and `_line` to every row.
+    - `files_per_batch`, `bytes_per_batch`: limits of a micro-batch.
+    - `maxFileAge`: missing consumed files are remembered until they are so much older than the newest consumed one. A file
+      that appears with a greater age stops the job, with its name, because the job cannot know if it was read. Nothing is
+      skipped silently.
+    - `cleanSource`: "archive" moves files to `sourceArchiveDir` (below it their whole path, as Spark does), "delete" removes
+      them, "off" leaves them. It applies to files whose epoch is published and that no kept epoch or savepoint would read
+      again (settings `keep_epochs`, `keep_age`).
+    - `ignoreMissingFiles`: restore an epoch although files that it would read again are gone.
+    - CSV: `header` (columns are then found by name), `delimiter`, `quote`, `null_value` (unquoted), `multiline` (line ends
+      inside quotes).
 
-    A folder that Spark's streaming file sink writes is read as Spark reads it: its log (`_spark_metadata`) says which files
-    are committed, and the others are left out. A committed file that is gone before it was read stops the job, unless
-    `ignoreMissingFiles` is set. `cleanSource` is "off" there: the log would go on naming the files.
+    Spark's file sink: a folder that Spark's streaming file sink writes is read as Spark reads it. Its log
+    (`_spark_metadata`) names the committed files, and the others are left out. A committed file that is gone before it
+    was read stops the job, unless `ignoreMissingFiles` is set. `cleanSource` must be "off" there: the log would still
+    name the files.
 
-    `schema`: the data columns, as DDL or StructType. `start`: "earliest" (every file) or "latest" (files that
-    come after now). `on_error`: "fail" stops at the first record that does not fit, naming file and line; "drop"
-    hands it to the core, which counts it and keeps it for a side table; "keep" gives a row of nulls with
-    `_corrupt_record`, `_file`, `_line`. `positions` adds `_file` and `_line` to every row. `files_per_batch`,
-    `bytes_per_batch` bound a micro-batch. CSV: `header` (columns are then found by name), `delimiter`,
-    `quote`, `null_value` (unquoted), `multiline` (line ends inside quotes). Timestamps without an offset are
-    local to the session's time zone (`spark.sql.session.timeZone`), as Spark reads them. `.gz`, `.bz2`, `.zst`
-    and `.lz4` text files are unpacked. Lines end with LF, CRLF or CR. Parquet files must hold every column in a type that
-    widens to the declared one; on_error does not apply to them.
+    Formats: timestamps without an offset are local to the session's time zone (`spark.sql.session.timeZone`), as in
+    Spark. Text files `.gz`, `.bz2`, `.zst` and `.lz4` are unpacked. Lines end with LF, CRLF or CR. Parquet files must
+    hold every column in a type that widens to the declared one; `on_error` does not apply to them.
 
-    Every executor must see the path. At each start the sizes of consumed files are verified, their content is not.
+    Every executor must see the path. Each start verifies the sizes of consumed files, not their content.
     """
 
     def __init__(
@@ -118,11 +122,14 @@ class FilesSource:
         self._lists: Path | None = None
 
     def remember_in(self, folder: Folder) -> None:
-        """The ledger's folder."""
+        """Set the ledger's folder."""
         self._ledger = Ledger(folder)
 
     def check(self, spark: SparkSession) -> None:
-        """Raise `SourceInvalid` for a missing directory, a bad schema, or a first file of another kind."""
+        """Raise `SourceInvalid` for a missing directory, a bad schema, or a first file of another kind.
+
+        Raises `ConfigInvalid` for unusable cleaning settings.
+        """
         from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 
         data = declared(self._schema)
@@ -134,19 +141,21 @@ class FilesSource:
                 check_file(self._directory, file, self._settings, arrow_schema_of(data))
 
     def start(self, spark: SparkSession) -> Cursor:
-        """The beginning, or everything that is there now."""
+        """Return the beginning, or a cursor after all current files."""
         if self._start == "earliest":
             return Consumed().cursor(self._settings.path)
         present = [replace(file, read=False) for file in self._directory.files()]
         return self._ledger.after(Consumed(), present, newest_of(present)).cursor(self._settings.path)
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
-        """A streaming DataFrame of the files after `cursor`; refuses a consumed file that has another size now."""
-        self._old.clear()  # planner and ledger agree on what an old cursor has behind it, from here on
+        """Return a streaming DataFrame of the files after `cursor`. Raises `SourceInvalid` if a consumed file has
+        another size.
+        """
+        self._old.clear()  # from here on, planner and ledger agree on the files of an old cursor
         consumed = self._consumed(cursor)
         files = self._ledger.files(consumed)
         self._check_sizes(files)
-        here = place_of(self._settings.path)  # Spark's Python workers are where Java was started
+        here = place_of(self._settings.path)  # Python workers run in the folder where Java was started
         spark.dataSource.register(FilesDataSource)
         return (
             spark.readStream.format(FORMAT_NAME)
@@ -158,7 +167,7 @@ class FilesSource:
         )
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
-        """What is consumed after the batch that ended at Spark's offset; its files are in the ledger then."""
+        """Return the cursor after the batch that ended at Spark's offset. The ledger then has its files."""
         ended, before = Offset.of(json.loads(offset)), self._consumed(previous)
         if ended.count == before.count:
             return previous
@@ -170,11 +179,11 @@ class FilesSource:
         return after.cursor(self._settings.path)
 
     def end(self, spark: SparkSession) -> Cursor:
-        """The names of all complete files that are there now."""
+        """Return the names of all complete files that exist now."""
         return {"names": sorted(self._directory.names())}
 
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
-        """Whether all files of `end` are consumed, or gone."""
+        """Return True if all files of `end` are consumed or gone."""
         names = end["names"]
         assert isinstance(names, list)  # noqa: S101 - what end() gave
         left = set(map(str, names)) - self._ledger.files(self._consumed(cursor)).keys()
@@ -193,14 +202,14 @@ class FilesSource:
 
     @classmethod
     def memory_damage(cls, folder: Folder, cursors: Sequence[Cursor]) -> Sequence[SourceInvalid | None]:
-        """For each cursor what is wrong with the part of the ledger that it needs."""
+        """Return the damage of the part of the ledger that each cursor needs, or None."""
         return memory_damage(folder, cursors)
 
     def release(self, kept: Sequence[Cursor]) -> None:
-        """Forget what only older epochs needed; clean what no kept one would read again.
+        """Forget files that only older epochs needed, and clean files that no kept epoch would read again.
 
-        As long as a cursor of the first format, or of another directory, is kept nothing goes: it does not say which files
-        of this one it has behind it.
+        Nothing is removed while a cursor of the first format or of another directory is kept: it does not list the
+        consumed files of this directory.
         """
         if any(is_old(cursor) or cursor.get("path") != self._settings.path for cursor in kept):
             return
@@ -210,11 +219,11 @@ class FilesSource:
             self._cleaner.clean(self._unneeded(all_kept))
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
-        """The folder. What was consumed of it is in the ledger."""
+        """Return the endpoint: the folder. The ledger has its consumed files."""
         return {"kind": "files", "path": place_of(self._settings.path)}
 
     def describe(self) -> Mapping[str, str]:
-        """Kind, path and format."""
+        """Return kind, path and format."""
         return {"kind": "files", "path": self._settings.path, "format": self._settings.format}
 
     # -- inside -----------------------------------------------------------------------------------------------------------
@@ -244,7 +253,7 @@ class FilesSource:
             )
 
     def _unforgettable(self, files: Sequence[DataFile], newest_ms: int) -> Sequence[DataFile]:
-        """Files that are there, or young enough to come back."""
+        """Return the files that exist, or are young enough to come back."""
         if len(files) < _FORGETTING_PAYS:
             return files
         present = self._directory.names()
@@ -252,7 +261,7 @@ class FilesSource:
         return [file for file in files if file.modified_ms >= horizon_ms or file.name in present]
 
     def _unneeded(self, kept: Sequence[Consumed]) -> list[DataFile]:
-        """Files that every kept cursor has behind it, and that are still what was read."""
+        """Return the files that every kept cursor has consumed, and that are unchanged."""
         oldest = min(kept, key=lambda consumed: consumed.count)
         files = self._ledger.files(oldest)
         names = files.keys() & self._directory.names()
@@ -263,7 +272,9 @@ class FilesSource:
         return [files[name] for name, file in now.items() if _same(file, files[name])]
 
     def _written(self, files: Iterable[DataFile]) -> Path:
-        """A file for Spark's planner, which is a process beside the driver. Goes with this source."""
+        """Write a list of files for Spark's planner, a separate process on the driver's host. It is deleted with
+        this source.
+        """
         if self._lists is None:
             self._lists = Path(tempfile.mkdtemp(prefix="spark-ckpt-files-"))
             weakref.finalize(self, shutil.rmtree, self._lists, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""The Spark side: a Python streaming data source that consumes a directory, file by file.
+"""The Spark side of `FilesSource`: a Python streaming data source that consumes a directory file by file.
 
-`latestOffset` and `partitions` run in one Python process beside the driver, `read` in tasks. Both see the
-same directory under the same path. One listing per batch: an offset holds its batch's files.
+`latestOffset` and `partitions` run in one Python process on the driver's host, `read` in tasks. Both see the same
+directory under the same path. A batch takes one listing: an offset holds its batch's files.
 """
 
 from __future__ import annotations
@@ -34,19 +34,23 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 class FilesDataSource(DataSource):
-    """Options: `settings` and `offset`, both JSON, `schema`, the output schema in Spark's JSON, `consumed`: path or nothing."""
+    """Python data source for Spark.
+
+    Options: `settings` and `offset`, both JSON; `schema`, the output schema in Spark's JSON; `consumed`, a path or
+    empty.
+    """
 
     @classmethod
     def name(cls) -> str:
-        """The name in `spark.readStream.format(...)`."""
+        """Return the name for `spark.readStream.format(...)`."""
         return FORMAT_NAME
 
     def schema(self) -> StructType:
-        """The output schema that the source computed on the driver."""
+        """Return the output schema that the source computed on the driver."""
         return StructType.fromJson(json.loads(self.options["schema"]))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """One reader per query; Spark ships a copy of it to every task."""
+        """Return the reader of a query; Spark ships a copy of it to every task."""
         return FilesStreamReader(
             Settings.from_json(self.options["settings"]),
             schema,
@@ -58,7 +62,7 @@ class FilesDataSource(DataSource):
 class FilesStreamReader(FileStreamReader):
     """Plans batches from listings: every file that is not consumed, oldest first.
 
-    `consumed`: path of a list of files (`ledger.encoded`), on this host; empty if there are none.
+    `consumed`: path of a list of files (`ledger.encoded`) on this host; empty if there are none.
     """
 
     def __init__(self, settings: Settings, schema: StructType, initial: Offset, consumed: str = "") -> None:
@@ -75,11 +79,11 @@ class FilesStreamReader(FileStreamReader):
         self._pinned: set[str] | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Pin what is there now as the end of an AvailableNow query."""
+        """Set the current files as the end of an AvailableNow query."""
         self._pinned = self._directory.names()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
-        """The end of the next batch: whole files, bounded in number and bytes, at least one."""
+        """Return the end of the next batch: whole files, limited in number and bytes, at least one."""
         before = _offset(start)
         fresh = self._fresh(before)
         if self._pinned is not None:
@@ -88,11 +92,11 @@ class FilesStreamReader(FileStreamReader):
         return dict(before.after(taken).json())
 
     def reportLatestOffset(self) -> dict[str, object] | None:
-        """Nothing: it would take a listing more per batch."""
+        """Return None: an answer would take another listing per batch."""
         return None
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
-        """The files between two offsets; the same files with the same sizes on every replay."""
+        """Return the files between two offsets; every replay returns the same files with the same sizes."""
         first, last = _offset(start), _offset(end)
         if first.count == last.count:
             return []
@@ -101,7 +105,7 @@ class FilesStreamReader(FileStreamReader):
         return file_runs(last.files)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition's files, oldest file first."""
+        """Yield the rows of a partition's files, oldest file first."""
         from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 
         prepare_worker()
@@ -111,7 +115,7 @@ class FilesStreamReader(FileStreamReader):
             yield from read_file(self._directory, file, self._settings, output)
 
     def __getstate__(self) -> dict[str, object]:
-        """Tasks read what they are told; they need no list of everything consumed."""
+        """Leave out the lists of consumed files: tasks do not need them."""
         return self.__dict__ | {"_known": None, "_present": None, "_pinned": None}
 
     def _fresh(self, before: Offset) -> list[DataFile]:
@@ -128,7 +132,7 @@ class FilesStreamReader(FileStreamReader):
         return fresh
 
     def _advanced(self, before: Offset) -> dict[str, DataFile]:
-        """Everything consumed up to `before`, by name."""
+        """Return everything consumed up to `before`, by name."""
         if self._known is None:
             listed = decoded(Path(self._consumed).read_bytes()) if self._consumed else ()
             self._known = {file.name: file for file in listed}
@@ -140,11 +144,13 @@ class FilesStreamReader(FileStreamReader):
         return self._known
 
     def _back(self, passed: set[str]) -> set[str]:
-        """Consumed files that are there and were not at the last listing."""
+        """Return the consumed files that exist now and did not at the last listing."""
         return passed - self._present if self._present is not None else set()
 
     def _check_again(self, back: Collection[str], known: Mapping[str, DataFile]) -> None:
-        """A consumed file that was gone and is back, alone or with its folder, must be the same one."""
+        """Raise `SourceInvalid` if a consumed file was gone and is back, alone or with its folder, with other
+        content.
+        """
         for name, now in self._directory.stat(back).items():
             if (now.size, now.modified_ms) != (known[name].size, known[name].modified_ms):
                 raise SourceInvalid(
@@ -178,7 +184,7 @@ def _not_one_batch(path: str, first: Offset, last: Offset) -> SourceInvalid:
 def _too_old(path: str, file: DataFile, newest_ms: int, horizon_ms: int) -> SourceInvalid:
     days = (newest_ms - file.modified_ms) // _DAY_MS + 1
     longer = f"choose a longer maxFileAge: FilesSource(..., maxFileAge='{days} days')"
-    # A cursor of an older version may stand at a time in the future: a file of today is too old for it.
+    # A cursor of an older version may have a time in the future: a file of today is too old for it.
     touch = "touch it to have it read, " if horizon_ms < time.time_ns() // 1_000_000 else ""
     return SourceInvalid(
         f"{path}: file {file.name} was modified {_utc(file.modified_ms)}, before {_utc(horizon_ms)}: consumed files of that "

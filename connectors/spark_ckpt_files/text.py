@@ -1,8 +1,7 @@
-"""CSV and JSON lines to Arrow: whole blocks at Arrow's speed, cut until a bad record is alone.
+"""Parses CSV and JSON lines into Arrow: whole blocks at Arrow's speed, split until a bad record is isolated.
 
-A parser below takes records and returns exactly one row per record, or raises `pa.ArrowInvalid`. Whatever a
-record does to its neighbours (an open quote that swallows lines, two objects on a line) shows as a wrong
-number of rows.
+A parser takes records and returns exactly one row per record, or raises `pa.ArrowInvalid`. A record that affects its
+neighbours (an open quote that swallows lines, two objects on a line) shows as a wrong number of rows.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _HINT_RECORDS_MAX = 2048
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Good rows and the lines they stand on."""
+    """Good rows and their line numbers."""
 
     table: pa.Table
     lines: Positions
@@ -47,7 +46,7 @@ class Bad:
 
 
 def parse_tolerant(records: Records, parse: Parser) -> Iterator[Rows | Bad]:
-    """Every record in order, as a row or as a bad one, whatever the mixture."""
+    """Yield every record in order, as part of good rows or as a bad record."""
     try:
         yield Rows(parse(records), records.lines)
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
@@ -59,9 +58,9 @@ def parse_tolerant(records: Records, parse: Parser) -> Iterator[Rows | Bad]:
 
 
 def _cuts(error: Exception, count: int) -> list[int]:
-    """Where to cut a block with a bad record: in halves, or around the row that Arrow names.
+    """Return the cuts of a block with a bad record: in halves, or around the row that Arrow names.
 
-    Cutting a large block around one row would parse its rest again for every bad record.
+    Cutting a large block around one row would parse the rest again for every bad record.
     """
     found = _ROW.search(str(error))
     if found is None or count > _HINT_RECORDS_MAX:
@@ -73,9 +72,9 @@ def _cuts(error: Exception, count: int) -> list[int]:
 def csv_parser(
     columns: Sequence[str], schema: pa.Schema, delimiter: str, quote: str, null_value: str, zone: str = "UTC"
 ) -> Parser:
-    """A parser of CSV records whose fields are `columns`; rows have the columns of `schema`, by name.
+    """Return a parser of CSV records whose fields are `columns`. Its rows have the columns of `schema`, by name.
 
-    `zone`: the time zone of timestamps without an offset.
+    `zone`: time zone of timestamps without an offset.
     """
     convert = pacsv.ConvertOptions(
         column_types={field.name: pa.string() if field.type == INSTANT else field.type for field in schema},
@@ -87,7 +86,7 @@ def csv_parser(
     shape = pacsv.ParseOptions(delimiter=delimiter, quote_char=quote, newlines_in_values=True)
 
     def parse(records: Records) -> pa.Table:
-        content = records.content() + b"\n"  # without it Arrow takes an empty last field for a quoted one
+        content = records.content() + b"\n"  # without it Arrow treats an empty last field as quoted
         if content.count(quote.encode()) % 2:
             _check_quotes(records, delimiter, quote)
         read = pacsv.ReadOptions(column_names=list(columns), use_threads=False, block_size=len(content) + 1)
@@ -98,7 +97,7 @@ def csv_parser(
 
 
 def _check_quotes(records: Records, delimiter: str, quote: str) -> None:
-    """An odd number of quotes is fine only in a record by itself, and only inside an unquoted field."""
+    """Raise unless the odd number of quotes is harmless: in a single record, inside an unquoted field."""
     try:
         if len(records) == 1:
             list(csv.reader([records.text(0)], delimiter=delimiter, quotechar=quote, strict=True))
@@ -109,14 +108,14 @@ def _check_quotes(records: Records, delimiter: str, quote: str) -> None:
 
 
 def csv_header(records: Records, delimiter: str, quote: str) -> list[str]:
-    """The column names in a file's first record."""
+    """Return the column names in a file's first record."""
     return [name.strip() for name in next(csv.reader([records.text(0)], delimiter=delimiter, quotechar=quote))]
 
 
 def json_parser(schema: pa.Schema, zone: str = "UTC") -> Parser:
-    """A parser of JSON lines: one object per line; unknown members are ignored, absent ones are null.
+    """Return a parser of JSON lines: one object per line. Unknown members are ignored, absent ones are null.
 
-    `zone`: the time zone of timestamps without an offset.
+    `zone`: time zone of timestamps without an offset.
     """
     as_text = pa.schema([pa.field(field.name, _written(field.type)) for field in schema])
     shape = pajson.ParseOptions(explicit_schema=as_text, unexpected_field_behavior="ignore")
@@ -124,7 +123,7 @@ def json_parser(schema: pa.Schema, zone: str = "UTC") -> Parser:
     def parse(records: Records) -> pa.Table:
         _only_objects(records)
         content = records.content()
-        content.decode("utf-8")  # Arrow's JSON reader does not look, and fails later on the text
+        content.decode("utf-8")  # Arrow's JSON reader does not check UTF-8, and fails later on the text
         read = pajson.ReadOptions(use_threads=False, block_size=len(content) + 1)
         table = pajson.read_json(io.BytesIO(content), read_options=read, parse_options=shape)
         return _one_row_each(_converted(table, schema, zone), records)
@@ -133,7 +132,7 @@ def json_parser(schema: pa.Schema, zone: str = "UTC") -> Parser:
 
 
 def _only_objects(records: Records) -> None:
-    """Arrow 26 ends the process on a line that is `null`, so nothing but an object may reach it."""
+    """Refuse records that are no objects: Arrow 26 ends the process on a line that is `null`."""
     first = np.frombuffer(records.data, np.uint8)[records.starts]
     if np.all(first == ord("{")):
         return
@@ -148,7 +147,9 @@ def _one_row_each(table: pa.Table, records: Records) -> pa.Table:
 
 
 def _written(kind: pa.DataType) -> pa.DataType:
-    """How a value stands in JSON where Arrow's own reading would not be Spark's, also inside arrays and structs."""
+    """Return the type to read from JSON where Arrow's own reading differs from Spark's, also inside arrays and
+    structs.
+    """
     if kind == INSTANT or pa.types.is_date(kind):
         return pa.string()
     if pa.types.is_list(kind):

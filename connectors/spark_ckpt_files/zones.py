@@ -1,7 +1,7 @@
-"""Local times to instants, as Spark and Java understand them.
+"""Converts local times to instants, like Spark and Java.
 
-A time that occurs twice (clocks go back) is the earlier of the two instants. One that does not occur (clocks go forward)
-is read with the offset from before the change: 02:30 becomes 03:30.
+A time that occurs twice (clocks go back) becomes the earlier instant. A time that does not occur (clocks go forward) is
+read with the offset before the change: 02:30 becomes 03:30.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Values: TypeAlias = "pa.Array[Any]"
 
 
 def instants_of_texts(texts: Values, zone: str) -> Values:
-    """ISO 8601 texts as instants; one without an offset is local to `zone`. Raises `pa.ArrowInvalid`.
+    """Return ISO 8601 texts as instants; a text without an offset is local to `zone`. Raises `pa.ArrowInvalid`.
 
-    Digits beyond microseconds are cut off, as Spark does.
+    Digits beyond microseconds are cut off, as in Spark.
     """
     trimmed = pc.replace_substring_regex(pc.utf8_trim_whitespace(texts), _BEYOND_MICROSECONDS, r"\1")
     with_offset = pc.match_substring_regex(trimmed, _NOT_IN_UTC_TEXT)
@@ -33,7 +33,7 @@ def instants_of_texts(texts: Values, zone: str) -> Values:
 
 
 def instants(local: Values, zone: str) -> Values:
-    """Local times (timestamp[us] without a zone) as instants."""
+    """Return local times (timestamp[us] without a zone) as instants."""
     found = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest")
     skipped = pc.not_equal(pc.local_timestamp(found), local)
     utc = found.cast(INSTANT)
@@ -43,7 +43,7 @@ def instants(local: Values, zone: str) -> Values:
 
 
 def _with_offset_before(local: Values, change: Values) -> Values:
-    """`change`: the instants at which clocks went forward over the local times."""
+    """Convert local times that the clocks skip. `change`: the instants at which the clocks went forward over them."""
     before = pc.subtract(change, pa.scalar(1, pa.duration("us")))
     offset = pc.subtract(pc.local_timestamp(before), before.cast(INSTANT).cast(_LOCAL))
     return pc.subtract(local, offset).cast(INSTANT)
