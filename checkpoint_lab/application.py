@@ -53,7 +53,7 @@ class Application:
         return found
 
     def ways(self, at: ProcessId, lineage: str) -> Sequence[ChannelId]:
-        """Return the channels that a process passes a record on to: all of its outputs. A subclass may override this."""
+        """Return the channels that a process passes a record on to: all outputs. A subclass may override this."""
         return self.graph.outputs[at]
 
     @cached_property

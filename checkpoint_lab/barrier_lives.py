@@ -1,7 +1,7 @@
-"""O9 for the shipped machines: an epoch is a pair (incarnation, epoch), and nothing of an earlier life is taken.
+"""O9 for the shipped machines: an epoch is a pair (incarnation, epoch), and earlier incarnations are rejected.
 
-Numbers come again: an epoch that died undecided with its incarnation leaves its number to the next one.  So a message
-of an earlier life may carry the number of the epoch that is open now, and only the incarnation tells them apart.
+Numbers come again: an uncommitted epoch leaves its number to the next incarnation. So a message of an earlier
+incarnation may carry the number of the epoch that is open now, and only the incarnation tells them apart.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from checkpoint_protocols.machine import Drop, Effect, Event, Machine, ProtocolV
 
 
 def turned_away(machine: Machine[Any], event: Event) -> list[Effect]:
-    """Hand in an event of an earlier life: the machine is as before, and asks for nothing. Raises `StaleDelivery`."""
+    """Hand in an event of an earlier incarnation: the machine must not change and must only drop it.
+
+    Raises `StaleDelivery`.
+    """
     before = canonical(machine)
     effects: list[Effect] = []
     try:

@@ -1,7 +1,7 @@
-"""The processes of the barrier world: a machine each, its volatile state, and what its effects mean.
+"""Processes of the barrier world: each a machine with its volatile state, and the execution of its effects.
 
-Effects become messages (`world.notify`), store operations (`world.store`) or items on channels.  A process
-never looks at another process.
+Effects become messages (`world.notify`), store operations (`world.store`) or items on channels. A process never reads
+the state of another process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIMITS = b.Limits(
 
 
 class CoordinatorProcess:
-    """One life of the coordinator; after a takeover it is a zombie until it crashes or learns of it."""
+    """One incarnation of the coordinator. After a takeover it is a zombie until it crashes or learns of that."""
 
     def __init__(self, world: BarrierWorld, life: int) -> None:
         durable, graph = world.durable, world.graph
@@ -46,7 +46,7 @@ class CoordinatorProcess:
         )
 
     def take(self, world: BarrierWorld, event: Event) -> None:
-        """One event to its machine."""
+        """Hand one event to its machine."""
         if isinstance(event, b.SinkCommitted):
             self.acked[event.sink] = max(event.epoch, self.acked.get(event.sink, 0))
         for effect in world.hand(self.machine, event):
@@ -91,17 +91,17 @@ class TaskProcess:
 
     @property
     def restoring(self) -> bool:
-        """It has met a newer life and its state is not loaded yet."""
+        """True if it has met a newer incarnation and its state is not loaded yet."""
         return self.machine.phase is b.OperatorPhase.RESTORING
 
     def emit(self, world: BarrierWorld) -> None:
-        """A source reads its next record."""
+        """Read the next record of a source."""
         world.tell(self.name, "read", f"{self.name}.{self.state.cursor}")
         self._process(world, "", (self.name, self.state.cursor))
         self.state.cursor += 1
 
     def take(self, world: BarrierWorld, event: Event) -> None:
-        """One event to its machine."""
+        """Hand one event to its machine."""
         for effect in world.hand(self.machine, event):
             self._do(world, effect)
 
@@ -176,7 +176,7 @@ class SinkProcess(TaskProcess):
         self.take_sink(world, b.StagedUpTo(Epoch(epoch), Incarnation(incarnation)))
 
     def take_sink(self, world: BarrierWorld, event: Event) -> None:
-        """One event to the participant."""
+        """Hand one event to the participant."""
         for effect in world.hand(self.participant, event):
             self._do_sink(world, effect)
 
@@ -194,6 +194,7 @@ class SinkProcess(TaskProcess):
                 world.store("prepare", self.life, (sink, epoch, incarnation), self.undecided)
             case b.CarryOver(sink=sink, epoch=epoch, incarnation=incarnation):
                 durable.discard((sink, epoch, incarnation))
+                # rows of an aborted epoch move to the next one
                 self.segments[epoch] = [*self.undecided]
             case b.DiscardPrepared(sink=sink, epoch=epoch, prepared_in=prepared_in):
                 durable.discard((sink, epoch, prepared_in))

@@ -1,4 +1,4 @@
-"""What survives a crash in the barrier world, and the oracles that look at it (O1, O2, O3, O7, O8, O11)."""
+"""Durable state of the barrier world, and the oracles that judge it (O1, O2, O3, O7, O8, O11)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ SnapshotKey = tuple[str, int, int]
 
 
 def ensure(holds: bool, oracle: str, detail: object) -> None:
-    """Raise the oracle's violation unless `holds`; a name that is no oracle's is the host's own rule."""
+    """Raise the oracle's violation unless `holds`.
+
+    A name of no oracle stands for a rule of the host: `ProtocolViolation`.
+    """
     if holds:
         return
     if oracle not in BY_ORACLE:
@@ -33,19 +36,19 @@ class BarrierGraph:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Sources first, in order of appearance."""
+        """Tasks, sources first, in order of appearance."""
         return tuple(dict.fromkeys([*self.sources, *(target for _, target in self.edges)]))
 
     def inputs(self, task: str) -> tuple[str, ...]:
-        """Who sends to it."""
+        """Return the tasks that send to `task`."""
         return tuple(source for source, target in self.edges if target == task)
 
     def outputs(self, task: str) -> tuple[str, ...]:
-        """Whom it sends to."""
+        """Return the tasks that `task` sends to."""
         return tuple(target for source, target in self.edges if source == task)
 
     def received_without_failures(self) -> dict[str, Counter[Record]]:
-        """What every task gets when nothing fails: a source's own records count as received by it."""
+        """Return the records that every task receives without failures; a source's own records count as received."""
         received: dict[str, Counter[Record]] = {}
         for task in self.tasks:
             own = [(task, number) for number in range(self.sources.get(task, 0))]
@@ -69,28 +72,28 @@ BARRIER_GRAPHS = {graph.name: graph for graph in (PIPELINE, DIAMOND, JOIN, LINE,
 
 @dataclass
 class State:
-    """A task's state: everything it ever received and sent, so that a cut can be judged from states alone."""
+    """A task's state: all records that it received and sent, so that states alone suffice to judge a cut."""
 
     received: dict[str, tuple[Record, ...]] = field(default_factory=dict)
     sent: dict[str, tuple[Record, ...]] = field(default_factory=dict)
     cursor: int = 0
 
     def copy(self) -> State:
-        """Its value now."""
+        """Return an independent copy."""
         return State(dict(self.received), dict(self.sent), self.cursor)
 
     def receive(self, channel: str, record: Record) -> None:
-        """One more record has come in."""
+        """Add a record to those received."""
         self.received[channel] = (*self.received.get(channel, ()), record)
 
     def send(self, channel: str, record: Record) -> None:
-        """One more record has gone out."""
+        """Add a record to those sent."""
         self.sent[channel] = (*self.sent.get(channel, ()), record)
 
 
 @dataclass(frozen=True)
 class Decided:
-    """One decision record."""
+    """One commit record."""
 
     epoch: int
     incarnation: int
@@ -101,7 +104,7 @@ class Decided:
 
 @dataclass
 class Durable:
-    """Storage that no crash touches. Everything here is written by a completed store operation only."""
+    """Storage that survives every crash. Only a completed store operation writes to it."""
 
     graph: BarrierGraph
     incarnation: int = 0
@@ -112,28 +115,28 @@ class Durable:
 
     @property
     def base(self) -> int:
-        """The newest decided epoch; 0 without any."""
+        """The newest committed epoch; 0 without any."""
         return self.decided[-1].epoch if self.decided else 0
 
     def state(self, task: str) -> State:
-        """The task's state in the newest decided epoch."""
+        """Return the task's state in the newest committed epoch."""
         return self.snapshots[self.decided[-1].snapshots[task]].copy() if self.decided else State()
 
     def decision(self, epoch: int) -> Decided | None:
-        """The record of an epoch that was decided."""
+        """Return the record of a committed epoch."""
         return next((record for record in self.decided if record.epoch == epoch), None)
 
     def acked(self, sink: str) -> int:
-        """The last epoch that a sink reported as published, as the decision records know it."""
+        """Return the last epoch that a sink has acknowledged, as the commit records know it."""
         return self.decided[-1].acked.get(sink, 0) if self.decided else 0
 
     def last_published(self, sink: str) -> int:
-        """The last epoch that a sink shows."""
+        """Return the last epoch that a sink shows."""
         rows = self.published.get(sink)
         return rows[-1][0] if rows else 0
 
     def in_doubt(self, sink: str) -> list[tuple[int, int]]:
-        """Epoch and incarnation of what a sink has prepared and not published."""
+        """Return epoch and incarnation of each transaction that a sink has prepared and not published."""
         keys = [(epoch, life) for name, epoch, life in self.prepared if name == sink]
         return [key for key in keys if not self._published(sink, *key)]
 
@@ -143,7 +146,7 @@ class Durable:
         return named and epoch <= self.last_published(sink)
 
     def decide(self, epoch: int, incarnation: int, acked: dict[str, int]) -> None:
-        """Append the decision record and judge the cut it stands for."""
+        """Append the commit record and judge its cut."""
         snapshots = {task: (task, epoch, incarnation) for task in self.graph.tasks}
         transactions = {sink: (sink, epoch, incarnation) for sink in self.graph.sinks}
         ensure(incarnation == self.incarnation, "P4", f"epoch {epoch} of the fenced incarnation {incarnation}")
@@ -154,7 +157,7 @@ class Durable:
         self._judge_cut()
 
     def _judge_cut(self) -> None:
-        """Aligned: on every channel exactly what was sent before the cut was received before it, in order."""
+        """O1, O2: on every channel the records sent before the cut are those received before it, in order."""
         states = {task: self.snapshots[key] for task, key in self.decided[-1].snapshots.items()}
         for source, target in self.graph.edges:
             sent = states[source].sent.get(target, ())
@@ -169,13 +172,13 @@ class Durable:
                 ensure(shown == taken, "O2", f"{sink} staged {shown} of {source}, up to the cut it took {taken}")
 
     def discard(self, key: SnapshotKey) -> None:
-        """A sink removes what it prepared: nothing that a decision names."""
+        """Remove a sink's prepared transaction. O11: no commit names it."""
         named = any(key in record.transactions.values() for record in self.decided)
         ensure(not named, "O11", f"{key} is decided and was discarded")
         self.prepared.pop(key, None)
 
     def publish(self, sink: str, epoch: int) -> None:
-        """What a sink's idempotent publisher does: nothing twice, nothing undecided, nothing out of order."""
+        """Publish as an idempotent publisher does: nothing twice, nothing uncommitted, nothing out of order."""
         record = self.decision(epoch)
         ensure(record is not None, "O11", f"{sink} publishes epoch {epoch}, which is not decided")
         if record is None or epoch <= self.last_published(sink):

@@ -1,7 +1,7 @@
 """The world of the shipped barrier machines: FIFO channels, delayed stores, timers, crashes, zombies.
 
-Tasks and sinks die alone; a coordinator that is replaced goes on as a zombie until it learns of it. A sink is a
-task and a participant in two-phase commit in one process.
+Tasks and sinks fail one by one. A replaced coordinator continues as a zombie until it learns of its replacement. A sink
+is a task and a participant in two-phase commit in one process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROLES: Roles = {"coordinator": b.Coordinator, "operator": b.Operator, "sink": b.
 
 
 class BarrierWorld(World):
-    """Everything there is. `newest_marker_only`: a source sees the newest of the barriers it has not seen."""
+    """A barrier job. `newest_marker_only`: a source sees only the newest of the barriers that it has not seen."""
 
     LAGGARDS = ("", "snapshot", "decide", "prepare", "publish", "ask", "restore", "message", "receive")
     FLEETING = frozenset({"fail", "silent"})
@@ -57,28 +57,28 @@ class BarrierWorld(World):
         self.lives = 0
         self.needs_takeover = True
         self.stopped = 0
-        """The coordinator's life that was asked to stop."""
+        """The coordinator's incarnation that got the stop request."""
         self.faults_left = faults_max
         self.uid = 0
         self.counted: dict[str, int] = {}
 
-    # -- what processes ask for ------------------------------------------------------------------------------
+    # -- requests of processes -----------------------------------------------------------------------------------
 
     def notify(self, source: str, target: str, event: Event) -> None:
-        """Control messages are reliable while the target lives, and not ordered."""
+        """Send a control message: reliable while the target lives, and unordered."""
         self.messages.append((target, event, self._sent(source, type(event).__name__)))
 
     def store(self, kind: str, life: int, *what: Any) -> None:
-        """A write has begun."""
+        """Begin a write."""
         self.stores.append((kind, life, *what))
 
     def send(self, source: str, target: str, kind: str, incarnation: int, body: Any) -> None:
-        """Rows or a barrier, in order."""
+        """Send rows or a barrier, in order."""
         label = "/".join(map(str, body)) if kind == "rows" else f"barrier {body}"
         self.channels[source, target].append((kind, incarnation, body, self._sent(source, label)))
 
     def _sent(self, source: str, label: str) -> int:
-        """The number of a message that somebody may want to draw; 0 if nobody does."""
+        """Return the number of a message for diagrams; 0 if moments are not recorded."""
         if self.moments is None:
             return 0
         self.uid += 1
@@ -86,7 +86,7 @@ class BarrierWorld(World):
         return self.uid
 
     def hand(self, machine: Machine[Any], event: Event) -> list[Effect]:
-        """One event to a machine; what it asks for. O9: what an earlier life says is turned away, whatever its number."""
+        """Hand one event to a machine and return its effects. O9: an event of an earlier incarnation is rejected."""
         if self.cells is not None:
             self.cells.add((type(machine).__name__, machine.phase.name, type(event).__name__))
         theirs: int | None = getattr(event, "incarnation", None)
@@ -96,13 +96,14 @@ class BarrierWorld(World):
         return turned_away(machine, event)
 
     def count(self, what: str) -> None:
-        """For reports."""
+        """Count one event, for reports."""
         self.counted[what] = self.counted.get(what, 0) + 1
 
     def offer_barrier(self, source: str, epoch: int, incarnation: int) -> None:
-        """A barrier is in front of a source, as if on a channel of its own."""
+        """Put a barrier in front of a source, as if on a channel of its own."""
         channel = self.channels["", source]
         if self.newest_marker_only:
+            # the control source's offset counts markers, so a source may skip all but the newest
             kept = [item for item in channel if item[1] != incarnation]
             channel.clear()
             channel.extend(kept)
@@ -112,13 +113,13 @@ class BarrierWorld(World):
 
     @property
     def coordinator(self) -> CoordinatorProcess | None:
-        """The newest incarnation's, if it lives."""
+        """The coordinator of the newest incarnation, if it lives."""
         newest = self.coordinators[-1] if self.coordinators else None
         current = newest is not None and newest.machine.incarnation == self.durable.incarnation
         return newest if current else None
 
     def choices(self) -> list[Choice]:
-        """Everything but faults and timers."""
+        """Return all choices except faults and timers."""
         return [
             *(("emit", name) for name, task in self.tasks.items() if task and self._can_emit(task)),
             *(("receive", *each) for each, items in self.channels.items() if items and self._can_receive(*each)),
@@ -129,7 +130,7 @@ class BarrierWorld(World):
         ]
 
     def timers(self) -> list[Choice]:
-        """Timers of all coordinators, zombies too, the earliest first."""
+        """Return the timers of all coordinators, zombies included, the earliest first."""
         found = [
             (due, index, number)
             for index, coordinator in enumerate(self.coordinators)
@@ -138,7 +139,7 @@ class BarrierWorld(World):
         return [("timer", index, number) for _, index, number in sorted(found)]
 
     def faults(self) -> list[Choice]:
-        """Crashes, refused and unanswered writes, a second coordinator beside the first."""
+        """Return crashes, refused and unanswered writes, and a takeover without a failure."""
         if not self.faults_left:
             return []
         return [
@@ -162,13 +163,13 @@ class BarrierWorld(World):
     # -- making it happen ------------------------------------------------------------------------------------
 
     def lag(self, choice: Choice) -> str:
-        """A write by what it writes, anything else by its kind."""
+        """Return the kind of a write by its content, of any other choice by its kind."""
         if choice[0] == "stored":
             return str(self.stores[int(choice[1] or 0)][0])
         return str(choice[0])
 
     def do(self, choice: Choice) -> None:
-        """One of the methods below, by the choice's kind."""
+        """Perform the choice: call the method of its kind."""
         kind, *what = choice
         self.step += 1
         if kind in FAULTY or (kind == "stored" and what[1] != "ok"):
@@ -193,6 +194,7 @@ class BarrierWorld(World):
             self.segments.append(body)
             event = b.RowsArrived(ChannelId(source), Incarnation(incarnation), len(self.segments) - 1)
         task.take(self, event)
+        # a restoring sink restarts and takes the same item again
         if isinstance(task, SinkProcess) and task.restoring:
             self._start(target)
         else:
@@ -202,6 +204,7 @@ class BarrierWorld(World):
         target, event, uid = self.messages.pop(number)
         self.tell(target, "receive", type(event).__name__, uid or -1)
         if target == "coordinator":
+            # a zombie hears the same messages as the current coordinator
             for coordinator in self.coordinators:
                 coordinator.take(self, event)
             return
@@ -219,7 +222,7 @@ class BarrierWorld(World):
         coordinator.take(self, event)
 
     def _do_tick(self, now: int) -> None:
-        """It is `now` ms; only timed runs say so."""
+        """Set the time to `now` ms; timed runs only."""
         self.now = max(self.now, now)
 
     def _do_stop(self) -> None:
@@ -228,7 +231,7 @@ class BarrierWorld(World):
         self.coordinator.take(self, b.StopRequested(b.Reason.DRAINED))
 
     def _do_takeover(self) -> None:
-        """The fence first: from here on no older incarnation can decide anything."""
+        """Begin a new incarnation, the fence first: from here on no older incarnation can commit."""
         self.durable.incarnation += 1
         self.needs_takeover = False
         if self.durable.incarnation > 1:
@@ -239,7 +242,7 @@ class BarrierWorld(World):
         coordinator.take(self, b.Started())
 
     def _do_usurp(self) -> None:
-        """Somebody takes over although nothing failed: the old life goes on as a zombie."""
+        """Take over without a failure: the old coordinator continues as a zombie."""
         self._do_takeover()
 
     def _do_restart(self, name: str) -> None:
@@ -247,7 +250,7 @@ class BarrierWorld(World):
         self._start(name)
 
     def _tell_restored(self, name: str) -> None:
-        """A first life is not a recovery."""
+        """Report a restore; the first incarnation restores nothing."""
         if self.durable.incarnation <= 1:
             return
         self.tell(name, "return", str(self.durable.base))
@@ -275,7 +278,7 @@ class BarrierWorld(World):
         del self.coordinators[index]
 
     def _collect_ends(self) -> None:
-        """A coordinator that finished is gone; a sink that learned of its successor starts anew as that."""
+        """Remove finished coordinators; restart each sink that learned of its successor."""
         for coordinator in [each for each in self.coordinators if each.finished]:
             if coordinator is self.coordinator and not self.drained(coordinator):
                 self.needs_takeover = True
@@ -287,7 +290,7 @@ class BarrierWorld(World):
                 self._start(name)
 
     def drained(self, coordinator: CoordinatorProcess) -> bool:
-        """It ended a run to whose end nothing is missing."""
+        """Return True if it ended a run with every epoch published."""
         end = coordinator.finished
         return end is not None and end.outcome is b.Outcome.STOPPED and not end.unpublished
 
@@ -332,7 +335,7 @@ class BarrierWorld(World):
         ids = Epoch(epoch), Incarnation(incarnation)
         if incarnation != self.durable.incarnation:
             event = b.EpochStoreFailed(*ids, why="the log has a newer incarnation")
-        elif how == "fail":  # nothing says so: what is not heard of may come about
+        elif how == "fail":  # no answer: to the coordinator the commit may have happened
             return
         else:
             self.durable.decide(epoch, incarnation, acked)
@@ -370,7 +373,7 @@ class BarrierWorld(World):
 
     @property
     def exhausted(self) -> bool:
-        """Every source is in the newest incarnation and has read all it has."""
+        """True if every source is in the newest incarnation and has read all its records."""
         sources = [self.tasks[name] for name in self.graph.sources]
         return all(
             task
@@ -382,15 +385,15 @@ class BarrierWorld(World):
 
     @property
     def finished(self) -> bool:
-        """The newest coordinator ended a drained run."""
+        """True if the newest coordinator ended a drained run."""
         return bool(self.coordinator and self.drained(self.coordinator))
 
     def calm(self) -> None:
-        """No more faults."""
+        """End all faults."""
         self.faults_left = 0
 
     def drain_choices(self) -> list[Choice]:
-        """Work, and the earliest timer without any; a stop once the sources are exhausted; nothing after the end."""
+        """Return work, else the earliest timer; a stop once the sources are exhausted; nothing after the end."""
         if self.finished:
             return []
         coordinator = self.coordinator
@@ -399,40 +402,40 @@ class BarrierWorld(World):
         return self.choices() or self.timers()[:1]
 
     def counts(self) -> dict[str, int]:
-        """Crashes, takeovers, completed epochs, drops."""
+        """Return the number of crashes, takeovers, completed epochs and drops."""
         return dict(self.counted)
 
     def crash_of(self, process: str) -> Choice:
-        """A coordinator is the newest of those that live, zombies and all."""
+        """Return the crash of a process; of the coordinators, the newest one's, a zombie or not."""
         return ("crash coordinator", len(self.coordinators) - 1) if process == "coordinator" else ("crash", process)
 
     def machines(self) -> list[Machine[Any]]:
-        """All that live."""
+        """Return all living machines."""
         tasks = [task for task in self.tasks.values() if task]
         sinks = [task.participant for task in tasks if isinstance(task, SinkProcess)]
         return [*(each.machine for each in self.coordinators), *(task.machine for task in tasks), *sinks]
 
     def names(self) -> list[str]:
-        """The graph's tasks, and the coordinator."""
+        """Return the graph's tasks and the coordinator."""
         return [*self.graph.tasks, "coordinator"]
 
     def shared(self) -> tuple[object, ...]:
-        """The graph."""
+        """Return the graph."""
         return (self.graph,)
 
     def picture(self) -> Hashable:
-        """Without histories, clocks and what reports count."""
+        """Return the state without histories, clocks and counts for reports."""
         return of_attributes(self, HISTORY)
 
     def judge(self) -> None:
-        """The end: O3, O10 (nothing is held, nothing is owed)."""
+        """Judge the end: O3, and O10 (no channel is held, no epoch is unpublished)."""
         self.durable.judge_effect()
         for task in self.tasks.values():
             ensure(task is not None and not task.machine.held, "O10", f"{task and task.name} still holds inputs")
 
 
 FAILURES = {"decide": ("fail", "silent"), "prepare": ("fail",), "publish": ("fail", "silent")}
-"""How a store operation can fail: not done and said so, or done without an answer."""
+"""Failures of each store operation: `fail` is not performed, `silent` is performed without an answer."""
 
 HISTORY = frozenset({"graph", "limits", "roles", "now", "moments", "step", "uid", "counted", "cells"})
 FAULTY = ("crash", "crash coordinator", "usurp")

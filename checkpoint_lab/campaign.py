@@ -1,4 +1,4 @@
-"""Many schedules, and what they were worth: failures, faults survived, table cells reached."""
+"""Campaigns: many schedules and their results: failures, survived faults, reached table cells."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from checkpoint_protocols.recovery import Birth, Protocol, Settings
 from spark_ckpt.coordination.standby import Standby
 
 CELLS_EVERY = 10
-"""One schedule in so many counts table cells."""
+"""Number of schedules per schedule that counts table cells."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Report:
 
     @property
     def coverage(self) -> float:
-        """Share of handled table cells that some schedule reached."""
+        """Share of the handled table cells that a schedule reached."""
         return len(self.reached & self.cells) / len(self.cells) if self.cells else 1.0
 
     @property
@@ -81,7 +81,7 @@ class Report:
         return sorted(self.cells - self.reached)
 
     def add(self, other: Report) -> None:
-        """Sum up."""
+        """Add the sums of another report."""
         self.schedules += other.schedules
         self.steps += other.steps
         self.seconds += other.seconds
@@ -101,7 +101,7 @@ def campaign(
     fault_rate: float = FAULT_RATE,
     settings: Settings = DEFAULT,
 ) -> Report:
-    """One schedule per seed of a protocol over plain messages; in several processes if asked."""
+    """Run one schedule per seed of a protocol over plain messages, in `processes` processes."""
     make = partial(_message_world, protocol, graph, faults, inputs, settings)
     total = Report(protocol.name, graph.name, cells=handled_cells(_machines(protocol, graph)))
     return _spread(partial(_run, make, steps, fault_rate), total, list(seeds), processes)
@@ -115,7 +115,7 @@ def barrier_campaign(
     fault_rate: float = BARRIER_FAULT_RATE,
     limits: Limits = LIMITS,
 ) -> Report:
-    """The same for the shipped barrier machines."""
+    """Run one schedule per seed of the shipped barrier machines."""
     total = Report("barrier", graph.name, cells=handled_cells(ROLES.values()))
     return _spread(
         partial(_run, partial(barrier_world, graph, limits=limits), steps, fault_rate), total, list(seeds), processes
@@ -125,7 +125,7 @@ def barrier_campaign(
 def lease_campaign(
     seeds: Iterable[int], processes: int = 1, steps: int = LEASE_STEPS, fault_rate: float = LEASE_FAULT_RATE
 ) -> Report:
-    """The same for the checkpoint lease."""
+    """Run one schedule per seed of the checkpoint lease."""
     total = Report("lease", "replicas", cells=handled_cells((Replica, Primary)))
     return _spread(partial(_run, _lease_world, steps, fault_rate), total, list(seeds), processes)
 
@@ -133,21 +133,21 @@ def lease_campaign(
 def spark_campaign(
     seeds: Iterable[int], processes: int = 1, steps: int = SPARK_STEPS, fault_rate: float = SPARK_FAULT_RATE
 ) -> Report:
-    """The same for a job on Spark, with the rules that ship."""
+    """Run one schedule per seed of a job on Spark with the shipped rules."""
     return _spread(partial(_run, spark_world, steps, fault_rate), Report("spark", "job"), list(seeds), processes)
 
 
 def operated_campaign(
     seeds: Iterable[int], processes: int = 1, steps: int = OPERATED_STEPS, fault_rate: float = OPERATED_FAULT_RATE
 ) -> Report:
-    """The same for whoever operates a job on Spark."""
+    """Run one schedule per seed of an operated job on Spark."""
     return _spread(partial(_run, operated_world, steps, fault_rate), Report("operated", "job"), list(seeds), processes)
 
 
 def drivers_campaign(
     seeds: Iterable[int], processes: int = 1, steps: int = DRIVERS_STEPS, fault_rate: float = DRIVERS_FAULT_RATE
 ) -> Report:
-    """The same for the drivers of a job."""
+    """Run one schedule per seed of the drivers of a job."""
     total = Report("drivers", "hosts", cells=handled_cells((Standby,)))
     return _spread(partial(_run, drivers_world, steps, fault_rate), total, list(seeds), processes)
 
@@ -157,7 +157,7 @@ def _lease_world(seed: int) -> World:
 
 
 def handled_cells(machines: Iterable[type[Machine[object]]]) -> frozenset[Cell]:  # type: ignore[type-var]
-    """Cells with a handler."""
+    """Return the cells that have a handler."""
     return frozenset(
         (machine.__name__, phase.name, event.__name__)
         for machine in machines

@@ -165,7 +165,7 @@ def _haunting(job: RecoverableJob, found: list[Choice]) -> None:
 
 
 def _faults_of_links(job: JobWorld, found: list[Choice]) -> None:
-    """Cut links between two processes only: the link of a self-loop has one end, and a process always reaches itself."""
+    """Cut links between two processes only: a self-loop has one end, and a process always reaches itself."""
     network = job.network
     found.extend(("heal", *sorted(link)) for link in sorted(network.cut, key=sorted))
     if job.budget.partitions:

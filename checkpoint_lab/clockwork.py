@@ -1,7 +1,7 @@
-"""Runs in time of any world: everything takes as long as a seeded draw says, and what is due first happens first.
+"""Timed runs of any world: a seeded draw gives every step its duration, and the step that is due first happens first.
 
-The world stays as it is: this is one more way of choosing.  The trace says what time it was (`tick`), so it replays
-like any other.
+The world is unchanged: this is another way of choosing. The trace contains the time (`tick`), so it replays like any
+other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from checkpoint_lab.world import Choice, Moment, World
 STEPS_MAX = 50_000
 
 STATE_BYTES = 1_000
-"""What a process's application state takes, unless a user says otherwise."""
+"""Default size of a process's application state, in bytes."""
 
 WorldT = TypeVar("WorldT", bound=World)
 
@@ -31,9 +31,9 @@ class Latencies:
     message_ms: float = 10.0
     store_ms: float = 20.0
     read_ms: float = 20.0
-    """From one input of a source to the next."""
+    """Time from one input of a source to the next."""
     recovery_ms: float = 50.0
-    """Until a failure is noticed, and then for each process to do its part."""
+    """Time until a failure is noticed, then until each process has done its part."""
 
 
 LATENCIES = Latencies()
@@ -41,7 +41,7 @@ LATENCIES = Latencies()
 
 @dataclass(frozen=True)
 class Measurement:
-    """One timed run. `recovery_ms`: from each crash until everybody had done its part."""
+    """One timed run. `recovery_ms`: time from each crash until every process had done its part."""
 
     protocol: str
     seed: int
@@ -50,17 +50,17 @@ class Measurement:
     audits: tuple[Audit, ...]
     recovery_ms: tuple[float, ...]
     reread: int
-    """Inputs read again because of recoveries."""
+    """Number of inputs that recoveries read again."""
     held_ms: float
-    """Time that channels were held back, summed over channels: what the protocol made the application wait."""
+    """Time that channels were held back, summed over channels: the application's wait for the protocol."""
     shown_ms: tuple[float, ...]
-    """Per row at a sink, in order: from the first reading of its input until the sink showed it."""
+    """Time of each row at a sink, in order: from the first reading of its input until the sink showed it."""
     state_bytes: int
-    """Application state and staged rows that were stored: see `stored_size`."""
+    """Bytes of stored application state and staged rows: see `stored_size`."""
     trace: tuple[Choice, ...]
     moments: tuple[Moment, ...] = ()
     condemned: str = ""
-    """What ended the run of an unsound protocol before its time."""
+    """Complaint that ended the run of an unsound protocol early."""
 
 
 class Clockwork(ABC, Generic[WorldT]):
@@ -95,34 +95,34 @@ class Clockwork(ABC, Generic[WorldT]):
 
     @abstractmethod
     def busy(self) -> bool:
-        """There are inputs to read, rows on their way, or failures."""
+        """Return True while there are inputs to read, rows on their way, or failures to come."""
 
     @abstractmethod
     def held(self) -> int:
-        """Channels that are held back."""
+        """Return the number of channels that are held back."""
 
     @abstractmethod
     def recovering(self) -> bool:
-        """Somebody has not done its part since a crash was noticed."""
+        """Return True while a process has not done its part after a noticed crash."""
 
     @abstractmethod
     def when(self, choice: Choice) -> float:
-        """When a choice is due."""
+        """Return the time of a choice."""
 
     @abstractmethod
     def ring(self, choice: Choice) -> float:
-        """When a timer is due."""
+        """Return the time of a timer."""
 
     @abstractmethod
     def next_input(self, source: str) -> str:
-        """The name of the input that a source reads next."""
+        """Return the name of the input that a source reads next."""
 
     @abstractmethod
     def newly_shown(self) -> Iterable[str]:
-        """Names of the inputs behind the rows that sinks have shown since this was last asked."""
+        """Yield the inputs of the rows that sinks have shown since the last call, by name."""
 
     def run(self, rounds: float = 2.0) -> None:
-        """Until the application is done, then `rounds` intervals longer, then whatever is left. Raises `NoEnd`."""
+        """Run until the application is done, `rounds` intervals longer, then until quiescence. Raises `NoEnd`."""
         quiet_since: float | None = None
         for _ in range(STEPS_MAX):
             quiet_since = None if self.busy() else (self.now if quiet_since is None else quiet_since)
@@ -132,7 +132,7 @@ class Clockwork(ABC, Generic[WorldT]):
         raise NoEnd(f"no end after {STEPS_MAX} timed steps")
 
     def settle(self) -> None:
-        """Calm steps until nothing is left to happen."""
+        """Perform calm steps until nothing is left to happen."""
         for _ in range(STEPS_MAX):
             choices = self.world.drain_choices()
             if not choices:
@@ -141,16 +141,16 @@ class Clockwork(ABC, Generic[WorldT]):
         raise NoEnd(f"no end after {STEPS_MAX} calm steps")
 
     def record(self, choice: Choice) -> None:
-        """Make it happen and remember it."""
+        """Record and perform a choice."""
         self.trace.append(choice)
         self.world.do(choice)
 
     def draw(self, mean: float) -> float:
-        """A time, in ms."""
+        """Draw a duration, in ms."""
         return self.random.expovariate(1 / mean) if mean else 0.0
 
     def _step(self) -> bool:
-        """The next thing that is due, if there is anything."""
+        """Perform the step that is due next; return False if there is none."""
         candidates = [(self.when(choice), choice) for choice in self.world.choices()]
         candidates += [(self.ring(choice), choice) for choice in self.world.timers()]
         if self.crashes:
@@ -164,13 +164,14 @@ class Clockwork(ABC, Generic[WorldT]):
 
     def _do(self, when: float, choice: Choice) -> None:
         now = int(when)
+        # time passes in its own trace entry, so that a replay needs no draws
         if now > self.now:
             self.held_ms += self.held() * (now - self.now)
             self.record(("tick", now))
         if str(choice[0]).startswith("crash"):
             self.crashes.pop(0)
             if choice not in self.world.faults():
-                return  # it is down already
+                return  # the process is already down
             self.down_since = self.now
         if choice[0] in ("read", "emit"):
             self.reads += 1

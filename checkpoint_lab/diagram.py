@@ -1,6 +1,6 @@
 """A space-time diagram as one SVG or HTML file: processes are lines, messages arrows, time runs to the right.
 
-No scripts and nothing from elsewhere.  Colours follow the reader's light or dark scheme.
+The file has no scripts and no external parts. Colours follow the reader's light or dark scheme.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from checkpoint_lab.world import Moment
 STEP, LANE, MARGIN_X, MARGIN_Y = 16, 70, 120, 56
 LEGEND = 74
 FOLD = 1_280
-"""A page is no wider: what is longer goes on in a band below."""
+"""Maximal width of a page; a longer diagram continues in a band below."""
 PROTOCOL_KINDS = frozenset({"drop", "lose"})
 LEASE = {
     "elected": ("primary", -10),
@@ -30,7 +30,7 @@ LEASE = {
     "pause": ("stands still", -10),
     "wake": ("wakes", 18),
 }
-"""Moments of a lease: what is written beside them, and how far below the line."""
+"""Moments of a lease: label, and its distance below the line."""
 
 STYLE = """
   .canvas { fill: #ffffff } .ink { fill: #1c2330 } .soft { fill: #5b6577 }
@@ -59,7 +59,7 @@ STYLE = """
 
 @dataclass(frozen=True)
 class _Sheet:
-    """Where things are: a row per process, a column per step that something is drawn at."""
+    """Layout: a row per process, a column per step with a drawn moment."""
 
     lanes: dict[str, int]
     columns: dict[int, int]
@@ -76,12 +76,12 @@ class _Sheet:
 
     @property
     def height(self) -> int:
-        """Of one band, without the legend."""
+        """Height of one band, without the legend."""
         return MARGIN_Y + LANE * len(self.lanes)
 
     @property
     def bands(self) -> int:
-        """How often time begins again at the left."""
+        """Number of bands, each of which begins at the left edge."""
         return 1 if self.width <= FOLD else -(-(self.width - MARGIN_X) // (FOLD - MARGIN_X))
 
     @property
@@ -94,7 +94,7 @@ class _Sheet:
 
 
 def svg(moments: Sequence[Moment], title: str = "") -> str:
-    """The diagram as a self-contained SVG document."""
+    """Return the diagram as a self-contained SVG document."""
     drawn = [moment for moment in moments if moment.kind not in ("timer", "begin")]
     sheet = _Sheet(
         {name: number for number, name in enumerate(processes_of(moments))},
@@ -122,7 +122,7 @@ def svg(moments: Sequence[Moment], title: str = "") -> str:
 
 
 def html(moments: Sequence[Moment], title: str = "", story: str = "") -> str:
-    """The diagram and the story below it as one page."""
+    """Return the diagram, with the story below it, as one page."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
         "<style>:root { color-scheme: light dark } body { margin: 1rem; font: 14px system-ui, sans-serif }\n"
@@ -132,7 +132,7 @@ def html(moments: Sequence[Moment], title: str = "", story: str = "") -> str:
 
 
 def _folded(sheet: _Sheet, parts: Sequence[str]) -> list[str]:
-    """One band if the page is wide enough; else the drawing once, and a window onto it for each band."""
+    """Return one band if the page is wide enough; else the drawing once, and a window onto it for each band."""
     if sheet.bands == 1:
         return list(parts)
     span = FOLD - MARGIN_X
@@ -174,7 +174,7 @@ def _lanes(sheet: _Sheet, moments: Sequence[Moment]) -> list[str]:
 
 
 def _outages(sheet: _Sheet, name: str, moments: Sequence[Moment], end: int) -> list[tuple[int, int]]:
-    """From each crash to the next restore."""
+    """Return the spans from each crash to the next restore."""
     found, since = [], None
     for moment in moments:
         if moment.process != name:
@@ -188,7 +188,7 @@ def _outages(sheet: _Sheet, name: str, moments: Sequence[Moment], end: int) -> l
 
 
 def _recoveries(sheet: _Sheet, moments: Sequence[Moment]) -> list[str]:
-    """Per recovery: when it was decided, and the line through the states that everybody went back to."""
+    """Draw each recovery: its decision, and the line through the restored states."""
     bottom = sheet.height - LANE // 3
     parts: list[str] = []
     for place, moment in enumerate(moments):
@@ -203,7 +203,7 @@ def _recoveries(sheet: _Sheet, moments: Sequence[Moment]) -> list[str]:
 
 
 def _line_of(sheet: _Sheet, moments: Sequence[Moment], place: int) -> str:
-    """Points of the recovery line; who did not get to do its part is left out."""
+    """Return the points of the recovery line; a process that did not do its part is left out."""
     now = sheet.x(moments[place].step)
     captured: dict[tuple[str, str], int] = {}
     for moment in moments[:place]:
@@ -236,7 +236,7 @@ def _arrows(sheet: _Sheet, moments: Sequence[Moment]) -> list[str]:
 
 
 def _is_row(label: str) -> bool:
-    """The application's messages are named by their lineage."""
+    """Return True for a message of the application: its label is a lineage."""
     return "." in label or "/" in label
 
 
@@ -251,7 +251,7 @@ def _arrow(sheet: _Sheet, start: Moment, end: Moment, dropped: bool) -> str:
 
 
 def _stub(sheet: _Sheet, start: Moment) -> str:
-    """Never received: a short line."""
+    """Draw a short line for a message that was never received."""
     x, y = sheet.x(start.step), sheet.y(start.process)
     return f'<path class="pending" d="M{x} {y}l{STEP} 14"><title>{escape(start.label)}: never received</title></path>'
 

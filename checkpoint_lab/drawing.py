@@ -1,4 +1,4 @@
-"""Worlds drawn from a seed: a graph of any small shape, times, options and clocks, beside the fixed ones."""
+"""Worlds drawn from a seed: any small graph, times, options and clocks, in addition to the fixed worlds."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from checkpoint_protocols.vocabulary import Json
 Draw = random.Random
 
 BACK_EDGES = 0.4
-"""Share of the graphs that loop, where loops are allowed."""
+"""Share of the graphs that loop, if loops are allowed."""
 
 SHORT_CUTS = 0.35
-"""Share of the graphs with an edge that a graph of its size could do without."""
+"""Share of the graphs with an additional edge from a source to a sink."""
 
 INTERVALS_MS, TIMEOUTS_MS = (200, 1_000, 5_000), (500, 3_000, 10_000)
 RATES = (0.7, 0.9, 1.0, 1.0, 1.1, 1.3)
 OFFSETS_MS = (0, 0, 100, 250, 1_000)
 LOOSELY, WITHIN_MS = (0.99, 1.0, 1.01), (0, 0, 100)
 BY_THE_CLOCK = frozenset({"index-based", "adaptive-logging"})
-"""Their checkpoints are numbered by clocks that agree loosely.  Who is a minute ahead, or ever faster, makes the others' rows
-and records wait as long: nothing is wrong, and nothing is over when a schedule ends."""
+"""Protocols that number checkpoints by loosely synchronised clocks.
+
+A process that is a minute ahead, or ever faster, would make the others' rows and records wait as long. No oracle would
+be violated, but no schedule would end.
+"""
 NUMBERS = (1, 2, 5)
 PROMISES_LESS = frozenset({("sender-logging", "log")})
-"""Options with a word under which less is promised than the campaigns try: they stay as they are."""
+"""Options with a value under which the protocol promises less than the campaigns judge; they keep their default."""
 
 
 def drawn_world(protocol: Protocol, seed: int) -> MessageWorld:
-    """The world of a seed, everything in it drawn but the protocol."""
+    """Return the world of a seed, with everything drawn except the protocol."""
     draw = Draw(f"world {seed}")
     graph = drawn_graph(draw, f"drawn_{seed}", protocol.needs.acyclic)
     interval_ms, timeout_ms = draw.choice(INTERVALS_MS), draw.choice(TIMEOUTS_MS)
@@ -43,7 +46,10 @@ def drawn_world(protocol: Protocol, seed: int) -> MessageWorld:
 
 
 def drawn_graph(draw: Draw, name: str, acyclic: bool) -> Graph:
-    """One or two sources, up to three processes between, one or two sinks; whoever is there is reached and leads on."""
+    """Draw one or two sources, up to three inner processes, and one or two sinks.
+
+    A source reaches every process, and every process reaches a sink.
+    """
     sources, sinks = ["s", "t"][: draw.randint(1, 2)], ["k", "l"][: draw.randint(1, 2)]
     inner = ["a", "b", "c"][: draw.randint(0, 3)]
     before, edges = [*sources], list[tuple[str, str]]()
@@ -62,6 +68,6 @@ def drawn_graph(draw: Draw, name: str, acyclic: bool) -> Graph:
 
 
 def drawn_options(draw: Draw, protocol: Protocol) -> Mapping[str, Json]:
-    """Some of the protocol's options, as anything that they may be."""
+    """Draw values for some of the protocol's options."""
     free = {name: each for name, each in protocol.options.items() if (protocol.name, name) not in PROMISES_LESS}
     return {name: draw.choice(each.words or NUMBERS) for name, each in free.items() if draw.random() < 0.5}

@@ -1,4 +1,4 @@
-"""A process of the world of drivers: what it believes, its view of the job's log, and the one commit that it has under way."""
+"""A process of the world of drivers: its beliefs, its view of the job's log, and its commit under way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_ckpt.store.restore import LATEST
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """In milliseconds, in the proportions of those that ship. `gap_ms`: see `Standby`."""
+    """Times in milliseconds, in the proportions of the shipped ones. `gap_ms`: see `Standby`."""
 
     lease_ms: int = 48
     margin_ms: int = 3
@@ -29,47 +29,50 @@ class Times:
 
     @property
     def renewal_ms(self) -> int:
-        """From one renewal to the next."""
+        """Time from one renewal to the next."""
         return renewal_ms(self.lease_ms)
 
     @property
     def again_ms(self) -> int:
-        """From one that was missed to the next attempt."""
+        """Time from a missed renewal to the next attempt."""
         return again_ms(self.lease_ms)
 
 
 class JobLog(Shared):
-    """The rows of the job's log. What epochs hold is judged elsewhere."""
+    """Rows of the job's log. Other worlds judge the content of epochs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.append(CREATED, 0)
 
     def _judge(self, manifest: Manifest) -> None:
-        """Nothing."""
+        """Accept every manifest."""
 
     def verify(self, manifest: Manifest) -> None:
-        """Nothing."""
+        """Accept every manifest."""
 
 
 class View(MemoryTable):
-    """What a process has read of the log. Pinned: it proposes on that, whatever came since; a lost commit is proposed anew."""
+    """One process's reading of the log.
+
+    While `pinned`, its proposal ignores newer rows; it proposes a lost commit again.
+    """
 
     pinned = False
     reaches = True
-    """The store answers this process."""
+    """True if the store answers this process."""
     acts = True
-    """The process can do something about a lost commit."""
+    """True if the process can retry a lost commit."""
 
     def refresh(self) -> None:
-        """Read, unless what was read last is pinned."""
+        """Read the log, unless the last reading is pinned."""
         if not self.reaches:
             raise StoreUnreachable("the store does not answer")
         if not self.pinned:
             super().refresh()
 
     def append(self, new: NewRow) -> None:
-        """As ever. Whoever does not act any more loses a commit for good."""
+        """Append one row. A process that no longer acts loses a lost commit for good."""
         self.pinned = False
         try:
             super().append(new)
@@ -81,8 +84,11 @@ class View(MemoryTable):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a process wants to append. `token`: of the lease that it has seen end, None where it goes by its wall clock;
-    `usurps`: where it does not even do that."""
+    """A row that a process wants to append.
+
+    `token`: of the ended lease that it has seen, None if it relies on its wall clock. `usurps`: it does not check the
+    lease at all.
+    """
 
     what: str
     incarnation: int = 0
@@ -92,8 +98,10 @@ class Commit:
 
 @dataclass
 class DriverNode:
-    """One process after the other on one host. `rate`: of its clock, in percent of time; `wall_ms`: the error of its wall
-    clock."""
+    """One host, with one process after the other.
+
+    `rate`: of its clock, in percent of time; `wall_ms`: error of its wall clock.
+    """
 
     name: str
     host: str
@@ -104,56 +112,59 @@ class DriverNode:
     up: bool = False
     paused: bool = False
     cut: bool = False
-    """The store does not answer this host."""
+    """True if the store does not answer this host."""
     born: int = 0
     standby: Standby | None = None
-    """None: a driver that does not wait."""
+    """None for a driver that does not wait."""
     log: EpochLog = field(init=False)
     view: View = field(init=False)
     incarnation: int = 0
-    """That it leads, as far as it knows."""
+    """The incarnation that it leads, as far as it knows."""
     look_ms: int = 0
     renew_ms: int | None = None
-    """When its keeper renews next, by its own clock; None: there is no keeper."""
+    """Time of the keeper's next renewal, by its own clock; None without a keeper."""
     last_renewal: bool = True
-    """Whether the newest one went well."""
+    """True if the newest renewal succeeded."""
     todo: list[Commit] = field(default_factory=list)
     under_way: Commit | None = None
-    """Read and proposed; not in the log yet."""
+    """The commit that it has read and proposed and not appended yet."""
     ends: bool = False
-    """Its incarnation is about to end, or has."""
+    """True if its incarnation has ended or is about to end."""
     able_since: int = 0
-    """When it last became able to look or renew."""
+    """Time at which it last became able to look or renew."""
     awake_since: int = 0
-    """When it last woke, or its own way to the store was mended."""
+    """Time at which it last woke, or reached the store again after a cut of its own."""
     decides_ms: int = 0
-    """When it may decide the next epoch, by its own clock."""
+    """Time from which it may commit the next epoch, by its own clock."""
 
     @property
     def awake(self) -> bool:
-        """It can take a step."""
+        """True if it can take a step."""
         return self.up and not self.paused
 
     @property
     def able(self) -> bool:
-        """It can take a step, and reach the store."""
+        """True if it can take a step and reach the store."""
         return self.awake and self.view.reaches
 
     @property
     def holder(self) -> Holder:
-        """As the log names it: each life has a number of its own. Without a boot id nobody looks for it in this machine's /proc."""
+        """The holder as the log names it, with a number for each process.
+
+        Without a boot id no driver looks for it in /proc.
+        """
         return Holder(host=self.host, pid=self.life, name=self.name)
 
     def local(self, now: int) -> int:
-        """What its clock reads."""
+        """Return the reading of its clock, in ms."""
         return (now - self.born) * self.rate // 100
 
     def when(self, local_ms: int) -> int:
-        """The first moment at which its clock reads that."""
+        """Return the first time at which its clock reads `local_ms`."""
         return self.born - (-local_ms * 100 // self.rate)
 
     def begin(self, job_log: JobLog, life: int, now: int, wall: Callable[[], int], standby: Standby | None) -> None:
-        """A new process."""
+        """Start a new process."""
         self.life, self.born, self.able_since = life, now, now
         self.up, self.paused, self.standby = True, False, standby
         self.view = View(job_log)
@@ -162,51 +173,54 @@ class DriverNode:
         self.todo, self.under_way, self.ends = [], None, False
 
     def leads(self, incarnation: int, now: int) -> None:
-        """It has begun an incarnation; its keeper renews from now on."""
+        """Begin to lead an incarnation; its keeper renews from now on."""
         self.incarnation, self.last_renewal, self.ends = incarnation, True, False
         self.renewed(now)
 
     def renewed(self, now: int) -> None:
-        """The keeper comes again in a third of the lease."""
+        """Schedule the next renewal, a third of the lease later."""
         self.renew_ms = self.local(now) + self.times.renewal_ms
 
     def missed(self, now: int) -> None:
-        """The keeper comes again sooner."""
+        """Schedule the next attempt sooner after a missed renewal."""
         self.last_renewal = False
         self.renew_ms = self.local(now) + self.times.again_ms
 
     def may_decide(self, now: int) -> bool:
-        """It has collected rows for a while."""
+        """Return True if it has collected rows for long enough."""
         return self.local(now) >= self.decides_ms
 
     def has_decided(self, now: int) -> None:
-        """The next epoch takes its time."""
+        """Schedule the earliest time of the next epoch."""
         self.decides_ms = self.local(now) + self.times.epoch_ms
 
     def die(self) -> None:
-        """Nothing of it is left but what is on its way to the log."""
+        """End the process; its commit under way may still arrive."""
         self.up = self.paused = False
         self.standby, self.incarnation, self.renew_ms = None, 0, None
         self.todo, self.under_way = [], None
 
     @property
     def waits(self) -> bool:
-        """It is a standby that has nothing to do but look."""
+        """True if it is a standby without other work than looking."""
         return self.standby is not None and not self.incarnation and not self.todo and self.under_way is None
 
     def wants_to_renew(self, now: int) -> bool:
-        """Its keeper's time has come."""
+        """Return True if its keeper's renewal is due."""
         return self.renew_ms is not None and self.local(now) >= self.renew_ms
 
     def due(self, now: int) -> int | None:
-        """When it next has to do something by its clock."""
+        """Return the time of its next work by its clock, or None."""
         if self.waits:
             return self.when(self.look_ms)
         return None if self.renew_ms is None or self.under_way else self.when(self.renew_ms)
 
 
 def carry_out(commit: Commit, log: EpochLog, holder: Holder, lease_ms: int) -> LogState | int:
-    """Through the shipped log: the number of the incarnation that it began, or the state before it."""
+    """Perform a commit through the shipped log.
+
+    Return the new incarnation's number, or the log state before the commit.
+    """
     if commit.what == "renew":
         return log.renew(commit.incarnation, lease_ms)
     if commit.what == "decide":
@@ -218,7 +232,7 @@ def carry_out(commit: Commit, log: EpochLog, holder: Holder, lease_ms: int) -> L
 
 
 def _manifest(log_state: LogState, incarnation: int) -> Manifest:
-    """Of an epoch right behind what was read."""
+    """Return the manifest of the epoch that follows the last one read."""
     epoch = log_state.last + 1
     return Manifest(
         job=JOB, epoch=epoch, incarnation=incarnation, attempt=f"{incarnation}-{epoch}", base=log_state.latest,

@@ -1,7 +1,7 @@
-"""What must hold where several drivers want one job.
+"""Oracles for several drivers that compete for one job.
 
-Judged from outside: the world knows who lives, who stands still and whom the store answers, and exact time. A row's incarnation and
-order are the log's.
+They judge from outside: the world knows which processes live, which are paused, which ones the store answers, and the
+exact time. Incarnations and the order of rows are the log's.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from checkpoint_lab.violations import Violation
 from spark_ckpt.store.log_table import LogRow
 
 LEADERS = ("incarnation", "epoch", "heartbeat", "released")
-"""Rows of whoever leads the job."""
+"""Kinds of rows of the leading driver."""
 
 
 class Replaced(Violation):
-    """A row of an incarnation that was replaced counts, or a number is used again."""
+    """A row of a replaced incarnation counts, or a number is used again."""
 
     ORACLE = "D1"
 
@@ -31,37 +31,37 @@ class TooEarly(Violation):
 
 
 class Returned(Violation):
-    """Something counts of an incarnation that has returned its lease."""
+    """A row counts of an incarnation that has returned its lease."""
 
     ORACLE = "D3"
 
 
 class TooLate(Violation):
-    """A lease is silent for longer than the bound, and a standby watches."""
+    """A lease is silent for longer than the bound while a standby watches."""
 
     ORACLE = "D4"
 
 
 class NotAtOnce(Violation):
-    """A lease that was returned, or whose holder is gone before a standby's eyes, is not taken at once."""
+    """A standby does not at once take a lease that was returned, or whose holder died on its host."""
 
     ORACLE = "D5"
 
 
 @dataclass
 class Ledger:
-    """What the rows so far say: the newest incarnation, and those that have returned their lease."""
+    """State of the lease after the rows so far: the newest incarnation, and the newest returned one."""
 
     newest: int = 0
     returned: int = 0
 
     @property
     def is_free(self) -> bool:
-        """Nobody has the lease."""
+        """True if no driver has the lease."""
         return self.newest == self.returned
 
     def take_in(self, row: LogRow) -> None:
-        """One more row. D1, D3."""
+        """Judge and apply one more row. D1, D3."""
         if row.kind not in LEADERS:
             return
         if self.returned and row.incarnation == self.returned:
@@ -76,7 +76,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """When the newest row of the lease came, the store was last back, a process last died."""
+    """Times of the newest row of the lease, of the store's last recovery, and of the last death of a process."""
 
     row: int = 0
     back: int = 0
@@ -85,7 +85,10 @@ class Since:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """As it is, whatever anybody believes. `holder`: None if that process is over; `host`: where it is or was."""
+    """The true state of the lease.
+
+    `holder`: None if its process is dead; `host`: the holder's host, also after its death.
+    """
 
     incarnation: int
     free: bool
@@ -95,10 +98,11 @@ class Lease:
 
 
 def judge_takeover(commit: Commit, by: DriverNode, before: Lease, now: int) -> None:
-    """An incarnation has begun. D2; whoever goes by a wall clock, or by nothing, is not held to it."""
+    """D2: judge a new incarnation. A start by a wall clock, or without any check, is exempt."""
     if before.free or before.incarnation == commit.incarnation or (commit.token is None and not commit.incarnation):
         return
     holder, silent = before.holder, now - before.since.row
+    # the standby saw the process die on its own host
     if holder is None and before.host == by.host:
         return
     if silent * by.rate < (by.times.lease_ms - 1) * 100:
@@ -108,9 +112,10 @@ def judge_takeover(commit: Commit, by: DriverNode, before: Lease, now: int) -> N
 
 
 def _renews_in_time(holder: DriverNode, since: Since, now: int) -> bool:
-    """It has been able to all the time, and has done it, or has not had the time to since the store is back.
+    """Return True if the holder renews in time.
 
-    Whoever stood still, or was cut off, has been silent by itself: what it does next comes after that.
+    It could act all the time, and has renewed, or has had no time to renew since the store is back. A holder that was
+    paused or cut off was silent by itself: its next steps come after that.
     """
     if not holder.able or holder.awake_since > since.row or holder.wants_to_renew(now):
         return False
@@ -118,7 +123,7 @@ def _renews_in_time(holder: DriverNode, since: Since, now: int) -> bool:
 
 
 def judge_silence(nodes: Iterable[DriverNode], lease: Lease, now: int) -> None:
-    """Time has passed. D4, D5."""
+    """D4, D5: judge the time that has passed."""
     for node in nodes:
         if not (node.able and node.waits):
             continue
@@ -136,5 +141,5 @@ def _term(times: Times) -> int:
 
 
 def _bound(node: DriverNode, local_ms: int) -> int:
-    """At least so much time has passed when its clock has counted that; and one for each rounding."""
+    """Return the longest exact time in which its clock counts `local_ms`, plus one for each rounding."""
     return -(-(local_ms + 1) * 100 // node.rate) + 2

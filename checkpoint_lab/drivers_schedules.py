@@ -9,18 +9,21 @@ from checkpoint_lab.long_lives import TIMES, drive_long
 from checkpoint_lab.schedules import DRIVERS_FAULT_RATE, DRIVERS_STEPS, Outcome, drive
 
 RATES = ((100, 100, 100), (100, 70, 90), (80, 100, 110))
-"""In percent of time; no clock is slower than 70 percent of another."""
+"""Rates of the clocks in percent of time; no clock is slower than 70 percent of another."""
 THEMES = (
     Troubles(),
     Troubles(crashes=0, cuts=0, outages=4, failures=0, starts=0, stops=0, handovers=0),
     Troubles(crashes=1, pauses=4, cuts=0, outages=0, failures=0, starts=0, stops=8, handovers=3),
     Troubles(crashes=1, pauses=6, cuts=2, outages=0, failures=8, starts=0, stops=0, handovers=0),
 )
-"""What happens in one schedule: a bit of everything, or much of some things."""
+"""Budgets of one schedule: a few faults of every kind, or many of some kinds."""
 
 
 def drivers_world(seed: int, rules: DriversRules | None = None, crashes: int = 0, times: int = 1) -> DriversWorld:
-    """The world that a seed's schedule begins in. `crashes`: beside those of its theme; `times`: how many usual lives long."""
+    """Return the world in which the schedule of a seed begins.
+
+    `crashes`: in addition to its theme; `times`: in usual runs.
+    """
     rates = RATES[seed % len(RATES)]
     hosts = {name: (host, rate, wall) for (name, (host, _, wall)), rate in zip(HOSTS.items(), rates, strict=True)}
     theme = THEMES[seed % len(THEMES)]
@@ -30,10 +33,10 @@ def drivers_world(seed: int, rules: DriversRules | None = None, crashes: int = 0
 
 
 def run_drivers(seed: int, rules: DriversRules | None = None) -> Outcome:
-    """One schedule of a job's drivers, with the rules that ship."""
+    """Run one schedule of a job's drivers with the shipped rules."""
     return drive(drivers_world(seed, rules), seed, DRIVERS_STEPS, DRIVERS_FAULT_RATE)
 
 
 def run_drivers_long(seed: int, rules: DriversRules | None = None) -> Outcome:
-    """A long one."""
+    """Run one long schedule of a job's drivers."""
     return drive_long(drivers_world(seed, rules, times=TIMES), seed, DRIVERS_STEPS, DRIVERS_FAULT_RATE)

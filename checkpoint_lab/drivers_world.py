@@ -1,15 +1,24 @@
-"""The world of a job's drivers: one leads, others wait, and the job's log says which.
+"""The world of a job's drivers: one leads, the others wait, and the job's log names the leader.
 
-What ships decides: `coordination.standby.Standby` when a lease may be taken, `EpochLog` with its proposals and its compare-and-swap
-whether. The world adds processes that die, stand still and end in order, clocks of different rates and wall clocks that are wrong,
-a store that does not answer one host, or all. A commit is read and proposed in one step and appended in another, so that anything
-may come between; what a process has under way may be appended while it stands still, or after its death.
+The shipped rules decide: `coordination.standby.Standby` decides when a driver may take a lease, `EpochLog`, with its
+proposals and its compare-and-swap, if it gets it. The world adds faults:
 
-Time is exact and passes only when nobody who is able has anything to do.
+- processes die, pause and stop in order
+- clocks run at different rates; wall clocks are wrong
+- the store stops answering one host, or all hosts
 
-Choices: `look n`, `propose n lane`, `append n`, `miss n` (the store does not answer); when somebody likes: `begin n`,
-`decide n`, `late i`; clocks: `advance ms`; faults: `crash n`, `pause n`, `wake n`, `cut n`, `heal n`, `away`, `back`, `fail n`,
-`start n how`, and what an operator does, `stop n` and `ask` (for a handover).
+A commit is read and proposed in one step and appended in another, so that anything may happen in between. A commit
+under way may be appended while its process is paused, or after its death.
+
+Time is exact. It passes only when no process that can act has anything to do.
+
+Choices:
+
+- work: `look n`, `propose n lane`, `append n`, `miss n` (the store does not answer)
+- optional steps: `begin n`, `decide n`, `late i`
+- clocks: `advance ms`
+- faults: `crash n`, `pause n`, `wake n`, `cut n`, `heal n`, `away`, `back`, `fail n`, `start n how`
+- an operator's actions: `stop n` and `ask` (for a handover)
 """
 
 from __future__ import annotations
@@ -32,19 +41,19 @@ from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.records import Holder
 
 HOSTS = {"a": ("here", 100, 0), "b": ("here", 100, 60), "c": ("there", 100, -60)}
-"""Host, rate of its clock in percent of time, and by how many milliseconds its wall clock is wrong."""
+"""Host, rate of its clock in percent of time, and error of its wall clock in milliseconds, by process."""
 WALL_MS = 1_000_000
 STARTS = ("by the clock", "takeover")
-"""How a driver begins that does not wait."""
+"""Ways in which a driver starts without waiting."""
 TOLD = {"incarnation": "leads", "epoch": "decide", "heartbeat": "renews", "released": "returns"}
 TROUBLES = ("crash", "pause", "wake", "cut", "heal", "away", "back", "fail", "start", "stop", "ask", "late")
-"""For stories: what is said of a row, and what is said at all."""
+"""For stories: the word for each kind of row, and the choices that are reported."""
 STEPS_OF_TIME = (1, 4, 15)
 
 
 @dataclass(frozen=True)
 class DriversRules:
-    """Everything of which a test can plant a wrong one. `restarts`: token with which a run begins its next incarnation."""
+    """The rules that a test can replace by wrong ones. `restarts`: token of a job's next incarnation."""
 
     standby: type[Standby] = Standby
     restarts: int | None = NO_OTHERS
@@ -52,7 +61,7 @@ class DriversRules:
 
 @dataclass(frozen=True)
 class Troubles:
-    """Budgets."""
+    """Budgets of the faults."""
 
     crashes: int = 3
     pauses: int = 3
@@ -64,7 +73,7 @@ class Troubles:
     handovers: int = 1
 
     def times(self, number: int) -> Troubles:
-        """So many times as many of each kind."""
+        """Return these budgets, each multiplied by `number`."""
         return Troubles(*(number * budget for budget in astuple(self)))
 
 
@@ -79,7 +88,7 @@ class Late:
 
 @dataclass
 class _Outside:
-    """What no process knows. `decided`: an epoch has been decided since the calm."""
+    """Facts that no process knows. `decided`: an epoch has been committed since the calm."""
 
     now: int = 0
     lives: int = 0
@@ -91,7 +100,7 @@ class _Outside:
 
 
 class DriversWorld(World):
-    """The log, and the drivers that want its job."""
+    """The log, and the drivers that compete for its job."""
 
     LAGGARDS = ("", "look", "append", "propose")
     FLEETING = frozenset({"append", "late", "start"})
@@ -122,17 +131,17 @@ class DriversWorld(World):
         return self.outside.now
 
     def wall(self) -> int:
-        """What a wall clock reads that is right."""
+        """Return the reading of a correct wall clock, in ms."""
         return WALL_MS + self.now
 
     # -- what can happen -------------------------------------------------------------------------------------------
 
     def choices(self) -> Sequence[Choice]:
-        """What is done before time passes."""
+        """Return the work that happens before time passes."""
         return [choice for node in self.nodes.values() if node.awake for choice in self._of(node)]
 
     def at_leisure(self) -> Sequence[Choice]:
-        """Late commits, new processes, the next epoch."""
+        """Return late commits, new processes and the next epoch."""
         found: list[Choice] = [("late", number) for number in range(len(self.late))]
         found += [("begin", node.name) for node in self.nodes.values() if not node.up]
         return found + [("decide", node.name) for node in self._leaders() if node.may_decide(self.now)]
@@ -153,12 +162,12 @@ class DriversWorld(World):
                 yield "miss", node.name
 
     def _leaders(self) -> list[DriverNode]:
-        """Who believes to lead, and is at rest."""
+        """Return the drivers that believe to lead and have no work."""
         idle = [node for node in self.nodes.values() if node.incarnation and not node.todo and not node.ends]
         return [node for node in idle if node.able and node.under_way is None]
 
     def timers(self) -> Sequence[Choice]:
-        """Time, never past what somebody who is awake has to do."""
+        """Return steps of time, never past the next work of a process that is awake."""
         if self.choices():
             return []
         dues = [due for node in self.nodes.values() if node.awake and (due := node.due(self.now)) is not None]
@@ -166,7 +175,7 @@ class DriversWorld(World):
         return [("advance", ms) for ms in dict.fromkeys((most, *STEPS_OF_TIME)) if 0 < ms <= most]
 
     def faults(self) -> Sequence[Choice]:
-        """Everything that can go wrong next, and what mends it."""
+        """Return the faults that are possible next, and their ends."""
         found: list[Choice] = []
         for node in self.nodes.values():
             found += self._troubles_of(node)
@@ -184,6 +193,7 @@ class DriversWorld(World):
             yield from ((kind, name) for kind in ("crash", "pause") if self.budget[kind])
         if node.paused:
             yield "wake", name
+            # a paused process cannot act, but its commit under way may still arrive
             if node.under_way is not None and node.view.reaches:
                 yield "append", name
         if node.cut:
@@ -196,7 +206,7 @@ class DriversWorld(World):
             yield from (("start", name, how) for how in STARTS)
 
     def drain_choices(self) -> Sequence[Choice]:
-        """Until somebody leads, and has decided an epoch since the calm."""
+        """Return the choices until a driver leads and has committed an epoch since the calm."""
         if self.outside.decided and not self.late:
             return []
         return self.choices() or self.at_leisure() or self.timers()
@@ -204,7 +214,7 @@ class DriversWorld(World):
     # -- one step --------------------------------------------------------------------------------------------------
 
     def do(self, choice: Choice) -> None:
-        """Make it happen, then judge the rows that came of it."""
+        """Perform the choice, then judge the new rows and the silence of the lease."""
         self.step += 1
         kind = str(choice[0])
         self.counter[kind] += 1
@@ -231,13 +241,13 @@ class DriversWorld(World):
         self._begin(self.nodes[name])
 
     def _do_start(self, name: str, how: str) -> None:
-        """A driver that does not wait, in the place of one that does."""
+        """Start a driver that does not wait, in the place of one that does."""
         node = self.nodes[name]
         self._begin(node, waits=False)
         node.todo.append(Commit("begin", usurps=how == "takeover"))
 
     def _do_look(self, name: str) -> None:
-        """As `driver.lookout` has it."""
+        """Look at the lease, as `driver.lookout` does."""
         node = self.nodes[name]
         node.look_ms = node.local(self.now) + self.times.read_ms
         try:
@@ -248,6 +258,7 @@ class DriversWorld(World):
         effects = self._handle(
             node, LeaseRead(read.incarnation, read.lease_token, read.lease_ms, read.is_free, local_ms)
         )
+        # a dead process on the same host needs no wait for the lease to end
         if not effects and self._is_gone(read.holder, node):
             effects = self._handle(node, HolderGone(read.incarnation))
         for effect in effects:
@@ -256,7 +267,7 @@ class DriversWorld(World):
                 node.todo.append(Commit("begin", token=effect.token))
 
     def _is_gone(self, holder: Holder | None, seen_by: DriverNode) -> bool:
-        """A host knows of its own processes only."""
+        """Return True if the holder's process is dead and on the same host: a host sees its own processes only."""
         return holder is not None and holder.host == seen_by.host and self._living(holder) is None
 
     def _living(self, holder: Holder | None) -> DriverNode | None:
@@ -270,7 +281,7 @@ class DriversWorld(World):
         return Lease(ledger.newest, ledger.is_free, host, self._living(holder), self.outside.since)
 
     def _do_propose(self, name: str, lane: str) -> None:
-        """It reads the log, and stands on that until it appends."""
+        """Read the log; the proposal stays based on that reading until it is appended."""
         node = self.nodes[name]
         if lane == "keeper":
             node.under_way = Commit("renew", node.incarnation)
@@ -283,13 +294,16 @@ class DriversWorld(World):
         node.view.pinned = True
 
     def _close_keeper(self, node: DriverNode) -> None:
-        """If it was about to renew it waits for its turn at the log, and does."""
+        """Stop the keeper. A renewal that is due still waits for its turn at the log."""
         if node.wants_to_renew(self.now):
             node.todo.append(Commit("renew", node.incarnation))
         node.renew_ms = None
 
     def _do_miss(self, name: str) -> None:
-        """The store does not answer: a keeper tries again later, whoever wants to begin looks on, or ends."""
+        """Handle a store that does not answer.
+
+        A keeper tries again later, a standby keeps looking, and a driver that does not wait ends.
+        """
         node = self.nodes[name]
         if node.incarnation:
             node.missed(self.now)
@@ -312,7 +326,7 @@ class DriversWorld(World):
         node.view.pinned, node.view.acts = False, True
 
     def _appended(self, commit: Commit, log: EpochLog, holder: Holder, by: DriverNode) -> LogState | int:
-        """Through the log, judged by what is there behind it."""
+        """Append through the shipped log; judge the new rows."""
         before, rows = self._lease(), len(self.job_log.rows)
         try:
             return carry_out(commit, log, holder, self.times.lease_ms)
@@ -338,7 +352,7 @@ class DriversWorld(World):
             self._renewed(node, commit, result)
 
     def _left(self, node: DriverNode) -> None:
-        """The lease is returned; a renewal may still wait for its turn."""
+        """End the driver after the return of its lease; a renewal may still wait for its turn."""
         if not node.todo:
             self._end(node)
 
@@ -352,7 +366,12 @@ class DriversWorld(World):
             self._leave(node)
 
     def _refused(self, node: DriverNode, commit: Commit, error: CkptError) -> None:
-        """A standby looks on; who has lost the job, or does not get it, ends; what the store did not do is tried again."""
+        """Handle a refused commit.
+
+        - A standby keeps looking.
+        - A driver that lost the job, or does not get it, ends.
+        - A commit that the store did not perform is tried again.
+        """
         if commit.what == "begin" and node.standby is not None and not node.incarnation:
             self._handle(node, TakeoverLost())
         elif isinstance(error, Fenced | StoreInUse) or (commit.what == "renew" and node.renew_ms is None):
@@ -363,7 +382,7 @@ class DriversWorld(World):
             node.todo.insert(0, commit)
 
     def _end(self, node: DriverNode) -> None:
-        """The process ends in order. Something starts it again."""
+        """End the process in order. A later step starts it again."""
         self.tell(node.name, "ends", f"incarnation {node.incarnation}")
         self._dies(node)
 
@@ -375,12 +394,12 @@ class DriversWorld(World):
         self._leave(self.nodes[name])
 
     def _leave(self, node: DriverNode) -> None:
-        """A last epoch, then the lease is returned. The keeper may be about to renew."""
+        """Commit a last epoch, then return the lease. The keeper may be about to renew."""
         node.ends = True
         node.todo += [Commit("decide", node.incarnation), Commit("leave", node.incarnation)]
 
     def _do_fail(self, name: str) -> None:
-        """The incarnation ends and the run goes on: the lease stays, nobody renews it until the next one has begun."""
+        """End the incarnation but not the job: the lease stays, without renewals until the next incarnation begins."""
         node = self.nodes[name]
         node.ends = True
         self._close_keeper(node)
@@ -401,6 +420,7 @@ class DriversWorld(World):
     def _do_crash(self, name: str) -> None:
         node = self.nodes[name]
         if node.under_way is not None:
+            # a dead process does not retry a lost commit
             node.view.acts = False
             self.late.append(Late(node.under_way, node.log, node.holder))
         self._dies(node)
@@ -449,7 +469,7 @@ class DriversWorld(World):
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def calm(self) -> None:
-        """Everybody wakes, the store answers."""
+        """Wake every process and restore the store."""
         self.outside.calm = True
         for node in self.nodes.values():
             if node.paused:
@@ -460,20 +480,20 @@ class DriversWorld(World):
             self._do_back()
 
     def judge(self) -> None:
-        """The log is whole, and somebody leads the job."""
+        """Judge the end: the log is consistent, and a driver leads the job."""
         log_state = self.observer.state()
         contradiction = log_state.contradiction()
         if contradiction or not self.outside.decided:
             raise NoEnd(contradiction or "nobody decides epochs any more")
 
     def picture(self) -> Hashable:
-        """This world is not explored exhaustively: no two of its states count as alike."""
+        """Return a value that is unique for every step: this world is not explored exhaustively."""
         return (id(self), self.step)
 
     def names(self) -> Sequence[str]:
-        """The hosts."""
+        """Return the hosts."""
         return tuple(self.nodes)
 
     def counts(self) -> dict[str, int]:
-        """What happened how often, and how many incarnations there were."""
+        """Return the number of choices of each kind, and of incarnations."""
         return dict(self.counter) | {"incarnations": self.outside.ledger.newest}

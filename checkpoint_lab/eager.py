@@ -1,8 +1,8 @@
-"""Schedules in which much goes wrong: what has not happened yet in this one happens as soon as it can.
+"""Schedules with many faults: a kind of fault that the schedule lacks happens as soon as it can.
 
-A seed of `Driver` has few faults, so most of its schedules lack most kinds, and those that need another one first (a torn write
-needs a crash, a late one a life that is over) are rare.  Here every seed has faults, a kind that is new to the schedule goes
-before those that it has had, and whoever is told of a recovery may die within it.
+A seed of `Driver` has few faults, so most of its schedules lack most kinds. Kinds that need another fault first are
+rare: a torn write needs a crash, a late one an ended incarnation. Here every seed has faults, new kinds come before
+known ones, and a process may die within a recovery.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from checkpoint_lab.world import Choice, Trace, World
 from checkpoint_protocols.ids import ProcessId
 
 MENDS = frozenset({"heal", "resume", "wake"})
-"""Ends of faults: none is new."""
+"""Ends of faults; they never count as new."""
 
 TORN, LATE = "torn", "late"
 PASSING = (TORN, LATE)
-"""What they need, a write of somebody dead, does not last: they go before all others."""
+"""Kinds that need a write of a dead process, which does not last: they come before all others."""
 
 PASSING_EAGERNESS = 0.93
 
 EAGERNESS, FLEETING_EAGERNESS = 0.35, 0.5
-"""Share of the steps, once faults may happen, at which a new kind of them does if it can, and one that soon cannot."""
+"""Share of the steps, once faults may happen, at which a new kind happens, and at which a short-lived one does."""
 
 BACKGROUND = 0.5
-"""How much of the usual rate is left for faults that the schedule has had."""
+"""Share of the usual fault rate that is left for kinds that the schedule has had."""
 
 
 class Eager(Driver):
-    """Draws as ever from one seeded stream, but faults by what the schedule still lacks."""
+    """Draws from one seeded generator like `Driver`, but faults by the kinds that the schedule still lacks."""
 
     def __init__(self, world: World, seed: int, fault_rate: float = FAULT_RATE, timer_rate: float = 0.08) -> None:
         super().__init__(world, seed, fault_rate, timer_rate)
@@ -38,12 +38,12 @@ class Eager(Driver):
         self.had: set[str] = set(MENDS)
 
     def do(self, choice: Choice) -> None:
-        """Remember its kind: a fault is new once."""
+        """Perform the choice and remember its kind."""
         self.had.add(self.sort_of(choice))
         super().do(choice)
 
     def sort_of(self, choice: Choice) -> str:
-        """The kind of a fault; of a crash, whether it comes within a recovery."""
+        """Return the kind of a fault; a crash within a recovery is a kind of its own."""
         kind = self.world.fault_of(choice)
         return "crash within" if kind == "crash" and getattr(self.world, "recovering", False) else kind
 
@@ -51,7 +51,7 @@ class Eager(Driver):
         return self._fresh() or super()._next()
 
     def _fresh(self) -> Choice | None:
-        """Of a kind that the schedule has not had; not at every step, unless it does not last."""
+        """Return a fault of a new kind; not at every step, except for kinds that do not last."""
         fresh: list[Choice] = []
         if self.fault_rate:
             fresh = [choice for choice in self.faults() if self.sort_of(choice) not in self.had]
@@ -69,19 +69,22 @@ class Eager(Driver):
         return self.pick([choice for choice in fresh if self.sort_of(choice) == kind])
 
     def _fault(self) -> Choice | None:
-        """What is not useful mostly waits."""
+        """Delay most faults that are not useful."""
         choice = super()._fault()
         useless = choice is not None and not self._is_useful(choice)
         return None if useless and self.draw() < PASSING_EAGERNESS else choice
 
     def _is_useful(self, choice: Choice) -> bool:
-        """Until a write has torn and another has come late, only crashes of those who are writing: there are few crashes."""
+        """Return False for the crash of an idle process, until a write has torn and another one arrived late.
+
+        Crashes are few, so they should hit a process that is writing.
+        """
         if choice[0] != "crash" or self.had.issuperset(PASSING) or not isinstance(self.world, MessageWorld):
             return True
         return bool(self.world.processes[ProcessId(str(choice[1]))].writes)
 
     def _work(self) -> Choice | None:
-        """What a dead life has under way mostly waits until its process begins anew: then it is late."""
+        """Delay most writes of a dead process until its next incarnation begins: then they are late."""
         world = self.world
         found = world.choices()
         if LATE not in self.had and self.fault_rate and isinstance(world, MessageWorld) and world.budget.late:
@@ -96,7 +99,7 @@ def _is_of_the_dead(world: MessageWorld, choice: Choice) -> bool:
 
 
 class Guided(Eager):
-    """Goes the way of another schedule first, up to where that one reached something new, and on from there by its own draws."""
+    """Follows another schedule's trace up to where it reached something new, then continues with its own draws."""
 
     def __init__(
         self, world: World, seed: int, fault_rate: float = FAULT_RATE, timer_rate: float = 0.08, way: Trace = ()
@@ -105,7 +108,7 @@ class Guided(Eager):
         self.way = way
 
     def chaos(self, steps: int) -> None:
-        """The way, then so many steps of anything."""
+        """Perform the trace, then up to `steps` random choices."""
         for choice in self.way:
             self.do(choice)
         super().chaos(steps)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Number of faults of each kind that a run may draw. `losses` and `duplicates` count for unreliable channels only."""
+    """Number of faults of each kind in one run. `losses` and `duplicates` count for unreliable channels only."""
 
     crashes: int = 2
     store_errors: int = 1

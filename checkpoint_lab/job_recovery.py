@@ -261,7 +261,7 @@ class RecoverableJob(JobWorld):
         return mask
 
     def _given_back(self, plan: Plan) -> int:
-        """Return the mask of messages that machines hold undelivered, except those in the restored state (`give_back`)."""
+        """Return the mask of undelivered messages of machines, except those in the restored state (`give_back`)."""
         mask = 0
         for process in self.everybody:
             part = plan.parts.get(process.name, recovering.KEEP)

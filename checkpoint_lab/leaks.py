@@ -1,7 +1,8 @@
-"""Records that nobody would miss: what a protocol stores and never erases.
+"""Oracle of leaks: records that a protocol stores, no recovery needs, and no step erases.
 
-A record is needed if without it some recovery would decide otherwise, or its process would begin its next life
-otherwise.  The recoveries tried are those of every single next failure, and of all together (Wang and Fuchs, theorem 3).
+A record is needed if some recovery without it would decide otherwise, or its process would begin its next incarnation
+otherwise. The recoveries tried are those of every single next failure, and of the failure of all processes (Wang and
+Fuchs, theorem 3).
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from checkpoint_lab.job_recovery import RecoverableJob
 
 NAMED_MAX = 5
-"""Of many records that nobody needs."""
+"""Maximal number of leaked records in a message."""
 
 AllRecords = dict[ProcessId, Records]
 
 
 def judge_leaks(job: RecoverableJob) -> None:
-    """O17. Asked when nothing is under way and everybody has taken a checkpoint of the end."""
+    """Judge O17, at quiescence after every process has taken a final checkpoint."""
     leaked = leaks(job)
     if leaked:
         names = [f"{process}:{'/'.join(key)}" for process, key in leaked]
@@ -39,13 +40,14 @@ def judge_leaks(job: RecoverableJob) -> None:
 
 
 def leaks(job: RecoverableJob) -> list[tuple[ProcessId, Key]]:
-    """Records that can be left out, one after the other, and nothing changes."""
+    """Return the records that can be left out, one after the other, without any effect."""
     kept: AllRecords = {each.name: recovering.records_of(each, job.table) for each in job.everybody}
     futures = _Futures(job)
     before = futures.of(kept)
     found: list[tuple[ProcessId, Key]] = []
     for process, records in list(kept.items()):
         for key in records:
+            # a record counts as leaked if it can go together with those found before
             fewer = {**kept, process: {each: record for each, record in kept[process].items() if each != key}}
             if futures.of(fewer, before) == before:
                 kept = fewer
@@ -54,7 +56,7 @@ def leaks(job: RecoverableJob) -> list[tuple[ProcessId, Key]]:
 
 
 class _Futures:
-    """What would follow from each next failure, given the records there are."""
+    """The outcome of each next failure, for given records."""
 
     def __init__(self, job: RecoverableJob) -> None:
         self.job = job
@@ -66,7 +68,7 @@ class _Futures:
         self.failures = [everybody, *(frozenset({name}) for name in job.processes)]
 
     def of(self, records: AllRecords, expected: list[Hashable] | None = None) -> list[Hashable]:
-        """One picture per failure; no more than it takes to see that they are not the expected ones."""
+        """Return one picture per failure; stop at the first that differs from `expected`."""
         found: list[Hashable] = []
         for place, failed in enumerate(self.failures):
             found.append(self._after(failed, records))
@@ -85,9 +87,9 @@ class _Futures:
             return type(error).__name__
 
     def _begin(self, name: ProcessId, plan: Plan, failed: frozenset[ProcessId], records: AllRecords) -> Hashable:
-        """How the process begins: its part, what it goes on from, and the first that it does for its application.
+        """Return the begin of a process: its part, the record it continues from, its first effects on the application.
 
-        That it erases a record, or reports it to others, is no use of it.
+        Erasing a record, or reporting it to others, is no use of it.
         """
         now = None if name in failed else self.now.get(name)
         part = plan.parts.get(name, recovering.KEEP)

@@ -1,4 +1,4 @@
-"""One node of the lease world: what a crash takes, what it leaves, and a clock of its own."""
+"""One node of the lease world: its volatile and durable state, and its own clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from checkpoint_protocols.lease.replica import Replica, ReplicaPhase
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the replicated log: a lease, or a command of somebody. `author`: who appended it, in which term."""
+    """One entry of the replicated log: a lease, or a command. `author`: the node that appended it, and its term."""
 
     terms: Terms | None
     author: tuple[str, int]
@@ -20,7 +20,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A checkpoint on its way to the store; `boot`: the life that sent it."""
+    """A checkpoint on its way to the store; `boot`: the incarnation that sent it."""
 
     node: ProcessId
     boot: int
@@ -46,60 +46,63 @@ class Node:
     health: int
     unit: int
     log: dict[int, Entry] = field(default_factory=dict)
-    """Durable: the entries that it possesses, by index."""
+    """Entries that it possesses, by index. Durable."""
     payload: int = 0
-    """Durable."""
+    """The payload recorded last. Durable."""
     boot: int = 0
-    """Durable."""
+    """Number of its incarnation. Durable."""
     up: bool = False
     paused: bool = False
     born: int = 0
-    """When its clock read 0."""
+    """Time at which its clock read 0."""
     replica: Replica | None = None
     primary: Primary | None = None
-    """It believes to be the primary."""
+    """The primary's machine while the node believes to be primary."""
     term: int = 0
-    """Of its newest election."""
+    """Term of its newest election."""
     due: int | None = None
-    """When the timer of its lease runs out, or ran out if it stands still."""
+    """Time at which its lease's timer expires; in the past if the node is paused."""
     due_token: int = 0
     outbox: Terms | None = None
-    """What it wants to append as the primary."""
+    """The lease that it wants to append as the primary."""
     reports: list[Report] = field(default_factory=list)
     """Its heartbeats under way."""
 
     @property
     def awake(self) -> bool:
-        """It can take a step now."""
+        """True if it can take a step now."""
         return self.up and not self.paused
 
     def stands_in(self, phase: ReplicaPhase) -> bool:
-        """It is up, and its replica is there."""
+        """Return True if it is up and its replica is in `phase`."""
         return self.replica is not None and self.replica.phase is phase
 
     def local(self, now: int) -> int:
-        """What its clock reads, in whole milliseconds."""
+        """Return the reading of its clock, in whole milliseconds."""
         return self.rate * (now - self.born) // (100 * self.unit)
 
     def when(self, local_ms: int) -> int:
-        """When its clock will read that. Exact: the unit is divisible by the rate."""
+        """Return the time at which its clock reads `local_ms`. Exact: the unit is divisible by the rate."""
         return self.born + local_ms * 100 * self.unit // self.rate
 
     def phase_of_clock(self, now: int) -> int:
-        """How far its clock is into the millisecond that it reads."""
+        """Return the position of its clock within the current millisecond."""
         return self.rate * (now - self.born) % (100 * self.unit)
 
     def holds(self, now: int) -> bool:
-        """It may take a checkpoint, in time; who stands still beyond its time is the store's concern."""
+        """Return True if it may take a checkpoint, within its time.
+
+        The store fences a node that is paused beyond its time.
+        """
         in_time = self.due is None or self.due >= now
         return self.replica is not None and self.replica.may_take and in_time
 
     def takes(self, now: int) -> bool:
-        """It is at work on one, in time."""
+        """Return True if it takes a checkpoint, within its time."""
         return self.holds(now) and self.replica is not None and self.replica.taking
 
     def die(self) -> None:
-        """What is volatile is gone."""
+        """Drop the volatile state."""
         self.up = self.paused = False
         self.replica = self.primary = self.outbox = self.due = None
         self.reports.clear()

@@ -1,10 +1,13 @@
-"""What must hold in every state of the lease world, clause by clause of the published model's SafetyInvariant.
+"""Oracles of the lease world, for every state, clause by clause of the published model's SafetyInvariant.
 
-Judged from outside: who is at work and in time is read off the machines, who is primary, what the log holds and
-what was published are the world's.  Beyond the published clauses: tokens of published checkpoints strictly
-increase, and nobody who can be picked is passed over for ever.  Where leases are returned (`lease_returns`): nothing
-of a returned one counts, no primary waits for one, nor for any other beyond its whole time, and no return lowers the
-store's fence.
+They judge from outside: the machines tell which node works within its time; the primary, the log and the published
+checkpoints are the world's. Two clauses go beyond the published ones: tokens of published checkpoints strictly
+increase, and every eligible node gets its turn. Four more apply where leases are returned (`lease_returns`):
+
+- a returned lease is not used
+- no primary waits for a returned lease
+- no primary waits for a lease longer than its full time
+- no return lowers the store's fence
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from checkpoint_protocols.lease.rotation import patience
 
 
 class TwoAtOnce(Violation):
-    """Two nodes may take, or take, a checkpoint at a time."""
+    """Two nodes may take, or take, a checkpoint at the same time."""
 
     ORACLE = "L1"
 
@@ -32,13 +35,13 @@ class PrimaryTakes(Violation):
 
 
 class UnknownLease(Violation):
-    """Somebody has a right that the primary does not know of."""
+    """A node has a right that the primary does not know of."""
 
     ORACLE = "L3"
 
 
 class WithoutRight(Violation):
-    """A checkpoint is being taken without a lease of one's own."""
+    """A node takes a checkpoint without a lease of its own."""
 
     ORACLE = "L4"
 
@@ -50,7 +53,7 @@ class TornLog(Violation):
 
 
 class PassedOver(Violation):
-    """A replica that could have been picked was not, too often."""
+    """An eligible replica was not picked, too often."""
 
     ORACLE = "L6"
 
@@ -62,7 +65,7 @@ class ReturnedUsed(Violation):
 
 
 class HeldBack(Violation):
-    """The primary waits for a lease that was returned to it, or longer than a lease's whole time."""
+    """The primary waits for a lease that was returned to it, or longer than a lease's full time."""
 
     ORACLE = "L8"
 
@@ -75,8 +78,10 @@ class FenceLowered(Violation):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a primary waits for, in which term, and since when by its own clock. `most_ms`: how long it may at most; after a
-    return that it heard, not at all."""
+    """The lease that a primary waits for, its term, and the begin of the wait by the primary's clock.
+
+    `most_ms`: longest allowed wait; -1 after a return that the primary has heard.
+    """
 
     token: int
     term: int
@@ -84,7 +89,7 @@ class Wait:
     most_ms: int
 
     def returned(self) -> Wait:
-        """The primary has heard that its holder will not use it."""
+        """Return the wait after the primary has heard of the return."""
         return replace(self, most_ms=-1)
 
 
@@ -117,7 +122,7 @@ def _judge_primary(leader: Node, holders: Sequence[Node], log: Sequence[Entry]) 
 
 
 def _known_holder(leader: Node, log: Sequence[Entry]) -> ProcessId | None:
-    """Whom the primary believes to have a right: also by a lease that is chosen and that it has yet to execute."""
+    """Return the node that has a right as the primary sees it; a chosen lease counts before the primary executes it."""
     primary = leader.primary
     if primary is None:
         return None
@@ -128,7 +133,7 @@ def _known_holder(leader: Node, log: Sequence[Entry]) -> ProcessId | None:
 
 
 def judge_logs(nodes: Mapping[ProcessId, Node], log: Sequence[Entry]) -> None:
-    """L5: every replica's entries are those that were chosen."""
+    """L5: every replica's entries are the chosen ones."""
     for node in nodes.values():
         torn = [index for index, entry in node.log.items() if index > len(log) or log[index - 1] != entry]
         if torn:
@@ -136,13 +141,13 @@ def judge_logs(nodes: Mapping[ProcessId, Node], log: Sequence[Entry]) -> None:
 
 
 def judge_publish(published: Sequence[int], token: int, node: ProcessId) -> None:
-    """O8: tokens strictly increase, so none is used twice either."""
+    """O8: tokens strictly increase, so none is used twice."""
     if published and token <= published[-1]:
         raise ReusedId(f"{node} publishes under {token} after {published[-1]}", [node])
 
 
 def judge_turns(passed: Mapping[ProcessId, int], settings: LeaseSettings) -> None:
-    """L6: `passed` counts leases to others since the last of one's own, at which one could have been picked."""
+    """L6: `passed` counts, for each node, leases to others since its last one at which it was eligible."""
     limit = patience(len(passed), settings)
     late = [node for node, times in passed.items() if times > limit]
     if late:
@@ -150,7 +155,7 @@ def judge_turns(passed: Mapping[ProcessId, int], settings: LeaseSettings) -> Non
 
 
 def judge_returned(nodes: Mapping[ProcessId, Node], returned: Set[int], now: int, landed: Upload | None = None) -> None:
-    """L7: `returned` are tokens whose holders said that they stop; `landed` is what the store has just admitted."""
+    """L7: `returned` holds tokens whose holders have stopped; `landed` is the upload just admitted, if any."""
     if landed is not None and landed.checkpoint.token in returned:
         raise ReturnedUsed(f"{landed.node} publishes under {landed.checkpoint.token}, which it returned", [landed.node])
     for node in nodes.values():
@@ -160,7 +165,7 @@ def judge_returned(nodes: Mapping[ProcessId, Node], returned: Set[int], now: int
 
 
 def judge_wait(leader: Node | None, known: Wait | None, now: int) -> Wait | None:
-    """L8, and what the primary waits for now. `known`: as it was before this step."""
+    """L8: judge the primary's wait and return the current one. `known`: the wait before this step."""
     lease = leader.primary.lease if leader is not None and leader.primary is not None else None
     if leader is None or leader.primary is None or lease is None:
         return None

@@ -1,7 +1,7 @@
-"""What exhaustive exploration of the lease world compares: two worlds with equal pictures behave alike.
+"""Pictures of the lease world for exhaustive exploration: two worlds with equal pictures behave alike.
 
-Clock readings count by their distance from now, and not at all once they are beyond every deadline; readings of a
-life that is over do not count.  Estimates are left out where lease times are fixed (`least_ms == most_ms`).
+Clock readings count by their distance from now, and not at all beyond every deadline. Readings of an ended incarnation
+do not count. Estimates are left out if lease times are fixed (`least_ms == most_ms`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def picture_of(world: LeaseWorld) -> Hashable:
-    """The whole world's."""
+    """Return the picture of the whole world."""
     view = _View(world)
     return (
         tuple(view.node(node) for node in world.nodes.values()),
@@ -36,7 +36,7 @@ def picture_of(world: LeaseWorld) -> Hashable:
 
 
 class _View:
-    """Distances as seen now."""
+    """Pictures of the world's parts, with distances from now."""
 
     def __init__(self, world: LeaseWorld) -> None:
         settings = world.scope.settings
@@ -45,11 +45,11 @@ class _View:
         self.far = settings.most_ms + settings.fresh_ms + 2
 
     def ago(self, node: Node, local_ms: int) -> int:
-        """How far a reading of the node's clock of now is from now."""
+        """Return the distance of a reading of the node's current clock from now."""
         return max(local_ms - node.local(self.world.now), -self.far)
 
     def reading(self, name: str, boot: int, local_ms: int) -> int | None:
-        """The same for a reading of some life."""
+        """Return the distance of a reading of an incarnation's clock; None if that incarnation is over."""
         node = next(node for node in self.world.nodes.values() if node.name == name)
         same = node.boot == boot or not self.world.rules.clocks_reset
         return self.ago(node, local_ms) if node.up and same else None
@@ -88,7 +88,7 @@ class _View:
         )
 
     def heard(self, node: Node, report: Report, at: int) -> Hashable:
-        """A report that is too old to make a candidate only tells which life it was of."""
+        """Return the picture of a heard report; one that is too old for a candidate counts by its incarnation only."""
         ago = self.ago(node, at)
         fresh = ago >= -self.world.scope.settings.fresh_ms
         return (self.report(report), ago) if fresh else (report.node, report.boot)

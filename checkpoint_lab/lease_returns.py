@@ -1,12 +1,12 @@
-"""The world of the checkpoint lease in which leases are returned in order, at every awkward moment.
+"""The world of the checkpoint lease in which holders return their leases, at every inconvenient moment.
 
-A holder that returns its lease stops its work first, then says so; the primary hears of it when it has executed the lease, and
-may give the next one at once. What was said may be lost, come twice, or come when another lease is out: only the token tells. A
-life may end in order, which returns what it has, or be seen to be over, which does so too. A primary may resign. A follower's
-clock may jump ahead; nobody's goes back.
+A holder first stops its work, then sends the return. The primary hears it after it has executed the lease, and may
+issue the next lease at once. A return may be lost, duplicated, or arrive while another lease is out: only the token
+tells. An incarnation that ends in order returns its lease; one that is seen to be over returns it too. A primary may
+resign. A follower's clock may jump ahead, never back.
 
-Choices beside those of `LeaseWorld`: `return n times` (0: it is lost on its way), `returned n token`, `gone n`; faults: `stop n`,
-`resign n`, `jump n`. Schedules of `LeaseWorld` are what they were: it has none of these.
+Choices in addition to those of `LeaseWorld`: `return n times` (0: lost on its way), `returned n token`, `gone n`;
+faults: `stop n`, `resign n`, `jump n`. `LeaseWorld` has none of these, so its schedules are unchanged.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from checkpoint_protocols.lease.messages import (
 from checkpoint_protocols.lease.replica import ReplicaPhase
 
 RETURNABLE = (ReplicaPhase.GRANTED, ReplicaPhase.TAKING)
-"""What a holder has asked the store to publish it cannot take back: there the answer, or the time, ends its lease."""
+"""Phases in which a holder can return its lease. After its publish request, only the answer or the time ends it."""
 TIMES = (1, 2, 0)
-"""How often a return arrives."""
+"""Numbers of arrivals of a return."""
 JUMP_MS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Returns:
-    """Budgets of what this world adds."""
+    """Budgets of the additional faults."""
 
     returns: int = 6
     stops: int = 2
@@ -48,14 +48,14 @@ class Returns:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A return on its way to whoever is primary when it comes."""
+    """A return on its way to the node that is primary at its arrival."""
 
     node: ProcessId
     token: int
 
 
 class ReturningWorld(LeaseWorld):
-    """Holders return their leases."""
+    """The lease world with returned leases."""
 
     RETURNABLE = RETURNABLE
 
@@ -73,14 +73,14 @@ class ReturningWorld(LeaseWorld):
         self.said: list[Said] = []
         """Returns under way."""
         self.returned: set[int] = set()
-        """Tokens whose holders said that they will not use them."""
+        """Tokens that their holders have returned."""
         self.wait: Wait | None = None
-        """What the primary waits for, as it is seen from outside."""
+        """The primary's wait, as seen from outside."""
 
     # -- what can happen -----------------------------------------------------------------------------------------
 
     def choices(self) -> Sequence[Choice]:
-        """Until the calm holders may return; returns come, and lives that are over are seen to be."""
+        """Return the choices: before the calm holders return leases; returns arrive; ended incarnations are noticed."""
         found = list(super().choices())
         if self.budget["return"] and self.owed is None:
             holders = [node.name for node in self.nodes.values() if node.awake and self._may_return(node)]
@@ -90,7 +90,7 @@ class ReturningWorld(LeaseWorld):
         return [*found, ("gone", out.terms.holder)] if out is not None and self._is_gone(out) else found
 
     def faults(self) -> Sequence[Choice]:
-        """Lives end in order, primaries resign, clocks jump."""
+        """Return the faults: incarnations end in order, primaries resign, clocks jump."""
         found = list(super().faults())
         for node in self.nodes.values():
             if node.awake:
@@ -108,26 +108,26 @@ class ReturningWorld(LeaseWorld):
         return node.replica is not None and node.replica.phase in self.RETURNABLE
 
     def _comes(self, said: Said) -> bool:
-        """The return is behind its lease: who has not executed the one does not hear of the other."""
+        """Return True if the return can arrive: the primary has executed its lease."""
         if self.leader is None or not self.nodes[self.leader].awake or (said.node, self.leader) in self.cuts:
             return False
         replica = self.nodes[self.leader].replica
         return replica is not None and replica.applied >= said.token
 
     def _out(self) -> Lease | None:
-        """The lease that the primary waits for, if it can take a step."""
+        """Return the lease that the primary waits for, if the primary can take a step."""
         leader = self.nodes[self.leader] if self.leader else None
         return None if leader is None or not leader.awake or leader.primary is None else leader.primary.lease
 
     def _is_gone(self, out: Lease) -> bool:
-        """The life that has the lease is over. A pause is not seen as an end, nor is a cut."""
+        """Return True if the lease's holder has ended. A pause or a cut does not count as an end."""
         holder = self.nodes[out.terms.holder]
         return not holder.up or holder.boot != out.terms.boot
 
     # -- one step ------------------------------------------------------------------------------------------------
 
     def do(self, choice: Choice) -> None:
-        """As before; then what was returned is judged, and how long the primary waits."""
+        """Perform the choice; judge returned leases and the primary's wait."""
         super().do(choice)
         judge_returned(self.nodes, self.returned, self.now)
         judge_fence(self.published, self.store.token)
@@ -138,7 +138,7 @@ class ReturningWorld(LeaseWorld):
         self._say(self.nodes[name], times)
 
     def _say(self, node: Node, times: int = 1) -> None:
-        """It takes no further step, then it says so."""
+        """Stop the holder's work, then send the return."""
         token = node.due_token
         self._stop_work(node, token)
         self.returned.add(token)
@@ -146,7 +146,7 @@ class ReturningWorld(LeaseWorld):
         self.tell(node.name, "returns", str(token))
 
     def _stop_work(self, node: Node, token: int) -> None:
-        """A turn that was not begun is begun and given up."""
+        """Stop the work; a turn that has not begun is begun and aborted."""
         if node.stands_in(ReplicaPhase.GRANTED):
             self._handle(node, CheckpointStarted(token, node.local(self.now)))
         self._handle(node, CheckpointFailed(token))
@@ -167,7 +167,7 @@ class ReturningWorld(LeaseWorld):
         self._lead(self.nodes[self._leader()], LeaseReturned(token))
 
     def _do_stop(self, name: ProcessId) -> None:
-        """The life ends in order: what can be returned is."""
+        """End the incarnation in order, after the return of its lease if that is possible."""
         self.budget["stop"] -= 1
         node = self.nodes[name]
         if self._may_return(node):
@@ -178,7 +178,7 @@ class ReturningWorld(LeaseWorld):
         self.tell(name, "stop")
 
     def _do_resign(self, name: ProcessId) -> None:
-        """Its term is over at once; what it was about to append is not appended."""
+        """End the primary's term at once; a pending append is dropped."""
         self.budget["resign"] -= 1
         self.leader, node = None, self.nodes[name]
         node.primary = node.outbox = None
@@ -186,7 +186,7 @@ class ReturningWorld(LeaseWorld):
         self._handle(node, Deposed())
 
     def _do_jump(self, name: ProcessId) -> None:
-        """Its clock goes ahead, and what is due by it is due sooner."""
+        """Let its clock jump ahead; its timers expire sooner."""
         self.budget["jump"] -= 1
         node = self.nodes[name]
         node.born -= JUMP_MS * self.unit

@@ -1,12 +1,15 @@
 """The world of the checkpoint lease: a replicated log, nodes with clocks of different rates, links, a store.
 
-The log is an abstraction of consensus: an append by the primary with a quorum is chosen at once, and a primary is
-elected only by the rule that `Rules` names.  Time is exact and passes only by choices; nothing is late but what
-stands still (`pause`) or is under way (reports, appends, uploads, answers: each takes as long as the schedule likes).
+The log is an abstraction of consensus: an append by the primary with a quorum is chosen at once, and `Rules` decides
+which node may be elected. Time is exact and passes only by choices. Only paused nodes and messages under way (reports,
+appends, uploads, answers) can be late; each takes as long as the schedule draws.
 
-Choices: `elect n`, `depose n`, `report n`, `hear n`, `tick n pick`, `append n`, `command n`, `propagate from to`,
-`execute n`, `start n`, `write n`, `land n token`, `answer n token`, `recover n`; clocks: `elapse n`, `advance ms`;
-faults: `crash n`, `pause n`, `wake n`, `cut a b`, `heal a b`, `fail n`.
+Choices:
+
+- work: `elect n`, `depose n`, `report n`, `hear n`, `tick n pick`, `append n`, `command n`, `propagate from to`,
+  `execute n`, `start n`, `write n`, `land n token`, `answer n token`, `recover n`
+- clocks: `elapse n`, `advance ms`
+- faults: `crash n`, `pause n`, `wake n`, `cut a b`, `heal a b`, `fail n`
 """
 
 from __future__ import annotations
@@ -55,20 +58,20 @@ from checkpoint_protocols.vocabulary import Note, SetTimer
 
 @dataclass(frozen=True)
 class Rules:
-    """The machines and the assumptions: everything of which a test can plant a wrong one."""
+    """The machines and assumptions that a test can replace by wrong ones."""
 
     replica: type[Replica] = Replica
     primary: type[Primary] = Primary
     admission: Callable[[int, int], Admission] = admission
     executed: bool = True
-    """A primary has executed every chosen entry. False: possessing them is enough."""
+    """True if a primary must have executed every chosen entry. False: possessing them is enough."""
     clocks_reset: bool = True
-    """A node's clock begins anew with each boot."""
+    """True if a node's clock restarts with each boot."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """How large the world is. `rates` in percent of time, `health` in percent, by node."""
+    """Size of the world. `rates` in percent of time, `health` in percent, by node."""
 
     rates: Mapping[str, int] = field(default_factory=lambda: {"a": 100, "b": 100, "c": 100})
     health: Mapping[str, int] = field(default_factory=dict)
@@ -78,11 +81,11 @@ class Scope:
         )
     )
     leases: int | None = None
-    """Leases that may be issued before the calm; None: no bound."""
+    """Number of leases issued before the calm; None: no bound."""
     commands: int = 2
-    """Entries of the log that are no leases, before the calm."""
+    """Number of log entries without a lease before the calm."""
     advances: tuple[int, ...] = (4, 1, 15)
-    """By how many milliseconds time may pass at once."""
+    """Steps of time, in milliseconds."""
 
 
 class LeaseWorld(World):
@@ -112,7 +115,7 @@ class LeaseWorld(World):
         self.published: list[int] = []
         self.passed = dict.fromkeys(self.nodes, 0)
         self.owed: set[ProcessId] | None = None
-        """After the calm: who has not published since."""
+        """After the calm: nodes that have not published since."""
         self.counter: Counter[str] = Counter()
         for node in self.nodes.values():
             self._boot(node)
@@ -120,7 +123,7 @@ class LeaseWorld(World):
     # -- what can happen -----------------------------------------------------------------------------------------
 
     def choices(self) -> Sequence[Choice]:
-        """Work: elections, heartbeats, the log, checkpoints."""
+        """Return work: elections, heartbeats, the log, checkpoints."""
         found: list[Choice] = []
         for node in self.nodes.values():
             if node.awake:
@@ -134,7 +137,7 @@ class LeaseWorld(World):
         return found
 
     def timers(self) -> Sequence[Choice]:
-        """Time, never past a timer of somebody who does not stand still, and the timer that runs out first."""
+        """Return steps of time, never past a timer of a node that is awake, and the timer that expires first."""
         dues = [(node.due, node.name) for node in self.nodes.values() if node.awake and node.due is not None]
         first = min(dues, default=None)
         elapse: list[Choice] = [("elapse", name) for due, name in dues if first and due == first[0]]
@@ -142,7 +145,7 @@ class LeaseWorld(World):
         return [*(("advance", ms) for ms in latest), *elapse]
 
     def faults(self) -> Sequence[Choice]:
-        """Everything that can go wrong next, and what mends it."""
+        """Return the faults that are possible next, and their ends."""
         found: list[Choice] = []
         for node in self.nodes.values():
             found += [(kind, node.name) for kind in ("crash", "pause") if node.awake and self.budget[kind]]
@@ -160,7 +163,7 @@ class LeaseWorld(World):
         return found
 
     def drain_choices(self) -> Sequence[Choice]:
-        """Until every secondary has published since the calm: work, and time when there is none."""
+        """Return work, and time without any, until every secondary has published since the calm."""
         if self.owed is not None and not self.owed - {self.leader} and self.leader is not None:
             return []
         return [choice for choice in self.choices() if choice[0] != "command"] or self.timers()
@@ -199,7 +202,7 @@ class LeaseWorld(World):
         return self.scope.leases is None or issued < self.scope.leases
 
     def _picks(self, primary: Primary, local_ms: int) -> list[str]:
-        """Everybody whom some draw would pick; nobody in particular if the tick only ends a lease."""
+        """Return every node that some draw would pick; an empty name if the tick only ends a lease."""
         if not primary.is_due(local_ms):
             return []
         return [name for name, weight in primary.weights(local_ms).items() if weight] or [""]
@@ -207,7 +210,7 @@ class LeaseWorld(World):
     # -- the abstraction of consensus ----------------------------------------------------------------------------
 
     def _may_lead(self, node: Node) -> bool:
-        """The current primary is not able to work, and this node has executed what was chosen."""
+        """Return True if the current primary cannot work and this node has executed every chosen entry."""
         if node.primary is not None or not _replica(node).executes:
             return False
         if self.leader is not None and self._has_quorum(self.leader):
@@ -222,14 +225,14 @@ class LeaseWorld(World):
         return 2 * sum(node.awake and other not in cut for other, node in self.nodes.items()) > len(self.nodes)
 
     def _connected(self, source: ProcessId, target: ProcessId) -> bool:
-        """A message from one reaches the other."""
+        """Return True if a message from `source` reaches `target`."""
         return self.nodes[source].awake and self.nodes[target].awake and (source, target) not in self.cuts
 
     def _lacks(self, source: ProcessId, target: ProcessId) -> bool:
         return self._connected(source, target) and not self.nodes[source].log.keys() <= self.nodes[target].log.keys()
 
     def _has_news(self, node: Node) -> bool:
-        """The primary has not heard from it at this time."""
+        """Return True if the primary has not heard this node's current report."""
         if self.leader in (None, node.name) or node.reports or not self._connected(node.name, self._leader()):
             return False
         primary = self.nodes[self._leader()].primary
@@ -239,6 +242,7 @@ class LeaseWorld(World):
     def _report(self, node: Node) -> Report:
         return Report(node.name, node.boot, node.local(self.now), node.payload, node.health)
 
+    # an answer to an earlier incarnation is dropped, so it may arrive at any time
     def _can_hear(self, answer: Answer) -> bool:
         return self.nodes[answer.node].awake or self.nodes[answer.node].boot != answer.boot
 
@@ -249,7 +253,7 @@ class LeaseWorld(World):
     # -- one step ------------------------------------------------------------------------------------------------
 
     def do(self, choice: Choice) -> None:
-        """Make it happen, then judge the state it leads to."""
+        """Perform the choice, then judge the new state."""
         self.step += 1
         kind, *names = choice
         self.counter[str(kind)] += 1
@@ -278,13 +282,14 @@ class LeaseWorld(World):
             case Drop():
                 self.counter["drop"] += 1
 
-    # -- lives ---------------------------------------------------------------------------------------------------
+    # -- incarnations --------------------------------------------------------------------------------------------
 
     def _boot(self, node: Node) -> None:
         node.up = True
         node.boot += 1
         if self.rules.clocks_reset:
             node.born = self.now
+        # a booting node has every entry that the published checkpoint covers
         for index in range(1, self.store.applied + 1):
             node.log[index] = self.log[index - 1]
         node.replica = self.rules.replica(node.name, node.boot, tuple(self.nodes), self.store)
@@ -370,7 +375,7 @@ class LeaseWorld(World):
         self._choose(Entry(None, (name, self.nodes[name].term)))
 
     def _choose(self, entry: Entry) -> None:
-        """Chosen now: everybody whom the primary reaches has it, and that is a quorum."""
+        """Choose an entry: every node that the primary reaches gets it, which is a quorum."""
         self.log.append(entry)
         for other in self.nodes:
             if self._connected(self._leader(), other):
@@ -390,6 +395,7 @@ class LeaseWorld(World):
         self._handle(node, EntryExecuted(index, entry.terms, local_ms))
         if _replica(node).may_take:
             self.tell(name, "granted", str(index))
+        # only the author in the same term knows that it waits for this lease
         mine = node.primary is not None and entry.author == (name, node.term)
         if mine and entry.terms is not None:
             self._lead(node, LeaseChosen(Lease(index, entry.terms), local_ms))
@@ -447,33 +453,33 @@ class LeaseWorld(World):
     # -- the end -------------------------------------------------------------------------------------------------
 
     def calm(self) -> None:
-        """Links heal, who stood still goes on. From now on everybody owes a checkpoint."""
+        """Heal links and resume paused nodes. From now on every node has to publish a checkpoint."""
         self.cuts.clear()
         for node in self.nodes.values():
             node.paused = False
         self.owed = set(self.nodes)
 
     def judge(self) -> None:
-        """Every secondary has published since the calm, and logs agree."""
+        """Judge the end: every secondary has published since the calm, and the logs agree."""
         judge_logs(self.nodes, self.log)
         late = (self.owed or set()) - {self.leader}
         if late:
             raise NoEnd(f"{sorted(late)} never publish", sorted(late))
 
     def shared(self) -> tuple[object, ...]:
-        """The scope, the rules and the lease's settings."""
+        """Return the scope, the rules and the lease's settings."""
         return (self.scope, self.rules, self.scope.settings)
 
     def picture(self) -> Hashable:
-        """Everything that decides what can happen; times as distances from now."""
+        """Return everything that determines the next choices; times as distances from now."""
         return picture_of(self)
 
     def names(self) -> Sequence[str]:
-        """The nodes."""
+        """Return the nodes."""
         return tuple(self.nodes)
 
     def counts(self) -> dict[str, int]:
-        """Choices by kind, and the store's verdicts."""
+        """Return the number of choices of each kind, and of the store's verdicts."""
         return dict(self.counter)
 
 
@@ -488,7 +494,7 @@ def _primary(node: Node) -> Primary:
 
 
 def _draw_for(weights: Mapping[ProcessId, int], wanted: str) -> int:
-    """A draw that picks it: from the middle of its share."""
+    """Return a draw that picks `wanted`, from the middle of its share."""
     total, below = sum(weights.values()), 0
     for name, weight in weights.items():
         if name == wanted:

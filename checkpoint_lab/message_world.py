@@ -17,7 +17,8 @@ Choices (processes and channels by name, others by position):
 | `haunt, i, what` | the i-th zombie takes its next message, input, timer or answer |
 | `damage, p, i, how` | the i-th acknowledged record of `p` becomes `lost` or `torn`, silently |
 | `late, p, i` | the i-th late write or publication of an ended incarnation of `p` arrives |
-| `pause, p` `resume, p` `cut, p, q` `heal, p, q` `lose, channel, i` `repeat, channel, i` | other faults and their ends |
+| `pause, p` `resume, p` `cut, p, q` `heal, p, q` | other faults of processes and links, and their ends |
+| `lose, channel, i` `repeat, channel, i` | the i-th message of the channel is lost or duplicated |
 """
 
 from __future__ import annotations

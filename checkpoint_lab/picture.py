@@ -1,4 +1,4 @@
-"""Pictures of worlds: hashable values that are equal for worlds that behave alike."""
+"""Pictures of worlds: hashable values that are equal for worlds of equal behaviour."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from enum import Enum
 from typing import Any
 
 HIDDEN = frozenset({"_story", "graph", "settings", "topology", "limits"})
-"""Attributes of machines that do not change what they do next: their history and their constants."""
+"""Attributes of machines that do not affect their next steps: their history and their constants."""
 
 UNORDERED = frozenset({"messages", "stores", "timers"})
-"""Lists whose order means nothing: any of them can be next."""
+"""Lists without a meaningful order: each element can be next."""
 
 
 _PLAIN = frozenset({type(None), bool, int, str, float})
@@ -20,7 +20,7 @@ _ALSO_PLAIN = (int, str, float, type, Enum)
 
 
 def canonical(value: Any) -> Hashable:
-    """A picture of any value made of plain data, dataclasses and simple objects."""
+    """Return a picture of any value made of plain data, dataclasses and simple objects."""
     kind = type(value)
     if kind in _PLAIN or isinstance(value, _ALSO_PLAIN):
         plain: Hashable = value
@@ -35,7 +35,7 @@ def canonical(value: Any) -> Hashable:
 
 
 def _names(kind: type) -> tuple[str, ...]:
-    """The fields of a dataclass; nothing for others."""
+    """Return the fields of a dataclass; an empty tuple for other types."""
     if kind not in _FIELDS:
         found = fields(kind) if is_dataclass(kind) else ()
         _FIELDS[kind] = tuple(field.name for field in found if field.name not in HIDDEN)
@@ -46,12 +46,12 @@ _FIELDS: dict[type, tuple[str, ...]] = {}
 
 
 def of_attributes(value: object, but: Collection[str]) -> Hashable:
-    """A picture of an object's attributes except some."""
+    """Return a picture of an object's attributes, without those in `but`."""
     return tuple(_named(name, each) for name, each in vars(value).items() if name not in but)
 
 
 def unordered(values: Iterable[Any]) -> Hashable:
-    """A picture of a collection whose order means nothing."""
+    """Return a picture of a collection without a meaningful order."""
     return tuple(sorted(map(canonical, values), key=str))
 
 

@@ -177,7 +177,7 @@ def _in_a_line(error: Exception) -> str:
 
 
 def difference(recorded: Recording) -> str | None:
-    """Return the first difference between the recorded run and its replay; None if they agree. Raises `NotOnTheMenu`."""
+    """Return the first difference between a recorded run and its replay, or None. Raises `NotOnTheMenu`."""
     again = recording(recorded.begun.scenario, recorded.trace)
     before, after = recorded.as_text().splitlines(), again.as_text().splitlines()
     for number, (line, now) in enumerate(zip(before, after, strict=False), 1):

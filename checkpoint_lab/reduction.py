@@ -1,15 +1,14 @@
-"""Partial-order reduction: steps that nothing else minds are taken first, and not in every order with everything else.
+"""Partial-order reduction: steps that affect no other process are taken first, in one order only.
 
-Once nothing can fail any more, two kinds of steps of one process meet only what is its own:
+Once nothing can fail, two kinds of steps of a process touch only its own state:
 
-- its part of a recovery, if it waits for it and has nothing under way. Nothing is handed to it before, so no step of
-  anybody else can come between; it puts what it was given back to the heads of its channels, and everybody else appends to
-  their ends;
-- what its sink has still to show, if its machine is not told.
+- Its part of a recovery, if it waits for it and has nothing under way. No event reaches it before, so no step of
+  another process can come between. It returns messages to the heads of its channels, and others append to the tails.
+- The rows that its sink has still to show, if its machine gets no answer from the sink.
 
-Each is a persistent set of one choice: whatever else happens first leads to the same state as when it happens afterwards. A step
-that changes what others are judged by (`public`) is no such step after all. As long as anything can fail there are none:
-a failure makes everybody's state of that moment matter.
+Each is a persistent set of one choice: any other step leads to the same state before it as after it. A step that
+changes the state by which others are judged (`public`) does not qualify. While anything can fail there is no such set,
+because a failure depends on the current state of every process.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
     from checkpoint_lab.message_world import MessageWorld
 
 JUDGED_AT = ("complete", "shown")
-"""Notes at which everybody's durable records are judged."""
+"""Notes at which the durable records of every process are judged."""
 
 
 def enough(world: MessageWorld, choices: Sequence[Choice]) -> Sequence[Choice]:
-    """A choice that need not be tried in every order with the others, alone; all of them if there is none."""
+    """Return one choice that need not be tried in every order with the others; all choices if there is none."""
     if world.alarm or can_fail(world):
         return choices
     for process in world.everybody:
@@ -43,13 +42,13 @@ def enough(world: MessageWorld, choices: Sequence[Choice]) -> Sequence[Choice]:
 
 
 def can_fail(world: MessageWorld) -> bool:
-    """Something may still go wrong, or end that did."""
+    """Return True if a fault may still happen or end."""
     spent = replace(world.budget, staggered=False) == NO_FAULTS
     return not spent or bool(world.zombies or world.network.cut) or any(each.paused for each in world.everybody)
 
 
 def public(world: MessageWorld) -> Hashable:
-    """What others are judged by: durable records that are not undone, and how often they were judged."""
+    """Return the state by which others are judged: valid durable records, and the number of judgements."""
     standing = tuple(tuple(records_of(process, world.table)) for process in world.everybody)
     return standing, tuple(world.count.get(what, 0) for what in JUDGED_AT)
 

@@ -96,7 +96,7 @@ Any other error is a bug of the code that ran and proves nothing, for example a 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one schedule: its trace and its end. `error`: an oracle's verdict, a machine's refusal, or a bug."""
+    """The result of one schedule: its trace and its end. `error`: a verdict, a machine's refusal, or a bug."""
 
     seed: int
     trace: tuple[Choice, ...]

@@ -180,7 +180,7 @@ class Query:
     # -- the job ------------------------------------------------------------------------------------------------------
 
     def _flow(self, delivered: list[Name], out: Mapping[str, list[Row]]) -> tuple[Rows, Rows]:
-        """Return each operator's rows and the rows put on each edge, for the source rows and the rows `out` of edges."""
+        """Return each operator's rows and the rows put on each edge, from the source rows and the edges' rows."""
         # an odd number of rounds only passes; an even one is input again
         back = [row._replace(name=row.name.next) for row in out[LOOP]]
         passing = [row for row in back if not row.name.is_input]
@@ -232,7 +232,7 @@ class Query:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def _snapshots(self, planned: Planned, attempt: int, operator: str, reached: int) -> list[Report]:
-        """Return the votes of the first `reached` groups. As in Spark, a later task of the batch has a higher attempt."""
+        """Return the votes of the first `reached` groups. As in Spark, a later task has a higher attempt."""
         marker = self.barrier
         if marker is None:
             return []

@@ -233,7 +233,7 @@ class SparkDriver:
                 self.end(effect)
 
     def _settle(self, manifest: Manifest, spent: Sequence[str]) -> None:
-        """Queue files that no epoch needs for a later deletion. O17: an epoch names each consumed segment, or it was released."""
+        """Queue unneeded files for a later deletion. O17: each consumed segment is in an epoch or was released."""
         self.shared.give_up(spent)
         self.sweeper.due = True
         if spent:

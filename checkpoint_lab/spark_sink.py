@@ -60,7 +60,7 @@ class SparkSink:
         return self.session
 
     def lose(self) -> None:
-        """Abort the open transaction and fence its holder: it timed out, or a zombie initialised the transactional id."""
+        """Abort the open transaction and fence its holder: it timed out, or a zombie initialised its id."""
         self.session += 1
         self.late = None
         self.abort()

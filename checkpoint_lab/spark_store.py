@@ -83,7 +83,7 @@ class Shared:
         )  # fmt: skip
 
     def batch_ran(self, incarnation: int, begins: Mapping[str, int], ends: Mapping[str, int]) -> None:
-        """Record a batch for the oracles: rows of the next batch are late by the watermark of the rows before this one."""
+        """Record a batch for the oracles: the next batch's rows are late by the watermark before this one."""
         self.begins.setdefault((incarnation, str(ends)), []).append(dict(begins))
 
     def append(self, new: NewRow, seen: int) -> LogRow:

@@ -1,4 +1,4 @@
-"""What happened in a run, as text: one line per moment, and a space-time diagram in characters."""
+"""A run as text: one line per moment, and a space-time diagram in characters."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ SIGNS = {
     "returns": "f",
     "leads": "L",
 }
-"""One character per kind of moment; a later one of the same step on the same process wins by this order's end."""
+"""One character per kind of moment. If one step has several on a process, `_weight` decides which one the chart shows.
+"""
 
 ARRIVALS = frozenset({"receive", "lose"})
-"""What happens to a message where it was meant to go."""
+"""Moments at the target of a message."""
 
 QUIET = frozenset({"begin", "receive", "timer", "stored"})
-"""Moments that a story leaves out unless it is asked for everything."""
+"""Moments that a story leaves out unless everything is requested."""
 
 
 def story(moments: Iterable[Moment], everything: bool = False) -> str:
-    """One line per moment: step, process, what, and the number of the message if there is one."""
+    """Return one line per moment: step, process, kind, label, and the number of the message if there is one."""
     moments = list(moments)
     told = [moment for moment in moments if everything or moment.kind not in QUIET]
     width = max((len(moment.process) for moment in told), default=0)
@@ -62,12 +63,12 @@ def _line(moment: Moment, width: int, ends: Mapping[int, str]) -> str:
 
 
 def processes_of(moments: Iterable[Moment]) -> list[str]:
-    """Every process that something happened at, in order of appearance."""
+    """Return every process with a moment, in order of appearance."""
     return list(dict.fromkeys(moment.process for moment in moments if moment.process))
 
 
 def chart(moments: Sequence[Moment], width: int = 100) -> str:
-    """A line per process, a column per step, wrapped at `width`; below it what the signs mean."""
+    """Return a line per process with a column per step, wrapped at `width`, and a legend of the signs."""
     names = processes_of(moments)
     steps = max((moment.step for moment in moments), default=0) + 1
     margin = max((len(name) for name in names), default=0) + 1

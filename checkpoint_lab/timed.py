@@ -1,6 +1,6 @@
-"""Runs in time of protocols over plain messages; timers run by each process's own clock.
+"""Timed runs of protocols over plain messages; timers run by each process's own clock.
 
-For measurements: rates of orphans and losses against the skew of clocks, costs of protocols side by side.
+They measure rates of orphans and losses against the skew of clocks, and compare the costs of protocols.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from checkpoint_protocols.recovery import Protocol, Settings
 ROUNDS_MAX = 20
 
 TIMED = Settings(interval_ms=200)
-"""A checkpoint every ten inputs or so."""
+"""Settings with a checkpoint about every ten inputs."""
 
 
 class TimedRun(Clockwork[MessageWorld]):
@@ -36,7 +36,7 @@ class TimedRun(Clockwork[MessageWorld]):
         self.seen = dict.fromkeys(world.sinks, 0)
 
     def show_the_rest(self) -> None:
-        """Checkpoints go on until everything is shown."""
+        """Repeat periodic checkpoints until every row is shown."""
         for _ in range(ROUNDS_MAX):
             if not self.world.owes():
                 return
@@ -50,7 +50,7 @@ class TimedRun(Clockwork[MessageWorld]):
         return self.world.now
 
     def busy(self) -> bool:
-        """There are inputs to read, rows on their way, or failures."""
+        """Return True while there are inputs to read, rows on their way, or failures to come."""
         world = self.world
         return bool(
             self.crashes
@@ -61,19 +61,19 @@ class TimedRun(Clockwork[MessageWorld]):
         )
 
     def held(self) -> int:
-        """Channels that are held back."""
+        """Return the number of channels that are held back."""
         return sum(len(process.held) for process in self.world.everybody)
 
     def recovering(self) -> bool:
-        """Somebody has not done its part of a plan."""
+        """Return True while a process has not done its part of a plan."""
         return self.world.recovering
 
     def next_input(self, source: str) -> str:
-        """The name of the input that a source reads next."""
+        """Return the name of the input that a source reads next."""
         return f"{source}.{self.world.processes[ProcessId(source)].state.cursor}"
 
     def newly_shown(self) -> Iterable[str]:
-        """Inputs behind rows, by name."""
+        """Yield the inputs of newly shown rows, by name."""
         world = self.world
         for name, sink in world.sinks.items():
             bits, self.seen[name] = sink.rows[self.seen[name] :], len(sink.rows)
@@ -84,7 +84,7 @@ class TimedRun(Clockwork[MessageWorld]):
         return super()._step()
 
     def _note_arrivals(self) -> None:
-        """When a message arrives is drawn when it is sent; on a FIFO channel none overtakes."""
+        """Draw the arrival of each message when it is sent; on a FIFO channel no message overtakes another."""
         network = self.world.network
         for queues, fifo in ((network.queues, network.fifo), (network.controls, False)):
             for channel, queue in queues.items():
@@ -95,7 +95,7 @@ class TimedRun(Clockwork[MessageWorld]):
                         self.due[item.uid] = self.newest_arrival[channel] = max(arrival, floor)
 
     def when(self, choice: Choice) -> float:
-        """When a choice is due."""
+        """Return the time of a choice."""
         world, latencies = self.world, self.latencies
         kind, *what = choice
         if kind == "deliver":
@@ -121,7 +121,7 @@ class TimedRun(Clockwork[MessageWorld]):
         return what[1] if len(what) > 1 else 0
 
     def ring(self, choice: Choice) -> float:
-        """When a timer is due, by the clock of its process."""
+        """Return the time of a timer, by the clock of its process."""
         _, name, number = choice
         return self.world.processes[ProcessId(str(name))].timers[int(number or 0)].due
 
@@ -138,10 +138,10 @@ def measure(
     story: bool = False,
     state_bytes: int = STATE_BYTES,
 ) -> Measurement:
-    """One timed run. Clocks are off by up to `skew_ms` either way.
+    """Run and measure one timed run. Clocks are off by up to `skew_ms` either way.
 
-    A sound protocol is judged. An unsound one is audited instead: what is wrong with the lines that it calls complete
-    and with those it goes back to, and what ended the run if it could not go on.
+    The oracles judge a sound protocol. An unsound one is audited instead: the result lists the flaws of the lines that
+    it calls complete or restores, and the error that ended the run early, if any.
     """
     world = MessageWorld(
         protocol, graph, Faults(crashes=len(crashes)), inputs, settings=settings, clocks=skewed(graph, seed, skew_ms)
@@ -181,7 +181,7 @@ def _judged(run: TimedRun) -> None:
 
 
 def _audited(run: TimedRun) -> str:
-    """What an oracle or a machine said when there was no going on, or nothing."""
+    """Run an unsound protocol. Return the complaint that ended it early, or an empty text."""
     run.world.audits = []
     try:
         run.run()
@@ -191,7 +191,7 @@ def _audited(run: TimedRun) -> str:
 
 
 def skewed(graph: Graph, seed: int, skew_ms: float) -> Clocks:
-    """A clock per process, each off by a draw from [-skew_ms, skew_ms], and never before 0."""
+    """Return a clock for each process, each off by a draw from [-skew_ms, skew_ms], and never before 0."""
     draws = random.Random(f"clocks {seed}")  # noqa: S311 - not for secrets
     offsets = {name: int(skew_ms + draws.uniform(-skew_ms, skew_ms)) for name in graph.processes}
     return Clocks({name: Clock(1.0, offset) for name, offset in offsets.items()})

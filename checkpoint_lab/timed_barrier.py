@@ -1,7 +1,7 @@
-"""Runs in time of the shipped barriers, through the same latencies, failures and graphs as the other protocols.
+"""Timed runs of the shipped barriers, with the latencies, failures and graphs of the other protocols.
 
-As the Spark runtime does, the host stops everybody when it notices a failure, begins the next incarnation and starts
-everybody again.  All parts read one clock: barriers do not look at the skew of clocks.
+Like the Spark runtime, the host stops all processes when it notices a failure, begins the next incarnation and starts
+all processes again. All parts read one clock: barriers do not depend on the skew of clocks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIMEOUT_MS = 10_000
 
 
 class MeteredWorld(BarrierWorld):
-    """A barrier world that counts what is sent and stored, and numbers it, so that each thing keeps its time."""
+    """A barrier world that counts and numbers all messages and writes, so that each keeps its time."""
 
     def __init__(self, graph: BarrierGraph, limits: b.Limits) -> None:
         self.sent: Counter[str] = Counter()
@@ -38,25 +38,25 @@ class MeteredWorld(BarrierWorld):
         super().__init__(graph, limits=limits)
 
     def notify(self, source: str, target: str, event: Event) -> None:
-        """A control message."""
+        """Send and count a control message."""
         super().notify(source, target, event)
         self.sent["control"] += 1
         self.in_messages.append(self._number())
 
     def send(self, source: str, target: str, kind: str, incarnation: int, body: Any) -> None:
-        """Rows or a barrier."""
+        """Send and count rows or a barrier."""
         super().send(source, target, kind, incarnation, body)
         self.sent["rows" if kind == "rows" else "control"] += 1
         self.in_channels.setdefault((source, target), deque()).append(self._number())
 
     def offer_barrier(self, source: str, epoch: int, incarnation: int) -> None:
-        """The coordinator's barrier is a message too."""
+        """Offer and count the coordinator's barrier, which is a message too."""
         super().offer_barrier(source, epoch, incarnation)
         self.sent["control"] += 1
         self.in_channels.setdefault(("", source), deque()).append(self._number())
 
     def store(self, kind: str, life: int, *what: Any) -> None:
-        """A write, or a question."""
+        """Begin and count a write, or a question to the store."""
         super().store(kind, life, *what)
         self.in_stores.append(self._number())
         if kind == "decide":
@@ -72,7 +72,7 @@ class MeteredWorld(BarrierWorld):
             self.size.staged_bytes += sum(len(">".join(map(str, row))) for row in rows)
 
     def do(self, choice: Choice) -> None:
-        """Numbers go with what they number."""
+        """Perform the choice and remove the number of its message or write."""
         if choice[0] == "message":
             self.in_messages.pop(int(choice[1] or 0))
         elif choice[0] == "stored":
@@ -103,34 +103,34 @@ class TimedBarrierRun(Clockwork[MeteredWorld]):
         return self.world.now
 
     def busy(self) -> bool:
-        """There are inputs to read, rows on their way, or failures."""
+        """Return True while there are inputs to read, rows on their way, or failures to come."""
         world = self.world
         rows = any(item[0] == "rows" for channel in world.channels.values() for item in channel)
         return bool(self.crashes or rows or not world.exhausted or self.recovering())
 
     def held(self) -> int:
-        """Channels that wait at a barrier."""
+        """Return the number of channels that wait at a barrier."""
         return sum(len(task.machine.held) for task in self.world.tasks.values() if task)
 
     def recovering(self) -> bool:
-        """Somebody is down, or has not loaded its state."""
+        """Return True while a process is down or has not loaded its state."""
         world = self.world
         return world.needs_takeover or any(task is None or task.restoring for task in world.tasks.values())
 
     def next_input(self, source: str) -> str:
-        """The name of the input that a source reads next."""
+        """Return the name of the input that a source reads next."""
         task = self.world.tasks[source]
         return f"{source}.{task.state.cursor if task else 0}"
 
     def newly_shown(self) -> Iterable[str]:
-        """Inputs behind rows, by name."""
+        """Yield the inputs of newly shown rows, by name."""
         for name in self.world.graph.sinks:
             shown = self.world.durable.published.get(name, [])
             epochs, self.seen[name] = shown[self.seen[name] :], len(shown)
             yield from (_input_of(row) for _, rows in epochs for row in rows)
 
     def when(self, choice: Choice) -> float:
-        """When a choice is due: drawn once for each message, write, reading and start."""
+        """Return the time of a choice: drawn once for each message, write, reading and start."""
         world, latencies, (kind, *what) = self.world, self.latencies, choice
         if kind == "receive":
             return self._arrivals((str(what[0]), str(what[1])))
@@ -143,12 +143,12 @@ class TimedBarrierRun(Clockwork[MeteredWorld]):
         return self._drawn((*choice, world.durable.incarnation), latencies.recovery_ms if world.lives else 0.0)
 
     def ring(self, choice: Choice) -> float:
-        """When a timer is due."""
+        """Return the time of a timer."""
         _, index, number = choice
         return self.world.coordinators[int(index or 0)].timers[int(number or 0)][0]
 
     def record(self, choice: Choice) -> None:
-        """A takeover stops whoever is left of the life before it."""
+        """Record a choice; a takeover first stops every process of the previous incarnation."""
         if choice[0] == "takeover":
             for name in [name for name, task in self.world.tasks.items() if task]:
                 super().record(("crash", name))
@@ -157,7 +157,7 @@ class TimedBarrierRun(Clockwork[MeteredWorld]):
         super().record(choice)
 
     def _arrivals(self, channel: Channel) -> float:
-        """Of what is first on a channel; none overtakes."""
+        """Return the arrival of the first item of a channel; no item overtakes another."""
         for number in self.world.in_channels[channel]:
             if ("channel", number) not in self.due:
                 arrival = self.now + self.draw(self.latencies.message_ms)
@@ -181,7 +181,10 @@ def measure_barrier(
     crashes: Sequence[tuple[float, str]] = (),
     state_bytes: int = STATE_BYTES,
 ) -> Measurement:
-    """One timed run of the shipped machines, judged. Raises a `Violation`; `ProtocolViolation` for a graph with loops."""
+    """Measure and judge one timed run of the shipped machines.
+
+    Raises a `Violation`, and a `ProtocolViolation` for a graph with loops.
+    """
     limits = b.Limits(interval_ms, timeout_ms, timeout_ms, timeout_ms, retry_ms=50)
     world = MeteredWorld(with_sinks(graph, inputs), limits)
     run = TimedBarrierRun(world, seed, latencies, crashes)
@@ -206,7 +209,7 @@ def measure_barrier(
 
 
 def with_sinks(graph: Graph, inputs: int) -> BarrierGraph:
-    """The same graph for barriers, every source with so many rows. Raises `ProtocolViolation` if it has loops."""
+    """Return the graph for barriers, every source with `inputs` rows. Raises `ProtocolViolation` if it has loops."""
     if graph.back_edges:
         raise ProtocolViolation(f"barrier needs an acyclic graph, {graph.name} has {sorted(graph.back_edges)}")
     edges = tuple((str(source), str(target)) for source, target in graph.edges)

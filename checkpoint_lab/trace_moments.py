@@ -1,4 +1,4 @@
-"""A recorded trace as moments, for the stories and diagrams that simulated runs have."""
+"""A recorded trace as moments, for the stories and diagrams of simulated runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Said = tuple[str, str, str]
 
 
 def moments_of(traces: Sequence[Recorded]) -> list[Moment]:
-    """What happened, a step per line. A life that ends without an end was killed, or is replaced, or its trace is cut."""
+    """Return the moments of recorded incarnations, a step per line.
+
+    An incarnation without an end was killed or replaced, unless its trace is cut.
+    """
     found: list[Moment] = []
     step = 0
     for recorded in traces:

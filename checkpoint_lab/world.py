@@ -119,11 +119,11 @@ class World(ABC):
         """Return a value that is equal for worlds of equal behaviour. Exhaustive exploration compares these."""
 
     def enough(self, choices: Sequence[Choice]) -> Sequence[Choice]:
-        """Return a subset of `choices` that need not be tried in every order with the others; by default all of them."""
+        """Return those of `choices` that need not be tried in every order with the others; by default all."""
         return choices
 
     def public(self) -> Hashable:
-        """Return the part of the state by which other processes are judged. A step that changes it is visible to them."""
+        """Return the state by which other processes are judged. A step that changes it is visible to them."""
         return None
 
     def lag(self, choice: Choice) -> str:
