@@ -182,7 +182,7 @@ def _record(
 
 
 def _made_of(query: QueryPlan, now: Checkpoint) -> Checkpoint:
-    """Return the checkpoint with the batch that a query goes back to: its own, or a pinned one."""
+    """Return the checkpoint with the batch that a query rolls back to: its own, or a pinned one."""
     return whole_copy(Path(query.kept_in), query.name) if query.kept_in and not query.stays else now
 
 
@@ -216,7 +216,7 @@ def _refuse_what_cannot(plan: Plan, back: Sequence[TablePlan]) -> None:
 
 
 def _refuse_unknown_beginnings(wishes: Sequence[QueryWish], ids: set[str], settings: Settings) -> None:
-    """Refuse a query that starts from the beginning and reads a table that goes back.
+    """Refuse a query that starts from the beginning and reads a table that rolls back.
 
     Without a `startingVersion` it reads the table's snapshot. With one it would read undone versions.
     """

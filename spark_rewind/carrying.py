@@ -53,7 +53,7 @@ class Carrier:
         except BaseException:
             self.clean_up(record)
             raise
-        # from here on a crash leads forward: the decided record is durable
+        # the decided record is durable: after a crash the rewind continues
         hit(Failpoint.REWIND_DECIDED)
         return self.go_on(record)
 
@@ -92,7 +92,7 @@ class Carrier:
 
         A decision is revoked if no commit is public.
         """
-        # back to PREPARING first: a crash in the middle must lead to another clean-up, never forward
+        # PREPARING first: after a crash in the middle, the next call must clean up again
         if self.journal.phase(record.kind) is Phase.DECIDED:
             self.journal.write(record.at(Phase.PREPARING))
         for query in record.queries:
@@ -152,7 +152,7 @@ class Carrier:
                     for version in range(table.first, table.last + 1):
                         self._commit(record, number, table, version)
             except _OvertakenError as overtaken:
-                # without a public commit the decision can still be revoked; afterwards the rewind only goes forward
+                # the decision can be revoked until the first commit is public
                 if not any(map(is_public, record.tables)):
                     self.clean_up(record)
                     raise RewindStale(f"{overtaken} while the rewind was carried out", hint=_STALE) from None

@@ -4,11 +4,11 @@ Tables are processes like queries. A table at a version has received the batches
 its versions to its readers. So the two rules of the line cover every case:
 
 - a batch that is undone at its query is an orphan in the table;
-- a batch that a table lost exists nowhere else, so its query goes back too.
+- a batch that a table lost exists nowhere else, so its query rolls back, too.
 
 Some data carries no name of its batch. Then time bounds it: Spark fixes a batch's ends, notes `batchTimestampMs`, and
 then works on the batch. A reader's batch that began before a batch of the writer holds no data of that batch. This is a
-bound and no position: such channels are not `exact`, and a reader may go back further than necessary.
+bound and no position: such channels are not `exact`, and a reader may roll back further than necessary.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ def writes_table_untold(query: Checkpoint, table: Table, name: ProcessId, skew_m
     finished = done[-1].number + 1 if done else first
     ends = list(accumulate((each.committed_ms or 0 for each in done), max))
     for number, version in enumerate(table.versions):
+        # a version may hold each batch that began before it was written
         may[version.number] = _begun_by(query, times[number] + skew_ms)
+        # a batch that ended before the next version was written is in this version or an earlier one
         later = min((each.at_ms for each in table.versions[number + 1 :]), default=None)
         over = len(done) if later is None else bisect_right(ends, later - skew_ms - 1)
         sure[version.number] = done[over - 1].number + 1 if over else first

@@ -29,7 +29,7 @@ from spark_rewind.tables import Table
 class QueryWish:
     """A query with its wanted position: `batch` of the checkpoint `made_of`, -1 for the beginning.
 
-    `now`: the checkpoint in its place. `goes`: true if the query goes back. Otherwise it only moves with the tables
+    `now`: the checkpoint in its place. `goes`: true if the query rolls back. Otherwise it only moves with the tables
     that it reads, or is only fenced.
     """
 

@@ -95,6 +95,7 @@ def make_folder(folder: Path, like: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         found = like.stat()
         folder.chmod(found.st_mode & 0o7777)
+        # only root may give a folder to another user
         if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()) and os.geteuid() == 0:
             os.chown(folder, found.st_uid, found.st_gid)
 

@@ -18,7 +18,7 @@ from spark_rewind.connections import BEGINNING, Channel, Index, shrinking
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A state that a process can go back to.
+    """A state that a process can roll back to.
 
     - `at_ms`: time when the process reached it; None for an unfinished batch and for the beginning.
     - `gone`: reason why it no longer exists.

@@ -85,7 +85,7 @@ class Journal:
     def write(self, record: Record) -> Record:
         """Write a record; it is durable when this returns. Raises `RewindNotPermitted`."""
         replace(self._path(record.kind), record.model_dump_json(indent=1).encode())
-        sync_folder(self.folder.parent)
+        sync_folder(self.folder.parent)  # the journal's folder is new at the first write
         return record
 
     def forget(self, record: Record) -> None:

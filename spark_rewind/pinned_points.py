@@ -80,7 +80,7 @@ def _pinned(query: Checkpoint, kept: Kept, pinned: PinnedQuery) -> Pinned | str:
 def _not_of_its_past(query: Checkpoint, batch: Batch, inode: int) -> str | None:
     """Return the reason why a pinned batch is not in the query's history, None if it is.
 
-    The query may have gone back since and run a batch of this number again. A batch that the log still has is compared.
+    The query may have rolled back since and run a batch of this number again. A batch that the log still has is compared.
     For an older one, the checkpoint's folder must be the same: a rewind replaces the folder, and tables may have
     renumbered their versions since.
     """

@@ -116,7 +116,7 @@ def take_pin(request: PinRequest, now_ms: int) -> Taken:
         with written(final):
             prepared.rename(final)
             sync_folder(final.parent)
-        # old points go only after the new one is in place: an error leaves them all
+        # old points are removed after the new one is in place: an error keeps them all
         for each in dropped:
             take_away(each)
         return Taken(Kept(final, point), tuple(dropped))
@@ -176,6 +176,7 @@ def _line_of(inputs: Inputs, request: Request) -> Mapping[ProcessId, Candidate]:
     """Return the greatest line of committed batches. The newest batches are checked like all others."""
     queries = frozenset(map(ProcessId, inputs.queries))
 
+    # the current state of a query may include an unfinished batch, which is never pinned
     def is_over(process: ProcessId, each: LinePoint) -> bool:
         return process not in queries or each.index is not None
 

@@ -147,6 +147,7 @@ def _listed(folder: Path, path: Path, known: Mapping[FileId, str]) -> PinnedFile
     with written(path), path.open("rb") as file:
         found = os.fstat(file.fileno())
         digest = known.get((found.st_dev, found.st_ino))
+        # a file that another point holds is durable already
         if digest is None:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest() if found.st_size <= SMALL_BYTES_MAX else None
@@ -219,6 +220,7 @@ def held(pins: Path) -> Iterator[None]:
         except OSError as error:
             hint = "wait until it is done, and run this again"
             raise PinsInUse(f"somebody else is changing {pins}", hint=hint) from error
+        # under the lock, a hidden folder belongs to no living process
         for each in entries(pins / POINTS):
             if each.name[0] == ".":
                 remove_tree(pins / POINTS / each.name)

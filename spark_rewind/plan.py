@@ -24,7 +24,7 @@ class _Part(BaseModel):
 class Reason(_Part):
     """One step of the search for a line. Steps form chains that begin at the target.
 
-    - `who`: process that goes back from point `left` to point `taken`.
+    - `who`: process that rolls back from point `left` to point `taken`.
     - points: batches of queries or versions of tables. None is the current state, -1 precedes all.
     - `through`: table, topic or folder. `other`: the process at the other end, at point `other_at`.
     - `exact`: false if only times bound the data that passed through.
@@ -59,7 +59,7 @@ class SourceEnd(_Part):
 class QueryPlan(_Part):
     """Effect of a plan on a query.
 
-    - `batch`: the query goes back to the state after this batch. None: it stays. -1: it starts from the beginning.
+    - `batch`: the query rolls back to the state after this batch. None: it stays. -1: it starts from the beginning.
     - `state_version`: state version that its operators load, None without operators.
     - `newest`: newest committed batch. `unfinished`: a batch that was started.
     - `digest`: of its logs when the plan was made.
@@ -110,7 +110,7 @@ class InFlight(_Part):
 class TablePlan(_Part):
     """Effect of a plan on a table.
 
-    `version`: version that the table goes back to; -1 precedes the first; the newest version if the table stays.
+    `version`: version that the table rolls back to; -1 precedes the first; the newest version if the table stays.
     `kept_in`: folders of pinned points with data files that the table has lost.
     """
 
@@ -132,7 +132,7 @@ class TablePlan(_Part):
 class FolderPlan(_Part):
     """Effect of a plan on a file sink's folder.
 
-    - `batch`: batch that its log goes back to; -1 for none; the newest batch if the folder stays.
+    - `batch`: batch that its log is cut at; -1 for none; the newest batch if the folder stays.
     - `files_gone`: number of files that leave the folder.
     - `digest`: of the log.
     """

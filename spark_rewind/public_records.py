@@ -14,7 +14,7 @@ from spark_rewind.topics import TopicIndex, next_began_ms
 
 
 def public_records(inputs: Inputs, line: Line, broker: TopicIndex | None) -> Iterator[PublicRange]:
-    """Yield the offset ranges with records of undone batches, for each writer of a topic that goes back."""
+    """Yield the offset ranges with records of undone batches, for each writer of a topic that rolls back."""
     for topic in inputs.declared.topics:
         for writer in map(inputs.query, topic.written_by):
             index = line.found.chosen[ProcessId(writer.name)].index

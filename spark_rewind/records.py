@@ -25,7 +25,7 @@ class QueryChange(_Part):
 
     - `folder`: place of its checkpoint. `source`: checkpoint that the new one is made of.
     - `batch`: newest batch of the new checkpoint, -1 for an empty one; it may be unfinished.
-    - `ends`: by batch and source, new offsets in tables that go back.
+    - `ends`: by batch and source, new offsets in tables that roll back.
     - `changed`: false for a query that is only fenced meanwhile.
     - `side`: folder of the new checkpoint in preparation. `kept`: later name of the old checkpoint.
     - `fences_before`, `fences_after`: fence files, relative to the folder.

@@ -34,7 +34,7 @@ def put_in_place(place: Path, side: Path, kept: Path, identity: str, swapped: Fa
 
     Idempotent: a call may follow a crash.
     """
-    # after a crash that follows the exchange the new folder is in place already: a second exchange would undo it
+    # after a crash the new folder may be in place already: a second exchange would undo the first
     if not is_made_by(place, identity):
         swap(side, place)
         sync_folder(place.parent)

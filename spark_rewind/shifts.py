@@ -1,6 +1,6 @@
-"""Positions of a table's readers after the table went back. Pure rules, no I/O.
+"""Positions of a table's readers after a rollback of the table. Pure rules, no I/O.
 
-A table goes back by new versions. Version R holds the content of version p. The versions p + 1 to the line follow, each
+A table rolls back by new versions. Version R holds the content of version p. The versions p + 1 to the line follow, each
 with its original actions. A reader at version v, with its base at p or later, continues at version v + R - p. It meets
 unread data in the same order and skips the undone versions. `index` counts files of a version, or of the table as of
 it; both stay the same.
@@ -17,7 +17,7 @@ from spark_rewind.positions import DeltaPosition
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Version numbers of a table that goes back.
+    """Version numbers of a table that rolls back.
 
     - `base`: p, -1 for the table before its first version.
     - `line`: newest version that stays.

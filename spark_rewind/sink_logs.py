@@ -1,6 +1,6 @@
 """The log of a file sink, `_spark_metadata`: files by batch, and a copy of the log as of a batch.
 
-The sink skips a batch whose number is in the log (`FileStreamSink.addBatch`), so the log goes back with its query.
+The sink skips a batch whose number is in the log (`FileStreamSink.addBatch`), so the log rolls back with its query.
 Spark periodically compacts all entries before a batch into one file `<batch>.compact`, without their batch numbers.
 Single files stay about as long as those of the query's own logs; without them batches cannot be distinguished.
 """

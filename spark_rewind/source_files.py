@@ -26,7 +26,7 @@ class FileLog:
     entries: Mapping[str, int]
 
     def after(self, log_offset: int) -> list[str]:
-        """Return files that a query would read again after it goes back to an entry."""
+        """Return files that a query would read again after a rollback to an entry."""
         return [path for path, entry in self.entries.items() if entry > log_offset]
 
     def up_to(self, log_offset: int) -> list[str]:

@@ -22,6 +22,7 @@ _HINT = (
 
 def swap(one: Path, other: Path) -> None:
     """Exchange two names atomically (Linux, `renameat2`). Raises `RewindNotPermitted`."""
+    # Python has no wrapper for renameat2
     library = ctypes.CDLL(None, use_errno=True)
     call = getattr(library, "renameat2", None)
     if call is None:

@@ -29,7 +29,7 @@ def nowhere(path: str) -> Path | None:
 
 
 def hold(table: Table, version: int, positions: Iterable[DeltaPosition], folder: Path) -> list[PinnedFile]:
-    """Link the files that the table needs to go back to a version, with readers at these positions.
+    """Link the files that the table needs to roll back to a version, with readers at these positions.
 
     Raises FileNotFoundError if one disappears meanwhile, `LogDamaged`, `RewindUnsupported`, `RewindNotPermitted`.
     """
@@ -47,7 +47,7 @@ def _needed(table: Table, version: int, positions: Iterable[DeltaPosition]) -> s
     """Return the files of the version, and files added since the oldest reader's position, which it reads from the log."""
     base = min([version, *(base_of(each) for each in positions)])
     if any(not (table.root / commit_name(each)).is_file() for each in range(max(base, 0), version + 1)):
-        base = version  # such a reader cannot go on there anyway
+        base = version  # such a reader cannot continue there anyway
     actions: list[Action] = [{"add": each} for each in content_at(table.root, base).files.values()]
     for number in range(base + 1, version + 1):
         actions += parsed(commit_lines(table.root, number), number)
@@ -91,6 +91,7 @@ def is_held(path: Path, size: int) -> bool:
 
 def put_back(source: Path, target: Path) -> None:
     """Restore a held file to its name in the table, atomically. Raises `RewindNotPermitted`, FileNotFoundError."""
+    # a call after a crash finds the file in place
     if target.exists():
         return
     with written(target):

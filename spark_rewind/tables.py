@@ -78,7 +78,7 @@ class Table:
         return self.versions[-1].number
 
     def restore_gone(self, version: int) -> str | None:
-        """Return the reason why the table cannot go back to a version, None if it can."""
+        """Return the reason why the table cannot roll back to a version, None if it can."""
         if version < self.openable:
             return f"the log does not reach back to version {version}, the oldest that it gives is {self.openable}"
         file = self.gone.get(version)
@@ -226,6 +226,7 @@ def _transaction(body: Mapping[str, Any]) -> tuple[str, int]:
 
 def _missing_files(root: Path, versions: Sequence[Version]) -> frozenset[str]:
     """Return files that a commit of the log removed and that the disk has lost."""
+    # VACUUM deletes only files that a commit removed
     removed = {path for each in versions for path in each.removed}
     return frozenset(path for path in removed if "://" not in path and not (root / path).exists())
 
@@ -281,7 +282,7 @@ def _parquet_rows(path: Path, kind: str) -> list[Mapping[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        # without the machinery for data sets, which takes longer to load than to use
+        # pyarrow's data set module takes longer to load than this file
         with typed_errors(path), pq.ParquetFile(path) as file:
             if kind not in file.schema_arrow.names:
                 return []

@@ -81,7 +81,7 @@ def would_adopt(request: Request, target: Target, sessions: Sessions) -> Adoptio
     _refuse_used(target)
     if not taking.operators:
         return Adoption(taking, ())
-    from spark_rewind.adopt import state  # with PySpark, which nothing else needs
+    from spark_rewind.adopt import state  # imports PySpark, which nothing else needs
 
     spark = sessions()
     groups = _key_groups(target, spark)
@@ -111,6 +111,7 @@ def adopt(request: Request, target: Target, sessions: Sessions) -> Adoption:
         # the query may have run while its state was read
         _refuse_moved(taking)
         manifest = _manifest(taking, target.job, point, snapshots)
+        # an epoch that cannot be read back must not be committed
         store.verify(manifest)
         store.log.commit_epoch(manifest)
     except BaseException:
@@ -128,7 +129,7 @@ def _states(
 ) -> tuple[tuple[TakenState, ...], dict[str, OperatorSnapshot]]:
     if spark is None:
         return (), {}
-    from spark_rewind.adopt import state  # with PySpark, which nothing else needs
+    from spark_rewind.adopt import state  # imports PySpark, which nothing else needs
 
     groups = _key_groups(target, spark)
     states, snapshots = [], {}

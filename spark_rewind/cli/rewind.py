@@ -56,7 +56,7 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the batch that every query goes back to, with reasons. Changes nothing and needs no JVM.
+    """Compute the batch that every query rolls back to, with reasons. Changes nothing and needs no JVM.
 
     The plan is the greatest consistent line at or before the target: no query keeps data that another query undoes.
     """

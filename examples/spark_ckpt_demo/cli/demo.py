@@ -28,9 +28,7 @@ def demo(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a year of flights as a stream, kill the driver, restart it, prove the result exact, restore an older
-    epoch.
-    """
+    """Replay a year of flights as a stream, kill and restart the driver, prove the result exact, restore an epoch."""
     from spark_ckpt_demo.cli.telling import display
     from spark_ckpt_demo.options import DemoOptions
     from spark_ckpt_demo.story import play
