@@ -1,6 +1,6 @@
 """Consistent, restorable, queryable epochs and exactly-once output for PySpark Structured Streaming.
 
-Names are loaded when they are first used: executors and the command line do not pay for what they do not need.
+Names are loaded at their first use, so that executors and the command line load only what they need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m spark_ckpt`: the command line."""
+"""Run the command line: `python -m spark_ckpt`."""
 
 from spark_ckpt.cli import main
 

@@ -1,6 +1,6 @@
-"""A job's settings: arguments of `Job`, the same as `spark.ckpt.*` conf keys, and their defaults.
+"""Settings of a job: arguments of `Job`, the same as `spark.ckpt.*` conf keys, and their defaults.
 
-Arguments win over conf keys, conf keys over defaults.  An unknown key is an error that names the nearest known one.
+Arguments win over conf keys, conf keys over defaults. An unknown key is an error that names the nearest known one.
 Durations are texts as Spark writes them ("5 seconds", "200 milliseconds", "2 minutes") or numbers of seconds.
 """
 
@@ -31,7 +31,10 @@ _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|milliseconds?|seconds?|minu
 
 
 def duration_ms(value: object) -> int:
-    """Milliseconds of a duration: "5 seconds", "200 ms", or a number of seconds."""
+    """Return the milliseconds of a duration: "5 seconds", "200 ms", or a number of seconds.
+
+    Raises TypeError for another type, ValueError for another text or for more than 366 days.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError(f"a duration such as '5 seconds' was expected, not {value!r}")
     if isinstance(value, int | float):
@@ -53,11 +56,11 @@ Duration = Annotated[int, BeforeValidator(duration_ms)]
 OptionalDuration = Annotated[int | None, BeforeValidator(duration_ms)]
 
 EVERY_BATCH = "every batch"
-"""As an interval: each micro-batch ends an epoch."""
+"""Interval with which each micro-batch ends an epoch."""
 
 
 def interval_ms(value: object) -> int:
-    """Milliseconds from one epoch to the next, 0 for `EVERY_BATCH`."""
+    """Return the milliseconds from one epoch to the next, 0 for `EVERY_BATCH`. Raises TypeError, ValueError."""
     if isinstance(value, str) and value.strip().lower() == EVERY_BATCH:
         return 0
     try:
@@ -70,7 +73,7 @@ Interval = Annotated[int, BeforeValidator(interval_ms)]
 
 
 def _names(value: object) -> object:
-    """Names as a text with commas, or several texts."""
+    """Split a text at commas; leave several texts as they are."""
     return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
 
@@ -83,11 +86,11 @@ def _duration(name: str, default: str, description: str) -> int:
 
 
 PAGE = "127.0.0.1:4141"
-"""Where a job's page is if it is asked for without an address."""
+"""Address of a job's page if it is requested without one."""
 
 
 class JobConfig(BaseModel):
-    """Everything that can be set on a job, under the names that arguments and conf keys have (`interval`, not `interval_ms`)."""
+    """All settings of a job, under the names of arguments and conf keys (`interval`, not `interval_ms`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -184,18 +187,18 @@ class JobConfig(BaseModel):
 
     @property
     def every_batch(self) -> bool:
-        """Whether each micro-batch ends an epoch."""
+        """True if each micro-batch ends an epoch."""
         return self.interval_ms == 0
 
     def with_page(self, ui: bool | str | None) -> Self:
-        """With the page as a start asks for it; None leaves the setting as it is."""
+        """Return a copy with the page as a start requests it: True for the default address, None to keep the setting."""
         if ui is None:
             return self
         return self.model_copy(update={"ui": PAGE if ui is True else ui or None})
 
     @classmethod
     def of(cls, arguments: Mapping[str, object], conf: Mapping[str, str]) -> Self:
-        """Merge arguments over conf keys; raises `ConfigInvalid` with the offending key and what is allowed."""
+        """Merge arguments over conf keys. Raises `ConfigInvalid` with the invalid key and the allowed values."""
         settings: dict[str, object] = {
             _field_of(key): value for key, value in conf.items() if key.startswith(CONF_PREFIX)
         }
@@ -207,7 +210,7 @@ class JobConfig(BaseModel):
 
 
 def setting_names() -> list[str]:
-    """The names a user may write."""
+    """Return the names that a user may write."""
     return [field.alias or name for name, field in JobConfig.model_fields.items()]
 
 

@@ -1,12 +1,14 @@
-"""What a connector implements: a source with cursors, a sink with staged rows and an idempotent publish.
+"""The contract of a connector: a source with cursors, a sink with staged rows and an idempotent publish.
 
-A connector package imports this module, `spark_ckpt.errors` and `checkpoint_protocols.ids`, `spark_ckpt.jars` if
-it brings jars, `spark_ckpt.connector_parts` if they fit, and in its tests `spark_ckpt.testing`. The core never imports a
-connector: it finds `Connector` objects by their entry points (`spark_ckpt.connectors`).
+A connector package imports this module, `spark_ckpt.errors` and `checkpoint_protocols.ids`. It may import
+`spark_ckpt.jars` if it brings jars, `spark_ckpt.connector_parts`, and in its tests `spark_ckpt.testing`. The core never
+imports a connector: it finds `Connector` objects by their entry points (`spark_ckpt.connectors`).
 
 Source: `start` pins a position once, `read` streams the rows right after a cursor, `cursor` translates one line of
-Spark's offset log.  Sink (two-phase commit): rows are *staged* by tasks while the epoch runs (prepared), the commit
-of the epoch's manifest is the decision, and `Publisher.publish` is idempotent redo after it (committed).
+Spark's offset log.
+
+Sink (two-phase commit): tasks *stage* rows while the epoch runs (prepared). The commit of the epoch's manifest decides.
+`Publisher.publish` is idempotent redo after it (committed).
 """
 
 from __future__ import annotations
@@ -27,22 +29,24 @@ if TYPE_CHECKING:
     from spark_ckpt.jars import Choice
 
 CONTRACT = 1
-"""Number of what this module asks of a connector and gives it. It grows when an older core cannot host a newer connector."""
+"""Version of this contract. It grows when an older core cannot host a newer connector."""
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 Cursor = Mapping[str, Json]
-"""A source's position, JSON-serialisable: everything before it is in the epoch, everything after it is not."""
+"""A source's position, JSON-serialisable: every row before it is in the epoch, no row after it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """What a connector's package says of itself: `CONNECTOR` in the module that its entry point names.
+    """Declaration of a connector: `CONNECTOR` in the module that the package's entry point names.
 
-    `name`: the entry point's, as in `spark_ckpt.session("x", name)`. `contract`: the `CONTRACT` that it was written for,
-    as a number. `sources`, `sinks`: names of classes in that module, so that it may import them when they are asked for.
-    `jars`: what a session needs on its class path, every artefact locked (`spark_ckpt.jars.read_lock`).
-    `settings`: what a session needs to be told; a user's own settings win. `published`: as `TellsPublished.newest_published`, but
-    from the identity that a log keeps of a sink and from storage options: commands have no sink object. Raises `SinkInvalid`.
+    - `name`: name of the entry point, as in `spark_ckpt.session("x", name)`.
+    - `contract`: the `CONTRACT` that it was written for, as a number.
+    - `sources`, `sinks`: names of classes in that module, which may import them at their first use.
+    - `jars`: jars that a session needs on its class path, every artefact locked (`spark_ckpt.jars.read_lock`).
+    - `settings`: Spark settings that a session needs. A user's own settings win.
+    - `published`: like `TellsPublished.newest_published`, for commands, which have no sink object. It takes the
+      recorded identity of a sink, the context and storage options. Raises `SinkInvalid`.
     """
 
     name: str
@@ -56,67 +60,70 @@ class Connector:
 
 @runtime_checkable
 class Source(Protocol):
-    """A replayable input: reading from a cursor yields the same rows in the same order every time."""
+    """A replayable input: every read from a cursor yields the same rows in the same order."""
 
     def check(self, spark: SparkSession) -> None:
-        """Raise `SourceInvalid` (or another `CkptError`) now for whatever would fail later."""
+        """Raise `SourceInvalid` (or another `CkptError`) now for anything that would fail later."""
 
     def start(self, spark: SparkSession) -> Cursor:
         """Resolve the configured start (earliest, latest, ...) to a cursor. Called once in a job's life."""
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
-        """A streaming DataFrame of the rows after `cursor`. The schema is the same on every call."""
+        """Return a streaming DataFrame of the rows after `cursor`. The schema is the same on every call."""
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
-        """The cursor for one source's line of Spark's offset log (`offsets/N`): where that batch ended.
+        """Return the cursor of a batch's end, for one source's line of Spark's offset log (`offsets/N`).
 
-        `previous` is where the batch before it ended, for the first one the cursor that was read from.
+        `previous`: end of the batch before it; for the first batch the cursor that was read from.
         """
 
     def end(self, spark: SparkSession) -> Cursor:
-        """The position of everything that is readable now (read_committed where that exists)."""
+        """Return the position after everything that is readable now (read_committed where that exists)."""
 
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
-        """Whether everything up to `end` lies before `cursor`."""
+        """Return True if everything up to `end` lies before `cursor`."""
 
     def describe(self) -> Mapping[str, str]:
-        """What a report may show: kind, topic or path. Never a secret."""
+        """Return the facts that a report may show: kind, topic or path. Never a secret."""
 
 
 @runtime_checkable
 class Identified(Protocol):
-    """A source or sink that can say which table, topic or folder it is: a job then notices when it is another one."""
+    """A source or sink that knows the identity of its table, topic or folder, so that a job detects a replacement."""
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
-        """What tells it from every other, part by part, the same at every start: kind, cluster, table id, ... No secret.
+        """Return the parts that tell the endpoint from every other: kind, cluster, table id, ... No secrets.
 
-        A part that is not known yet is empty and asked for again after a publish: the id of a table that a sink
-        will create. Part "path" is a place: it may change if the thing was moved, the other parts say what it is.
-        A job refuses a recorded part that is missing or another one; new parts are recorded as they come. Called after
-        `check`, and may use what that has found. Raises as `check` does.
+        The parts are the same at every start. An unknown part is empty, e.g. the id of a table that a sink will create;
+        the driver calls again after a publish. Part "path" is a place: it may change if the endpoint was moved. The
+        other parts identify it. A job refuses a recorded part that is missing or different, and records new parts.
+        Called after `check`, and may use its results. Raises as `check` does.
 
-        Of a source, the driver asks at each start, before it commits an epoch, and every few seconds, on threads of its own. Each
-        call asks the system again and keeps no earlier answer: an epoch whose rows come from another topic is not committed.
-        So it is one cheap request; `KeepsConnection` saves the connecting.
+        For a source, the driver calls it at each start, before each commit, and every few seconds, on threads of its
+        own. Each call queries the system again and caches nothing, so that an epoch with rows of another topic is never
+        committed. So it has to be one cheap request; `KeepsConnection` saves the connecting.
         """
 
 
 @runtime_checkable
 class KeepsConnection(Protocol):
-    """A source that keeps the connection open over which `identity` asks."""
+    """A source that keeps open the connection that `identity` uses."""
 
     def disconnect(self) -> None:
-        """Close it; a later call opens it again. Called when an incarnation has ended."""
+        """Close the connection; a later call opens it again. Called when an incarnation has ended."""
 
 
 @runtime_checkable
 class KeepsUnchanged(Protocol):
-    """A source of several parts, topics for example: if one is another one, the job goes on with the rest where it is."""
+    """A source of several parts, e.g. topics: if one part is replaced, the job continues with the others at their
+    positions.
+    """
 
     def renewed(self, spark: SparkSession, cursor: Cursor, changed: Collection[str]) -> Cursor:
-        """The cursor of a source that is confirmed to be another one: what did not change at `cursor`, the rest at its start.
+        """Return the cursor after a confirmed replacement: unchanged parts stay at `cursor`, the others begin at their
+        start.
 
-        `changed`: names of the parts of `Identified.identity` that differ from those that belong to `cursor`.
+        `changed`: names of the parts of `Identified.identity` that differ from those recorded with `cursor`.
         """
 
 
@@ -126,33 +133,38 @@ class LimitsBatches(Protocol):
 
     @property
     def rows_per_batch(self) -> int | None:
-        """The configured limit; None if a batch takes all there is."""
+        """The configured limit; None if a batch takes everything."""
 
     def limited(self, rows: int) -> Source | None:
-        """The same source in batches of at most `rows`; None if its own are no larger or have other bounds.
+        """Return the same source in batches of at most `rows`.
 
-        Where Spark divides the limit, a batch may have up to one row more for each partition.
+        Return None if its own are no larger or have other bounds.
+
+        If Spark divides the limit, a batch may have up to one row more for each partition.
         """
 
 
 @runtime_checkable
 class CountsLag(Protocol):
-    """A source that can say how many rows lie between two positions."""
+    """A source that can count the rows between two positions."""
 
     def lag(self, cursor: Cursor, end: Cursor) -> int:
-        """Rows behind `cursor` and before `end`; at least 0."""
+        """Return the number of rows after `cursor` and before `end`; at least 0."""
 
 
 @runtime_checkable
 class ShowsCursor(Protocol):
-    """A source that shows others how far a job has read, where they look for it. For display: the job never reads it back."""
+    """A source that publishes the job's progress for other systems, e.g. as a consumer group.
+
+    The job never reads it back.
+    """
 
     @property
     def shown_as(self) -> str | None:
-        """Under which name; None if it is not to show anything."""
+        """Name under which the progress is published; None to publish nothing."""
 
     def show(self, cursor: Cursor) -> None:
-        """Where the job stands in an epoch that is decided, maybe an older one than was shown before.
+        """Publish the cursor of a committed epoch. It may be older than the last one shown.
 
         Called on a thread of its own. Raises `SourceInvalid`, which is logged and ends nothing.
         """
@@ -160,9 +172,10 @@ class ShowsCursor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """What a fresh Spark checkpoint holds so that one source of Spark's own begins at a cut.
+    """Content of a fresh Spark checkpoint that makes one of Spark's own sources begin at an epoch.
 
-    `offset`: the source's line in Spark's offset log. `files`: texts in the source's own folder of the checkpoint, by name.
+    - `offset`: the source's line in Spark's offset log.
+    - `files`: texts in the source's own folder of the checkpoint, by name.
     """
 
     offset: str
@@ -171,16 +184,20 @@ class Seed:
 
 @runtime_checkable
 class BeginsAtSeed(Protocol):
-    """A source whose stream begins where Spark's checkpoint says: `read` cannot tell it."""
+    """A source whose stream begins at the position in Spark's checkpoint, because `read` cannot set it."""
 
     def seed(self, cursor: Cursor) -> Seed | None:
-        """What makes a fresh checkpoint's stream begin at `cursor`; None at a beginning that the stream finds by itself."""
+        """Return the content of a fresh checkpoint that begins at `cursor`; None if the stream finds its beginning
+        itself.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """Where a plain query's source stood, as a cursor. `identity`: what its offset tells of it, as `Identified.identity`
-    names the parts, empty where the offset does not say."""
+    """Position of a plain query's source, as a cursor.
+
+    `identity`: the parts that the offset reveals, named as in `Identified.identity`; empty if it reveals none.
+    """
 
     cursor: Cursor
     identity: Mapping[str, str] = field(default_factory=dict)
@@ -188,13 +205,13 @@ class Adopted:
 
 @runtime_checkable
 class Adopts(Protocol):
-    """A source that can go on where a plain query stopped which read the same input with Spark's own reader."""
+    """A source that can continue from a plain query that read the same input with Spark's own reader."""
 
     @classmethod
     def adopted(cls, offset: str) -> Adopted:
-        """The cursor right behind what a query has read up to `offset`, a line of Spark's offset log.
+        """Return the cursor right after the rows that a query has read up to `offset`, a line of Spark's offset log.
 
-        Raises `SourceInvalid` for an offset that is none of that reader, or that no cursor can say.
+        Raises `SourceInvalid` for an offset of another reader, or one that no cursor can express.
         """
 
 
@@ -203,62 +220,68 @@ class Folder(Protocol):
 
     @property
     def uri(self) -> str:
-        """Where it is."""
+        """URI of the folder."""
 
     def read_bytes(self, path: str) -> bytes:
-        """The whole file. FileNotFoundError if there is none."""
+        """Return the bytes of a file. Raises FileNotFoundError."""
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Create or replace a file; durable when it returns."""
+        """Create or replace a file. It is durable when the call returns."""
 
     def entries(self) -> list[str]:
-        """Names of what is in the folder."""
+        """Return the names in the folder."""
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove files; those that are gone already do not matter."""
+        """Delete files. Missing files are ignored."""
 
 
 @runtime_checkable
 class Remembers(Protocol):
-    """A source that keeps what it has consumed outside of its cursors, or that removes input nobody needs."""
+    """A source that keeps its consumed input outside of its cursors, or that deletes input that is no longer needed."""
 
     def remember_in(self, folder: Folder) -> None:
-        """Where to keep it. Called before `start`, `read` and `cursor` of a run."""
+        """Set the folder for that. Called before `start`, `read` and `cursor` of a run."""
 
     def check_cursor(self, cursor: Cursor | None, newest: Cursor) -> None:
-        """Raise `SourceInvalid` if rows between `cursor` (None: the configured start) and `newest` cannot be read again."""
+        """Raise `SourceInvalid` if rows between `cursor` (None: the configured start) and `newest` cannot be read
+        again.
+        """
 
     def release(self, kept: Sequence[Cursor]) -> None:
-        """The job can go back to `kept` cursors and to no other; everything before all of them is published."""
+        """Release input. The job can restore only `kept` cursors; everything before all of them is published."""
 
 
 @runtime_checkable
 class ChecksMemory(Protocol):
-    """A source that `Remembers`, and whose folder in the store can be checked without the program of the job.
+    """A source that `Remembers`, and whose folder can be checked without the program of the job.
 
     It is found by part "kind" of its identity, which is then the name of its connector.
     """
 
     @classmethod
     def memory_damage(cls, folder: Folder, cursors: Sequence[Cursor]) -> Sequence[CkptError | None]:
-        """For each cursor the error that a start from it raises because of the folder, None if it raises none.
+        """Return for each cursor the error that a start from it would raise because of the folder; None for no error.
 
-        Reads every file that such a start reads, each once, and changes nothing.
+        It reads every file that such a start reads, each once, and changes nothing.
         """
 
 
 @runtime_checkable
 class MayNeverEnd(Protocol):
-    """A source that may be unable to say where it ends."""
+    """A source that may have no end."""
 
     @property
     def endless(self) -> str | None:
-        """Why its rows cannot be drained, None if they can. Its `end` is then never `reached`."""
+        """Reason that its rows cannot be drained; None if they can. Its `end` is then never `reached`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """A row that a sink never takes. `row`: its number in the table; `why`: after "column ... is ...: ", without a full stop."""
+    """A row that a sink never takes.
+
+    - `row`: its number in the table.
+    - `why`: text after "column ... is ...: ", without a full stop.
+    """
 
     row: int
     column: str
@@ -268,14 +291,17 @@ class RefusedRow:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """How tasks stage a sink's rows: Parquet files, one per task, lane and partition value, named uniquely.
+    """Plan by which tasks stage a sink's rows: uniquely named Parquet files, one per task, lane and partition value.
 
-    `root`: URI of the directory that takes the files; None is the store's own outbox. `partition_by`: columns that
-    become Hive-style folders and are left out of the file (Delta's layout). `lanes`: rows are split by a hash of
-    column `lane_by`, so that each key's rows stay in one lane and in order. `schema`: rows are cast to it. `dictionary`:
-    whether to look for repeated values: smaller files that stay, wasted time for files that are read once. `refuses`: called in
-    tasks with rows as they are to be staged, gives the first one that the sink never takes; the task fails with it, before its
-    epoch is committed. Pickled by the name of its module, which tasks import.
+    - `root`: URI of the directory for the files; None for the store's own outbox.
+    - `partition_by`: columns that become Hive-style folders and are left out of the file (Delta's layout).
+    - `lanes`: number of shards. Rows are split by a hash of column `lane_by`, so that each key's rows stay in one shard
+      and in order.
+    - `schema`: rows are cast to it.
+    - `dictionary`: search for repeated values. Files that stay become smaller; for files that are read once it wastes
+      time.
+    - `refuses`: called in tasks with the rows to be staged. It returns the first row that the sink never takes, and the
+      task fails before the epoch is committed. It is pickled by the name of its module, which tasks import.
     """
 
     root: str | None = None
@@ -291,7 +317,7 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """One file of prepared rows. `path` is relative to the plan's root; order is (batch, task, part)."""
+    """One file of staged rows. `path` is relative to the plan's root; the order is (batch, task, part)."""
 
     path: str
     size_bytes: int
@@ -304,48 +330,59 @@ class StagedFile:
     stats: str = "{}"
     """Delta's per-file statistics as JSON: numRecords, minValues, maxValues, nullCount."""
     sha256: str = ""
-    """Of the file's bytes, in hexadecimal; empty if an older version staged it: not known."""
+    """SHA-256 of the file's bytes, in hexadecimal; empty if an older version staged it, so that it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochOutput:
-    """What one sink publishes for one decided epoch. `files` are in publishing order.
-
-    `previous` is the epoch that this sink published before this one, 0 for its first; a sink's marker must name it, or
-    this epoch itself, or one of `dropped`: epochs that a restore to an older one left behind, of which it is not known
-    whether the sink has them. `acked` is the newest epoch that the log knows this sink has published, 0 if none, None
-    if the caller does not say; `newest` the highest id ever decided: no marker of ours can be above it.
-    `begun_after`: the sink took the place of another one after that epoch and is not known to have published since; then
-    `previous` is 0, and no marker, or one up to that epoch, comes before this output.
-    `decision` names the manifest that decided this epoch, a random id: a marker of this epoch under another name was
-    published for a decision that the log has lost, and what the sink shows is not this output.
-    `beside`: higher ids that do not stand on this epoch, as far as is known: a marker at one of them does not say that the sink has
-    these rows. Then it is `PublishConflict`, with the marker's epoch as `marker`.
-    `rows_before`: the newest epoch before this one that has rows for the sink, 0 if none. A marker below it says that the sink
-    has lost rows: it comes from an older backup, or lost its newest commit. Then it is `PublishConflict`, too.
-    """
+    """Output of one committed epoch for one sink."""
 
     epoch: Epoch
     incarnation: Incarnation
     previous: Epoch
+    """Epoch that this sink published before this one; 0 for its first.
+
+    The sink's marker must name it, this epoch itself, or one of `dropped`.
+    """
     root: str
     storage_options: Mapping[str, str]
     files: Sequence[StagedFile]
+    """Staged files in publishing order."""
     acked: Epoch | None = None
+    """Newest epoch that this sink has acknowledged in the log; 0 if none, None if the caller does not say."""
     dropped: tuple[Epoch, ...] = ()
+    """Epochs that a restore of an older one left, and that the sink may have or not."""
     newest: Epoch | None = None
+    """Highest id ever committed. No marker of this job can be above it."""
     decision: str = ""
+    """Random id of the manifest that committed this epoch.
+
+    A marker of this epoch with another id was published for a commit that the log has lost: the sink shows other rows.
+    """
     begun_after: Epoch | None = None
+    """Epoch after which the sink replaced another endpoint, if it has not acknowledged anything since; else None.
+
+    Then `previous` is 0, and the sink has no marker, or one up to that epoch.
+    """
     beside: tuple[Epoch, ...] = ()
+    """Diverged ids above this epoch. A marker at one of them does not prove that the sink has these rows.
+
+    Then `publish` raises `PublishConflict`, with the marker's epoch as `marker`.
+    """
     rows_before: int = 0
+    """Newest epoch before this one that has rows for the sink; 0 if none.
+
+    A marker below it shows that the sink has lost rows, e.g. by an older backup. Then `publish` raises
+    `PublishConflict`, too.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class StagedAhead:
-    """What a sink may be sent of an epoch that is not decided, and may never be: its files so far, in publishing order.
+    """Files of an uncommitted epoch for an early send, in publishing order. The epoch may never be committed.
 
-    The files are durable. Within an incarnation a number stands for one epoch, and every call for it begins with the files
-    of the call before.
+    The files are durable. Within an incarnation a number stands for one epoch, and every call for it begins with the
+    files of the call before.
     """
 
     epoch: Epoch
@@ -357,8 +394,10 @@ class StagedAhead:
 
 @dataclass(frozen=True, slots=True)
 class PublishReceipt:
-    """What a publish did; `replayed` says that the sink already had the epoch. `detail["parts_ms"]`, if there: how long its
-    parts took, by name, for those who look."""
+    """Result of a publish. `replayed`: the sink already had the epoch.
+
+    `detail["parts_ms"]`, if present: durations of the publish's parts, by name, for observability.
+    """
 
     epoch: Epoch
     rows: int
@@ -368,25 +407,25 @@ class PublishReceipt:
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """Who publishes: stable names that fixed transactional ids and transaction application ids are made of."""
+    """Identity of a publisher: stable names that form transactional ids and transaction application ids."""
 
     job: str
     sink: str
     store_id: str
-    """A uuid fixed when the store is created: two jobs of one name in two stores never share a fence."""
+    """UUID of the store. Two jobs of one name in two stores never share a fence."""
     incarnation: Incarnation
     publish_within_s: float | None = None
-    """How long the job waits for a publish, all attempts together. One that fails should have said why before that."""
+    """Time that the job waits for a publish, all attempts together. A failing publish should raise before that."""
 
 
 class Publisher(Protocol):
-    """One incarnation's hand on the sink. Calls come from one thread, epoch after epoch."""
+    """Publishing side of one incarnation. Calls come from one thread, epoch after epoch."""
 
     def publish(self, output: EpochOutput) -> PublishReceipt:
-        """Make the epoch's rows visible exactly once. Idempotent: an unknown outcome is asked, never guessed.
+        """Make the epoch's rows visible exactly once. Idempotent: query an unknown outcome, never guess it.
 
-        Raises `Fenced` when a newer incarnation owns the sink, `PublishConflict` when the sink's marker contradicts
-        `output.previous`, `PublishFailed` (retriable) for everything that may pass.
+        Raises `Fenced` if a newer incarnation owns the sink, `PublishConflict` if the sink's marker contradicts
+        `output.previous`, `PublishFailed` (retriable) for anything that may pass.
         """
 
     def close(self) -> None:
@@ -395,28 +434,28 @@ class Publisher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a sink's marker says. `incarnation`: who published it, 0 if the marker does not say."""
+    """Content of a sink's marker. `incarnation`: the one that published it; 0 if the marker does not say."""
 
     epoch: Epoch
     incarnation: Incarnation
     is_of: Callable[[str], bool]
-    """Whether the marker may be of the decision of this name: it is, or it does not say."""
+    """Function that returns True if the marker may belong to the commit of this id: it does, or it does not say."""
 
 
 @runtime_checkable
 class TellsPublished(Protocol):
-    """A sink that can say what it has, without changing anything and without fencing anybody."""
+    """A sink that can report its newest epoch, without changing anything and without fencing any publisher."""
 
     def newest_published(self, context: SinkContext) -> Published | None:
-        """The newest epoch this sink has of the job; None if none. Asked before a run decides anything."""
+        """Return the newest epoch of the job in this sink; None if there is none. Called before a run commits anything."""
 
 
 @runtime_checkable
 class DeclaresPublished(Protocol):
-    """A sink whose marker stays as long as its rows, with a command for the operator who has found out what it has."""
+    """A sink whose marker stays as long as its rows, with a command for an operator who knows its content."""
 
     def declaring(self, context: SinkContext, epoch: Epoch) -> str:
-        """The command, as it is typed, that makes the marker say `epoch`. It publishes and removes nothing."""
+        """Return the command line that sets the marker to `epoch`. It publishes and removes nothing."""
 
 
 @runtime_checkable
@@ -424,31 +463,37 @@ class Tidies(Protocol):
     """A publisher whose staged files lie outside of the store and are not removed with it."""
 
     def tidy(self) -> int:
-        """Remove what dead incarnations staged and nobody will publish; how many files.
+        """Delete the files that dead incarnations staged and that no publisher needs. Return their number.
 
-        Called once per incarnation, when every epoch decided by earlier ones is published.
+        Called once per incarnation, after all epochs committed by earlier ones are published.
         """
 
 
 @runtime_checkable
 class AheadPublisher(Publisher, Protocol):
-    """A publisher that can be sent rows before their epoch is decided: into an open transaction, say.
+    """A publisher with early send: it takes rows before their epoch is committed, e.g. into an open transaction.
 
-    What was sent is a copy: the staged files stay the truth. `publish` shows what was sent if it is a beginning of the
-    output's files, sent for this epoch by this publisher; it sends what is missing. Anything else it undoes first and
-    sends all files, as without sending ahead (`connector_parts/sent_ahead.py` has the rule). It shows every row once and in
-    the files' order either way.
+    The staged files stay authoritative; the sent rows are a copy. `publish` shows the sent rows if they are a prefix of
+    the output's files, sent for this epoch by this publisher. It then sends the missing rows. Otherwise it aborts them
+    and sends all files, as without early send (`connector_parts/sent_ahead.py` has the rule). In both cases it shows
+    every row once and in the files' order.
     """
 
     def send_ahead(self, staged: StagedAhead) -> int:
-        """Send what of these files is not sent yet; how many rows that was. No reader sees them before `publish`.
+        """Send the rows of these files that are not sent yet.
 
-        What was sent for another epoch is undone first. May do nothing. Comes behind the `publish` of every epoch decided
-        before. Raises as `publish` does; then the publisher is closed, and the next one knows nothing of what was sent.
+        Return their number. No reader sees them before `publish`.
+
+        Rows sent for another epoch are aborted first. It may do nothing. It is called after the `publish` of every
+        epoch committed before. Raises as `publish` does; then the publisher is closed, and the next one knows nothing
+        of the sent rows.
         """
 
     def drop_ahead(self) -> None:
-        """Undo what was sent ahead: its epoch will not be decided, or nobody goes on. Best effort, and bounded in time."""
+        """Abort the rows of an early send, because their epoch will not be committed or the run ends.
+
+        Best effort, bounded in time.
+        """
 
 
 @runtime_checkable
@@ -456,14 +501,14 @@ class GivesUp(Protocol):
     """A publisher whose `publish` can be ended from another thread."""
 
     def give_up(self) -> None:
-        """End the call that is under way soon, and let each later one fail: the run is over. The epoch stays staged."""
+        """End the running call soon, and let each later one fail: the run is over. The epoch stays staged."""
 
 
 @runtime_checkable
 class SendsAhead(Protocol):
     """A sink whose publishers may be `AheadPublisher`s.
 
-    `sends_ahead`: whether they are, as the sink is configured. A job uses it where its setting `send_ahead` is on.
+    `sends_ahead`: True if they are, in the sink's configuration. A job uses it if its setting `send_ahead` is on.
     """
 
     sends_ahead: bool
@@ -473,8 +518,7 @@ class SendsAhead(Protocol):
 class CostlyCommits(Protocol):
     """A sink whose readers pay for every commit, such as a table with a file for each.
 
-    `publish_every_ms`: at least so long from one publish to the next where each micro-batch ends an epoch, unless the user says
-    otherwise.
+    `publish_every_ms`: minimum time between two publishes if each micro-batch ends an epoch. A user's setting wins.
     """
 
     publish_every_ms: int
@@ -485,13 +529,15 @@ class Sink(Protocol):
     """An output that takes rows exactly once."""
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
-        """Raise `SinkInvalid` now for whatever would fail later: missing topic or table, columns, features, rights."""
+        """Raise `SinkInvalid` now for anything that would fail later: missing topic or table, columns, features,
+        rights.
+        """
 
     def stage(self, schema: StructType) -> StagePlan:
-        """How tasks stage this sink's rows."""
+        """Return the plan by which tasks stage this sink's rows."""
 
     def publisher(self, spark: SparkSession, context: SinkContext) -> Publisher:
         """Open the publishing side for one incarnation."""
 
     def describe(self) -> Mapping[str, str]:
-        """What a report may show. Never a secret."""
+        """Return the facts that a report may show. Never a secret."""

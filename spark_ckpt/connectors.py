@@ -1,7 +1,7 @@
-"""The connectors that are installed, by their entry points in the group `spark_ckpt.connectors`.
+"""The installed connectors, found by their entry points in the group `spark_ckpt.connectors`.
 
-An entry point names a module whose `CONNECTOR` is a `spark_ckpt.connector.Connector`, or that object itself. Only what
-is asked for is imported: a broken package hurts nobody who does not use it.
+An entry point names a module whose `CONNECTOR` is a `spark_ckpt.connector.Connector`, or that object itself. Only
+requested connectors are imported, so that a broken package affects only its users.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GROUP = "spark_ckpt.connectors"
 ATTRIBUTE = "CONNECTOR"
 _OWN = "spark-ckpt"
 _LISTS = frozenset({"spark.sql.extensions"})
-"""Settings of Spark that are lists: what several connectors ask for is joined."""
+"""Spark settings that are lists: the values of several connectors are joined."""
 
 
 _ALSO = {
@@ -36,12 +36,12 @@ _ALSO = {
     "newest_published": "tells what it has published",
     "declaring": "lets the operator say what it has published",
 }
-"""What an optional protocol of `spark_ckpt.connector` means to a user, by its first method."""
+"""Meaning for a user of each optional protocol of `spark_ckpt.connector`, by the protocol's first method."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A connector, the module that users import its classes from, and the distribution that brought it."""
+    """A connector, the module that users import its classes from, and its distribution."""
 
     connector: Connector
     module: str
@@ -50,15 +50,15 @@ class Installed:
 
     @property
     def name(self) -> str:
-        """As in `spark_ckpt.session("x", name)`."""
+        """Name as in `spark_ckpt.session("x", name)`."""
         return self.connector.name
 
     def sources(self) -> list[type[Source]]:
-        """Its source classes, imported now. Raises `ConnectorBroken`."""
+        """Import and return its source classes. Raises `ConnectorBroken`."""
         return [self._class(name, Source) for name in self.connector.sources]
 
     def sinks(self) -> list[type[Sink]]:
-        """Its sink classes, imported now. Raises `ConnectorBroken`."""
+        """Import and return its sink classes. Raises `ConnectorBroken`."""
         return [self._class(name, Sink) for name in self.connector.sinks]
 
     def _class(self, name: str, kind: type) -> type:
@@ -78,18 +78,18 @@ class Installed:
 
 
 def promises(kind: type[Source] | type[Sink]) -> list[str]:
-    """What a source or sink class promises: its protocol's promise, and those of the optional ones that it implements."""
+    """Return the promises of a source or sink class: of its protocol, and of the optional protocols that it implements."""
     first = "rows exactly once" if issubclass(kind, Sink) else "the same rows again from every cursor"
     return [first, *(words for method, words in _ALSO.items() if hasattr(kind, method))]
 
 
 def names() -> list[str]:
-    """Names of the installed connectors, whether they can be imported or not."""
+    """Return the names of the installed connectors, including those that cannot be imported."""
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
 def named(name: str) -> Installed:
-    """The connector of this name. Raises `ConnectorUnknown`, `ConnectorBroken`, `ConnectorTooNew`."""
+    """Return the connector of this name. Raises `ConnectorUnknown`, `ConnectorBroken`, `ConnectorTooNew`."""
     entries = list(entry_points(group=GROUP, name=name))
     if not entries:
         raise _unknown(name)
@@ -102,14 +102,14 @@ def named(name: str) -> Installed:
 
 
 def jar_paths(chosen: Iterable[Installed]) -> list[Path]:
-    """The jars that the connectors need, each file once, fetched if the cache lacks them. Raises `EnvironmentUnfit`."""
+    """Return the jars that the connectors need, each file once. Missing jars are fetched. Raises `EnvironmentUnfit`."""
     return list(
         dict.fromkeys(path for each in chosen for path in fetch(each.connector.jars, f"connector {each.name!r}"))
     )
 
 
 def spark_settings(chosen: Iterable[Installed]) -> dict[str, str]:
-    """What the connectors want a session to be told. Raises `ConfigInvalid` if two of them contradict each other."""
+    """Return the Spark settings that the connectors need. Raises `ConfigInvalid` if two of them conflict."""
     settings: dict[str, str] = {}
     for each in chosen:
         for key, value in each.connector.settings.items():
@@ -141,7 +141,7 @@ def _loaded(entry: EntryPoint) -> Installed:
 
 
 def _check(declared: object, entry: EntryPoint, origin: str) -> None:
-    """Raise unless the declaration is one, of this name, and of a contract that this version knows."""
+    """Raise unless the declaration is valid, has this name, and has a contract that this version knows."""
     where: Mapping[str, object] = {"connector": entry.name, "distribution": origin}
     if not isinstance(declared, Connector):
         wrong = f"{entry.value} gives a {type(declared).__name__}, not a spark_ckpt.connector.Connector"
@@ -162,7 +162,7 @@ def _check(declared: object, entry: EntryPoint, origin: str) -> None:
 
 
 def _misshapen(declared: Connector, name: str) -> str:
-    """What is wrong with a declaration's fields; empty if nothing."""
+    """Return a sentence about an invalid field of a declaration; empty if all are valid."""
     if declared.name != name:
         return f"its entry point is named {name!r}, its declaration {declared.name!r}"
     if not all(_are_texts(each) for each in (declared.sources, declared.sinks)):

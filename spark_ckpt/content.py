@@ -1,7 +1,7 @@
-"""Whether a file still holds the bytes that a decision refers to.
+"""Verification that a file still holds the bytes that were committed.
 
-A manifest names every file's size and SHA-256, computed while the writer's bytes streamed out.  Whoever makes a file
-public or builds on it compares first.  Files are read in blocks, so that memory is bounded whatever their size.
+A manifest has every file's size and SHA-256, computed while the writer's bytes streamed out. A reader compares them
+before it publishes a file or builds on it. Files are read in blocks, so that memory is bounded for any size.
 """
 
 from __future__ import annotations
@@ -27,31 +27,34 @@ WAY_OUT = (
 
 
 class Committed(Protocol):
-    """What a decision says about a file. An empty `sha256` was written by format 1: only the size is known."""
+    """Record of a file in a manifest. Format 1 wrote an empty `sha256`: only the size is known."""
 
     @property
     def path(self) -> str:
-        """Relative to the folder that the decision names."""
+        """Path relative to the folder that the manifest names."""
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole file."""
+        """Size of the whole file."""
 
     @property
     def sha256(self) -> str:
-        """Of the whole file, in hexadecimal."""
+        """SHA-256 of the whole file, in hexadecimal."""
 
 
 class Readable(Protocol):
     """An open file, read from its beginning."""
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Return at most `size` bytes; none at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A file that held the committed bytes when it was read: the bytes, or a checksum of each block to read again by."""
+    """A file that held the committed bytes when it was read.
+
+    It has the bytes, or a checksum of each block for another read.
+    """
 
     path: str
     size_bytes: int
@@ -59,8 +62,9 @@ class Verified:
     blocks: tuple[int, ...] = ()
 
     def source(self, reopen: Callable[[], pa.NativeFile]) -> pa.NativeFile:
-        """The verified bytes, for a decoder. Reading raises `EpochDamaged` if a block is not the verified one any more,
-        a `StoreOutage` if it cannot be read.
+        """Return the verified bytes for a decoder.
+
+        Reading raises `EpochDamaged` if a block has changed since, a `StoreOutage` if it cannot be read.
         """
         if self.whole is not None:
             return pa.BufferReader(self.whole)
@@ -68,12 +72,12 @@ class Verified:
 
 
 def damaged(path: str, was: str, **where: object) -> EpochDamaged:
-    """The error for a file that is not what was committed. `where`: epoch, sink or operator, location, ..."""
+    """Return the error for a file that is not what was committed. `where`: epoch, sink or operator, location, ..."""
     return EpochDamaged(f"file {path} {was}", hint=WAY_OUT, file=path, **where)
 
 
 def check_size(file: Committed, found: int | None, **where: object) -> None:
-    """Raise `EpochDamaged` unless the file is there (None: it is not) with its size."""
+    """Raise `EpochDamaged` unless the file exists with its size. `found`: the size in bytes, None if there is no file."""
     if found is None:
         raise damaged(file.path, "is missing", **where, expected=f"{file.size_bytes} bytes")
     if found != file.size_bytes:
@@ -87,7 +91,7 @@ def check_bytes(file: Committed, content: bytes | memoryview, **where: object) -
 
 
 def check(file: Committed, stream: Readable, **where: object) -> None:
-    """Read a file to its end. Raises `EpochDamaged` unless it is what was committed."""
+    """Read a file to its end. Raise `EpochDamaged` unless it is what was committed."""
     verified(file, stream, where, keep=False)
 
 
@@ -99,9 +103,9 @@ def verified(
     keep: bool,
     progress: Callable[[], None] = lambda: None,
 ) -> Verified:
-    """Read a file to its end and compare; `keep` its bytes, or only how to know them again.
+    """Read a file to its end and compare it. `keep` its bytes, or only block checksums to recognise them again.
 
-    Raises `EpochDamaged`. `progress` is called block by block.
+    `progress` is called for each block. Raises `EpochDamaged`.
     """
     digest, size, kept, blocks = hashlib.sha256(), 0, [], []
     for block in _blocks(stream):
@@ -116,7 +120,7 @@ def verified(
 
 
 def _blocks(stream: Readable) -> Iterator[bytes]:
-    """Blocks of `BLOCK_BYTES`; only the last one is shorter, also if a read gives less than was asked for."""
+    """Yield blocks of `BLOCK_BYTES`. Only the last one is shorter, even if a read returns less than requested."""
     rest = b""
     while more := stream.read(BLOCK_BYTES - len(rest)):
         rest += more
@@ -140,7 +144,7 @@ def _compare(file: Committed, size: int, sha256: str, where: Mapping[str, object
 
 
 class _VerifiedBlocks(io.RawIOBase):
-    """A second reading of a verified file that gives only blocks with the checksums of the first one."""
+    """A second read of a verified file, which returns only blocks with the checksums of the first read."""
 
     def __init__(self, stream: pa.NativeFile, verified: Verified) -> None:
         self._stream = stream

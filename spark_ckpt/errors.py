@@ -1,9 +1,13 @@
-"""The error tree: what happened, to which epoch, operator and table, and what to run next.
+"""The error tree. An error names the event, its epoch, operator or table, and the next command.
 
-Every error a user can meet is a `CkptError` with a condition in Spark's style (`CKPT_EPOCH_DAMAGED`).
-Handlers ask the error, not a list: `retriable` says whether a new attempt can succeed, `passes` whether it is an outage that a
-running job waits for, `exit_code` is what the command line returns.  Keyword arguments become fields of the message; never pass
-a secret.
+Every error that a user can meet is a `CkptError` with a condition in Spark's style (`CKPT_EPOCH_DAMAGED`). Handlers
+read attributes instead of matching classes:
+
+- `retriable`: a new attempt can succeed.
+- `passes`: an outage that a running job waits for.
+- `exit_code`: the command line returns it.
+
+Keyword arguments become fields of the message. Never pass a secret.
 """
 
 from __future__ import annotations
@@ -13,7 +17,10 @@ from typing import ClassVar
 
 
 class CkptError(Exception):
-    """Base of every error raised on purpose. `hint` is a sentence or command the operator can act on."""
+    """Base of every error that spark_ckpt raises on purpose.
+
+    `hint`: a sentence or command that the operator can act on.
+    """
 
     condition: ClassVar[str] = "CKPT_ERROR"
     retriable: ClassVar[bool] = False
@@ -34,7 +41,6 @@ class CkptError(Exception):
         return "\n".join(lines)
 
     def _told(self) -> dict[str, object]:
-        """What stands below the first line."""
         return self.context
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -42,7 +48,7 @@ class CkptError(Exception):
 
 
 def _beside_or_below(value: str) -> str:
-    """What is longer than a line (a traceback, say) stands below its name, indented."""
+    """Format a value that is longer than a line (a traceback, say) below its name, indented."""
     return "\n" + indent(value, "    ") if "\n" in value else f" {value}"
 
 
@@ -65,7 +71,7 @@ class GraphInvalid(CkptError):
 
 
 class StoreOutage(CkptError):
-    """A place that the job writes to does not serve it for now. A running job waits for it, see `store_patience`."""
+    """A place that the job writes to does not serve it at present. A running job waits for it, see `store_patience`."""
 
     condition = "CKPT_STORE_OUTAGE"
     retriable = True
@@ -113,14 +119,14 @@ class WorkersNotStarted(CkptError):
 
 
 class StoreForeign(CkptError):
-    """The location holds something that is not a store of this job."""
+    """The location holds data that is not a store of this job."""
 
     condition = "CKPT_STORE_FOREIGN"
     exit_code = 3
 
 
 class FormatUnknown(CkptError):
-    """The store was written in a format this version does not know."""
+    """The store was written in a format that this version does not know."""
 
     condition = "CKPT_FORMAT_UNKNOWN"
     exit_code = 3
@@ -134,51 +140,51 @@ class StoreInUse(CkptError):
 
 
 class Fenced(CkptError):
-    """A newer incarnation took over; nothing of this one can be committed or published any more."""
+    """A newer incarnation took over. This one can no longer commit or publish."""
 
     condition = "CKPT_FENCED"
     exit_code = 4
 
 
 class HandoverFailed(CkptError):
-    """A job could not be handed over to a standby: nobody runs it, nobody waits, or one of both did not do it in time."""
+    """A job could not be handed over: no driver runs it, no standby waits, or one of them did not act in time."""
 
     condition = "CKPT_HANDOVER_FAILED"
     exit_code = 4
 
 
 class EpochNotFound(CkptError):
-    """The epoch or savepoint asked for is not in the log."""
+    """The requested epoch or savepoint is not in the log."""
 
     condition = "CKPT_EPOCH_NOT_FOUND"
     exit_code = 5
 
 
 class EpochDamaged(CkptError):
-    """A file that an epoch consists of is missing or does not match its manifest."""
+    """A file of an epoch is missing or does not match its manifest."""
 
     condition = "CKPT_EPOCH_DAMAGED"
     exit_code = 5
 
     @property
     def damaged_file(self) -> str:
-        """The one file that it tells of, as its manifest names it; empty if it does not tell of one."""
+        """The one damaged file, as its manifest names it; empty if the error names none."""
         return str(self.context.get("file", ""))
 
     def _told(self) -> dict[str, object]:
-        """The first line names the file."""
+        # The first line names the file already.
         said = self.damaged_file in self.what
         return {name: value for name, value in self.context.items() if not (said and name == "file")}
 
 
 class LogDamaged(EpochDamaged):
-    """A Delta table's own log cannot be understood."""
+    """The log of a Delta table cannot be read."""
 
     condition = "CKPT_LOG_DAMAGED"
 
 
 class StateSchemaChanged(CkptError):
-    """The state written by earlier epochs does not fit the operator's declared key or state schema."""
+    """The state of earlier epochs does not fit the operator's declared key or state schema."""
 
     condition = "CKPT_STATE_SCHEMA_CHANGED"
     exit_code = 5
@@ -192,21 +198,21 @@ class CheckpointForeign(CkptError):
 
 
 class CheckpointUnreadable(CkptError):
-    """A checkpoint, or a table beside it, cannot be read: no rights, no such folder, a failing device."""
+    """A checkpoint, or a table next to it, cannot be read: no rights, no such folder, a failing device."""
 
     condition = "CKPT_CHECKPOINT_UNREADABLE"
     exit_code = 3
 
 
 class CheckpointDamaged(CkptError):
-    """A file of a plain query's checkpoint is missing or holds something else than it should."""
+    """A file of a plain query's checkpoint is missing or has unexpected content."""
 
     condition = "CKPT_CHECKPOINT_DAMAGED"
     exit_code = 5
 
 
 class RewindOutOfReach(CkptError):
-    """No consistent line at or before the target can be restored any more."""
+    """No consistent point at or before the target can be restored any more."""
 
     condition = "CKPT_REWIND_OUT_OF_REACH"
     exit_code = 5
@@ -220,14 +226,14 @@ class PinsForeign(CkptError):
 
 
 class PinsInUse(CkptError):
-    """Somebody else is changing a folder of pinned points."""
+    """Another process is changing a folder of pinned points."""
 
     condition = "CKPT_PINS_IN_USE"
     exit_code = 4
 
 
 class PinsOverBudget(CkptError):
-    """A point does not fit beside the named ones into what they may hold together."""
+    """A point does not fit into the space budget together with the named points."""
 
     condition = "CKPT_PINS_OVER_BUDGET"
     exit_code = 3
@@ -241,49 +247,49 @@ class PinNotFound(CkptError):
 
 
 class RewindStale(CkptError):
-    """A query or table is not any more as it was when the plan was made, or when the rewind was carried out."""
+    """A query or table has changed since the plan was made, or since the rewind was carried out."""
 
     condition = "CKPT_REWIND_STALE"
     exit_code = 4
 
 
 class RewindQueryRuns(CkptError):
-    """A query that has to go back is running."""
+    """A query that the rewind rolls back is running."""
 
     condition = "CKPT_REWIND_QUERY_RUNS"
     exit_code = 4
 
 
 class RewindUnderWay(CkptError):
-    """A rewind has begun and is not over: its fences keep queries from starting on a mix."""
+    """A rewind has begun and has not ended. Its fences keep queries from starting on mixed content."""
 
     condition = "CKPT_REWIND_UNDER_WAY"
     exit_code = 4
 
 
 class RewindUnsupported(CkptError):
-    """A plan cannot be carried out: a feature of a table, a sink, or a kind of start that a rewind would not be right for."""
+    """A plan cannot be carried out: a rewind is not correct for a feature of a table, a sink, or a kind of start."""
 
     condition = "CKPT_REWIND_UNSUPPORTED"
     exit_code = 5
 
 
 class RewindNotPermitted(CkptError):
-    """The file system refuses what a rewind has to write: no rights, no room, or it cannot do it."""
+    """The file system refuses a write of the rewind: no rights, no space, or an unsupported operation."""
 
     condition = "CKPT_REWIND_NOT_PERMITTED"
     exit_code = 3
 
 
 class AdoptionRefused(CkptError):
-    """A plain query's checkpoint cannot become a job's first epoch, or not before something is said or done."""
+    """The checkpoint of a plain query cannot become a job's first epoch, or only after another step."""
 
     condition = "CKPT_ADOPTION_REFUSED"
     exit_code = 5
 
 
 class EpochTimedOut(CkptError):
-    """An epoch did not complete within its bound."""
+    """An epoch did not complete within its time limit."""
 
     condition = "CKPT_EPOCH_TIMED_OUT"
     retriable = True
@@ -291,7 +297,10 @@ class EpochTimedOut(CkptError):
 
 
 class StopTimedOut(EpochTimedOut, SystemExit):
-    """SIGTERM or SIGINT ended the run before its final epoch was taken. A program that does not catch it ends with this code."""
+    """SIGTERM or SIGINT ended the run before its final epoch was committed.
+
+    A program that does not catch it ends with this code.
+    """
 
     condition = "CKPT_STOP_TIMED_OUT"
     retriable = False
@@ -303,7 +312,7 @@ class StopTimedOut(EpochTimedOut, SystemExit):
 
 
 class RunFailed(CkptError):
-    """The run gave up after its bounded number of recoveries; the reason is inside."""
+    """The run stopped after its maximum number of recoveries. The message contains the reason."""
 
     condition = "CKPT_RUN_FAILED"
     exit_code = 6
@@ -317,14 +326,14 @@ class BadRecord(CkptError):
 
 
 class SourceInvalid(CkptError):
-    """A source does not exist, cannot be reached, or lost data the job still needs."""
+    """A source does not exist, cannot be reached, or lost data that the job still needs."""
 
     condition = "CKPT_SOURCE_INVALID"
     exit_code = 8
 
 
 class SourceSilent(SourceInvalid):
-    """A source does not answer when the job asks if it is still the same one; the next incarnation asks again."""
+    """A source does not answer when the job queries its identity. The next incarnation queries again."""
 
     condition = "CKPT_SOURCE_SILENT"
     retriable = True
@@ -350,14 +359,14 @@ class RowsRefused(SinkInvalid):
 
 
 class IdentityChanged(CkptError):
-    """A source or sink is not the table, topic or folder that the job's epochs say, and nobody has confirmed that."""
+    """A source or sink is another table, topic or folder than in the job's epochs, and the change is not confirmed."""
 
     condition = "CKPT_IDENTITY_CHANGED"
     exit_code = 8
 
 
 class PublishFailed(CkptError):
-    """A decided epoch could not be published yet; it stays staged and is tried again."""
+    """A committed epoch could not be published yet. It stays staged, and the job tries again."""
 
     condition = "CKPT_PUBLISH_FAILED"
     retriable = True
@@ -365,14 +374,14 @@ class PublishFailed(CkptError):
 
 
 class PublishConflict(CkptError):
-    """The sink's marker contradicts the log: somebody else wrote it, or it was lost. Publishing would be a guess."""
+    """The sink's marker contradicts the log: another program wrote it, or it was lost. Publishing would be a guess."""
 
     condition = "CKPT_PUBLISH_CONFLICT"
     exit_code = 9
 
     @property
     def marker(self) -> int | None:
-        """The epoch that the sink's marker names, None if the error does not tell."""
+        """Epoch that the sink's marker names; None if the error does not contain it."""
         marker = str(self.context.get("marker", ""))
         return int(marker) if marker.isdigit() else None
 
@@ -385,7 +394,7 @@ class ConnectorUnknown(CkptError):
 
 
 class ConnectorBroken(CkptError):
-    """An installed package declares a connector that cannot be imported or is not one."""
+    """An installed package declares a connector that cannot be imported or is invalid."""
 
     condition = "CKPT_CONNECTOR_BROKEN"
     exit_code = 10
@@ -406,14 +415,14 @@ class EnvironmentUnfit(CkptError):
 
 
 class TraceInvalid(CkptError):
-    """A recorded trace cannot be read: it is none, is damaged, or is of a format that this version does not know."""
+    """A recorded trace cannot be read: it is no trace, is damaged, or has a format that this version does not know."""
 
     condition = "CKPT_TRACE_INVALID"
     exit_code = 2
 
 
 class ProtocolCondemned(CkptError):
-    """The simulator has seen a protocol that promises exactly-once break it: a bug of spark_ckpt."""
+    """The simulator saw a violation of exactly-once by a protocol that promises it: a bug of spark_ckpt."""
 
     condition = "CKPT_PROTOCOL_CONDEMNED"
     exit_code = 1

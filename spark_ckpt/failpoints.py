@@ -1,10 +1,9 @@
-"""Named points where a test may crash, freeze or fail the process. Off unless the environment arms them.
+"""Named points at which a test can kill, stop or fail the process. Inactive unless the environment arms them.
 
-`SPARK_CKPT_FAILPOINT="MID_SEND:kill:3,ACKED:raise"` kills the process at the third hit of MID_SEND and
-raises at the first hit of ACKED.  A fourth field delays the action by that many milliseconds while the
-program goes on (`COMMITTING:kill:1:2`).  `SPARK_CKPT_FAILPOINT_ONCE` names a folder: each point acts once
-per folder, so that the process started again afterwards lives.  The kill is SIGKILL: nothing is flushed,
-closed or said.
+`SPARK_CKPT_FAILPOINT="MID_SEND:kill:3,ACKED:raise"` kills the process at the third hit of MID_SEND and raises at the
+first hit of ACKED. A fourth field delays the action by that many milliseconds while the program continues
+(`COMMITTING:kill:1:2`). `SPARK_CKPT_FAILPOINT_ONCE` names a folder: each point acts once per folder, so that the
+restarted process survives. The kill is SIGKILL: nothing is flushed, closed or logged.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ONCE_VARIABLE = "SPARK_CKPT_FAILPOINT_ONCE"
 
 
 class Failpoint(Enum):
-    """Where a process can be made to die: the states between which a promise has to hold."""
+    """Points at which a process can be killed: the states between which a promise has to hold."""
 
     STAGED = "rows and snapshots of an epoch are durable, the epoch is not decided"
     EPOCH_COMMITTING = "the manifest is about to be committed"
@@ -58,7 +57,7 @@ class Failpoint(Enum):
 
 
 class Action(Enum):
-    """What happens at an armed point."""
+    """Action at an armed point."""
 
     KILL = "kill"
     STOP = "stop"
@@ -66,7 +65,7 @@ class Action(Enum):
 
 
 class FailpointHit(RuntimeError):
-    """Raised by the action `raise`: stands for any unexpected failure at that point."""
+    """Error of the action `raise`: stands for any unexpected failure at that point."""
 
 
 @dataclass(slots=True)
@@ -78,19 +77,19 @@ class _Armed:
 
 
 def hit(point: Failpoint) -> None:
-    """Say that the program is at `point`. Costs one comparison when nothing is armed."""
+    """Report that the program is at `point`. It costs one comparison if nothing is armed."""
     if _armed is not None:
         _reach(_armed, point)
 
 
 def arm(spec: str) -> None:
-    """Arm this process with a specification in the variable's syntax; the empty string disarms it."""
+    """Arm this process with a specification in the variable's syntax. The empty string disarms it."""
     global _armed
     _armed = parse(spec) if spec else None
 
 
 def parse(spec: str) -> dict[Failpoint, _Armed]:
-    """The armed points of a specification, or `ConfigInvalid`."""
+    """Return the armed points of a specification. Raises `ConfigInvalid`."""
     return dict(_parse_entry(entry.strip()) for entry in spec.split(","))
 
 
@@ -119,6 +118,7 @@ def _first_time(point: Failpoint) -> bool:
     if not folder:
         return True
     try:
+        # Exclusive creation: of several processes at one point only one acts.
         os.close(os.open(Path(folder) / point.name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except FileExistsError:
         return False

@@ -1,9 +1,9 @@
-"""Locked jars, fetched by the Ivy that PySpark ships. Which jars a session needs, its connectors say.
+"""Locked jars, fetched by the Ivy that PySpark ships. Connectors declare the jars that a session needs.
 
-`fetch` returns paths whose content has the locked SHA-256, downloading what the user's cache lacks.  Each
-artefact is locked by itself, without following its POM: what PySpark already ships is left out, and an
-artefact that a mirror lacks may name other versions that work as well.  Java and Ivy are the only tools; no
-Maven, no shell.
+`fetch` returns paths whose content has the locked SHA-256, and downloads jars that the user's cache lacks. Each
+artefact is locked alone, without following its POM: jars that PySpark already ships are omitted. A lock may list other
+working versions of an artefact, for mirrors that lack the first one. Java and Ivy are the only tools; no Maven, no
+shell.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _SETTINGS = """<ivysettings>
   <resolvers><ibiblio name="default" m2compatible="true" usepoms="false" checksums=""/></resolvers>
 </ivysettings>
 """
-"""Ivy knows where its default repository is. Checksum files are skipped: every jar has a locked SHA-256."""
+"""Ivy settings with Ivy's default repository. Checksum files are skipped, because every jar has a locked SHA-256."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One version of one artefact, and the SHA-256 its file must have."""
+    """One version of one artefact, and the SHA-256 of its file. Raises `ConfigInvalid` for invalid parts."""
 
     group: str
     artifact: str
@@ -56,7 +56,7 @@ class Jar:
     sha256: str
 
     def __post_init__(self) -> None:
-        """Raise `ConfigInvalid` for what no repository has: the names become part of a path and of an address."""
+        """Raise `ConfigInvalid` for names that no repository has: they become part of a path and of an address."""
         for part in (self.group, self.artifact, self.version):
             if not _NAME.fullmatch(part):
                 raise ConfigInvalid(
@@ -67,7 +67,7 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """The name in the repository and in the cache."""
+        """File name in the repository and in the cache."""
         return f"{self.artifact}-{self.version}.jar"
 
     def __str__(self) -> str:
@@ -79,10 +79,10 @@ Choice = Sequence[Jar]
 
 
 def fetch(choices: Sequence[Choice], what: str) -> list[Path]:
-    """Paths of the jars in the user's cache, one version of each choice, every content checked.
+    """Return the paths of the jars in the user's cache, one version of each choice, every content checked.
 
-    `what` they are, for messages. Raises `EnvironmentUnfit` when a jar is neither cached nor downloadable, or when its
-    content is another one.
+    `what`: name of the jars' owner, for messages. Raises `EnvironmentUnfit` if a jar is neither cached nor
+    downloadable, or if its content differs from the lock.
     """
     if not choices:
         return []
@@ -90,6 +90,7 @@ def fetch(choices: Sequence[Choice], what: str) -> list[Path]:
     found = [_cached(folder, choice) for choice in choices]
     if None in found:
         with _exclusive(folder):
+            # Looked up again under the lock: another process may have downloaded them meanwhile.
             _download(folder, [choice for choice in choices if _cached(folder, choice) is None])
             found = [_cached(folder, choice) for choice in choices]
     missing = [choice[0] for choice, path in zip(choices, found, strict=True) if path is None]
@@ -99,9 +100,11 @@ def fetch(choices: Sequence[Choice], what: str) -> list[Path]:
 
 
 def read_lock(place: Traversable) -> tuple[Choice, ...]:
-    """The choices of a lock file: `{"format": 1, "jars": [{"group", "artifact", "versions": [{"version", "sha256"}]}]}`.
+    """Return the choices of a lock file:
 
-    Raises `ConfigInvalid` if it is anything else.
+    `{"format": 1, "jars": [{"group", "artifact", "versions": [{"version", "sha256"}]}]}`.
+
+    Raises `ConfigInvalid` for any other content.
     """
     try:
         lock = json.loads(place.read_text())
@@ -117,7 +120,10 @@ def _choice(row: Mapping[str, Any]) -> Choice:
 
 
 def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/spark_ckpt/jars`, by default below `~/.cache`; made when missing."""
+    """Return `$XDG_CACHE_HOME/spark_ckpt/jars`, by default below `~/.cache`. Create it if it is missing.
+
+    Raises `EnvironmentUnfit`.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "spark_ckpt" / "jars"
     try:
@@ -133,7 +139,7 @@ def cache_folder() -> Path:
 
 @cache
 def find_java() -> Path:
-    """The `java` of JAVA_HOME or of PATH, version 17 or newer."""
+    """Return the `java` of JAVA_HOME or of PATH. Raises `EnvironmentUnfit` if there is none, or if it is older than 17."""
     home = os.environ.get("JAVA_HOME")
     place = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if place is None:
@@ -150,7 +156,7 @@ def find_java() -> Path:
 
 
 def pyspark_jars() -> Path:
-    """The folder of the jars that the installed PySpark ships."""
+    """Return the folder of the jars that the installed PySpark ships. Raises `EnvironmentUnfit`."""
     spec = util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise EnvironmentUnfit("PySpark is not installed", hint="pip install 'pyspark>=4.2,<4.3'")
@@ -159,8 +165,9 @@ def pyspark_jars() -> Path:
 
 @cache
 def told_version(java: Path) -> str:
-    """What `java -version` says. Asked once per program: it is a JVM each time. Options that Java takes from the environment
-    do not belong to its version; it would name them.
+    """Return the output of `java -version`. It runs once per program, because it starts a JVM.
+
+    Options that Java reads from the environment are removed, because Java would print them.
     """
     plain = {name: value for name, value in os.environ.items() if name not in _JAVA_OPTIONS}
     run = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False, env=plain)
@@ -168,7 +175,7 @@ def told_version(java: Path) -> str:
 
 
 def _java_version(java: Path) -> int:
-    """The feature release (17, 21, ...); 1.8 counts as 1, older than anything accepted."""
+    """Return the feature release (17, 21, ...). 1.8 counts as 1, older than any accepted version."""
     match = re.search(r'version "(\d+)', told_version(java))
     if match is None:
         raise EnvironmentUnfit("java does not tell its version", hint="set JAVA_HOME to a working JDK", java=java)
@@ -176,7 +183,7 @@ def _java_version(java: Path) -> int:
 
 
 def _cached(folder: Path, choice: Choice) -> Path | None:
-    """The first version of the choice that is in the cache with the right content."""
+    """Return the first version of the choice that is in the cache with the right content; None if there is none."""
     for jar in choice:
         path = folder / jar.file_name
         if path.is_file() and _sha256(path) == jar.sha256:
@@ -191,16 +198,14 @@ def _sha256(path: Path) -> str:
 
 @contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
-    """One downloading process at a time; the lock ends with its process, so a killed one blocks nobody."""
+    """Allow one downloading process at a time. The lock ends with its process, so a killed one blocks no other."""
     with (folder / ".lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
 
 def _download(folder: Path, choices: Sequence[Choice]) -> None:
-    """Fetch one version of every choice: all first ones in one JVM, then the second ones of what is
-    missing.
-    """
+    """Fetch one version of every choice: all first ones in one JVM, then the second ones of those still missing."""
     rank = 0
     while wanted := [choice[rank] for choice in choices if rank < len(choice)]:
         with tempfile.TemporaryDirectory(dir=folder, prefix="ivy-") as work:
@@ -212,7 +217,7 @@ def _download(folder: Path, choices: Sequence[Choice]) -> None:
 
 
 def _run_ivy(work: Path, jars: Sequence[Jar]) -> None:
-    """Let Ivy download into `work`. Its exit code does not matter: what arrived is what counts."""
+    """Let Ivy download into `work`. Its exit code is ignored; the files that arrived count."""
     (work / "settings.xml").write_text(_SETTINGS)
     (work / "ivy.xml").write_text(_module(jars))
     settings = os.environ.get(SETTINGS_VARIABLE) or str(work / "settings.xml")
@@ -232,7 +237,6 @@ def _run_ivy(work: Path, jars: Sequence[Jar]) -> None:
 
 
 def _module(jars: Sequence[Jar]) -> str:
-    """An Ivy module that depends on each jar alone."""
     rows = [
         f"<dependency org={quoteattr(jar.group)} name={quoteattr(jar.artifact)} rev={quoteattr(jar.version)}"
         ' transitive="false" conf="default->*"/>'
@@ -255,7 +259,7 @@ def _ivy_jar() -> Path:
 
 
 def _adopt(folder: Path, work: Path, jar: Jar) -> None:
-    """Move a downloaded jar into the cache under its final name, in one step, if it is the locked one."""
+    """Move a downloaded jar into the cache under its final name, in one step, if its content is the locked one."""
     arrived = next((work / "cache" / jar.group).rglob(jar.file_name), None)
     if arrived is None:
         return

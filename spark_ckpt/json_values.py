@@ -1,4 +1,4 @@
-"""Values of a user's data as JSON."""
+"""Conversion of user data to JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def plain(value: object) -> Json:
-    """A value of a state or cursor as JSON: times in ISO 8601, bytes in hexadecimal, decimals and NaN as text."""
+    """Return a value of a state or cursor as JSON: times in ISO 8601, bytes in hexadecimal, decimals and NaN as text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

@@ -1,5 +1,6 @@
-"""One spelling for the place that a path or URI points to, so that two spellings of one place are no change; and the paths
-that no Delta table can have."""
+"""Canonical form of paths and URIs, so that two spellings of one place compare equal, and a check for paths of Delta
+tables.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +12,25 @@ from spark_ckpt.errors import ConfigInvalid
 
 _FILE = re.compile(r"file:(//[^/]*)?(?=/)", re.IGNORECASE)
 _REFUSED = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\\\ud800-\udfff]")
-"""deltalake decodes a path that is not encoded, takes a backslash for a separator, and parses neither of the others."""
+"""Characters that deltalake misreads in a path.
+
+It decodes a path that is not encoded, takes a backslash for a separator, and cannot parse control characters or lone
+surrogates.
+"""
 
 
 def local_path(path: str) -> Path | None:
-    """The path on a local (or mounted) file system, as `path` or a `file:` URI gives it; None for any other URI."""
+    """Return the path on a local (or mounted) file system of a path or `file:` URI; None for any other URI."""
     if uri := _FILE.match(path):
         return Path(unquote(path[uri.end() :]))
     return None if "://" in path else Path(path)
 
 
 def place_of(path: str) -> str:
-    """An absolute path without symbolic links, or a URI without options and secrets; Hadoop's `s3a` is `s3`."""
+    """Return an absolute path without symbolic links, or a URI without options and secrets.
+
+    Hadoop's `s3a` becomes `s3`.
+    """
     if (local := local_path(path)) is not None:
         return str(local.resolve())
     parts = urlsplit(path)
@@ -33,7 +41,10 @@ def place_of(path: str) -> str:
 
 
 def check_table_path(path: str, of: str) -> None:
-    """Raise `ConfigInvalid` for a path that deltalake reads as another one, or cannot read. `of`: of a store, or of a table."""
+    """Raise `ConfigInvalid` for a path that deltalake misreads or cannot read.
+
+    `of`: "a store" or "a table", for the error.
+    """
     local = local_path(path)
     found = _REFUSED.search(unquote(path) if local is None else str(local.absolute()))
     if found is not None:

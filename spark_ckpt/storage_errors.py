@@ -1,7 +1,7 @@
-"""What a file system or object store refused, as one of our errors: a full disk is told as a full disk.
+"""Typed errors for refusals of a file system or object store: a full disk becomes `StoreFull`.
 
-The number of an operating system's error is looked for in the exception, in what caused it, and in its text: delta-rs, Arrow
-and Java hand on only a text, and what happens in a Python worker reaches the driver as a text as well.
+The error number of the operating system is searched in the exception, in its causes, and in their texts. delta-rs,
+Arrow and Java pass on only a text. A failure in a Python worker reaches the driver as a text, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LINKS_MOST = 8
 
 
 class Refusal(NamedTuple):
-    """One kind of refusal: its error, what it means, what to do."""
+    """One kind of refusal: its error class, its meaning, and advice."""
 
     kind: type[StoreOutage]
     meaning: str
@@ -80,11 +80,14 @@ _REFUSALS: Mapping[int, Refusal] = {
     errno.ENFILE: _LIMIT,
 }
 _SPOKEN = {os.strerror(number): number for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)}
-"""Texts that Java hands on without a number. "Permission denied" is not among them: any program of the user's says it too."""
+"""Texts that Java passes on without a number.
+
+"Permission denied" is not among them, because any program of the user may print it, too.
+"""
 
 
 def outage(location: str, error: BaseException, **context: object) -> StoreOutage:
-    """What an I/O error at `location` becomes: one line, no backtrace of the library below."""
+    """Return the `StoreOutage` for an I/O error at `location`: one line, without the library's backtrace."""
     refusal = refusal_in(error) or _GENERAL
     said = f"{type(error).__name__}: {one_line(error)}"
     what = f"{refusal.meaning}: {said}" if refusal.meaning else said
@@ -92,8 +95,9 @@ def outage(location: str, error: BaseException, **context: object) -> StoreOutag
 
 
 def refusal_in(error: BaseException) -> Refusal | None:
-    """The refusal that an exception, or what caused it, speaks of."""
+    """Return the refusal that an exception or one of its causes reports; None if there is none."""
     link: BaseException | None = error
+    # Bounded: chains of causes may be cyclic.
     for _ in range(_LINKS_MOST):
         if link is None:
             return None
@@ -106,7 +110,7 @@ def refusal_in(error: BaseException) -> Refusal | None:
 
 
 def refusal_said(text: str) -> Refusal | None:
-    """The refusal that a library's text speaks of."""
+    """Return the refusal that a library's text reports; None if there is none."""
     for match in _NUMBER.finditer(text):
         if found := _REFUSALS.get(int(match[1] or match[2])):
             return found
@@ -115,7 +119,10 @@ def refusal_said(text: str) -> Refusal | None:
 
 @contextmanager
 def typed_errors_at(location: str) -> Iterator[None]:
-    """Errors of the operating system at `location` as ours; typed errors and a missing file pass."""
+    """Raise errors of the operating system at `location` as a `StoreOutage`.
+
+    Typed errors and a missing file pass unchanged.
+    """
     try:
         yield
     except (CkptError, FileNotFoundError):
@@ -125,11 +132,11 @@ def typed_errors_at(location: str) -> Iterator[None]:
 
 
 def taken_away(folder: Path | None) -> bool:
-    """Whether a local folder is gone together with the one it was in, as when its file system is not mounted any more."""
+    """Return True if a local folder and its parent are both gone, as after an unmount."""
     return folder is not None and not folder.exists() and not folder.parent.exists()
 
 
 def one_line(error: BaseException) -> str:
-    """An error's text without the colours, arrows and stack of the libraries below."""
+    """Return an error's text without the colours, arrows and stack of the libraries."""
     text = _DECORATION.sub(" ", str(error).split("\n   0: ", 1)[0])
     return " ".join(text.split())[:300]
