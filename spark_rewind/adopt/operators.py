@@ -16,7 +16,10 @@ from spark_rewind.reading import names, numbered_folders, text_of
 
 @dataclass(frozen=True, slots=True)
 class StatefulOperator:
-    """One operator of a query. `number`: Spark's, from the sink up. `partitions`: number of partitions of its state."""
+    """One operator of a query. `number`: Spark's, from the sink up.
+
+    `partitions`: number of partitions of its state, which are numbered from 0.
+    """
 
     number: int
     name: str
