@@ -1,9 +1,14 @@
-"""Every use of a name that Spark does not promise: attributes with an underscore, Scala classes behind py4j, internal settings, the
-format of Spark's files, modules of PySpark outside of its documented interface.
+"""All uses of names that Spark does not promise.
 
-One module per theme. Each lists its names (`NAMES`: where a name lives in Spark, the version it was seen in, what breaks
-without it) beside functions that say what they do. Nothing else in this library and its connectors touches such a name;
-`integration_tests/spark_private` looks each of them up in the installed Spark.
+- attributes with an underscore
+- Scala classes through py4j
+- internal settings
+- the format of Spark's files
+- modules of PySpark outside of its documented interface
 
-Nothing is imported here: tasks use a few of the modules, and must not load those of the driver.
+There is one module per theme. Each lists its names (`NAMES`: a name's place in Spark, the version it was seen in, the
+effect of its loss) next to the functions that use them. Nothing else in this library and its connectors uses such a
+name. `integration_tests/spark_private` looks each of them up in the installed Spark.
+
+This file imports nothing: tasks use a few of the modules, and must not load those of the driver.
 """

@@ -1,4 +1,4 @@
-"""Between Spark's schemas and Arrow's. On both sides."""
+"""Conversion between Spark's schemas and Arrow's. On driver and tasks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ NAMES = (
 
 
 def arrow_schema_of(schema: StructType, timezone: str = "UTC") -> pa.Schema:
-    """The Arrow schema that Spark gives rows of this schema; timestamps are in `timezone`, for Spark that of the session."""
+    """Return Spark's Arrow schema for rows of this schema, with timestamps in `timezone`.
+
+    Spark itself uses the session's time zone.
+    """
     return arrow_types.to_arrow_schema(schema, timezone=timezone)
 
 
 def spark_schema_of(schema: pa.Schema) -> StructType:
-    """The schema that Spark reads Arrow rows with. Raises PySpark's errors for types that Spark lacks."""
+    """Return the schema that Spark reads Arrow rows with. Raises PySpark's errors for types that Spark lacks."""
     return arrow_types.from_arrow_schema(schema)

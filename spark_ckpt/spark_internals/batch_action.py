@@ -1,4 +1,4 @@
-"""The one action of a micro-batch whose rows nobody wants. On the driver."""
+"""The one action of a micro-batch, which discards its rows. On the driver."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ _LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
 
 
 class Interrupted(Exception):
-    """Ends the batch that a stop finds running, in words that Spark takes for an interruption of its own and not for a failure.
+    """Ends the batch that is running at a stop; Spark treats its text as an interruption, not as a failure.
 
-    The error that interrupted it would do, but for its length: Spark's pattern overflows the stack of its thread. To return
-    would not: Spark finds that the batch's state was not written.
+    Two alternatives fail:
+
+    - The original error that interrupted the batch is too long: Spark's pattern overflows the stack of its thread.
+    - After a plain return, Spark finds that the batch's state was not written.
     """
 
     def __init__(self) -> None:
@@ -47,10 +49,10 @@ class Interrupted(Exception):
 
 
 class _Interruptions(logging.Filter):
-    """Leaves out py4j's report, with a traceback, of an exception that a callback raised on purpose."""
+    """Drops py4j's report, with its traceback, of an exception that a callback raises on purpose."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is logged."""
+        """Return True if the record is logged."""
         return not (record.exc_info and isinstance(record.exc_info[1], Interrupted))
 
 
@@ -58,13 +60,18 @@ _INTERRUPTIONS = _Interruptions()
 
 
 def leave_interruptions_out_of_the_log() -> None:
-    """A stop within a batch is in order: it logs no error. Applies to py4j's loggers, once however often it is called."""
+    """Keep a stop within a batch out of the log, since it is no error.
+
+    Applies to py4j's loggers; repeated calls have no effect.
+    """
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_INTERRUPTIONS)
 
 
 def run_tasks(frame: DataFrame) -> None:
-    """Run the tasks of the frame that `foreachBatch` is given. Its plan is Spark's for the whole batch, ready to run: to collect
-    the frame would have Spark plan once more, tell of a query of its own, and open a socket for rows.
+    """Run the tasks of the frame that `foreachBatch` receives.
+
+    Its plan is Spark's for the whole batch, ready to run. `collect` would make Spark plan again, report another query,
+    and open a socket for rows.
     """
     java_frame(frame).queryExecution().logical().rdd().count()

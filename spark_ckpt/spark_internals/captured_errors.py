@@ -1,4 +1,4 @@
-"""What Spark's errors hold beside their text: causes, the bare message, the plan that a query appends. On the driver."""
+"""Content of Spark's errors besides their text: causes, the plain message, the query's plan. On the driver."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _PLAN = "\n=== Streaming Query ==="
 
 
 def causes_of(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what caused it, as PySpark's exceptions. Raises `Py4JError` if Java is gone."""
+    """Yield the error and its causes, as PySpark's exceptions. Raises `Py4JError` if the JVM is gone."""
+    # bounded: a chain of causes may contain a cycle
     for _ in range(_DEEPEST):
         if isinstance(error, Py4JJavaError):
             error = convert_exception(error.java_exception)
@@ -42,10 +43,13 @@ def causes_of(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def message_of(error: BaseException) -> str:
-    """The message alone: a captured error's text would have Java's stack behind it."""
+    """Return the message alone: the text of a captured error also contains Java's stack trace."""
     return str(getattr(error, "_desc", None) or error)
 
 
 def without_plan(text: str) -> str:
-    """A query's error without what Spark appends: ids, offsets, and the plan, in which the texts of `raise_error` appear."""
+    """Return a query's error without the ids, offsets and plan that Spark appends.
+
+    The plan contains the texts of `raise_error`.
+    """
     return text.split(_PLAN, 1)[0]

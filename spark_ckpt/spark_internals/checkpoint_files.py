@@ -1,7 +1,7 @@
-"""The files of Spark's streaming checkpoint: which there are and what their lines mean. On the driver.
+"""Files of Spark's streaming checkpoint and the meaning of their lines. On the driver.
 
-`offsets/<batch>` is written before a batch runs, so it exists inside `foreachBatch`: line 1 is a version, line 2 the batch's
-metadata, then one line per source in plan order. `commits/<batch>` follows the batch.
+Spark writes `offsets/<batch>` before a batch runs, so it exists inside `foreachBatch`. Line 1 is a version, line 2 the
+batch's metadata; then there is one line per source in plan order. `commits/<batch>` is written after the batch.
 """
 
 from __future__ import annotations
@@ -60,11 +60,14 @@ _ENDED, _BEFORE = -1, -2
 _COMMITTED = f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}'
 
 CHECKPOINT_FOLDERS = ("offsets", "commits", "state")
-"""What Spark makes when a query starts. Below `state` there must be nothing: Spark would take it for another query's."""
+"""Folders that Spark creates when a query starts.
+
+`state` must be empty: Spark would treat its content as another query's.
+"""
 
 
 class OtherFormat(ValueError):
-    """The offset log is not in the format that is known here. `version`: the one found; `hint`: settings that choose it."""
+    """The offset log has an unknown format. `version` is the one found; `hint` names settings that select it."""
 
     def __init__(self, version: str) -> None:
         super().__init__(f"Spark's offset log is in format {version!r}")
@@ -74,19 +77,19 @@ class OtherFormat(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """A batch's end. `lines`: one JSON text per source in plan order, None for a source that has not been read yet."""
+    """A batch's end. `lines` has one JSON text per source in plan order, None for a source that has not been read yet."""
 
     watermark_ms: int
     lines: tuple[str | None, ...]
 
 
 def offsets_path(batch: int) -> str:
-    """Where a batch's end is noted, below the checkpoint."""
+    """Return the path of a batch's end, relative to the checkpoint."""
     return f"offsets/{batch}"
 
 
 def parse_offsets(text: str) -> Offsets:
-    """The content of a file of `offsets`. Raises `OtherFormat`."""
+    """Parse a file of `offsets`. Raises `OtherFormat`."""
     version, metadata, *lines = text.split("\n")
     if version != _VERSION:
         raise OtherFormat(version)
@@ -95,7 +98,7 @@ def parse_offsets(text: str) -> Offsets:
 
 
 def logged_offsets(checkpoint: Path) -> list[tuple[int, Offsets]]:
-    """Number and end of every batch that a local checkpoint knows, oldest first. Raises `OtherFormat`."""
+    """Return number and end of every batch in a local checkpoint, oldest first. Raises `OtherFormat`."""
     files = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     return [(int(path.name), parse_offsets(path.read_text())) for path in files]
 
@@ -103,11 +106,15 @@ def logged_offsets(checkpoint: Path) -> list[tuple[int, Offsets]]:
 def seeded_checkpoint(
     offsets: Sequence[str | None], files: Sequence[Mapping[str, str]], metadata: str, query: str
 ) -> dict[str, str]:
-    """A checkpoint whose first batch, number 0, begins at `offsets`, one per source in plan order; None: it finds its place
-    by itself. `files`: what each source keeps. `metadata`: see `batch_metadata`. `query`: an id.
+    """Return the files of a checkpoint whose first batch, number 0, begins at `offsets`: text by relative path.
 
-    A batch -1 is committed, and a batch -2 ended in the same place: Spark asks older sources for the rows between the two.
-    Spark takes offsets only beside the query's id. The file that Spark looks for first comes last.
+    - `offsets`: one per source in plan order; None for a source that finds its own position.
+    - `files`: the files that each source keeps in the checkpoint.
+    - `metadata`: see `batch_metadata`.
+    - `query`: the query's id. Spark accepts offsets only if the id is present.
+
+    Batch -1 is committed, and batch -2 ends at the same position: Spark requests the rows between the two from older
+    sources. The file that Spark looks for first is last.
     """
     written = {"metadata": json.dumps({"id": query})}
     written |= {f"sources/{number}/{name}": text for number, each in enumerate(files) for name, text in each.items()}
@@ -117,7 +124,7 @@ def seeded_checkpoint(
 
 
 def batch_metadata(spark: SparkSession, shuffle_partitions: int) -> str:
-    """A batch's metadata as Spark writes it. A setting that is left out would be what it was in an old version of Spark."""
+    """Return a batch's metadata as Spark writes it. Spark gives a missing setting the value of an old version of Spark."""
     log = jvm_of(spark).org.apache.spark.sql.execution.streaming.checkpointing
     metadata = json.loads(log.OffsetSeqMetadata.apply(0, 0, java_session(spark).conf()).json())
     metadata["conf"]["spark.sql.shuffle.partitions"] = str(shuffle_partitions)
@@ -125,5 +132,5 @@ def batch_metadata(spark: SparkSession, shuffle_partitions: int) -> str:
 
 
 def rate_start_file(start_ms: int) -> dict[str, str]:
-    """What the source `rate` keeps in a checkpoint: the moment that its seconds count from."""
+    """Return the checkpoint file of the source `rate`: the time that its seconds count from, in epoch milliseconds."""
     return {"0": f"{_VERSION}\n{start_ms}"}

@@ -1,6 +1,6 @@
-"""Columns under any name that a schema may have: in Spark's expressions, and around PySpark's `mapInArrow` and `mapInPandas`.
+"""Columns with any name that a schema may have, in Spark's expressions and for `mapInArrow` and `mapInPandas`.
 
-PySpark resolves a column's name as an expression there, so that it takes `a.b` for field `b` of column `a`.
+There PySpark resolves a column's name as an expression: it reads `a.b` as field `b` of column `a`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _SPECIAL = (".", "`")
 
 
 def quoted(name: str) -> str:
-    """The name as an identifier in an expression or a schema of Spark's."""
+    """Return the name as an identifier for Spark's expressions and schemas."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def column_of(name: str) -> Column:
-    """The column of exactly this name."""
+    """Return the column of exactly this name."""
     return F.col(quoted(name))
 
 
@@ -34,7 +34,7 @@ def map_in_arrow(
     step: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     schema: StructType | str,
 ) -> DataFrame:
-    """As `rows.mapInArrow(step, schema)`, for columns of any name."""
+    """Return `rows.mapInArrow(step, schema)`, for columns of any name."""
     names = rows.columns
     if _all_plain(names):
         return rows.mapInArrow(step, schema)
@@ -42,6 +42,7 @@ def map_in_arrow(
     def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return step(batch.rename_columns(names) for batch in batches)
 
+    # numbered names pass PySpark's resolution; `named` restores the real ones in the task
     return _numbered(rows).mapInArrow(named, schema)
 
 
@@ -50,7 +51,7 @@ def map_in_pandas(
     function: Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]],
     schema: StructType | str,
 ) -> DataFrame:
-    """As `rows.mapInPandas(function, schema)`, for columns of any name."""
+    """Return `rows.mapInPandas(function, schema)`, for columns of any name."""
     names = rows.columns
     if _all_plain(names):
         return rows.mapInPandas(function, schema)

@@ -1,7 +1,7 @@
-"""Spark's own watermarks: declared in a plan, their clocks read and set behind a batch. On the driver.
+"""Spark's own watermarks: declared in a plan, their clocks read and set after a batch. On the driver.
 
-Spark keeps one clock per place in the plan where event time is declared, and the least of them is the query's watermark. It writes
-down that one only: the clocks of a query that starts anew stand at zero.
+Spark keeps one clock per declaration of event time in the plan. The least of them is the query's watermark, and Spark
+stores only that one: all clocks of a new query start at zero.
 """
 
 from __future__ import annotations
@@ -48,40 +48,48 @@ NAMES = (
 
 _CLOCK, _LONG = "ckpt_clock_", 1 << 31
 CLOCK_NODE = "EventTimeWatermark"
-"""The logical node that `with_clock` adds."""
+"""Logical node that `with_clock` adds."""
 
 
 def with_clock(frame: DataFrame, column: str, delay_ms: int, number: int) -> DataFrame:
-    """The rows, whose event time in `column` moves the clock `number` of the query that reads them."""
+    """Return the rows; their event time in `column` advances the clock `number` of the query that reads them."""
     name = f"{_CLOCK}{number}"
     return frame.withColumn(name, column_of(column)).withWatermark(name, f"{delay_ms} milliseconds").drop(name)
 
 
 def in_event_time(frame: DataFrame, column: str) -> DataFrame:
-    """The rows with a null event time `column`: what groups them may set event-time timeouts, and Spark drops none of them."""
+    """Return the rows with a null event time `column`.
+
+    A grouping of them may set event-time timeouts, and Spark drops none of the rows.
+    """
     return frame.withColumn(column, F.lit(None).cast(TimestampType()).alias(column, metadata={WATERMARK: 0}))
 
 
 class EventClocks:
-    """The clocks in the physical plans of one query, a plan per batch."""
+    """The clocks in the physical plans of one query, one plan per batch."""
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}
 
     def newest_ms(self, plan: JavaObject) -> dict[int, int]:
-        """The greatest event time that the batch of `plan` has shown each clock; those that have seen none are not there."""
+        """Return the greatest event time that each clock received in the batch of `plan`, in epoch milliseconds.
+
+        Clocks without a time in that batch are absent.
+        """
         stats = {number: node.eventTimeStats().value() for node, number in self._nodes(plan)}
         return {number: int(each.max()) for number, each in stats.items() if each.count() > 0}
 
     def seed(self, plan: JavaObject, newest_ms: Mapping[int, int]) -> None:
-        """Let every clock have seen this event time, in the batch of `plan`, before Spark reads them behind it. Times before
-        1970-01-26 are left out: py4j passes them as another type than a clock takes."""
+        """Give every clock this event time, in the batch of `plan`, before Spark reads the clocks after the batch.
+
+        Times before 1970-01-26 are skipped: py4j passes them as another type than a clock accepts.
+        """
         for node, number in self._nodes(plan):
             if newest_ms.get(number, 0) >= _LONG:
                 node.eventTimeStats().add(newest_ms[number])
 
     def _nodes(self, plan: JavaObject) -> list[tuple[JavaObject, int]]:
-        """The clocks' nodes. One plan is mostly like the last one."""
+        """Return the clocks' nodes, from their positions in the previous plan, since most plans have the same shape."""
         at_places = {place: plan.apply(place) for place in self._places}
         if not self._places or any(_clock_of(node) != self._places[place] for place, node in at_places.items()):
             at_places = dict(enumerate(_all_nodes(plan)))

@@ -1,4 +1,4 @@
-"""From PySpark's objects to Java's and back. On the driver."""
+"""Conversion between PySpark's objects and Java's. On the driver."""
 
 from __future__ import annotations
 
@@ -44,51 +44,51 @@ NAMES = (
 
 
 def jvm_of(spark: SparkSession) -> JVMView:
-    """The driver's Java classes, by their packages."""
+    """Return the driver's Java classes, by their packages."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None, "a classic session has a JVM"  # noqa: S101 - Spark Connect is refused before
     return jvm
 
 
 def java_session(spark: SparkSession) -> JavaObject:
-    """Spark's own session behind PySpark's."""
+    """Return the JVM's session of a PySpark session."""
     return spark._jsparkSession
 
 
 def java_frame(frame: DataFrame) -> JavaObject:
-    """Spark's own `Dataset` behind PySpark's `DataFrame`."""
+    """Return the JVM's `Dataset` of a PySpark `DataFrame`."""
     return frame._jdf
 
 
 def frame_of(java: JavaObject, spark: SparkSession) -> DataFrame:
-    """PySpark's `DataFrame` of a `Dataset`."""
+    """Return PySpark's `DataFrame` of a `Dataset`."""
     from pyspark.sql.classic.dataframe import DataFrame as JvmFrame
 
     return JvmFrame(java, spark)
 
 
 def scala_object(package: Any, name: str) -> JavaObject:
-    """The singleton that Scala calls an object."""
+    """Return the singleton of a Scala `object`."""
     return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
 def seq(spark: SparkSession, items: Iterable[object]) -> JavaObject:
-    """A Scala `Seq`."""
+    """Return a Scala `Seq`."""
     return jvm_of(spark).PythonUtils.toSeq(list(items))
 
 
 def items_of(seq: JavaObject) -> list[JavaObject]:
-    """The items of a Scala `Seq`."""
+    """Return the items of a Scala `Seq`."""
     return [seq.apply(number) for number in range(seq.size())]
 
 
 def kind_of(thing: JavaObject) -> str:
-    """The simple name of a Java object's class."""
+    """Return the simple name of a Java object's class."""
     return str(thing.getClass().getSimpleName())
 
 
 def is_a(spark: SparkSession, thing: JavaObject, class_name: str) -> bool:
-    """Whether a Java object is of a class or below it."""
+    """Return True if a Java object is an instance of a class."""
     return bool(is_instance_of(spark.sparkContext._gateway, thing, class_name))
 
 

@@ -1,4 +1,4 @@
-"""Spark's `GroupState` of one key, made and read outside of Spark's own loop over keys. In tasks."""
+"""Spark's `GroupState` of one key, created and read outside of Spark's own loop over keys. In tasks."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ NAMES = (
 )
 
 NO_TIMESTAMP = GroupState.NO_TIMESTAMP
-"""In place of a time in ms: there is none."""
+"""Value of a missing time in milliseconds."""
 
 
 class KeyState(GroupState):
-    """Spark's `GroupState`, readable by the operator after the user's function returned."""
+    """Spark's `GroupState`, which the operator reads after the user's function has returned."""
 
     @property
     def updated(self) -> bool:
-        """Whether `update` was the last change."""
+        """True if `update` was the last change."""
         return self._updated
 
     @property
     def removed(self) -> bool:
-        """Whether `remove` was the last change."""
+        """True if `remove` was the last change."""
         return self._removed
 
     @property
     def timeout_timestamp_ms(self) -> int:
-        """The timeout set in this call, `NO_TIMESTAMP` if none was."""
+        """The timeout set in this call, in epoch milliseconds; `NO_TIMESTAMP` if there is none."""
         return self._timeout_timestamp
 
     @property
     def value(self) -> tuple[object, ...]:
-        """The value last given to `update`."""
+        """The last value given to `update`."""
         return self._value
 
 
@@ -60,7 +60,7 @@ def key_states(
     processing_ms: int,
     watermark_ms: int | None,
 ) -> list[KeyState]:
-    """One per key. `values`: what each key holds, of any content where `exists` says that it holds nothing."""
+    """Return one state per key. `values` are the keys' values; those of keys that do not exist are ignored."""
     present = watermark_ms is not None
     watermark = NO_TIMESTAMP if watermark_ms is None else watermark_ms
     none = cast(Row, None)

@@ -1,4 +1,4 @@
-"""How PySpark launches its JVM, and what it does with signals. On the driver."""
+"""PySpark's launch of its JVM, and its signal handling. On the driver."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
 
 @contextmanager
 def launches_run_first(before_exec: Callable[[], None]) -> Iterator[None]:
-    """A JVM that PySpark launches inside runs `before_exec` in the child, between fork and exec."""
+    """Run `before_exec` in the child of every JVM that PySpark launches in this block, between fork and exec."""
     launcher: Any = java_gateway
     popen = launcher.Popen
     launcher.Popen = lambda command, **options: popen(command, **options | {"preexec_fn": before_exec})
@@ -42,10 +42,10 @@ def launches_run_first(before_exec: Callable[[], None]) -> Iterator[None]:
 
 
 def is_under_spark_submit() -> bool:
-    """Whether the JVM was there first, and started this program."""
+    """Return True if the JVM existed first and started this program."""
     return _GATEWAY_PORT in os.environ
 
 
 def is_pysparks_handler(handler: object) -> bool:
-    """Whether a signal's handler is the one that PySpark installs, which cancels all jobs."""
+    """Return True if a signal's handler is PySpark's, which cancels all jobs."""
     return str(getattr(handler, "__module__", "")).startswith("pyspark.")

@@ -1,4 +1,4 @@
-"""Which files of a traceback are Spark's. On both sides."""
+"""Recognises the files of a traceback that belong to Spark. On driver and tasks."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ _HERE = tuple(str(Path(package.__file__ or os.curdir).parent) + os.sep for packa
 
 
 def is_sparks_file(path: str) -> bool:
-    """Whether a file's path, maybe of another machine, lies in PySpark or py4j."""
+    """Return True if a file's path lies in PySpark or py4j, also in those of another machine."""
     return path.startswith(_HERE) or _ELSEWHERE.search(path) is not None

@@ -33,7 +33,10 @@ NAMES = (
 
 
 class MemoryStream:
-    """Each row is one `add`, so the source's offset in Spark's offset log counts rows. Rows travel in the plan."""
+    """Memory stream of Spark. Each `add` is one row, so the source's offset in Spark's offset log counts rows.
+
+    Rows travel in the plan.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -43,7 +46,7 @@ class MemoryStream:
         self._stream: JavaObject = streams.apply(java_session(spark), encoder)
 
     def add(self, text: str) -> None:
-        """The next row. From any thread."""
+        """Add the next row. May be called from any thread."""
         self._stream.addData(seq(self._spark, [text]))
 
     @property
@@ -53,5 +56,5 @@ class MemoryStream:
 
 
 def rows_up_to(line: str | None) -> int:
-    """How many rows the stream had, from its line in Spark's offset log (-1 is none)."""
+    """Return the number of rows of the stream, from its line in Spark's offset log (-1 means none)."""
     return 0 if line is None else int(line) + 1

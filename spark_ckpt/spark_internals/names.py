@@ -1,4 +1,4 @@
-"""What is known of a private name: where it was seen, who uses it, what breaks without it."""
+"""Record of a private name: its place in Spark, its user, and the effect of its loss."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SparkName:
-    """A name that Spark may change without a word.
+    """A name that Spark may change without notice.
 
-    `name`: as it is written, with the class it belongs to. `lives_in`: class or module, and the file of Spark's source.
-    `used_by`: the function of this package that uses it. `breaks`: what a user would lose.
+    - `name`: the name as it is written, with its class.
+    - `lives_in`: class or module, and the file of Spark's source.
+    - `used_by`: the function of this package that uses it.
+    - `breaks`: the user-visible effect if it is missing.
+    - `seen_in`: version of Spark in which it was found.
     """
 
     name: str

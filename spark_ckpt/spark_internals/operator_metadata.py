@@ -1,7 +1,7 @@
-"""What a plain query's checkpoint says of its stateful operators. Text comes in: no Spark and no Java is needed.
+"""Metadata of the stateful operators in a plain query's checkpoint. It parses text: it needs neither Spark nor Java.
 
-`state/<operator>/_metadata` says what an operator is: JSON in the file `metadata`, or in the newest file of the folder `v2`,
-behind a line with the version. Spark 4 writes it at each start of a query; Spark 3.5 did not.
+`state/<operator>/_metadata` describes an operator as JSON: in the file `metadata`, or in the newest file of the folder
+`v2`, after a line with the version. Spark 4 writes it at each start of a query; Spark 3.5 did not.
 """
 
 from __future__ import annotations
@@ -44,21 +44,24 @@ WORDS = {
     "transformWithStateInPandasExec": "transformWithStateInPandas",
     "transformWithStateInPySparkExec": "transformWithState",
 }
-"""Spark's names of other operators, as users know them."""
+"""Spark's names of other operators, with the terms that users know."""
 
 _VERSIONS = ("v1", "v2")
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorMetadata:
-    """`name`: Spark's, see `PANDAS` and `WORDS`. `partitions`: how many its state has."""
+    """An operator.
+
+    `name` is Spark's name, see `PANDAS` and `WORDS`; `partitions` is the number of its state partitions.
+    """
 
     name: str
     partitions: int
 
 
 def parse_operator(text: str) -> OperatorMetadata:
-    """A file of an operator's metadata. Raises `UnknownFormat`, `Unreadable`."""
+    """Parse a file of an operator's metadata. Raises `UnknownFormat`, `Unreadable`."""
     version, _, body = text.partition("\n")
     if version.strip() not in _VERSIONS:
         raise UnknownFormat(version.strip(), _VERSIONS)

@@ -1,4 +1,4 @@
-"""The state of a plain query's operator, by Spark's own reader of state. On the driver; the rows stay in tasks."""
+"""The state of a plain query's operator, read with Spark's own state reader. On the driver; the rows stay in tasks."""
 
 from __future__ import annotations
 
@@ -32,18 +32,22 @@ NAMES = (
 )
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-"""The reader takes it from the session, not from the checkpoint: with 1 it looks for files without ids."""
+"""Format setting, which the reader takes from the session, not from the checkpoint.
+
+With 1 it looks for files without ids.
+"""
 
 _STATE, _TIMEOUT, _NO_TIMEOUT = "groupState", "timeoutTimestamp", -1
 
 
 @contextmanager
 def reading(spark: SparkSession, with_ids: bool) -> Iterator[None]:
-    """The session reads states whose files have ids, or have none, as their commits say.
+    """Let the session read states whose files have ids (`with_ids`) or none, according to their commits.
 
-    Tasks that open a state store ask the driver's coordinator of state stores, which is there once streams were asked for.
+    Tasks that open a state store contact the driver's state store coordinator. It exists after the first access to
+    `spark.streams`.
     """
-    spark.streams.active  # noqa: B018 - what it makes is needed, not what it gives
+    spark.streams.active  # noqa: B018 - needed for its side effect
     before = spark.conf.get(FORMAT, None)
     spark.conf.set(FORMAT, "2" if with_ids else "1")
     try:
@@ -56,11 +60,12 @@ def reading(spark: SparkSession, with_ids: bool) -> Iterator[None]:
 
 
 def state_rows(spark: SparkSession, checkpoint: str, operator: int, batch: int) -> DataFrame:
-    """The state of `applyInPandasWithState` after a batch: `key` and `state`, both structs, and `timeout_ms`.
+    """Return the state of `applyInPandasWithState` after a batch: `key` and `state`, both structs, and `timeout_ms`.
 
-    `state` is null for a key that has only a timeout, `timeout_ms` for one that has none. The provider and its settings are
-    those of the batch. Call it, and use what it gives, inside of `reading`. Raises Spark's errors; `Unreadable` for a state
-    that is laid out in another way.
+    `state` is null for a key that has only a timeout; `timeout_ms` is null for a key without one. Provider and settings
+    are those of the batch. Call it, and use its result, inside of `reading`.
+
+    Raises Spark's errors, and `Unreadable` for a state with another layout.
     """
     read = spark.read.format("statestore").option("operatorId", operator).option("batchId", batch).load(checkpoint)
     value = read.schema["value"].dataType

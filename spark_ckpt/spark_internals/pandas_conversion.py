@@ -1,4 +1,7 @@
-"""Spark's own conversions between Arrow and pandas, so that a user's function sees what it sees in Spark. In tasks."""
+"""Spark's own conversions between Arrow and pandas, so that a user's function gets the same values as in Spark.
+
+In tasks.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ NAMES = (
 
 
 def columns_to_pandas(table: pa.Table, *, timezone: str, prefer_int_ext_dtype: bool) -> list[pd.Series[float]]:
-    """Column by column as in `applyInPandas`; timestamps become naive in `timezone`."""
+    """Convert column by column as in `applyInPandas`; timestamps become naive in `timezone`."""
     series = ArrowBatchTransformer.to_pandas(
         table,
         timezone=timezone,
@@ -47,7 +50,7 @@ def frame_to_arrow(
     assign_cols_by_name: bool,
     int_to_decimal_coercion: bool,
 ) -> pa.RecordBatch:
-    """A frame that a user's function yielded, as `applyInPandas` takes it. Raises PySpark's errors, and Arrow's."""
+    """Convert a frame that a user's function yielded, as `applyInPandas` does. Raises PySpark's errors, and Arrow's."""
     return PandasToArrowConversion.convert(
         frame,
         schema,

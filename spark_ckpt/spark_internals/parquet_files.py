@@ -1,4 +1,4 @@
-"""Parquet files by their paths as they are: Spark's readers expand globs in paths. On the driver."""
+"""Reads Parquet files by their exact paths: Spark's readers expand globs in paths. On the driver."""
 
 from __future__ import annotations
 
@@ -21,5 +21,8 @@ NAMES = (
 
 
 def read_parquet(spark: SparkSession, paths: Iterable[str], **options: str) -> DataFrame:
-    """The rows of these files; escaping would not do, since Hadoop finds no glob below a folder with a colon in its name."""
+    """Return the rows of these files.
+
+    Escaping does not work: Hadoop matches no glob below a folder with a colon in its name.
+    """
     return spark.read.options(**options).option("__globPaths__", "false").parquet(*paths)

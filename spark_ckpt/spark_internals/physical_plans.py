@@ -1,4 +1,4 @@
-"""What a plan is going to compute, after Spark has chosen how. On the driver."""
+"""The computations of a physical plan. On the driver."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ NAMES = (
 
 
 def times_computed(frame: DataFrame, part: DataFrame) -> int:
-    """How often the plan of `frame` computes the rows of `part`, which are an RDD's, as those of `foreachBatch` are. 0 if they are
-    not."""
+    """Return how often the plan of `frame` computes the rows of `part`; 0 if it does not.
+
+    The rows of `part` must be an RDD's, as those of `foreachBatch` are.
+    """
     wanted = next(_scanned(part), None)
     return list(_scanned(frame)).count(wanted) if wanted is not None else 0
 
 
 def _scanned(frame: DataFrame) -> Iterator[int]:
-    """The ids of the RDDs that the leaves of a plan read; an exchange that is reused is a leaf of another kind."""
+    """Yield the ids of the RDDs that a plan's leaves read; a reused exchange is a leaf of another kind."""
     for leaf in items_of(java_frame(frame).queryExecution().executedPlan().collectLeaves()):
         if kind_of(leaf) == "RDDScanExec":
             yield int(leaf.rdd().id())

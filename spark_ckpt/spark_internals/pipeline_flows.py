@@ -1,7 +1,7 @@
-"""Where a declarative pipeline (Spark 4.1 and later) keeps the checkpoints of its flows, below its storage root.
+"""Checkpoint folders of a declarative pipeline's flows (Spark 4.1 and later), below its storage root.
 
-`_checkpoints/<table>/<flow>/<version>`; the table by all parts of its name, with its catalog and database if it has them. A full
-refresh begins the next version, and a run goes on with the newest.
+The path is `_checkpoints/<table>/<flow>/<version>`. The table is all parts of its name, with catalog and database if it
+has them. A full refresh begins the next version, and a run continues with the newest.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ NAMES = (
 
 FLOWS = "_checkpoints"
 LEVELS_MAX = 8
-"""A name has three parts as a rule; catalogs of others may have longer ones."""
+"""Largest number of name parts. A name usually has three; third-party catalogs may have longer ones."""
 
 _VERSION_MAX = 2**31 - 1
 _OF_A_CHECKPOINT = {ID_FILE, OFFSETS, COMMITS, SOURCES, STATE}
 
 
 def newest_version(folders: Iterable[str]) -> str | None:
-    """The version that a run goes on with, of the names in a flow's folder; None if none is a version."""
+    """Return the version that a run continues with, from the names in a flow's folder; None if no name is a version."""
     numbered = [name for name in folders if _is_version(name)]
     return max(numbered, key=int, default=None)
 
 
 def is_checkpoint(names: Iterable[str]) -> bool:
-    """Whether a folder with a version's name is one, by what it holds: a new one holds nothing, that of a table holds flows."""
+    """Return True if a folder with a version's name is a checkpoint, by its content.
+
+    A new checkpoint is empty; the folder of a table contains flows.
+    """
     held = {name for name in names if not name.startswith(".")}
     return not held or bool(held & _OF_A_CHECKPOINT)
 

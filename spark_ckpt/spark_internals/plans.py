@@ -1,4 +1,4 @@
-"""Spark's analysed plans: their nodes, a stream without a source, what Spark refuses to stream. On the driver."""
+"""Spark's analysed plans: their nodes, a stream without a source, Spark's check for streaming. On the driver."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ STATELESS_NODES = frozenset(
         *("SubqueryAlias", "View", "WithCTE", "CTERelationDef", "CTERelationRef"),
     }
 )
-"""Logical nodes, by class name, that remember nothing from row to row. A join is one as long as one side only is a stream."""
+"""Logical nodes, by class name, that keep nothing from row to row. A join is one if only one side is a stream."""
 _PROJECT, _ALIAS_NODE = "Project", "SubqueryAlias"
-"""Columns by expression; a name for what is below."""
+"""Node of columns by expression; node that names the plan below it."""
 REFERENCE_NODE, TEMPLATE_NODE, JOIN_NODE = "CTERelationRef", "LocalRelation", "Join"
-"""A leaf that stands for rows read elsewhere in the plan; the leaf of a `streaming_template`; a join."""
+"""Leaf for rows read elsewhere in the plan; leaf of a `streaming_template`; a join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,12 @@ class PlanNode:
 
     @property
     def name(self) -> str:
-        """The simple name of its class."""
+        """Simple name of its class."""
         return kind_of(self._node)
 
     @property
     def is_streaming(self) -> bool:
-        """Whether its rows are a stream's."""
+        """True if its rows are a stream's."""
         return bool(self._node.isStreaming())
 
     @property
@@ -112,20 +112,23 @@ class PlanNode:
         return [PlanNode(child) for child in items_of(self._node.children())]
 
     def check_for_streaming(self, spark: SparkSession) -> None:
-        """What Spark says when a query in append mode starts, said now. Raises Spark's `AnalysisException`."""
+        """Run Spark's check of a query in append mode before its start. Raises Spark's `AnalysisException`."""
         jvm = jvm_of(spark)
         checker = scala_object(jvm.org.apache.spark.sql.catalyst.analysis, "UnsupportedOperationChecker")
         checker.checkForStreaming(self._node, jvm.org.apache.spark.sql.streaming.OutputMode.Append())
 
 
 def analysed(frame: DataFrame) -> PlanNode:
-    """The plan of a DataFrame after analysis, before optimisation."""
+    """Return the plan of a DataFrame after analysis, before optimisation."""
     return PlanNode(java_frame(frame).queryExecution().analyzed())
 
 
 def columns_kept(frame: DataFrame) -> dict[str, str] | None:
-    """Which column of the one leaf of its plan each column is, by name: for a frame whose rows are the leaf's, some columns left
-    out, in another order, under other names. None if anything else happens to them, or names repeat."""
+    """Return for each column the column of the plan's one leaf that it is, by name.
+
+    The frame's rows must be the leaf's, with columns dropped, reordered or renamed. Return None for any other
+    operation, and for repeated names.
+    """
     plan = java_frame(frame).queryExecution().analyzed()
     origins = _origins(plan)
     if origins is None:
@@ -135,7 +138,7 @@ def columns_kept(frame: DataFrame) -> dict[str, str] | None:
 
 
 def _origins(plan: JavaObject) -> dict[int, str] | None:
-    """The leaf's columns by the id that they have in the plan's output."""
+    """Return the leaf's columns by their ids in the plan's output."""
     if kind_of(plan) == TEMPLATE_NODE:
         return {each.exprId().id(): str(each.name()) for each in items_of(plan.output())}
     if kind_of(plan) not in (_PROJECT, _ALIAS_NODE):
@@ -153,7 +156,7 @@ def _origins(plan: JavaObject) -> dict[int, str] | None:
 
 
 def streaming_template(spark: SparkSession, schema: StructType) -> DataFrame:
-    """A streaming DataFrame of this schema that has no source. Its plan is one `TEMPLATE_NODE`."""
+    """Return a streaming DataFrame of this schema without a source. Its plan is one `TEMPLATE_NODE`."""
     jvm = jvm_of(spark)
     attributes = jvm.org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes(
         jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())

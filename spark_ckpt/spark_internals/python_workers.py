@@ -1,4 +1,4 @@
-"""Spark's Python workers: the daemon that forks them, what they import, which interpreter they are. On both sides."""
+"""Spark's Python workers: the daemon that forks them, their imports, their interpreter. On driver and tasks."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ NAMES = (
 DAEMON_MODULE = "spark.python.daemon.module"
 """Setting: the module that forks the workers."""
 WORKER = "pyspark.worker"
-"""What Spark asks the daemon to fork for a task of a user's function."""
+"""Module that Spark requests from the daemon for a task of a user's function."""
 _LONGEST_SOCKET_FOLDER = 61
-"""Bytes. Spark refuses a longer one: its sockets' names take 43 of the 104 that a path may have."""
+"""Longest path in bytes. Spark refuses a longer one: its sockets' names take 43 of the 104 bytes of a path."""
 START_TIMED_OUT = "STREAMING_PYTHON_RUNNER_INITIALIZATION_TIMEOUT_FAILURE"
 """Condition: the Python process of a streaming source has not connected in time."""
 _NOT_STARTED = re.compile(
@@ -72,13 +72,19 @@ _NOT_STARTED = re.compile(
     r"|Python (?:daemon )?failed to launch worker)[^\n]*)"
     rf"|\[?({START_TIMED_OUT}[^\n]*)"
 )
-"""What Spark says of a worker that has not connected (within 10 or 60 seconds, for which there is no setting), or that could not
-be forked. At the beginning of a message, or after the name of an exception's class: a record may hold the same words."""
+"""Spark's texts for a worker that did not connect in time, or that could not be forked.
+
+The limit is 10 or 60 seconds, and no setting changes it. The text begins a message or follows the name of an
+exception's class: a record may contain the same words.
+"""
 IMPORTED_BY_WORKERS = (WORKER, "pyspark.sql.pandas.serializers")
 
 
 def serve_workers() -> None:
-    """Fork workers for Spark until it hangs up. A worker that is hung up on before ends without a traceback of its own."""
+    """Fork workers for Spark until it closes the connection.
+
+    A worker whose connection Spark closes first ends without a traceback.
+    """
     from pyspark import daemon
 
     daemon.worker = silent_when_hung_up_on(daemon.worker)  # type: ignore[assignment]
@@ -86,8 +92,11 @@ def serve_workers() -> None:
 
 
 def silent_when_hung_up_on(worker: Callable[[socket, bool], int]) -> Callable[[socket, bool], int]:
-    """The same, but that it ends with code 1 if Spark is gone. Spark stops a task like that, and every task when a program ends:
-    the user would see a traceback of Spark's for it."""
+    """Wrap a worker so that it ends with code 1 if Spark has closed the connection.
+
+    Spark stops a task in this way, and every task when a program ends. Without the wrapper the user would see Spark's
+    traceback.
+    """
 
     def silent(sock: socket, authenticated: bool) -> int:
         try:
@@ -99,22 +108,22 @@ def silent_when_hung_up_on(worker: Callable[[socket, bool], int]) -> Callable[[s
 
 
 def start_failure_said(text: str) -> str | None:
-    """Spark's line in an error's text that says that a Python process did not start in time; None if there is none."""
+    """Return Spark's line about a Python process that did not start, from an error's text; None without one."""
     found = _NOT_STARTED.search(text)
     return None if found is None else found[1] or found[2]
 
 
 def workers_python(spark: SparkSession) -> str:
-    """The command of the workers' interpreter, as it is written."""
+    """Return the command of the workers' interpreter, as configured."""
     return str(spark.sparkContext.pythonExec)
 
 
 def unix_sockets(folder: str) -> dict[str, str]:
-    """Settings of a session whose workers are all on the driver's host: Unix sockets in `folder` between Spark and them;
-    none if its path is too long.
+    """Return session settings for Unix sockets in `folder` between Spark and its workers, all on the driver's host.
 
-    Spark writes a batch to a worker in several pieces. Over TCP a small one waits up to 40 ms until the worker's side has
-    acknowledged the one before (Nagle's algorithm and delayed acknowledgements).
+    The result is empty if the folder's path is too long. Spark writes a batch to a worker in several pieces. Over TCP,
+    a small piece waits up to 40 ms for the acknowledgement of the previous one (Nagle's algorithm and delayed
+    acknowledgements).
     """
     if len(os.fsencode(folder)) > _LONGEST_SOCKET_FOLDER:
         return {}

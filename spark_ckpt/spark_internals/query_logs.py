@@ -1,7 +1,7 @@
-"""The logs in a checkpoint of any streaming query of Spark 3.5 to 4.2, as values: offsets, commits, files read, files written.
+"""The logs in a checkpoint of any streaming query of Spark 3.5 to 4.2: offsets, commits, files read, files written.
 
-Each text begins with a line that names its version. A version that is not known here is refused by its name: what a newer
-Spark means by its lines would be a guess. Only text comes in, so no Spark and no Java is needed.
+Each text begins with a line that contains its version. An unknown version is refused with its name, since the meaning
+of its lines is unknown. The module parses text: it needs neither Spark nor Java.
 """
 
 from __future__ import annotations
@@ -44,25 +44,28 @@ ID_FILE, OFFSETS, COMMITS, SOURCES, STATE, SINK_LOG = (
     "state",
     "_spark_metadata",
 )
-"""What a checkpoint holds; the last is in the folder that the file sink writes to."""
+"""Files and folders of a checkpoint; the last one is in the folder that the file sink writes to."""
 
 COMPACT = ".compact"
 PLACEHOLDER = "spark_rewind.placeholder"
-"""A setting in a batch's metadata that says: no batch was here, it only ends where the next one does."""
+"""Setting in a batch's metadata that marks a placeholder: no batch ran here, and it ends where the next one ends."""
 
 FENCE = "spark-ckpt rewind "
-"""How a file begins that is in a log only to keep its query from running. Spark's begin with a version, `v1`."""
+"""First text of a log file whose only purpose is to keep its query from running.
+
+Spark's files begin with a version, `v1`.
+"""
 
 _NO_OFFSET = "-"
 _VERSION = re.compile(r"v(\d+)")
 _LAST_MS = 253_402_300_799_999
-"""The end of the year 9999."""
+"""End of the year 9999 in epoch milliseconds."""
 _DIGITS_MAX = 18
 _OFFSET_VERSIONS, _COMMIT_VERSIONS, _FILE_VERSIONS = ("v1", "v2"), ("v1", "v2"), ("v1",)
 
 
 class UnknownFormat(ValueError):
-    """A text is in a version that is not known here; `version` is its first line."""
+    """A text has an unknown version; `version` is its first line."""
 
     def __init__(self, version: str, known: Sequence[str]) -> None:
         super().__init__(f"format {version[:40]!r}; {' and '.join(known)} can be read")
@@ -70,16 +73,18 @@ class UnknownFormat(ValueError):
 
 
 class Unreadable(ValueError):
-    """A text is not what its place says: cut off, or damaged."""
+    """A text does not have the content of its place: it is truncated or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """A file of `offsets`. `offsets`: source by source, JSON; None for a source that has not been read.
+    """A file of `offsets`.
 
-    Sources are numbered in the order of the plan, or have the names that a user gave them (version 2).
-    `began_ms`: when its ends were fixed, before it ran. `conf`: settings that the query keeps for good.
-    `watermark_ms`: the one that it ran with, 0 if there is none yet.
+    - `began_ms`: time at which its ends were fixed, before it ran, in epoch milliseconds.
+    - `offsets`: JSON by source; None for a source that has not been read. Sources are numbered in the order of the
+      plan, or have the user's names (version 2).
+    - `conf`: settings that the query keeps permanently.
+    - `watermark_ms`: watermark of the batch in epoch milliseconds, 0 if there is none yet.
     """
 
     began_ms: int
@@ -89,19 +94,23 @@ class LoggedBatch:
 
 
 StateIds = Mapping[int, Sequence[Sequence[str]]]
-"""Operator: partition by partition, the ids of the stores' files."""
+"""By operator: for each partition, the ids of the stores' files."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedCommit:
-    """A file of `commits`. `state_ids`: None where the state's files have none. `next_watermark_ms`: of the batch after it."""
+    """A file of `commits`.
+
+    - `state_ids`: None if the state's files have no ids.
+    - `next_watermark_ms`: watermark of the next batch in epoch milliseconds.
+    """
 
     state_ids: StateIds | None
     next_watermark_ms: int = 0
 
 
 def parse_id(text: str) -> str:
-    """The query's id, from `metadata`. Raises `Unreadable`."""
+    """Return the query's id from `metadata`. Raises `Unreadable`."""
     found = _object(text).get("id")
     if not isinstance(found, str) or not found:
         raise Unreadable("it names no query")
@@ -109,7 +118,7 @@ def parse_id(text: str) -> str:
 
 
 def parse_batch(text: str) -> LoggedBatch:
-    """A file of `offsets`. Raises `UnknownFormat`, `Unreadable`."""
+    """Parse a file of `offsets`. Raises `UnknownFormat`, `Unreadable`."""
     version, rest = _versioned(text, _OFFSET_VERSIONS)
     if not rest or not rest[0].strip():
         raise Unreadable("the batch has no metadata")
@@ -127,9 +136,12 @@ def parse_batch(text: str) -> LoggedBatch:
 
 
 def with_ends(text: str, ends: Mapping[str, str], marks: Mapping[str, str]) -> str:
-    """A file of `offsets` with other offsets for some sources, and settings added to its metadata; the rest as it was.
+    """Return a file of `offsets` with other offsets for some sources, and with settings added to its metadata.
 
-    Spark reads settings that it knows out of the metadata and passes over others. Raises as `parse_batch` does.
+    - `ends`: new offset by source, with the keys of `LoggedBatch.offsets`.
+    - `marks`: settings to add. Spark reads known settings from the metadata and ignores others.
+
+    Everything else stays as it was. Raises as `parse_batch`.
     """
     parse_batch(text)
     version, metadata, *lines = text.split("\n")
@@ -145,7 +157,7 @@ def with_ends(text: str, ends: Mapping[str, str], marks: Mapping[str, str]) -> s
 
 
 def parse_commit(text: str) -> LoggedCommit:
-    """A file of `commits`. Raises `UnknownFormat`, `Unreadable`."""
+    """Parse a file of `commits`. Raises `UnknownFormat`, `Unreadable`."""
     version, rest = _versioned(text, _COMMIT_VERSIONS)
     metadata = _object(rest[0]) if rest and rest[0].strip() else {}
     watermark, ids = _watermark(metadata, "nextBatchWatermarkMs"), metadata.get("stateUniqueIds")
@@ -158,14 +170,14 @@ def parse_commit(text: str) -> LoggedCommit:
 
 
 def commit_text(next_watermark_ms: int) -> str:
-    """A file of `commits` as Spark writes it where the state's files have no ids."""
+    """Return a file of `commits` as Spark writes it if the state's files have no ids."""
     return f'{_COMMIT_VERSIONS[0]}\n{{"nextBatchWatermarkMs":{next_watermark_ms}}}'
 
 
 def parse_file_entries(text: str) -> list[Mapping[str, Any]]:
-    """A file of `sources/<source>` of the file source, or of the file sink's log: one mapping a file, with `path`.
+    """Parse a file of the file source's `sources/<source>`, or of the file sink's log.
 
-    Raises `UnknownFormat`, `Unreadable`.
+    Return one mapping per file, with `path`. Raises `UnknownFormat`, `Unreadable`.
     """
     _, rest = _versioned(text, _FILE_VERSIONS)
     entries: list[Mapping[str, Any]] = [_object(line) for line in rest if line.strip()]
@@ -175,27 +187,27 @@ def parse_file_entries(text: str) -> list[Mapping[str, Any]]:
 
 
 def file_entries_text(entries: Sequence[Mapping[str, Any]]) -> str:
-    """What `parse_file_entries` reads."""
+    """Return the text that `parse_file_entries` parses to `entries`."""
     return "\n".join([_FILE_VERSIONS[0], *(json.dumps(each, separators=(",", ":")) for each in entries)])
 
 
 def parse_start(text: str) -> str:
-    """What a source keeps in `sources/<source>/0` of where it began: its offset. Raises `UnknownFormat`, `Unreadable`.
+    """Return a source's start offset, which it keeps in `sources/<source>/0`. Raises `UnknownFormat`, `Unreadable`.
 
-    Kafka's (`KafkaSourceInitialOffsetWriter`) begins with a zero byte, for Spark 2.1.
+    Kafka's file (`KafkaSourceInitialOffsetWriter`) begins with a zero byte, for Spark 2.1.
     """
     _, rest = _versioned(text.removeprefix("\0"), _FILE_VERSIONS)
     return "\n".join(rest)
 
 
 def log_offset_of(value: Mapping[str, Any]) -> int | None:
-    """The entry that a file source's offset names; None for offsets of other sources."""
+    """Return the log entry in a file source's offset; None for offsets of other sources."""
     found = value.get("logOffset") if set(value) == {"logOffset"} else None
     return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
 def batch_number(name: str) -> int | None:
-    """The number in a log file's name, `.compact` or not; None for a file that is no part of the log."""
+    """Return the number in a log file's name, with or without `.compact`; None for a file outside of the log."""
     stem = name.removesuffix(COMPACT)
     return int(stem) if stem.isdecimal() and stem.isascii() and len(stem) <= _DIGITS_MAX else None
 

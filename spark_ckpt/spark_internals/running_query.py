@@ -1,4 +1,4 @@
-"""A running query's execution inside Spark: what is known there and nowhere in Spark's public interface. On the driver."""
+"""A running query's execution inside Spark: facts that Spark's public interface does not provide. On the driver."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _OF_A_SOURCE = f"{_PACKAGE}.StreamSourceAwareSparkPlan"
 
 
 class Execution:
-    """One query's. `of` finds it while the query runs."""
+    """Execution of one query. `of` finds it while the query runs."""
 
     def __init__(self, spark: SparkSession, execution: JavaObject) -> None:
         self._spark = spark
@@ -82,16 +82,15 @@ class Execution:
 
     @classmethod
     def of(cls, spark: SparkSession, query_name: str) -> Execution:
-        """The execution of a query that runs."""
+        """Return the execution of a running query."""
         found = next(query._jsq.streamingQuery() for query in spark.streams.active if query.name == query_name)
         return cls(spark, found)
 
     def rows_delivered(self, sources: Iterable[int]) -> int:
-        """Rows that these sources, by their numbers in the plan, gave the batch that ran last, as Spark's own progress counts
-        them.
+        """Return the number of rows that these sources gave the last batch, as Spark's own progress counts them.
 
-        Counted where they leave a source, before the first filter, once however many branches read it; what a batch reads of
-        static tables is not among them, nor what comes from other sources.
+        `sources` are numbers in the plan. Rows are counted as they leave a source, before the first filter, once for
+        all branches that read it. Rows of static tables and of other sources are not counted.
         """
         streams = self._execution.sources()
         counted = [streams.apply(number) for number in sources]
@@ -101,21 +100,22 @@ class Execution:
             if stream is not None and stream.isDefined() and stream.get() in counted:
                 metric = scan.metrics().get("numOutputRows")
                 at = counted.index(stream.get())
+                # branches of a plan have a scan each, over the same rows
                 rows[at] = max(rows[at], int(metric.get().value()) if metric.isDefined() else 0)
         return sum(rows)
 
     def newest_event_times(self) -> dict[int, int]:
-        """Per clock (`event_time.with_clock`) the greatest event time that the batch that ran last has shown it, epoch ms."""
+        """Return the greatest event time of the last batch per clock (`event_time.with_clock`), in epoch milliseconds."""
         return self._clocks.newest_ms(self._execution.lastExecution().executedPlan())
 
     def seed_clocks(self, newest_ms: Mapping[int, int]) -> None:
-        """Let clocks have seen these event times. To be called from the query's own thread, within a batch."""
+        """Give clocks these event times, in epoch milliseconds. Call it from the query's own thread, within a batch."""
         self._clocks.seed(self._execution.lastExecution().executedPlan(), newest_ms)
 
     def limit_rows(self, rows_by_source: Mapping[int, int | None]) -> None:
-        """Rows per batch, by the source's number in the plan, None for all there are; from the next planning on.
+        """Limit the rows per batch from the next planning on, by the source's number in the plan.
 
-        To be called from the query's own thread, between two plannings.
+        None removes a source's limit. Call it from the query's own thread, between two plannings.
         """
         limits, streams = self._execution.uniqueSources(), self._execution.sources()
         for number, rows in rows_by_source.items():
@@ -123,24 +123,25 @@ class Execution:
         self._plan_with(limits)
 
     def rest(self, numbers: Iterable[int]) -> None:
-        """From the next planning on, batches have no rows of these sources, until `wake`: they end there where the last one did.
+        """Exclude these sources from batches, from the next planning until `wake`.
 
-        To be called from the query's own thread, between two plannings.
+        They end at the last batch's position. Call it from the query's own thread, between two plannings.
         """
         limits, streams = self._execution.uniqueSources(), self._execution.sources()
+        # the limits before the first `rest`; a second call must not overwrite them
         self._awake = self._awake or limits
         for number in numbers:
             limits = limits.removed(streams.apply(number))
         self._plan_with(limits)
 
     def wake(self) -> None:
-        """Sources that rest are asked again at the next planning. On the query's own thread."""
+        """Include the excluded sources again from the next planning on. Call it from the query's own thread."""
         if self._awake is not None:
             self._plan_with(self._awake)
             self._awake = None
 
     def end_resting(self) -> None:
-        """Behind the query's end: Spark has stopped the sources that it planned with, the others are stopped here."""
+        """Stop the excluded sources after the query's end: Spark has stopped only the sources that it planned with."""
         awake, self._awake = self._awake, None
         if awake is not None:
             planned = self._execution.uniqueSources()
@@ -158,7 +159,7 @@ def _read_limit(spark: SparkSession, rows: int | None) -> JavaObject:
 
 
 def _leaves(plan: JavaObject) -> Iterator[JavaObject]:
-    """The scans of a physical plan, also of one whose stages Spark adapts while it runs."""
+    """Yield the scans of a physical plan, also of one whose stages Spark adapts while it runs."""
     for leaf in items_of(plan.collectLeaves()):
         kind = kind_of(leaf)
         if kind == "AdaptiveSparkPlanExec":

@@ -1,4 +1,7 @@
-"""Settings that Spark keeps to itself (`internal` in `SQLConf`): what they save, or how Spark treats pandas. On the driver."""
+"""Spark's internal settings (`internal` in `SQLConf`): for performance, fixed formats, and pandas conversion.
+
+On the driver.
+"""
 
 from __future__ import annotations
 
@@ -97,12 +100,12 @@ NAMES = (
 )  # fmt: skip
 
 QUERY_SETTINGS = {
-    # Ten thousand rows bound an Arrow batch. A bound in bytes beside it makes Spark add up all vectors' sizes at every row,
+    # Ten thousand rows bound an Arrow batch. An additional bound in bytes makes Spark add up all vectors' sizes at every row,
     # a sixth of the time it takes to bring Kafka records to Python.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    # What follows is Spark's default. Tasks expect these types, and the driver reads the files.
+    # The rest are Spark's defaults, pinned: tasks expect these types, and the driver reads the files.
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
@@ -114,7 +117,7 @@ QUERY_SETTINGS = {
     "spark.sql.streaming.queryEvolution.enableSinkEvolution": "false",
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
 }
-"""For a query whose checkpoint is disposable: the session's own choice holds for its other queries."""
+"""For a query whose checkpoint is disposable; the session's own values apply to its other queries."""
 
 PUBLISHING_SETTINGS = {
     "spark.sql.parquet.binaryAsString": "false",
@@ -125,46 +128,52 @@ PUBLISHING_SETTINGS = {
     "spark.sql.runSQLOnFiles": "true",
     "spark.sql.defaultCatalog": "spark_catalog",
 }
-"""For a session of a publisher's own: staged files are read as they were written, and a table by its path."""
+"""For a publisher's own session: it reads staged files as they were written, and a table by its path."""
 
 CHAINED_SETTINGS = {
     "spark.sql.streaming.unsupportedOperationCheck": "false",
     "spark.sql.streaming.statefulOperator.allowMultiple": "false",
 }
-"""For a query of several operators. Spark refuses one behind another because its own would lose rows that are late by one
-watermark for all; ours judge lateness by themselves. What a user's operations may not do is checked without it, as each is
-recorded (`stateless.check_operation`). All operators have the query's watermark: Spark would have none behind an operator of ours,
-whose rows may have any time."""
+"""For a query of several operators.
+
+Spark refuses one operator after another, because its own operators would lose rows that are late by a common watermark.
+Ours judge lateness themselves. Users' operations are checked as each is recorded (`stateless.check_operation`), without
+Spark's check. All operators have the query's watermark. Otherwise Spark would set none after one of our operators,
+whose rows may have any time.
+"""
 
 PARTING_SETTINGS = {"spark.sql.exchange.reuse": "true"}
-"""For a query behind whose operator streams part: they read one shuffle, else the operator would run once for each."""
+"""For a query with streams that split after an operator: they share one shuffle, so the operator runs once."""
 
 LOCAL_CHECKPOINT_SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-"""For local checkpoints beside `QUERY_SETTINGS`. Spark's own choice starts a `readlink` process per file operation."""
+"""For local checkpoints, in addition to `QUERY_SETTINGS`.
+
+Spark's default starts a `readlink` process per file operation.
+"""
 
 
 _NAMED_SOURCES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
 def unfit_setting(spark: SparkSession) -> str | None:
-    """The name of a setting under which Spark analyses no stream that a job reads; None if there is none."""
+    """Return the name of a session setting that prevents Spark from analysing a job's streams; None if there is none."""
     return _NAMED_SOURCES if str(spark.conf.get(_NAMED_SOURCES, "false")).lower() == "true" else None
 
 
 def converts_safely(spark: SparkSession) -> bool:
-    """Whether a lossy value of a user's frame is refused."""
+    """Return True if Spark refuses a lossy value of a user's frame."""
     return _flag(spark, "spark.sql.execution.pandas.convertToArrowArraySafely")
 
 
 def assigns_columns_by_name(spark: SparkSession) -> bool:
-    """Whether columns of a user's frame are taken by name, otherwise by position."""
+    """Return True if Spark assigns columns of a user's frame by name, False if by position."""
     return _flag(spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName")
 
 
 def _flag(spark: SparkSession, key: str) -> bool:
-    """Without a default of ours: Spark's own one counts where nobody has set the key."""
+    """Read a setting with Spark's own default for a missing key."""
     return str(spark.conf.get(key)).lower() == "true"

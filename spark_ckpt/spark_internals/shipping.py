@@ -1,4 +1,4 @@
-"""How a value gets from the driver into another Python process of Spark's. On the driver."""
+"""Transport of a value from the driver into another Python process of Spark. On the driver."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ T = TypeVar("T")
 
 
 def shipped(value: T) -> T:
-    """The value as a task, or the process beside the driver, gets it."""
+    """Return the value as a task, or a Python process that Spark runs on the driver, receives it."""
     text: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
     return cast("T", pickle.loads(text))  # noqa: S301 - pickled in the line above

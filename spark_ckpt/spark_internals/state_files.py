@@ -1,8 +1,13 @@
-"""Names of the files that hold the state of a plain query's operators, and which versions they give.
+"""Names of the state files of a plain query's operators, and the versions that they provide.
 
-Version N + 1 is the state after batch N. Spark loads the newest snapshot up to a version and the changes of every version
-since. HDFS-backed: `4.delta` and `4.snapshot`; RocksDB: `4.changelog` and `4.zip`, whose SST files are beside it and named in
-it. In checkpoint format 2 each name holds the id of the attempt that wrote it, and `commits` says which attempt counts.
+Version N + 1 is the state after batch N. Spark loads the newest snapshot up to a version and the changes of every
+version since.
+
+- HDFS-backed: `4.delta` and `4.snapshot`.
+- RocksDB: `4.changelog` and `4.zip`, which lists its SST files in the same folder.
+
+In checkpoint format 2 each name contains the id of the attempt that wrote it, and `commits` records the attempt that
+counts.
 """
 
 from __future__ import annotations
@@ -41,26 +46,26 @@ _METADATA = "metadata"
 _METADATA_BYTES_MAX = 64_000_000
 
 Ids = frozenset[str] | None
-"""Ids of the attempts that count; empty: files have none; None: not known."""
+"""Ids of the attempts that count. Empty: files have no ids. None: unknown."""
 
 
 class UnknownStateFile(ValueError):
-    """A file among the state whose name means nothing here."""
+    """A state folder contains a file with an unknown kind of name."""
 
 
 class TornSnapshot(ValueError):
-    """A snapshot that does not say which files it consists of."""
+    """A snapshot does not list the files it consists of."""
 
 
 @dataclass(slots=True)
 class StoreFiles:
-    """Files of one store. Each maps a version to the ids in the names of its files, empty text for no id."""
+    """Files of one store. Each mapping is from version to file name by id, with an empty text for no id."""
 
     snapshots: dict[int, dict[str, str]] = field(default_factory=dict)
     changes: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def loadable(self, version: int, ids: Callable[[int], Ids]) -> bool:
-        """Whether a version can be loaded, by its files' names."""
+        """Return True if a version can be loaded, judged by its files' names."""
         while version > 0 and not _has(self.snapshots, version, ids):
             if not _has(self.changes, version, ids):
                 return False
@@ -68,13 +73,13 @@ class StoreFiles:
         return True
 
     def missing(self, version: int, ids: Callable[[int], Ids]) -> int:
-        """The newest version without a file that loading `version` needs; meant for one that cannot be loaded."""
+        """Return the newest version without a file that loading `version` needs; for a version that cannot be loaded."""
         while version > 0 and _has(self.changes, version, ids):
             version -= 1
         return version
 
     def snapshot_for(self, version: int, ids: Callable[[int], Ids]) -> str | None:
-        """Name of the snapshot that loading begins with; None if it begins with nothing."""
+        """Return the name of the snapshot that loading begins with; None if it begins without one."""
         for each in range(version, 0, -1):
             if _has(self.snapshots, each, ids):
                 wanted, there = ids(each), self.snapshots[each]
@@ -83,9 +88,9 @@ class StoreFiles:
 
 
 def files_of(names: Iterable[str]) -> StoreFiles:
-    """What a store's folder holds. Raises `UnknownStateFile`.
+    """Sort the names in a store's folder. Raises `UnknownStateFile`.
 
-    One search over all names: there are hundreds in each of hundreds of folders.
+    One search covers all names: there are hundreds in each of hundreds of folders.
     """
     files, known = StoreFiles(), [name for name in names if not (name[0] == "." or name.endswith(".crc"))]
     found = _VERSIONED.findall("\n".join(known))
@@ -99,10 +104,10 @@ def files_of(names: Iterable[str]) -> StoreFiles:
 
 
 def first_file(version: int, ids: Callable[[int], Ids], exists: Callable[[str], bool]) -> str | None:
-    """The file that loading a version begins with, if all that it needs has the names that it should have.
+    """Return the first file to load for a version, if all files that it needs exist under their expected names.
 
-    The snapshot; of a version 0 that is empty the first change, and an empty text for version 0 itself. None: something is
-    missing, or not to be found without a look at what there is. Asks for a few names where a folder has hundreds.
+    This is the snapshot, or without one the first change; an empty text for version 0 itself, which is empty. Return
+    None if a file is missing or only a listing can find it. It checks a few names where a folder has hundreds.
     """
     first = ""
     while version > 0:
@@ -126,7 +131,10 @@ def _first(stems: Iterable[str], kinds: Iterable[str], exists: Callable[[str], b
 
 
 def missing_in_snapshot(path: Path) -> str | None:
-    """What a RocksDB snapshot names and has not: a file's name, or what is wrong with the snapshot. None: it is whole."""
+    """Return the name of a file that a RocksDB snapshot lists and lacks, or the snapshot's defect.
+
+    Return None for a complete snapshot.
+    """
     try:
         names = named_in_snapshot(path)
     except TornSnapshot as error:
@@ -135,7 +143,7 @@ def missing_in_snapshot(path: Path) -> str | None:
 
 
 def named_in_snapshot(path: Path) -> list[str]:
-    """Files that a snapshot consists of beside itself, relative to its folder. Raises `TornSnapshot`."""
+    """Return the other files that a snapshot consists of, relative to its folder. Raises `TornSnapshot`."""
     if path.suffix != ".zip":
         return []
     try:
@@ -157,13 +165,13 @@ def named_in_snapshot(path: Path) -> list[str]:
 
 
 def versioned(name: str) -> tuple[int, str] | None:
-    """Version and id, empty text for none, in the name of a store's file; None for a file of another kind."""
+    """Return version and id (empty text for none) from the name of a store's file; None for a file of another kind."""
     found = _VERSIONED.fullmatch(name)
     return None if found is None else (int(found[2]), found[3] or "")
 
 
 def snapshot_version(name: str) -> int | None:
-    """The version of a snapshot, in its name; None for another file."""
+    """Return the version in a snapshot's name; None for another file."""
     found = _VERSIONED.fullmatch(name)
     return int(found[2]) if found is not None and found[4] in _SNAPSHOTS else None
 
@@ -185,5 +193,6 @@ def _has(files: Mapping[int, Mapping[str, str]], version: int, ids: Callable[[in
     if not there:
         return False
     if wanted is None:
+        # ids unknown: a single file must be the one that counts
         return len(there) == 1
     return any(one in there for one in wanted) if wanted else "" in there

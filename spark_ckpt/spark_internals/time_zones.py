@@ -1,4 +1,4 @@
-"""Which time zone Spark understands a session's setting as. On the driver."""
+"""Spark's interpretation of a session's time zone setting. On the driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = (
 
 
 def session_zone(spark: SparkSession) -> str:
-    """The session's time zone as an IANA name or an offset such as +05:30, whatever form the setting has."""
+    """Return the session's time zone as an IANA name or an offset such as +05:30, for any form of the setting."""
     zones = jvm_of(spark).org.apache.spark.sql.catalyst.util.DateTimeUtils
     name = str(zones.getZoneId(spark.conf.get("spark.sql.session.timeZone")).normalized().getId())
     return "UTC" if name == "Z" else name

@@ -1,7 +1,7 @@
-"""What Spark notes about event time in a column's metadata and in the expressions of an analysed plan. On the driver.
+"""Spark's marks of event time in a column's metadata and in the expressions of an analysed plan. On the driver.
 
-Spark marks in a column's metadata what `withWatermark` names and what `F.window` makes; a struct made of a watermarked column
-has both marks. A field of the struct loses them, so that its definition is looked up in the plan.
+Spark's `withWatermark` and `F.window` mark their columns in the metadata. A window struct of a watermarked column has
+both marks. A field of the struct loses them, so its definition is looked up in the plan.
 """
 
 from __future__ import annotations
@@ -67,41 +67,44 @@ WATERMARK, _WINDOW, _SESSION = "spark.watermarkDelayMs", "spark.timeWindow", "sp
 
 @dataclass(frozen=True, slots=True)
 class WindowPart:
-    """A column that is the start or the end of a window of the watermarked column. `length_us`: None if it cannot be told."""
+    """A column that is the start or the end of a window of the watermarked column.
+
+    `length_us` is None if it is unknown.
+    """
 
     is_end: bool
     length_us: int | None
 
 
 class _Definition(NamedTuple):
-    """The expression that computes a column, and the plan below that it computes from."""
+    """The expression that computes a column, and the plan below it."""
 
     expression: JavaObject
     below: JavaObject
 
 
 def is_watermarked(field: StructField) -> bool:
-    """Whether it is a stream's event time, or a window of it."""
+    """Return True if the column is a stream's event time, or a window of it."""
     return WATERMARK in field.metadata
 
 
 def is_time_window(field: StructField) -> bool:
-    """Whether it is a struct that `F.window` made."""
+    """Return True if the column is a struct that `F.window` made."""
     return isinstance(field.dataType, StructType) and _WINDOW in field.metadata
 
 
 def is_session_window(field: StructField) -> bool:
-    """Whether `F.session_window` made it."""
+    """Return True if `F.session_window` made the column."""
     return _SESSION in field.metadata
 
 
 def without_watermark_mark(field: StructField) -> StructField:
-    """The column as no event time."""
+    """Return the column without the mark of event time."""
     return type(field)(field.name, field.dataType, field.nullable, _unmarked(field))
 
 
 def watermark_only(frame: DataFrame, column: str, delay_ms: int) -> DataFrame:
-    """The frame with `column`, and no other, marked as Spark's `withWatermark` does."""
+    """Return the frame with `column` as the only one marked as Spark's `withWatermark` does."""
     for field in frame.schema.fields:
         if is_watermarked(field):
             frame = _with_metadata(frame, field.name, _unmarked(field))
@@ -109,7 +112,7 @@ def watermark_only(frame: DataFrame, column: str, delay_ms: int) -> DataFrame:
 
 
 def _with_metadata(frame: DataFrame, column: str, metadata: dict[str, Any]) -> DataFrame:
-    """As Spark's `withMetadata`, which resolves the column's name as an expression."""
+    """Set a column's metadata. Spark's `withMetadata` would resolve the column's name as an expression."""
     return frame.withColumn(column, column_of(column).alias(column, metadata=metadata))
 
 
@@ -118,7 +121,7 @@ def _unmarked(field: StructField) -> dict[str, Any]:
 
 
 def window_part(frame: DataFrame, column: str) -> WindowPart | None:
-    """What part of a window of the watermarked column this column is; None if it is none."""
+    """Return the part of a window of the watermarked column that this column is; None if it is none."""
     plan = java_frame(frame).queryExecution().analyzed()
     wanted = next(each for each in items_of(plan.output()) if each.name() == column)
     found = _definition(plan, wanted)
@@ -134,7 +137,7 @@ def window_part(frame: DataFrame, column: str) -> WindowPart | None:
 
 
 def _length_us(window: _Definition | None) -> int | None:
-    """The window's length. Spark computes its end as the start and a literal of microseconds."""
+    """Return the window's length in microseconds. Spark computes its end as the start plus a literal of microseconds."""
     expression = (
         window.expression.valExprs().apply(1) if window and kind_of(window.expression) == "CreateNamedStruct" else None
     )
@@ -147,7 +150,7 @@ def _length_us(window: _Definition | None) -> int | None:
 
 
 def _definition(plan: JavaObject, attribute: JavaObject) -> _Definition | None:
-    """Where a column comes from, renamings followed; None if it comes so from a leaf, or from several branches."""
+    """Return a column's definition, through renames; None if it comes unchanged from a leaf, or from several branches."""
     wanted = attribute.exprId()
     while True:
         children = items_of(plan.children())
@@ -163,7 +166,7 @@ def _definition(plan: JavaObject, attribute: JavaObject) -> _Definition | None:
 
 
 def _computed(plan: JavaObject, wanted: JavaObject) -> JavaObject | None:
-    """The expression that this node computes the column from, if it does."""
+    """Return the expression that this node computes the column with; None if it does not compute it."""
     if kind_of(plan) == "Project":
         for named in items_of(plan.projectList()):
             if named.exprId() == wanted:
