@@ -259,6 +259,7 @@ CODE: tuple[str, ...] = (
     "connectors/spark_ckpt_kafka/transaction.py",
     "connectors/spark_ckpt_kafka/values.py",
     "connectors/spark_ckpt_kafka/wire.py",
+    "spark_ckpt/spark_internals",
 )
 """Folders and modules that keep the rules."""
 PAGES: tuple[str, ...] = ("CONTRIBUTING.md", "docs/glossary.md", "docs/connectors.md")
