@@ -152,7 +152,7 @@ class RecoverableJob(JobWorld):
             process.machine = process.transport = None
             process.let_go()
             process.storage.fence.raise_to(self.incarnation)
-        # writes that may still arrive stay possible only while the budget has late ones
+        # late arrivals are kept only while the budget allows them
         if not self.budget.late:
             process.late = []
         process.frozen = failed or self.protocol.rejoin is None
@@ -179,7 +179,7 @@ class RecoverableJob(JobWorld):
         """Do the process's part of the newest plan. A live process waits for its sink first."""
         plan = self.plan
         assert plan is not None  # noqa: S101 - else the choice does not exist
-        # rows that the sink was given must be in its record before the state under them changes
+        # queued publications land before the restore replaces the state that they are of
         while process.publishing:
             self.publish(process)
         now = recovering.now(process) if process.machine is not None else None

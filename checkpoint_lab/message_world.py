@@ -146,7 +146,7 @@ class MessageWorld(RecoverableJob):
             self.budget = replace(self.budget, store_errors=self.budget.store_errors - 1)
         if process.machine is not None:
             if how == "ok":
-                # only an acknowledged record counts as damaged when it is lost later
+                # only a record whose acknowledgement a live machine got can be damaged later
                 process.storage.acknowledgements.give(write.key)
             self.hand(process, Stored(write.token, how == "ok"))
 

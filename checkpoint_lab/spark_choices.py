@@ -21,7 +21,7 @@ def work_of(number: int, driver: SparkDriver, rows: int) -> list[Choice]:
     if driver.storing:
         found += [("store", number, how) for how in ("ok", "slow")]
     elif driver.busy:
-        # a query may start with or without rows waiting; the rules treat both
+        # the schedule draws if rows were waiting when the query started
         found += [("coordinate", number, behind) for behind in ((True, False) if driver.query is None else (False,))]
     for sink, lane in driver.lanes.items():
         if lane.now is not None:

@@ -107,7 +107,7 @@ class Shared:
 
     def log(self) -> EpochLog:
         """Return the shipped log, as one process opens it."""
-        table = cast(LogTable, MemoryTable(self))  # it has what the log asks of its table
+        table = cast(LogTable, MemoryTable(self))  # it has the methods that the log uses
         log = EpochLog(table, self.verify, lambda: 0)
         if not self.rows:
             table.append(CREATED)

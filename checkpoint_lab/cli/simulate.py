@@ -172,7 +172,7 @@ def _smallest(scenario: sim.Scenario, outcome: sim.Outcome) -> None:
     """Print the shortest trace found that fails in the same way, as a story."""
     shrunk = sim.shrink(scenario.world, outcome.trace, trials_max=500)
     world = scenario.world().watch()
-    with contextlib.suppress(Exception):  # that it fails is what is shown
+    with contextlib.suppress(Exception):  # the failure is the point of this run
         for choice in shrunk.trace:
             world.perform(choice)
     print_line(f"\nthe same failure in {len(shrunk.trace)} steps:\n\n{sim.story(world.moments or ())}")
