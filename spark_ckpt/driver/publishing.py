@@ -1,6 +1,7 @@
-"""Publishing beside processing: one thread per sink carries out `Publish` and `SendAhead`, one attempt at a time.
+"""Publishing next to processing: one thread per sink carries out `Publish` and `SendAhead`, one attempt at a time.
 
-Idempotence lives in the connector, patience in the coordinator's machine.  Whatever happens, the epoch stays staged.
+The connector makes a publish idempotent; the coordinator's machine decides about retries. After any failure the epoch
+is still staged.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ class _Ask(Enum):
 
 
 class SinkLane(threading.Thread):
-    """The publishing thread of one sink. A publisher is opened on it when needed and replaced after every failure.
+    """Publisher thread of one sink. It opens a publisher when needed and replaces it after every failure.
 
-    `still_current` raises `Fenced` if a newer incarnation exists: asked before every attempt, so that a zombie that wakes
-    up does not fence the driver that replaced it. `newest`: the newest incarnation in the log, asked after a sink has answered that
-    it had the epoch already, perhaps by a successor. `inherited`: the highest epoch decided by earlier incarnations.
-    `ask_identity`: asked once after the first publish, when the sink has made what it publishes to. `measured`: hears the
-    parts of a publish before `report` does, if its publisher tells them. `opens_at_once`: the publisher is opened before
-    there is anything to do, so that what a dead driver has sent ahead does not stay open.
+    - `still_current` raises `Fenced` if a newer incarnation exists. It runs before every attempt, so that a zombie
+      that wakes up does not fence the driver that replaced it.
+    - `newest` returns the newest incarnation in the log. It runs if a sink already had the epoch, perhaps from a
+      successor.
+    - `report` receives the result of each attempt.
+    - `inherited`: the highest epoch that earlier incarnations committed.
+    - `ask_identity` runs once, after the first publish, when the sink has created its table or topic.
+    - `measured` receives the durations of a publish before `report`, if the publisher reports them.
+    - `opens_at_once`: open the publisher before there is work, so that early sends of a dead driver do not stay open.
     """
 
     def __init__(
@@ -67,19 +71,22 @@ class SinkLane(threading.Thread):
         self._asked: queue.SimpleQueue[tuple[EpochOutput | StagedAhead | _Ask, float]] = queue.SimpleQueue()
 
     def submit(self, asked: EpochOutput | StagedAhead) -> None:
-        """Try once to publish this decided epoch, or to send these rows ahead, after what was submitted before."""
+        """Queue one attempt to publish a committed epoch, or an early send, after earlier requests."""
         self._ask(asked)
 
     def drop_ahead(self) -> None:
-        """Have undone what was sent ahead, after what was submitted before."""
+        """Queue the rollback of early sends, after earlier requests."""
         self._ask(_Ask.DROP)
 
     def stop(self) -> None:
-        """End after the attempt under way."""
+        """End after the attempt in progress."""
         self._ask(_Ask.STOP)
 
     def give_up(self) -> bool:
-        """From another thread: make no other attempt, and end the one under way. False if its publisher cannot do so."""
+        """Make no further attempt and abort the one in progress; return false if the publisher cannot abort.
+
+        Call it from another thread.
+        """
         self._given_up.set()
         publisher = self._publisher
         if not isinstance(publisher, GivesUp):
@@ -88,7 +95,7 @@ class SinkLane(threading.Thread):
         return True
 
     def run(self) -> None:
-        """Thread body."""
+        """Serve requests until `stop` or `give_up`."""
         if self._opens_at_once:
             self._open_early()
         while (asked := self._asked.get())[0] is not _Ask.STOP and not self._given_up.is_set():
@@ -108,6 +115,7 @@ class SinkLane(threading.Thread):
     def _publish(self, output: EpochOutput, asked_s: float) -> None:
         waited_ms = round((self._ahead_until_s - asked_s) * 1000)
         self._report(self._attempt(output, {"ahead": waited_ms} if waited_ms > 0 else {}))
+        # The first epoch of this incarnation is visible, so all earlier ones are.
         if output.epoch > self._inherited and not self._tidied:
             self._tidy()
 
@@ -118,7 +126,7 @@ class SinkLane(threading.Thread):
             _log.info("sink %s: could not be opened before there was anything to publish: %s", self.sink, error)
 
     def _opened(self) -> Publisher:
-        """The publisher. A driver that was replaced opens none."""
+        """Return the publisher, opened if necessary. A replaced driver opens none."""
         if self._publisher is None:
             self._still_current()
             self._publisher = self._open_publisher()
@@ -130,14 +138,18 @@ class SinkLane(threading.Thread):
         self._report(ended)
 
     def _sent(self, staged: StagedAhead) -> AheadEnded:
-        """One attempt. The log is not asked while a publisher is open: a decision may be under way there, and the sink fences."""
+        """Make one early send.
+
+        While a publisher is open the log is not read: a commit may be in progress there, and the sink fences a zombie
+        itself.
+        """
         try:
             publisher = _ahead_of(self._opened())
             self._ahead = True
             return AheadEnded(self.sink, staged.epoch, publisher.send_ahead(staged))
         except CkptError as error:
             return self._not_sent(staged, error)
-        except Exception as error:  # noqa: BLE001 - a connector's bug is told; the rows are published from their files
+        except Exception as error:  # noqa: BLE001 - a connector's bug is reported; the rows are published from their files
             return self._not_sent(staged, PublishFailed(f"{type(error).__name__}: {error}", sink=self.sink))
 
     def _not_sent(self, staged: StagedAhead, error: CkptError) -> AheadEnded:
@@ -146,7 +158,7 @@ class SinkLane(threading.Thread):
         return AheadEnded(self.sink, staged.epoch, error=error)
 
     def _drop_ahead(self) -> None:
-        """Best effort: whoever publishes next to this sink undoes it anyway."""
+        """Roll back early sends, best effort: the next publisher of this sink rolls them back anyway."""
         dropped, self._ahead = self._ahead, False
         if not dropped or not isinstance(self._publisher, AheadPublisher):
             return
@@ -157,7 +169,10 @@ class SinkLane(threading.Thread):
             self._drop_publisher()
 
     def _attempt(self, output: EpochOutput, waited_ms: Mapping[str, int]) -> PublishEnded:
-        """`waited_ms`: how long it has waited for rows of its own that were sent ahead when it was asked for."""
+        """Try once to publish.
+
+        `waited_ms`: how long the request waited for early sends of the same sink.
+        """
         try:
             self._still_current()
             self._publisher = self._publisher or self._open_publisher()
@@ -166,6 +181,7 @@ class SinkLane(threading.Thread):
             hit(Failpoint.ACKED)
             if parts_ms := {**waited_ms, **_parts_ms(receipt.detail)}:
                 self._measured(self.sink, output.epoch, parts_ms)
+            # A successor may have published the epoch: then this incarnation ends, although the publish succeeded.
             newest = self._newest() if receipt.replayed else 0
             return PublishEnded(
                 self.sink, output.epoch, receipt.rows, receipt.replayed, newest, learned=self._learned()
@@ -188,7 +204,7 @@ class SinkLane(threading.Thread):
             return None
 
     def _tidy(self) -> None:
-        """Everything older incarnations decided is published: what else they staged is garbage."""
+        """Remove other staged files of older incarnations: everything that they committed is published."""
         if not isinstance(self._publisher, Tidies):
             return
         self._tidied = True
@@ -215,7 +231,7 @@ class SinkLane(threading.Thread):
 
 
 def _parts_ms(detail: Mapping[str, Json]) -> dict[str, int]:
-    """Milliseconds by part, from what a publisher says of itself."""
+    """Return the durations that a publisher reports, in milliseconds by part."""
     told = detail.get("parts_ms")
     return {name: ms for name, ms in told.items() if isinstance(ms, int)} if isinstance(told, Mapping) else {}
 

@@ -1,7 +1,8 @@
-"""What a dead query says, as one of our errors: ours, raised in tasks, keep their condition, Spark's own are judged by theirs.
+"""Translates the failure of a query into a typed error: our errors keep their condition, Spark's are judged by
+theirs.
 
-What the same rows would do again is final. Whatever else happens (a worker killed, an executor lost, memory, network) may pass, and
-another incarnation tries.
+An error that the same rows would cause again is final. All others (a killed worker, a lost executor, memory, network)
+may pass, and another incarnation tries again.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _TYPED = re.compile(r"\[(CKPT_[A-Z_]+)\] ([^\n]+)((?:\n  [^\n:]+:(?: [^\n]*|(?:\
 _FIELD = re.compile(r"\n  ([^\n:]+):(?: ([^\n]*)|((?:\n    [^\n]*)+))")
 _PYTHONS = re.compile(r"^(?P<kind>[\w.]*\w)(?:: (?P<said>.*))?$", re.MULTILINE)
 _NAMED = re.compile(r"\S.*: \S|\[")
-"""An error that says something: a class alone (`java.io.EOFException`) does not."""
+"""An error with a message; a bare class name (`java.io.EOFException`) has none."""
 _HEADER = "Traceback (most recent call last):\n"
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}$")
 _CONTEXT = re.compile(r"\n== .*", re.DOTALL)
@@ -54,7 +55,7 @@ _SHOWN_CHARS = 2000
 _RAISED = re.compile(
     r"\b\w*(?:IO|FS|OS|FileSystem|Arrow|Spark|Runtime|Query)\w*(?:Exception|Error)\b|\berrno\b|\bos error\b", re.I
 )
-"""A line of a trace that says what was raised: a record that says "No space left on device" fills no disk."""
+"""Line of a trace that names an exception: a record that contains "No space left on device" is no full disk."""
 _JAVAS_FRAME = re.compile(r"^[\s:]*(?:Caused by: |Suppressed: )?")
 _OF_DISKS = (StoreFull, StoreReadOnly, StoreIoFailed)
 _HINT_DISKS = (
@@ -69,9 +70,13 @@ _HINT_WORKERS = (
 
 _PYTHON = "PYTHON_EXCEPTION"
 _SAME_AGAIN = ("22", "23", "P0", "42703", "42K09")
-"""SQLSTATEs of what the same rows do again: data exceptions, violated constraints, `raise_error`, unknown columns, wrong types."""
+"""SQLSTATEs of errors that the same rows cause again: data exceptions, violated constraints, `raise_error`, unknown
+columns, wrong types.
+"""
 _RAISED_IN_SQL = "P0"
-"""How errors of ours come out of an expression: `raise_error`. A value in another error's text may look like one."""
+"""SQLSTATE of our errors from an expression (`raise_error`). A value in another error's text may look like one of
+ours.
+"""
 _MODULE_MISSING = ("ModuleNotFoundError", "ImportError", "PySparkImportError")
 _OTHER_PYTHON = "PYTHON_VERSION_MISMATCH"
 
@@ -90,18 +95,18 @@ class JvmGone(RunFailed):
 
 
 class Query(Protocol):
-    """What is asked of a query; Spark's `StreamingQuery` answers it."""
+    """The used part of a query; Spark's `StreamingQuery` has it."""
 
     @property
     def isActive(self) -> bool:
-        """Whether it runs."""
+        """True if the query runs."""
 
     def exception(self) -> Exception | None:
-        """What it died of."""
+        """Return the error that ended the query."""
 
 
 def is_running(query: Query | None) -> bool:
-    """Whether Spark still runs the query. Raises `JvmGone` if there is nobody to ask."""
+    """Return true if Spark still runs the query. Raises `JvmGone` if the Java process does not answer."""
     try:
         return query is not None and query.isActive
     except (Py4JError, OSError) as error:
@@ -109,7 +114,7 @@ def is_running(query: Query | None) -> bool:
 
 
 def failure_of(query: Query | None) -> CkptError:
-    """Why the query is not running any more. A Java process that ends in between has ended the query."""
+    """Return the reason why the query no longer runs; `JvmGone` if the Java process ended."""
     try:
         cause = query.exception() if query is not None else None
     except (Py4JError, OSError):
@@ -123,17 +128,20 @@ def failure_of(query: Query | None) -> CkptError:
 
 
 def failure_by(error: Exception) -> CkptError:
-    """What Spark raised, judged by its and its causes' conditions; by its text where it has none."""
+    """Return the typed error of a Spark error.
+
+    The conditions of the error and its causes decide; its text decides if there is no condition.
+    """
     try:
         chain = list(causes_of(error))
         found = next(filter(None, map(_judged, chain)), None)
         return found or _untyped(chain, error)
-    except (Py4JError, OSError):  # Java is gone, and with it what the error knew
+    except (Py4JError, OSError):  # the Java process is gone, and with it the error's details
         return failure_in(str(error))
 
 
 def failure_in(text: str) -> CkptError:
-    """The typed error in Spark's message, or the message itself, shortened to what a person reads."""
+    """Return the typed error in Spark's message, or else the message itself, shortened for people."""
     text = without_plan(text)
     return (
         _typed(text)
@@ -144,7 +152,7 @@ def failure_in(text: str) -> CkptError:
 
 
 def typed(error: BaseException) -> CkptError:
-    """What went wrong while an incarnation began or ran, as one of ours: nobody has to know the libraries below."""
+    """Return the error of an incarnation as a typed one, independent of the libraries below."""
     if isinstance(error, CkptError):
         return error
     if _nobody_answers(error):
@@ -152,7 +160,7 @@ def typed(error: BaseException) -> CkptError:
     if isinstance(error, OSError):
         return outage(error.filename if isinstance(error.filename, str) else "this machine", error)
     said = str(error)
-    trace = user_traceback(error) or None  # of a source's or a sink's own code, most likely
+    trace = user_traceback(error) or None  # most likely in the code of a source or sink
     return (
         _typed(said)
         or _disk_failure(said)
@@ -169,7 +177,10 @@ def _jvm_gone() -> JvmGone:
 
 
 def _nobody_answers(error: BaseException) -> bool:
-    """Whether Java's end of the connection is gone. py4j has an error for it, and lets through what its sockets raise."""
+    """Return true if Java's end of the connection is gone.
+
+    py4j has an error for it, but also lets its sockets' errors through.
+    """
     if isinstance(error, Py4JNetworkError):
         return True
     raised_in = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
@@ -177,7 +188,7 @@ def _nobody_answers(error: BaseException) -> bool:
 
 
 def _judged(error: BaseException) -> CkptError | None:
-    """Our error, if this one says why; None if it may pass or only reports another."""
+    """Return our error if this one explains the failure; None if it may pass, or only reports another one."""
     condition = error.getCondition() if isinstance(error, PySparkException) else None
     if not isinstance(error, PySparkException) or condition is None:
         return None
@@ -194,7 +205,7 @@ def _judged(error: BaseException) -> CkptError | None:
 
 
 def _untyped(chain: list[BaseException], error: Exception) -> CkptError:
-    """Errors that reach Spark as text only: of a Python data source, say, or of a step of the planner."""
+    """Return the typed error of a failure that reaches Spark only as text, for example of a Python data source."""
     texts = [without_plan(message_of(each)) for each in chain]
     for text in texts:
         if (typed := _typed(text)) is not None:
@@ -229,7 +240,10 @@ def _typed(text: str) -> CkptError | None:
 
 
 def _disk_failure(text: str) -> CkptError | None:
-    """A disk's refusal in a trace of Java or Python, which does not name the folder: Spark writes to several."""
+    """Return the error of a full or failed disk in a trace of Java or Python.
+
+    The trace does not name the folder: Spark writes to several.
+    """
     for line in text.splitlines():
         refusal = refusal_said(line) if _RAISED.search(line) else None
         if refusal is not None and refusal.kind in _OF_DISKS:
@@ -239,7 +253,9 @@ def _disk_failure(text: str) -> CkptError | None:
 
 
 def _workers_failure(text: str) -> WorkersNotStarted | None:
-    """Spark's own bound on the start of a Python process, which no setting moves. Nothing of the job's is at fault."""
+    """Return the error after Spark's limit on the start of a Python process, which no setting changes. The job is not
+    at fault.
+    """
     said = start_failure_said(text)
     if said is None:
         return None
@@ -257,7 +273,9 @@ def _class_of(condition: str) -> type[CkptError]:
 
 
 def _python_failure(text: str) -> CkptError | None:
-    """A function of the user's that Spark called by itself (a UDF, `mapInPandas`), or what it returned. None if it is neither."""
+    """Return the error of a user function that Spark called itself (a UDF, `mapInPandas`), or of its result; None
+    otherwise.
+    """
     raised = _PYTHONS.search(text.rpartition(_HEADER)[2])
     if raised is None:
         return None
@@ -284,7 +302,7 @@ def _python_failure(text: str) -> CkptError | None:
 
 
 def _may_pass(kind: str) -> bool:
-    """Whether an exception class, known by its name from a worker, is one that may pass. Nothing is imported to find out."""
+    """Return true if a worker's exception class, known by name, is a transient one. Imports nothing."""
     module, _, name = kind.rpartition(".")
     found = getattr(sys.modules.get(module, None) if module else builtins, name, None)
     return isinstance(found, type) and issubclass(found, MAY_PASS)
@@ -307,7 +325,7 @@ def _expression(context: QueryContext) -> str:
 
 
 def _call_site(context: QueryContext) -> str | None:
-    """File and line that made the expression; an SQL text has none."""
+    """Return the file and line that created the expression; an SQL text has none."""
     if context.contextType() is not QueryContextType.DataFrame:
         return None
     site = context.callSite().strip()
@@ -315,7 +333,7 @@ def _call_site(context: QueryContext) -> str | None:
 
 
 def _shortened(text: str) -> str:
-    """A Python traceback's last line, else the first line."""
+    """Return the last line of a Python traceback, or else the first line."""
     _, _, traceback = text.rpartition(_HEADER)
     raised = _PYTHONS.search(traceback) if traceback != text else None
     return (raised[0] if raised else text.strip().split("\n", 1)[0])[:_SHOWN_CHARS]

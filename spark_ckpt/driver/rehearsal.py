@@ -1,8 +1,10 @@
-"""One micro-batch of the job's own plan, on scratch: what a first batch costs more than later ones is then behind a standby.
+"""Rehearsal: one micro-batch of the job's plan on scratch, so that a standby has the extra cost of a first batch
+done.
 
-It reads the job's sources from the newest epoch on, restores the epoch's state and runs the user's functions. Rows are staged in a
-folder that is removed, no barrier is injected, so no state is written, and nobody is told how far it came: nothing of it can
-be decided or published. A source keeps what it consumes when it is asked for a cursor, which it is not here.
+The batch reads the job's sources from the newest epoch on, restores the epoch's state and runs the user's functions.
+Its rows are staged in a folder that is removed. No barrier is injected, so no state is written. Its progress is not
+reported, so none of it can be committed or published. A source records consumption only when it is asked for a
+cursor, which does not happen here.
 """
 
 from __future__ import annotations
@@ -35,18 +37,20 @@ _STOP_S = 10.0
 
 
 def runs_here(plan: JobPlan) -> bool:
-    """Whether tasks run on the driver's host and nowhere else."""
+    """Return true if tasks run only on the driver's host."""
     return str(plan.spark.sparkContext.master).startswith("local")
 
 
 def scratch_for(plan: JobPlan, name: str) -> Location:
-    """A folder that driver and executors share, for what nobody needs behind a rehearsal."""
+    """Return a folder that driver and executors share, for disposable files of a rehearsal."""
     return Location(str(plan.cache / name)) if runs_here(plan) else plan.run_folder().child(name)
 
 
 def stage_behind(plan: JobPlan, base: Manifest, incarnation: int, levels: Path, scratch: Location) -> Stage:
-    """The job's stage as incarnation number `incarnation` would begin it behind `base`; whatever its tasks write is written below
-    `scratch`, but local levels of state, which go to `levels`."""
+    """Return the job's stage as incarnation number `incarnation` would start it after `base`.
+
+    Its tasks write below `scratch`, except for local levels of state, which go to `levels`.
+    """
     ours = _on_scratch(plan, scratch)
     key_groups = ours.key_groups(base)
     point = RecoveryPoint(incarnation, base, base.epoch, "rehearsal")
@@ -56,14 +60,20 @@ def stage_behind(plan: JobPlan, base: Manifest, incarnation: int, levels: Path, 
 
 
 def can_rehearse(plan: JobPlan, base: Manifest) -> bool:
-    """Whether nothing of a batch would be written into the store. What is put on an edge is written there; a source without a
-    cursor has not begun."""
+    """Return true if a batch would write nothing into the store.
+
+    Rows on an edge are written there, so a job with edges is excluded. So is a job with a source that has no cursor:
+    it has not begun.
+    """
     return not plan.edges and all(node.name in base.cursors for node in plan.sources)
 
 
 def rehearse(stage: Stage, starting: threading.Lock, is_over: Callable[[], bool]) -> bool:
-    """Run one batch; whether it was run to its end. `starting`: held while the session's settings are the query's. Raises what is
-    wrong with the plan; what a batch fails with is told, for the job's driver meets it, too."""
+    """Run one batch; return true if it completed.
+
+    `starting`: lock that is held while the session has the query's settings. `is_over`: stops the rehearsal. Raises
+    errors of the plan. A failure of the batch is only logged: the job's driver meets it as well.
+    """
     done = threading.Event()
     with starting:
         if is_over():
@@ -80,7 +90,7 @@ def rehearse(stage: Stage, starting: threading.Lock, is_over: Callable[[], bool]
 
 
 def remove(scratch: Location) -> None:
-    """Nothing is left of what was written there."""
+    """Remove the folder `scratch`."""
     if scratch.local is not None:
         shutil.rmtree(scratch.local, ignore_errors=True)
     else:
@@ -93,5 +103,5 @@ def _on_scratch(plan: JobPlan, scratch: Location) -> JobPlan:
         name: replace(stage, root=scratch.child("out", name).uri, storage_options=scratch.storage_options)
         for name, stage in plan.stage_plans.items()
     }
-    # Another name: Spark finds the running query by it.
+    # Another name, because Spark finds the running query by it.
     return replace(plan, job=f"{plan.job}/rehearsal", config=plan.config.model_copy(update=unseen), stage_plans=stages)

@@ -1,4 +1,4 @@
-"""Another number of key groups for an operator: its state is dealt out anew, as an epoch of its own between two runs."""
+"""Change an operator's number of key groups: repartition its state, as an epoch between two runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_ckpt.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Rescaled:
-    """What was done. `rows`: live keys."""
+    """Result of a repartition. `before`, `after`: number of key groups. `rows`: number of live keys."""
 
     operator: str
     before: int
@@ -24,11 +24,15 @@ class Rescaled:
 
 
 def rescale(store: Store, operator: str, key_groups: int) -> Rescaled:
-    """Deal the operator's state out to `key_groups` groups, as a new epoch behind the newest one.
+    """Repartition the operator's state to `key_groups` groups, as a new epoch after the newest one.
 
-    Cursors, edges and other operators stay as they are; there is nothing to publish. Stopped in between it has done
-    nothing. Raises `StoreInUse` while a driver runs, `Fenced` if one took over meanwhile, `ConfigInvalid`, `EpochNotFound`,
-    `EpochDamaged`.
+    Cursors, edges and other operators stay as they are; nothing is published. An interrupted repartition changes
+    nothing.
+
+    Raises:
+    - `StoreInUse` while a driver runs;
+    - `Fenced` if a driver took over meanwhile;
+    - `ConfigInvalid`, `EpochNotFound`, `EpochDamaged`.
     """
     _check(store, operator, key_groups)
     point = store.log.begin_incarnation(current_holder("rescale"), LATEST, LEASE_MS)

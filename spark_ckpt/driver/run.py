@@ -1,4 +1,4 @@
-"""A running job in the user's hands."""
+"""Handle of a started job."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ _POLL_S = 0.1
 _SLICE_S = 0.5
 _EXIT_S = 20.0
 _CLOSE_S = 8.0
-"""How long a run that is ended without a final epoch may take to close what it has open and to free its lease. Query and
-publishers get a third of it each."""
+"""Seconds in which a run without a final epoch closes its resources and frees its lease.
+
+The query and the publishers get a third of it each.
+"""
 
 
 Beside = Callable[["JobPlan", Progress, Sequence[RunListener]], Sequence[Companion]]
@@ -46,7 +48,7 @@ def _nothing(plan: JobPlan, progress: Progress, listeners: Sequence[RunListener]
 
 
 class Run:
-    """A started job. Methods are named as on Spark's `StreamingQuery`."""
+    """A started job. Methods have the names of Spark's `StreamingQuery`."""
 
     def __init__(
         self,
@@ -78,8 +80,11 @@ class Run:
         beside: Beside = _nothing,
         standby: bool = False,
     ) -> Self:
-        """Start the first incarnation on the caller's thread, so that what is wrong is raised there. `beside`: makes what lives
-        beside the run. `standby`: if another driver has the job, wait for its end."""
+        """Start the first incarnation on the caller's thread, so that errors are raised there.
+
+        `restore`: the epoch to start from. `available_now`: end at the current end of the sources. `standby`: wait
+        for the end of another driver that has the job. The parameter after `listeners` creates the run's companions.
+        """
         refuse_newer_sinks(plan.bindings, plan.store)
         run = cls(plan, available_now, listeners, beside, standby)
         if plan.config.handle_signals and not stops.listen(run):
@@ -100,30 +105,35 @@ class Run:
         run._thread.start()
         return run
 
-    # -- what a program asks ----------------------------------------------------------------------------------------------
+    # -- for the program -----------------------------------------------------------------------------------------------
 
     @property
     def isActive(self) -> bool:
-        """Whether the job still runs."""
+        """True while the job runs."""
         self._asked_about = True
         return not self._done.is_set()
 
     @property
     def isStandby(self) -> bool:
-        """Whether another driver has the job, for whose end this one waits."""
+        """True while another driver has the job and this one waits for its end."""
         return self._standing_by is not None and self._standing_by.waits
 
     @property
     def incarnation(self) -> int:
-        """The number of the incarnation that runs, or ran last. Raises `RunFailed` on a standby."""
+        """Number of the incarnation that runs, or ran last. Raises `RunFailed` on a standby."""
         return self._living.incarnation
 
     @property
     def lastProgress(self) -> dict[str, Json] | None:
-        """The newest micro-batch: rows, rejected and late rows, durations, cursors, the last committed epoch; under `durationMs`
-        how long its action took (`batch`) and, when Spark is through with it, Spark's own phases; under `epochPartsMs` what the
-        epoch's parts took, and under `outage` what the job waits for at this moment, null if for nothing. On a standby `standby`
-        alone: behind whom it waits, the epoch that it has followed, whether it is warm."""
+        """Record of the newest micro-batch: rows, rejected and late rows, durations, cursors, the newest committed
+        epoch.
+
+        - `durationMs`: duration of its action (`batch`) and, once Spark has finished it, Spark's own phases.
+        - `epochPartsMs`: durations of the newest epoch's parts.
+        - `outage`: the outage that the job waits for now, or null.
+
+        On a standby only `standby`: the driver that it waits for, the newest followed epoch, and if it is warm.
+        """
         return self._progress.last()
 
     @property
@@ -132,18 +142,20 @@ class Run:
         return self._progress.recent()
 
     def epochs(self) -> list[EpochBrief]:
-        """The epochs in the log that can be restored, oldest first."""
+        """Return the restorable epochs in the log, oldest first."""
         return list(self._plan.store.reopened().log.state().epochs)
 
     def exception(self) -> CkptError | None:
-        """Why the run failed, if it did. Of the user's own code its `context["traceback"]` has the lines."""
+        """Return the error that the run failed with, or None. For user code `context["traceback"]` has the lines."""
         return self._error
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
-        """Wait until the run has ended, at most `timeout` seconds; whether it has. Raises the error it failed with.
+        """Wait until the run has ended, at most `timeout` seconds; return true if it has. Raises the error it failed
+        with.
 
-        Returns as well after SIGTERM or SIGINT (Ctrl-C), when the final epoch is taken. Raises `StopTimedOut` if that takes too
-        long: a program that does not catch it ends with exit code 11, without a traceback; see `docs/operations.md`.
+        It also returns after SIGTERM or SIGINT (Ctrl-C), once the final epoch is taken. Raises `StopTimedOut` if that
+        takes too long. A program that does not catch it ends with exit code 11, without a traceback; see
+        `docs/operations.md`.
         """
         self._asked_about = True
         ended = self._waited(None if timeout is None else time.monotonic() + timeout)
@@ -152,8 +164,10 @@ class Run:
         return ended
 
     def _waited(self, deadline_s: float | None) -> bool:
-        """In slices: a signal that the system hands to another thread does not end the main thread's wait, and Python's
-        handler runs on the main thread."""
+        """Wait in slices, so that Python's signal handler runs on the main thread.
+
+        A signal that the system delivers to another thread does not end the main thread's wait.
+        """
         while True:
             left_s = _SLICE_S if deadline_s is None else min(_SLICE_S, deadline_s - time.monotonic())
             if self._done.wait(max(0.0, left_s)):
@@ -162,12 +176,20 @@ class Run:
                 return False
 
     def show(self, seconds: float | None = None) -> None:
-        """Show rows per second, lag, the epoch, its parts and what is waited for, in a terminal or notebook, until the run ends, at
-        most `seconds`."""
+        """Show rows per second, lag, the epoch, its parts and outages in a terminal or notebook.
+
+        Returns when the run ends, or after `seconds`.
+        """
         show(self._plan, self._progress, self._done.wait, seconds)
 
     def savepoint(self, name: str, timeout: float = 600.0) -> int:
-        """Take an epoch now and keep it under `name`; its number. Raises `EpochTimedOut` after `timeout` seconds."""
+        """Take an epoch now, keep it under `name`, and return its number.
+
+        Raises:
+        - `EpochTimedOut` after `timeout` seconds;
+        - `ConfigInvalid` for a name that is invalid or in use;
+        - the run's error, or `RunFailed`, if the run ends first.
+        """
         if valid_name("savepoint", name) == LATEST or name.isdigit():
             raise ConfigInvalid(
                 f"'{name}' cannot name a savepoint", hint="it would be taken for an epoch when restoring"
@@ -181,7 +203,7 @@ class Run:
             living, epoch = self._living, log.state().savepoints.get(name)
             if epoch is not None:
                 return int(epoch)
-            if living is not asked:  # the one asked before may have ended without it
+            if living is not asked:  # the previous incarnation may have ended without it
                 living.request_savepoint(name)
                 asked = living
             if self._done.wait(_POLL_S):
@@ -189,10 +211,10 @@ class Run:
         raise EpochTimedOut(f"savepoint '{name}' was not taken within {timeout:g} seconds")
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Take a final epoch, publish it, end. Whether the run has ended within `timeout` seconds. Raises as `awaitTermination`.
+        """Take a final epoch, publish it and end; return true if the run has ended within `timeout` seconds.
 
-        An outage of the store is waited for no longer than `stop_timeout`, or three times the longest recent batch: then the outage
-        is raised, and the next start continues from the last epoch.
+        Raises the errors of `awaitTermination`. An outage of the store is waited for at most `stop_timeout`, or three
+        times the longest recent batch. Then the outage is raised, and the next start continues from the last epoch.
         """
         self._supervisor.ask_to_stop()
         return self.awaitTermination(timeout)
@@ -201,11 +223,11 @@ class Run:
 
     @property
     def notices_its_end(self) -> bool:
-        """Whether the program has asked at least once how the run is."""
+        """True if the program has checked the state of the run at least once."""
         return self._asked_about
 
     def stop_for_signal(self, name: str) -> None:
-        """Stop; without the final epoch if that is not taken in time. Returns when all is over."""
+        """Stop, without the final epoch if it is not taken in time. Returns after the end."""
         within_s = self._supervisor.stop_bound_s
         _log.warning(
             "job=%s %s: stopping with a final epoch, within %g s; another signal ends the program at once",
@@ -214,6 +236,7 @@ class Run:
         self._supervisor.ask_to_stop()
         if self._done.wait(within_s):
             return
+        # The program must end now: the epoch is skipped, and the next start repeats its work.
         self._cut_short = StopTimedOut(
             f"the job ends without its final epoch, which was not taken within {within_s:g} s after {name}",
             hint="nothing is lost, the next start repeats what came after the last epoch; "
@@ -224,8 +247,10 @@ class Run:
             self._end(None)
 
     def _end_with_program(self) -> None:
-        """A program that ends without waiting ends its run where it is, as a kill would, without a final epoch. But in
-        order: a thread that came back from Spark or the store while Python takes itself down would crash it."""
+        """End the run when the program ends without waiting: like a kill, without a final epoch, but in order.
+
+        A thread that returned from Spark or the store during Python's shutdown would crash it.
+        """
         self._supervisor.abandon(_EXIT_S / 3)
         self._done.wait(_EXIT_S)
 
@@ -241,7 +266,7 @@ class Run:
             error = self._supervisor.live() if begun else None
         except CkptError as raised:
             error = raised
-        except Exception as raised:  # noqa: BLE001 - the user asks the run, not this thread
+        except Exception as raised:  # noqa: BLE001 - the user sees the run, not this thread
             _log.exception("job=%s the supervisor failed", self._plan.job)
             error = typed(raised)
         self._end(error)
@@ -263,15 +288,15 @@ class Run:
 def _standing_by(
     plan: JobPlan, supervisor: Supervisor, listeners: Sequence[RunListener], progress: Progress
 ) -> StandingBy:
-    from spark_ckpt.driver.standing_by import StandingBy  # loaded by those who wait: other starts have no time for it
+    from spark_ckpt.driver.standing_by import StandingBy  # imported only by a standby: it would slow down other starts
 
     return StandingBy(plan, supervisor, listeners, progress)
 
 
 def _close(companions: Iterable[Companion]) -> None:
-    """What lives beside a run ends with it."""
+    """Close the companions of a run."""
     for companion in companions:
         try:
             companion.close()
-        except Exception:  # noqa: BLE001 - the run is over, whatever lives beside it
+        except Exception:  # noqa: BLE001 - a companion cannot fail a run that is over
             _log.exception("%s did not close", type(companion).__name__)

@@ -1,4 +1,4 @@
-"""A run shown in a terminal or notebook, with the lag asked for meanwhile."""
+"""Live view of a run in a terminal or notebook, with its lag."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def show(plan: JobPlan, progress: Progress, is_over: Callable[[float], bool], seconds: float | None) -> None:
-    """Until it is over, at most `seconds`. `is_over(wait_s)`: waits so long at most and says whether."""
+    """Show the run until its end, at most `seconds`.
+
+    `is_over(wait_s)`: waits at most `wait_s` and returns true if the run is over.
+    """
     interval_s = plan.config.lag_interval_ms / 1000
     watch = LagWatch(plan.spark, plan.sources, progress.cursors, progress.lag_is, interval_s)
     if watch.is_needed:

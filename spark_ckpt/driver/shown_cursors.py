@@ -1,4 +1,4 @@
-"""Shows others how far a job has read, beside its work: after each epoch, for sources that were asked to. Nothing reads it back."""
+"""Publishes the read position of sources that are configured so, after each epoch. The job never reads it back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _CLOSE_S = 2.0
 
 
 class ShownCursors(RunListener):
-    """The newest decided cursors win: what could not be shown in time is not shown. A source that fails hurts nobody."""
+    """Listener that publishes the newest committed cursors; it skips older ones. A failed source does not affect the
+    job.
+    """
 
     def __init__(self, sources: Sequence[SourceNode]) -> None:
         self._showing = {
@@ -29,22 +31,22 @@ class ShownCursors(RunListener):
 
     @property
     def is_needed(self) -> bool:
-        """Whether any source shows something."""
+        """True if a source publishes its position."""
         return bool(self._showing)
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
-        """Where the sources stand in it is to be shown."""
+        """Queue the cursors of the epoch."""
         if event.manifest is not None:
             with self._news:
                 self._newest = event.manifest.cursors
                 self._news.notify()
 
     def start(self) -> None:
-        """Begin to show."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End after the newest is shown, soon in any case."""
+        """End after the newest cursors are published, or after a short wait."""
         with self._news:
             self._closing = True
             self._news.notify()
@@ -68,5 +70,5 @@ class ShownCursors(RunListener):
             source.show(cursor)
         except CkptError as error:
             _log.warning("source %s: its position is not shown: %s", name, error)
-        except Exception:  # noqa: BLE001 - a connector's bug touches nobody else
+        except Exception:  # noqa: BLE001 - a connector's bug affects nothing else
             _log.exception("source %s: its position is not shown", name)

@@ -1,8 +1,9 @@
-"""SIGTERM and SIGINT as a stop: a final epoch within a bound, then the lease is free. A second signal ends the program.
+"""SIGTERM and SIGINT as a stop: a final epoch within a limit, then the lease is freed. A second signal ends the
+program.
 
-Kubernetes, systemd and a user's Ctrl-C end programs by signals. One listener per process serves all its runs. A handler of
-Python runs between two instructions of the main thread, which may hold any lock: it only puts the signal's number into a
-queue that may be used there, and a thread does the rest.
+Kubernetes, systemd and Ctrl-C end programs by signals. One listener per process serves all its runs. A Python signal
+handler runs between two instructions of the main thread, which may hold any lock. So it only puts the signal's number
+into a queue that is safe there, and a thread does the rest.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Stoppable(Protocol):
-    """A run, as far as a signal is concerned."""
+    """The part of a run that signals use."""
 
     @property
     def notices_its_end(self) -> bool:
-        """Whether the program asks this run when it has ended; otherwise nobody would end the program."""
+        """True if the program checks this run for its end; otherwise nothing else would end the program."""
 
     def stop_for_signal(self, name: str) -> None:
-        """Stop within the run's bound; returns when the run has ended. `name`: of the signal."""
+        """Stop within the run's limit; return when the run has ended. `name`: name of the signal."""
 
 
 class SignalStops:
-    """Stops the runs of this process at a signal. `listen` is called on the main thread, by each run before it begins."""
+    """Stops the runs of this process at a signal."""
 
     def __init__(self) -> None:
         self._runs: list[Stoppable] = []
@@ -45,7 +46,10 @@ class SignalStops:
         self._thread: threading.Thread | None = None
 
     def listen(self, run: Stoppable) -> bool:
-        """Stop `run` at a signal from now on. False where Python lets nobody handle signals: off the main thread."""
+        """Stop `run` at a signal from now on; return false off the main thread, where Python forbids signal handlers.
+
+        Each run calls it before it starts.
+        """
         if threading.current_thread() is not threading.main_thread():
             return False
         self._runs = [*self._runs, run]
@@ -57,18 +61,18 @@ class SignalStops:
         return True
 
     def forget(self, run: Stoppable) -> None:
-        """The run has ended: signals are the program's own again. Any thread may say so."""
+        """Remove a run that has ended; without runs, signals have their earlier effect. Thread-safe."""
         self._runs = [each for each in self._runs if each is not run]
 
     def _install(self, number: int) -> None:
         handler = signal.getsignal(number)
-        # A program that ignores a signal goes on ignoring it; what C code handles cannot be handed back.
+        # A program that ignores a signal keeps ignoring it; a handler in C cannot be restored.
         if handler not in (self._handle, signal.SIG_IGN, None):
             self._earlier[number] = handler
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """On the main thread, at any moment."""
+        """Handle a signal, on the main thread, between any two instructions."""
         if self._runs and not self._stopping:
             self._stopping = True
             self._received.put(number)
@@ -78,7 +82,7 @@ class SignalStops:
             self._hand_back(number, frame)
 
     def _hand_back(self, number: int, frame: FrameType | None) -> None:
-        """Nothing of ours runs: what would have happened without us happens."""
+        """Apply the signal's earlier effect: no run of ours is left."""
         earlier = self._earlier.get(number)
         if callable(earlier):
             earlier(number, frame)
@@ -106,17 +110,20 @@ class SignalStops:
 
 
 def has_own_handler(handler: Handler) -> bool:
-    """Whether the program handles the signal itself: neither Python's own answer nor PySpark's, which cancels all jobs."""
+    """Return true if the program itself handles the signal.
+
+    Python's default handler does not count, and neither does PySpark's, which cancels all jobs.
+    """
     if not callable(handler) or handler is signal.default_int_handler:
         return False
     return not is_pysparks_handler(handler)
 
 
 def end_by(number: int) -> None:
-    """End the process as the signal ends a program that does not handle it: its parent sees the signal."""
+    """End the process by the signal's default action, so that its parent sees the signal."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
 stops = SignalStops()
-"""The one of this process."""
+"""Listener of this process."""

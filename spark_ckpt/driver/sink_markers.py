@@ -1,7 +1,8 @@
-"""Before anything is decided: what the sinks say they have must be something that the log decided.
+"""Compares the markers of sinks with the log before the first commit: every published epoch must be committed there.
 
-A store from a backup, or one whose log lost its end, hands out numbers again that its sinks know already.  Publishing
-would be refused then, but only after an epoch was decided that no sink can take; so it is asked at the start.
+A store from a backup, or one whose log lost its end, assigns epoch numbers again that its sinks already have. A sink
+would refuse such a publish, but only after an epoch is committed that no sink can take. So the markers are compared
+at the start.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from spark_ckpt.store.store import Store
 
 
 def refuse_newer_sinks(bindings: Iterable[SinkBinding], store: Store) -> None:
-    """Raise `PublishConflict` if a sink has what the store's log does not know. Nothing is changed or fenced."""
+    """Raise `PublishConflict` if a sink has an epoch that the store's log lacks. Changes and fences nothing."""
     told = _told(bindings, store)
-    # The log is read after the markers: another driver's newer epoch is in it then.
+    # The log is read after the markers, so it contains the epochs that another driver commits meanwhile.
     log_state = store.log.state()
     markers = {name: published for name, published in told.items() if published is not None}
     if (error := refusal(markers, log_state, store.location.uri)) is not None:
@@ -34,18 +35,19 @@ def refuse_newer_sinks(bindings: Iterable[SinkBinding], store: Store) -> None:
 def sinks_taken_back(
     bindings: Sequence[SinkBinding], store: Store, restore: RestoreTarget, fresh: Collection[str]
 ) -> dict[str, int]:
-    """The sinks that lack rows which they have published, with the newest epoch that each has. Nothing is changed.
+    """Return the sinks that lost published rows, with the newest epoch that each has. Changes nothing.
 
-    Only who names an epoch to restore has decided what becomes of these rows: "latest" raises `PublishConflict`. `fresh`: sinks
-    that take the place of others.
+    `fresh`: sinks that replace others. For "latest" it raises `PublishConflict`: only a restore of a named epoch
+    decides what becomes of these rows.
     """
-    # The log is read before the markers: a sink that another driver publishes to meanwhile has more than the log says.
+    # The log is read before the markers: a sink can only gain rows meanwhile, from another driver.
     log_state = store.log.state()
     named = log_state.latest if restore == LATEST else resolve(log_state, restore)[0]
     published = [_published(store, log_state, newest) for newest in {log_state.latest, named}]
     asked = {name for each in published for name in each} - set(fresh)
     judged = [binding for binding in bindings if binding.name in asked]
-    # A marker that is gone may have expired: only a sink whose markers stay says with it that it has nothing.
+    # A missing marker may have expired. Only for a sink with permanent markers does it mean that the sink has
+    # nothing.
     stays = {binding.name for binding in judged if isinstance(binding.sink, DeclaresPublished)}
     told = {name: marker for name, marker in _told(judged, store).items() if marker is not None or name in stays}
     found = [late for each in published for late in sinks_behind.behind(told, each)]
@@ -55,7 +57,7 @@ def sinks_taken_back(
 
 
 def _published(store: Store, log_state: LogState, newest: int) -> Mapping[str, int]:
-    with suppress(EpochDamaged):  # the start refuses that epoch, or passes over it
+    with suppress(EpochDamaged):  # the start refuses that epoch, or skips it
         return sinks_behind.rows_published(log_state, store.log.manifest(newest), store.log.manifest) if newest else {}
     return {}
 
@@ -73,7 +75,7 @@ def _raise(late: list[sinks_behind.Behind], bindings: Sequence[SinkBinding], sto
 
 
 def _told(bindings: Iterable[SinkBinding], store: Store) -> Mapping[str, Published | None]:
-    """What each sink says that can say it."""
+    """Return the newest published epoch of each sink that reports it."""
     incarnation = Incarnation(store.log.state().incarnation)
     asked = {binding.name: binding.sink for binding in bindings if isinstance(binding.sink, TellsPublished)}
     if not asked:

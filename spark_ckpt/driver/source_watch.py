@@ -1,7 +1,7 @@
-"""Asks, while a job runs, if each source still reads the table, topic or folder that the job's epochs were made with.
+"""Checks while a job runs that each source still reads the table, topic or folder of the job's epochs.
 
-An id never comes back. So an answer that comes after an epoch's last batch, and names the known ids, vouches for all rows of the
-epoch. The driver asks before it commits an epoch, and every few seconds: a job that waits for rows commits none.
+An id is never reused. So an answer after an epoch's last batch with the known ids confirms all rows of the epoch. The
+driver checks before it commits an epoch, and every few seconds, because a job that waits for rows commits none.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _EVERY_S = 10.0
 _PAUSES_S = (0.2, 1.0)
-"""Between three attempts: a broker that has just started may not know every topic yet."""
+"""Seconds between three attempts: a broker that has just started may not know every topic yet."""
 
 
 class SourceWatch(threading.Thread):
-    """Of one incarnation. `known`: the identity of every source, as its epochs record it; `failed` takes `IdentityChanged`."""
+    """Watch over the sources of one incarnation.
+
+    `known`: returns the endpoint of every source, as its epochs record it. `failed`: receives `IdentityChanged`.
+    """
 
     def __init__(
         self, plan: JobPlan, known: Callable[[], Mapping[str, Parts]], failed: Callable[[BaseException], None]
@@ -48,9 +51,9 @@ class SourceWatch(threading.Thread):
         self._over = threading.Event()
 
     def identities(self) -> dict[str, dict[str, str]]:
-        """The identity of every source, asked now, with the parts that are new: what the next epoch records.
+        """Read the endpoint of every source now, including new parts; the next epoch records them.
 
-        Raises `IdentityChanged`; `SourceSilent` if a source does not answer.
+        Raises `IdentityChanged`, and `SourceSilent` if a source does not answer.
         """
         if not self._sources:
             return {name: dict(parts) for name, parts in self._known().items()}
@@ -64,7 +67,7 @@ class SourceWatch(threading.Thread):
             raise _silent(error.what, error.hint) from error
 
     def run(self) -> None:
-        """Thread body. A source that does not answer is asked again: its query fails if it needs the source."""
+        """Check until `close`. A source without an answer is checked again: its query fails if it needs the source."""
         while not self._over.wait(max(0.0, self._asked_s + self._every_s - time.monotonic())):
             if time.monotonic() < self._asked_s + self._every_s:
                 continue
@@ -73,15 +76,15 @@ class SourceWatch(threading.Thread):
             except IdentityChanged as error:
                 self._failed(error)
                 return
-            except Exception as error:  # noqa: BLE001 - the epoch's own question decides; this one only comes early
+            except Exception as error:  # noqa: BLE001 - the check before the commit decides; this one only comes early
                 _log.info("a source does not say which one it is: %s", error)
 
     def close(self) -> None:
-        """End after the question under way."""
+        """End after the check in progress."""
         self._over.set()
 
     def disconnect(self) -> None:
-        """Close connections that sources keep. Comes when nothing asks any more."""
+        """Close the connections that sources keep. Call it after the last check."""
         for source in self._sources.values():
             if isinstance(source, KeepsConnection):
                 with suppress(Exception):

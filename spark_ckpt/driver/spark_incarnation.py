@@ -1,8 +1,12 @@
 """One incarnation on Spark: its rules (`coordination/incarnation.py`), its threads, its query, its end.
 
-The order of one epoch (design.md, section 4):
-1. the barrier goes into the control stream; 2. the batch that holds it ends the epoch, snapshots and staged rows are
-durable; 3. the manifest goes into the log: the decision; 4. every sink publishes; 5. tables are materialized, retention.
+Order of one epoch (design.md, section 4):
+
+1. The barrier enters the control stream.
+2. The batch with the barrier ends the epoch; snapshots and staged rows are durable.
+3. The manifest is appended to the log: the commit.
+4. Every sink publishes.
+5. Tables are updated, and retention is applied.
 """
 
 from __future__ import annotations
@@ -50,13 +54,13 @@ _log = logging.getLogger(__name__)
 _POLL_S = 0.1
 _JOIN_S = 30.0
 _GIVE_UP_S = 5.0
-"""For a publisher that was told to end its attempt."""
+"""Seconds for a publisher to abort its attempt."""
 _MOST_TOLD = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an incarnation ended, and why if not by a stop. `progressed`: it committed an epoch of its own."""
+    """End of an incarnation. `error`: the reason, None after a stop. `progressed`: it committed an epoch of its own."""
 
     outcome: barrier.Outcome
     error: BaseException | None
@@ -64,7 +68,11 @@ class Ending:
 
 
 class SparkIncarnation:
-    """Runs one incarnation. `begin` returns when the query runs; `watch` blocks until the end; the rest asks for something."""
+    """Runs one incarnation.
+
+    `begin` returns when the query runs; `watch` blocks until the end. `targets`: per source, the cursor at which a
+    draining run ends. `standing`: endpoints. `levels`: a standby's folder of local levels.
+    """
 
     def __init__(
         self,
@@ -118,43 +126,49 @@ class SparkIncarnation:
         )
 
     def _publish_took(self, sink: str, epoch: int, parts_ms: Mapping[str, int]) -> None:
-        """On a lane's thread."""
+        """Pass on the durations of a publish, on a publisher's thread."""
         self._loop.post(lambda: self._effects.publish_took(sink, epoch, parts_ms))
 
     @property
     def incarnation(self) -> int:
-        """This incarnation's number."""
+        """Number of this incarnation."""
         return self._point.incarnation
 
     @property
     def last_epoch(self) -> int:
-        """The newest committed epoch this incarnation stands on."""
+        """Newest committed epoch."""
         return self._core.base.epoch
 
     # -- from the user's threads ----------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """Ask for a final epoch and the end."""
+        """Request a final epoch and the end."""
         self._loop.post(StopAsked())
 
     def request_savepoint(self, name: str) -> None:
-        """Ask for an epoch that is kept under `name`."""
+        """Request an epoch that is kept under `name`."""
         self._loop.post(SavepointAsked(name))
 
     def abandon(self, close_within_s: float) -> None:
-        """End now, without a final epoch: what is not in an epoch is undone by the next start. What is open
-        may take `close_within_s` to close, then it is left behind."""
+        """End now, without a final epoch: the next start repeats the work after the last epoch.
+
+        Open resources get `close_within_s` to close, then they are left open.
+        """
         self._close_within_s, self._abandoned = close_within_s, True
         self._finish(barrier.Outcome.STOPPED, None)
 
     # -- beginning --------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Pin the sources, start the publishers, the query and the coordinator."""
+        """Pin the sources, then start the publishers, the query and the coordinator. Raises an error that ends the
+        incarnation.
+        """
         self._folder.make(self._levels)
+        # The tables return to this epoch: readers should not see epochs that a restore left.
         if self.last_epoch:
             self._materializing.begin(self._core.base)
         self._loop.handle(SourcesPinned(self._stage.starts()))
+        # The commit of the start positions may have failed.
         if self._ending is not None and self._ending.error is not None:
             raise self._ending.error
         self._announcer.started(self.last_epoch, self._point.restored_from)
@@ -167,7 +181,10 @@ class SparkIncarnation:
         self._query = self._stage.start(behind, self._on_batch, self._over.is_set)
 
     def _on_batch(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
-        """On Spark's thread. Where each batch ends an epoch, the next one is planned when its barrier is in the stream."""
+        """Handle a batch, on Spark's thread.
+
+        If every batch ends an epoch, Spark plans the next batch only after its barrier is in the stream.
+        """
         self._effects.hold_plan()
         self._loop.post(lambda: self._take_in(offsets, reports, duration_ms))
         if self._plan.config.every_batch:
@@ -185,20 +202,22 @@ class SparkIncarnation:
         self._heed(self._plan.store.log.renew(self.incarnation, self._plan.config.lease_ms))
 
     def _served(self, log_state: LogState) -> None:
-        """The log took an epoch, which renews the lease."""
+        """Note a commit, which renews the lease."""
         self._keeper.renewed()
         self._progress.outage_over()
         self._heed(log_state)
 
     def _heed(self, log_state: LogState) -> None:
-        """The log has just been read: somebody may have asked for a handover."""
+        """Check the log state, which was just read, for a request to hand over."""
         if log_state.handover_asked and not self._leaving:
             self._leaving = True
             self._announcer.hands_over(self.last_epoch)
             self.request_stop()
 
     def _missed_renewal(self, error: CkptError, missed_s: float) -> None:
-        """Trouble that may pass ends nothing, but it is told: an idle job would meet it with its next rows only."""
+        """Report a missed renewal. It ends nothing, but an idle job would otherwise notice the outage only with its
+        next rows.
+        """
         config = self._plan.config
         _log.warning("job=%s incarnation=%d the lease was not renewed: %s", self._plan.job, self.incarnation, error)
         event = OutageEvent(
@@ -211,13 +230,13 @@ class SparkIncarnation:
     # -- ending ---------------------------------------------------------------------------------------------------------------
 
     def watch(self) -> Ending:
-        """Wait for the end; keep the lease meanwhile; then close everything in order."""
+        """Wait for the end while keeping the lease; then close everything in order and return the end."""
         self._keeper.start()
         while not self._over.wait(_POLL_S):
             try:
                 if not is_running(self._query):
                     self._finish(barrier.Outcome.FAILED, failure_of(self._query))
-            except Exception as error:  # noqa: BLE001 - whatever it is, query, publishers and lease have to be closed
+            except Exception as error:  # noqa: BLE001 - after any error, query, publishers and lease have to be closed
                 self._finish(barrier.Outcome.FAILED, error)
         ending = self._ending or Ending(
             barrier.Outcome.FAILED, RunFailed("the incarnation ended without saying why"), False
@@ -226,12 +245,13 @@ class SparkIncarnation:
         return ending
 
     def _finish(self, outcome: barrier.Outcome, error: BaseException | None) -> None:
+        # The first reason counts; later errors are mostly its consequences.
         if self._ending is None:
             self._ending = Ending(outcome, error, self._core.progressed)
             self._over.set()
 
     def _fail(self, error: BaseException) -> None:
-        """A thread died of `error`."""
+        """End the incarnation after a thread died of `error`."""
         outcome = barrier.Outcome.FENCED if isinstance(error, Fenced) else barrier.Outcome.FAILED
         if not isinstance(error, CkptError):
             _log.error(
@@ -243,8 +263,11 @@ class SparkIncarnation:
         self._finish(outcome, error)
 
     def close(self, ending: Ending) -> None:
-        """Stop query, publishers and coordinator. A stop to which nothing is missing gives the lease up before all that: nothing of
-        this incarnation can be decided any more, and a standby waits for it. After a failure the lease stays: the run may go on."""
+        """Stop query, publishers and coordinator.
+
+        A complete stop frees the lease first: this incarnation can commit nothing more, and a standby waits for the
+        lease. After a failure the lease is kept, since the run may continue.
+        """
         self._keeper.close()
         self._watch.close()
         stopped = ending.outcome is barrier.Outcome.STOPPED
@@ -269,7 +292,7 @@ class SparkIncarnation:
         self._watch.disconnect()
 
     def _leave(self, ending: Ending) -> None:
-        """Say what was published since the last epoch and what it ended with, and free the lease if the run ends with it."""
+        """Record the last acknowledgements and the reason of the end; free the lease if the run ends as well."""
         goes_on = ending.outcome is barrier.Outcome.FAILED
         try:
             self._plan.store.log.record_acks(self.incarnation, self._core.acks)
@@ -285,7 +308,10 @@ def _join(threads: Iterable[threading.Thread], deadline_s: float) -> None:
 
 
 def _in_short(ending: Ending) -> str:
-    """For the log: the condition and its first line. What else an error says may be of rows, and stays in the driver's log."""
+    """Return condition and first line of an error, for the log.
+
+    The rest of an error may contain data of rows, so it stays in the driver's log.
+    """
     error = ending.error
     if error is None:
         return ending.outcome.value

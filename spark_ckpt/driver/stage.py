@@ -1,4 +1,6 @@
-"""An incarnation's query, with all operators in it: pins the sources, starts it, tells the rules what each batch came to."""
+"""The query of an incarnation, with all its operators: pins the sources, starts the query, reports each batch to the
+rules.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,11 @@ if TYPE_CHECKING:
 
 
 class Stage:
-    """`targets`: per source the cursor at which a run that drains ends. `cache`: this incarnation's own folder. `key_groups`: how
-    many each operator has."""
+    """The query of one incarnation.
+
+    `targets`: per source, the cursor at which a draining run ends. `cache`: this incarnation's own folder.
+    `key_groups`: number of key groups by operator.
+    """
 
     def __init__(
         self,
@@ -48,12 +53,15 @@ class Stage:
         self._key_groups = key_groups
 
     def starts(self) -> Mapping[str, Cursor]:
-        """Where sources that have no cursor yet start."""
+        """Return the start positions of sources that have no cursor."""
         fresh = [node for node in self._plan.sources if node.name not in self._core.cursors]
         return {node.name: self._start(node) for node in fresh}
 
     def _start(self, node: SourceNode) -> Cursor:
-        """The configured start; of a source that took another one's place, only for what is another one."""
+        """Return the configured start of a source.
+
+        A source with a changed endpoint starts there only for its changed parts, if it can keep the others.
+        """
         spark, base, name = self._plan.spark, self._core.base, node.name
         before, now = base.source_identities.get(name), self._core.standing.sources.get(name, {})
         if before and name in base.cursors and isinstance(node.source, KeepsUnchanged):
@@ -61,7 +69,7 @@ class Stage:
         return node.source.start(spark)
 
     def is_behind(self) -> bool:
-        """Whether rows wait. A job that drains ends soon anyway."""
+        """Return true if rows wait at the sources; false for a run that drains, since it ends soon anyway."""
         if self._targets:
             return False
         ends = {node.name: node.source.end(self._plan.spark) for node in self._plan.sources}
@@ -73,15 +81,22 @@ class Stage:
         ended: Callable[[BatchOffsets, Sequence[Report], int], None],
         is_over: Callable[[], bool],
     ) -> RunningQuery:
-        """Start the query. `ended` is called on Spark's thread behind each batch, with where it ends, its reports, its ms."""
+        """Start the query.
+
+        `ended`: called on Spark's thread after each batch, with its end, its reports and its duration in ms.
+        `is_over`: true once the incarnation has ended.
+        """
         return StageQuery(self._plan.spark, self._description(behind), ended, is_over).start()
 
     def hosts(self) -> dict[str, GroupHost]:
-        """What tasks need of every operator, by name."""
+        """Return the task side of each operator, by name."""
         return {operator.name: self._host(operator) for operator in self._plan.operators}
 
     def batch_done(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> BatchDone:
-        """What the rules are told of a batch. On the coordinator's thread, batch after batch: cursors build on each other."""
+        """Return the event of a finished batch.
+
+        Call it on the coordinator's thread, in the order of the batches: each cursor builds on the one before.
+        """
         cursors = dict(self._core.cursors)
         for node, line in zip(self._plan.sources, offsets.sources, strict=True):
             if line is not None:
@@ -99,7 +114,7 @@ class Stage:
         )
 
     def _reached(self, cursors: Mapping[str, Cursor], ends: Mapping[str, Cursor]) -> bool:
-        """Whether every source that has an end in `ends` has been read up to it."""
+        """Return true if every source with an end in `ends` has been read up to it."""
         return all(
             node.source.reached(cursors[node.name], ends[node.name]) for node in self._plan.sources if node.name in ends
         )
@@ -135,7 +150,7 @@ class Stage:
         return Bound(self._plan.config.max_in_flight)
 
     def _edge(self, edge: EdgeNode) -> EdgeStream:
-        """Begins with what was in flight at the cut."""
+        """Return the stream of an edge; it begins with the segments in flight at the restored epoch."""
         location = self._plan.store.edge(edge.name).location
         return EdgeStream(edge.name, location, edge.schema, self._core.in_flight[edge.name], self._bound)
 

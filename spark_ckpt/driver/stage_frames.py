@@ -1,4 +1,4 @@
-"""What an incarnation's query computes. All operators are chained in it: one micro-batch goes through all of them.
+"""Streaming plan of an incarnation's query. It chains all operators, so a micro-batch passes through all of them.
 
 ```
 sources -> user's operations -> pack --+
@@ -6,16 +6,18 @@ control rows, one per key group -------+ union -> shuffle -> operator -> explode
 control rows, one per key group --------------------------------------------------------------------------------+ union -> ...
 ```
 
-A micro-batch is atomic and every shuffle in it is complete before an operator behind it runs, so a barrier that is in the batch
-is behind the same rows at every operator: the cut is aligned without anybody waiting for it.
+A micro-batch is atomic, and each shuffle in it completes before the operator after it runs. So every operator sees
+the batch's barrier after the same rows: the snapshot is aligned, and no operator waits for alignment.
 
-Between two operators that nothing lies between but names of columns, the first one packs what the second one takes (`onward.py`).
+Between two operators with only renamed columns in between, the first one packs the rows in the second one's format
+(`onward.py`).
 
-What comes out of an edge begins like a source: the rows that a batch before has put on it, read from their files by tasks.
+The exit of an edge is like a source: tasks read the rows that an earlier batch wrote on it from their files.
 
-Streams may part behind a source or an edge: each branch reads the same rows of it, from its own scan. Every end stages its rows as
-they come, and the query puts out none: a batch's own plan, made anew for each batch, was 51 ms of a small batch's 714. Streams
-that part behind an operator do so in the batch's own plan, behind one shuffle more: Spark would run the operator for each of them.
+A stream may fork after a source or an edge: each branch reads the same rows with its own scan. Each end stages its
+rows in the streaming plan, and the query emits none. Planning each batch again took 51 ms of a small batch's 714.
+Only a fork after an operator stays in the batch's own plan, with one more shuffle, because Spark would run the
+operator once per branch.
 """
 
 from __future__ import annotations
@@ -71,16 +73,23 @@ if TYPE_CHECKING:
     from spark_ckpt.driver.edge_stream import EdgeStream
 
 STAGED = "staged long"
-"""What a step that stages rows puts out: no row of it."""
+"""Schema of a step that stages rows; it emits no row."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageDescription:
-    """What an incarnation's query is built from. `cursors`: where every source starts. `hosts`: of every operator, by name.
-    `stages`: where rows are staged, by the stream that the sinks get; `ends`: those from which no stream goes on.
-    `behind`: rows wait there, so that the first batch is kept small. `edges`: by name; `bound`: of each. `marks`: event times
-    that the operators' inputs have; the number of one is that of its clock. `input_tasks`: at most so many read an operator's
-    input; more than run at a time only wait for each other's Python workers."""
+    """Input for the query of an incarnation.
+
+    - `cursors`: start position of every source.
+    - `hosts`: task side of every operator, by name.
+    - `stages`: staging of sinks, by the stream that they receive.
+    - `ends`: streams that continue nowhere.
+    - `behind`: rows wait, so the first batch is kept small.
+    - `edges`: by name. `bound`: limit of each.
+    - `marks`: event times of the operators' inputs; the number of a mark is that of its clock.
+    - `input_tasks`: maximum number of tasks that read an operator's input. More tasks than run at a time would only
+      wait for each other's Python workers.
+    """
 
     name: str
     ends: tuple[Node, ...]
@@ -98,11 +107,11 @@ class StageDescription:
     bound: Bound
     marks: Sequence[Mark] = ()
     newest_ms: Mapping[int, int] = field(default_factory=dict)
-    """What clocks have seen before the query begins, by number."""
+    """Newest event times of the clocks before the query starts, by number."""
 
 
 class StageFrames:
-    """Builds the streaming plan once, and every batch's plan behind it."""
+    """Builds the streaming plan once, and the plan of every batch."""
 
     def __init__(self, spark: SparkSession, stage: StageDescription, reports: Reports) -> None:
         self._spark = spark
@@ -112,11 +121,11 @@ class StageFrames:
         self._pass = _Passage(stage, reports)
 
     def streaming(self) -> DataFrame:
-        """What `foreachBatch` gets: no rows, or the blobs of the operator behind which streams part."""
+        """Return the frame for `foreachBatch`: no rows, or the blobs of the operator at the fork."""
         return diverting_with(self._diverter, self._streaming)
 
     def run(self, frame: DataFrame) -> None:
-        """The batch's one action: rows go to the sinks' files."""
+        """Run the batch's single action, which stages the rows of the sinks."""
         if self._parting is None:
             run_tasks(frame)
         else:
@@ -126,7 +135,7 @@ class StageFrames:
 
     @cached_property
     def _parting(self) -> OperatorNode | None:
-        """The operator behind which streams part, each to its end."""
+        """The operator after which streams fork, each to its end; None without such a fork."""
         return parting_of(*self._stage.ends)
 
     @cached_property
@@ -144,7 +153,7 @@ class StageFrames:
         return staged if self._stage.hosts else _no_rows(self._control, staged).union(staged)
 
     def _staged_end(self, node: Node, schema: StructType | str) -> DataFrame:
-        """The rows of `node` go to its sinks' files; nothing comes out, in columns of `schema`."""
+        """Stage the rows of `node` for its sinks; return no rows, in columns of `schema`."""
         rows = self._blobs(node) if isinstance(node, OperatorNode) else self._rows(node)
         rejects = self._diverter() if REJECT in rows.columns else None
         tables = tables_of_blobs if isinstance(node, OperatorNode) else first_met(rejects)
@@ -155,7 +164,10 @@ class StageFrames:
         return control_rows(self._spark, self._stage.control)
 
     def _rows(self, node: Node, operator: str | None = None) -> DataFrame:
-        """The rows of `node`: what is recorded, on top of sources and of operators' outputs. `operator`: whose input they are."""
+        """Return the rows of `node`: the recorded operations on sources and operators' outputs.
+
+        `operator`: the operator whose input they are.
+        """
         clocks = _Clocks(self._stage.marks, operator, self._pass)
         if not any(isinstance(leaf, OperatorNode) for leaf in leaves_of(node)):
             return checked_rows(node, self._leaf, clocks, clocks.among)
@@ -169,7 +181,9 @@ class StageFrames:
 
     @cached_property
     def _inputs(self) -> dict[SourceNode | EdgeNode, DataFrame]:
-        """Read once: Spark takes each plan of a stream for a stream of its own, with a position of its own."""
+        """Frames of sources and edges, read once: Spark treats each plan of a stream as a stream with its own
+        position.
+        """
         ends = self._stage.ends
         nodes: list[SourceNode | EdgeNode] = [*sources_of(*ends), *edges_of(*ends)]
         return {node: self._input(node) for node in nodes}
@@ -181,7 +195,7 @@ class StageFrames:
         return (small(node.source) if stage.behind else node.source).read(self._spark, stage.cursors[node.name])
 
     def _blobs(self, node: OperatorNode, onward: Onward | None = None) -> DataFrame:
-        """The output of an operator, packed; with `onward` as the next operator takes it."""
+        """Return the packed output of an operator; with `onward` in the format of the next operator."""
         host, handed_on = self._stage.hosts[node.name], self._handed_on(node)
         packed = self._packed(node) if handed_on is None else handed_on
         united = host.control(self._control).toDF(*packed.columns).union(packed)
@@ -189,14 +203,14 @@ class StageFrames:
         return host.apply(timed, self._reports, onward)
 
     def _packed(self, node: OperatorNode) -> DataFrame:
-        """The input of an operator, by way of Spark's rows."""
+        """Return the packed input of an operator, built from Spark's rows."""
         host, rows = self._stage.hosts[node.name], self._rows(node.parent, node.name)
         diverter = self._diverter() if REJECT in rows.columns else None
         keyed = host.keyed(rows).coalesce(self._stage.input_tasks)
         return map_in_arrow(keyed, packer(diverter, host.shuffle_keys), PACKED_DDL)
 
     def _handed_on(self, node: OperatorNode) -> DataFrame | None:
-        """The input of an operator, packed by the one that it comes from, if that can be."""
+        """Return the input of an operator as the previous operator packs it; None if that is not possible."""
         before = _only_operator(node.parent)
         if before is None or self._pass.stops(segment(node.parent)):
             return None
@@ -210,8 +224,12 @@ class StageFrames:
     # -- one batch ----------------------------------------------------------------------------------------------------
 
     def _parted(self, operator: OperatorNode, frame: DataFrame) -> DataFrame:
-        """Every branch behind the operator reads its blobs from one shuffle, so that the operator runs once. A group's blobs stay
-        together and in order."""
+        """Return the batch's plan of all branches after the operator. They share one shuffle, so the operator runs
+        once.
+
+        The blobs of a key group stay together and in order. Raises `EnvironmentUnfit` if Spark would run the operator
+        repeatedly.
+        """
         blobs = frame.repartition(self._stage.shuffle_partitions, F.spark_partition_id())
         passage = _Passage(self._stage, self._reports)
         rows = lambda _: passage.exploded(operator, blobs)  # noqa: E731
@@ -231,7 +249,7 @@ class StageFrames:
 
 
 class _Clocks:
-    """What the rows of an operator's inputs go through, beside `passage`: a clock wherever their event time is declared."""
+    """Adds a clock wherever an operator input declares its event time, in addition to `passage`."""
 
     def __init__(
         self, marks: Sequence[Mark], operator: str | None, passage: Callable[[Node, DataFrame], DataFrame]
@@ -249,15 +267,15 @@ class _Clocks:
         return with_clock(rows, node.column, node.delay_ms, self._numbers[node].pop(0))
 
     def among(self, node: Node) -> int:
-        """How many clocks the rows of `node` go through."""
+        """Return the number of clocks that the rows of `node` pass."""
         return sum(above in self._numbers for above in segment(node))
 
 
 class _Passage:
-    """What the rows of every node go through while one plan is built: sinks on the way get theirs.
+    """Stages the rows of sinks in the middle of a stream, while one plan is built.
 
-    A stream that parts is in the plan once per branch. It is passed in full the first time only, so that a sink gets a row
-    once, and a record that could not be parsed is diverted once.
+    A stream that forks occurs in the plan once per branch. It is staged only in the first one. So a sink gets a row
+    once, and a record that fails to parse is diverted once.
     """
 
     def __init__(self, stage: StageDescription, reports: Reports) -> None:
@@ -266,12 +284,15 @@ class _Passage:
         self._passed: set[Node] = set()
 
     def stops(self, nodes: Iterable[Node]) -> bool:
-        """Whether a sink on the way gets the rows of one of the nodes."""
+        """Return true if a sink in the middle of the stream gets the rows of one of the nodes."""
         return any(node in self._stages for node in nodes)
 
     def exploded(self, node: OperatorNode, blobs: DataFrame) -> DataFrame:
-        """The rows in an operator's blobs. The task that unpacks them stages them as well: to the JVM and back again would cost
-        more than all the rest of it."""
+        """Return the rows in an operator's blobs.
+
+        The task that unpacks them also stages them: a round trip through the JVM would cost more than everything
+        else.
+        """
         output = node.operator.output
         return blobs.mapInArrow(exploder(output, self._tap(node)), output)
 
@@ -290,13 +311,16 @@ class _Passage:
 
 
 def _no_rows(control: DataFrame, rows: DataFrame) -> DataFrame:
-    """Without an operator nobody has to see a marker, but Spark must count it, so the control source is in the plan. The
-    condition lets Spark leave it out of every batch's: no task, no column."""
+    """Return an empty frame that keeps the control source in the plan of a job without operators.
+
+    Spark must count the markers, although no operator reads them. The condition lets Spark leave the source out of
+    every batch: no task, no column.
+    """
     nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
     return control.where(F.lit(False)).select(*nulls)
 
 
 def _only_operator(node: Node) -> OperatorNode | None:
-    """The operator that the stream's rows come from, if they come from nowhere else."""
+    """Return the operator that is the only origin of the stream's rows, or None."""
     first, *others = leaves_of(node)
     return first if isinstance(first, OperatorNode) and not others else None

@@ -1,4 +1,4 @@
-"""One incarnation's streaming query: one Spark action per micro-batch, reports out. Its plan is `stage_frames`."""
+"""Streaming query of one incarnation: one Spark action per micro-batch, reports out. `stage_frames` builds its plan."""
 
 from __future__ import annotations
 
@@ -53,15 +53,19 @@ _LOCAL_FILES = LOCAL_CHECKPOINT_SETTINGS | {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
-"""For local checkpoints. Spark's own choice starts a `readlink` process per file operation, Hadoop's a `chmod` per file and
-one for the file's checksum, eight per batch. The checkpoint is disposable and needs no checksums. Not from Hadoop's cache:
-there is the rest of the program's file system."""
+"""Settings for local checkpoints, which save processes and checksums.
+
+Spark's default starts a `readlink` process per file operation. Hadoop's starts a `chmod` per file and one for its
+checksum, eight per batch. The checkpoint is disposable and needs no checksums. Hadoop's cache is disabled, because it
+holds the file system of the rest of the program.
+"""
 
 
 class StageQuery:
-    """Builds and starts the query; `on_batch(its end, reports, ms)` is called after each batch's action, on Spark's thread.
+    """Builds and starts the query.
 
-    `is_over`: whether the incarnation has ended, so that nobody waits for the batch that is running.
+    `on_batch`: called after each batch's action on Spark's thread, with the batch's end, its reports and its duration
+    in ms. `is_over`: true once the incarnation has ended, so that nothing waits for the running batch.
     """
 
     def __init__(
@@ -81,7 +85,9 @@ class StageQuery:
         self._late = _late_watermark(spark, stage)
         self._execution: Execution | None = None
         self.failure: CkptError | None = None
-        """What the batch that ended the query failed with, judged where Spark's error is whole: to Java it is a text."""
+        """Error of the batch that ended the query. It is judged here, while Spark's error is complete: Java only
+        keeps its text.
+        """
 
     def start(self) -> RunningQuery:
         """Start streaming from the description's cursors. Raises `GraphInvalid` for operations that cannot stream."""
@@ -125,6 +131,7 @@ class StageQuery:
                 lift_limits(self._spark, self._stage.name, {number: each.source for number, each in inputs if each})
             if self._late is not None:
                 self._late.begin(self._offsets(batch).watermark_ms)
+            # A fresh Spark checkpoint has no event times; with several inputs the minimum needs all of them.
             if batch == 0 and len(self._stage.marks) > 1:
                 self._running.seed_clocks(self._stage.newest_ms)
             began_ms = time.time() * 1000
@@ -140,7 +147,7 @@ class StageQuery:
             self._on_batch(self._offsets(batch), reports, round((time.monotonic() - started_s) * 1000))
 
     def _put_on_edges(self, reports: Sequence[Report]) -> None:
-        """Then Spark plans the next batch: without the sources, if an edge is full."""
+        """Hand the batch's segments to Spark's next batch; pause the sources in it if an edge is over its limit."""
         produced, edges = segments_in(reports), self._stage.edges
         for name, edge in edges.items():
             edge.put(produced.get(name, ()))
@@ -148,12 +155,12 @@ class StageQuery:
             self._running.rest(number for number, source in enumerate(self._order.sources) if source is not None)
 
     def end_resting(self) -> None:
-        """Behind the query's end."""
+        """Stop the paused sources, after the query's end."""
         if self._execution is not None:
             self._execution.end_resting()
 
     def _seen(self, began_ms: float) -> Iterator[Report]:
-        """When the batch's action began and ended, and what Spark has counted of it."""
+        """Report begin and end of the batch's action, and Spark's counts of it."""
         action: dict[str, Json] = {"began_ms": began_ms, "ended_ms": time.time() * 1000}
         yield Report("input", 0, 0, SOURCES, action | {"rows_in": self._running.rows_delivered(self._order.numbers)})
         if marks := self._stage.marks:
@@ -179,36 +186,35 @@ def _late_watermark(spark: SparkSession, stage: StageDescription) -> LateWaterma
 
 @dataclass(frozen=True, slots=True)
 class RunningQuery:
-    """Spark's query, as far as an incarnation looks at it."""
+    """The part of Spark's query that an incarnation uses."""
 
     _query: StreamingQuery
     _stage: StageQuery
 
     @property
     def isActive(self) -> bool:
-        """Whether it still runs."""
+        """True while the query runs."""
         return bool(self._query.isActive)
 
     def phases(self, batch: int) -> Phases | None:
-        """What Spark took for a batch; None if it is not through with it, or has forgotten it."""
+        """Return the phases of a batch; None if Spark has not finished it, or has forgotten it."""
         newest = self._query.lastProgress
         if newest is None or newest["batchId"] < batch:
             return None
         return phases_in([newest], batch) or phases_in(self._query.recentProgress, batch)
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the query."""
         self._query.stop()
         self._stage.end_resting()
 
     def exception(self) -> Exception | None:
-        """What it died of, if it is dead: our error if that happened in a batch, else Spark's."""
+        """Return the error of a dead query: ours if a batch failed, else Spark's; None otherwise."""
         return self._stage.failure or self._query.exception()
 
 
 def stop_within(query: RunningQuery, bound_s: float) -> None:
-    """Stop the query. A batch that does not let itself be interrupted is left behind after `bound_s`: no epoch will name what
-    it writes."""
+    """Stop the query. A batch that cannot be interrupted is left after `bound_s`: no epoch will name its files."""
     stop = threading.Thread(target=_stop, args=(query,), name="ckpt-stop-query", daemon=True)
     stop.start()
     stop.join(bound_s)
@@ -224,14 +230,18 @@ def _stop(query: RunningQuery) -> None:
 
 
 def query_settings(checkpoint_uri: str, shuffle_partitions: int) -> dict[str, str]:
-    """What the query copies from its session: no time on what a disposable checkpoint does not need."""
+    """Return the settings that the query copies from its session; a disposable checkpoint costs as little as
+    possible.
+    """
     partitions = {"spark.sql.shuffle.partitions": str(shuffle_partitions)}
     return _QUERY_CONF | partitions | ({} if Location(checkpoint_uri).local is None else _LOCAL_FILES)
 
 
 def make_folders(checkpoint_uri: str) -> None:
-    """Make the folders of a local checkpoint before Spark does: each would be a `chmod` process, 10 ms at that time. Raises a
-    `StoreOutage` if the file system refuses."""
+    """Create the folders of a local checkpoint before Spark does: Spark starts a `chmod` process of 10 ms for each.
+
+    Raises a `StoreOutage` if the file system refuses.
+    """
     local = Location(checkpoint_uri).local
     if local is not None:
         with typed_errors_at(checkpoint_uri):
@@ -241,7 +251,7 @@ def make_folders(checkpoint_uri: str) -> None:
 
 @contextmanager
 def _session_conf(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings that the query copies when it starts; the user's session gets its own back."""
+    """Set the session's settings while the query starts and copies them; afterwards restore the user's."""
     before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():

@@ -1,7 +1,7 @@
-"""A run before its first incarnation, where another driver has the job: it waits warm, and takes over when that one is gone.
+"""A standby: a run that waits, warm, while another driver has the job, and takes over after its end.
 
-The run's thread only looks, so that nothing delays what follows from a look. What keeps the standby warm has a thread of its own
-(`follower`), and so has what it does for the job meanwhile (`upkeep`).
+The run's thread only watches, so that a takeover is never delayed. `follower` keeps the standby warm on its own
+thread. `upkeep` does maintenance for the job on another one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOOK_S = 0.05
 
 
 class StandingBy:
-    """`begin` on the caller's thread, then `wait` on the run's."""
+    """A standby of one run: call `begin` on the caller's thread, then `wait` on the run's."""
 
     def __init__(
         self, plan: JobPlan, supervisor: Supervisor, listeners: Sequence[RunListener], progress: Progress
@@ -43,18 +43,20 @@ class StandingBy:
         self._upkeep: Upkeep | None = None
         self._away = False
         self.waits = False
-        """Whether another driver has the job."""
+        """True while another driver has the job."""
         progress.standby = self.status
 
     def begin(self) -> bool:
-        """Begin at once if the job is nobody's; whether it has begun. Raises what is wrong with the job."""
+        """Start at once if no driver has the job; return true if it has started. Raises errors of the job."""
         taking = self._lookout.look()
         self.waits = taking is None or not self._taken_over(taking)
         return not self.waits
 
     def wait(self) -> bool:
-        """Wait until the job has begun here; False if somebody asked for an end before. Raises what ends the wait for good:
-        the job does not fit its store any more, or the store is damaged."""
+        """Wait until the job has started here; return false if a stop was requested before.
+
+        Raises permanent errors: the job no longer fits its store, or the store is damaged.
+        """
         if not self.waits:
             return True
         try:
@@ -69,7 +71,7 @@ class StandingBy:
             self._leave()
 
     def status(self) -> dict[str, Json] | None:
-        """For `Run.lastProgress`; None for a driver that does not wait."""
+        """Return the state for `Run.lastProgress`; None for a driver that does not wait."""
         if not self.waits:
             return None
         follower, log_state = self._follower, self._lookout.log_state
@@ -78,7 +80,7 @@ class StandingBy:
         return {**watched, "renewals": self._lookout.rules.renewals, "epoch": epoch, "isWarm": is_warm}
 
     def _look(self) -> TakeOver | None:
-        """An outage ends nothing: the job's driver has it too."""
+        """Return the takeover that is due, or None. An outage is not an error: the job's driver has it as well."""
         if self._follower is not None and self._follower.failure is not None:
             raise self._follower.failure
         try:
@@ -92,10 +94,11 @@ class StandingBy:
         return taking
 
     def _taken_over(self, taking: TakeOver) -> bool:
-        """Try to begin. The log refuses if it has moved on since; an outage is waited for, like any other time."""
+        """Try to take over. The log refuses if it has moved on since; an outage is waited for."""
         follower, before = self._follower, self._lookout.log_state
         if self._upkeep is not None:
             self._upkeep.end()
+        # The follower must not touch the folder any more: the incarnation owns it from here.
         levels = None if follower is None else follower.handed_over()
         try:
             self._supervisor.begin(LATEST, takeover=False, ended=taking.token, levels=levels)
@@ -113,7 +116,7 @@ class StandingBy:
         return True
 
     def _follow(self) -> None:
-        """Wait from now on, with nothing followed yet."""
+        """Start to wait, with a new follower."""
         self._leave()
         name = name_of_a_wait()
         self._follower = Follower(self._plan, name, self._say)

@@ -1,4 +1,4 @@
-"""Whether operators and edges, as the job declares them, can go on from the state and the rows in flight that an epoch has."""
+"""Checks that declared operators and edges can continue from the state and the rows in flight of an epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_ckpt.wording import counted
 
 
 def check_state(snapshot: OperatorSnapshot, key: str, state: str, epoch: int) -> None:
-    """Raise `StateSchemaChanged` if keys or values of the snapshot have no place in the declared columns (DDL)."""
+    """Raise `StateSchemaChanged` if keys or values of the snapshot do not fit the declared columns (DDL)."""
     found = [
         *(f"key column {each}" for each in key_differences(snapshot.key_schema, key)),
         *(f"state column {each}" for each in value_differences(snapshot.state_schema, state)),
@@ -28,8 +28,10 @@ def check_state(snapshot: OperatorSnapshot, key: str, state: str, epoch: int) ->
 
 
 def check_in_flight(declared: Mapping[str, str], base: Manifest) -> None:
-    """Raise if rows that are in flight at `base` would be lost, or would not fit: an edge's schema may widen. `declared`: every
-    edge's schema as DDL."""
+    """Raise `GraphInvalid` or `StateSchemaChanged` if rows in flight at `base` would be lost or would not fit.
+
+    `declared`: schema of every edge, as DDL; a schema may widen.
+    """
     for name, cut in base.edges.items():
         if not cut.files or declared.get(name) == cut.row_schema:
             continue

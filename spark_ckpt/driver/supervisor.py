@@ -1,7 +1,8 @@
-"""Starts incarnation after incarnation until one stops, or until patience ends.
+"""Starts one incarnation after the other until a stop, or until the restart policy gives up.
 
-A failure leads to a new incarnation from the last committed epoch.  A fence ends the run at once: somebody else runs the job
-now.  What may follow an error, and when, is `Patience`'s to say; what is waited for is said in progress, log and listeners.
+After a failure a new incarnation continues from the last committed epoch. A fence ends the run at once: another
+driver runs the job. `Patience` decides if and when an incarnation follows an error. Progress, log and listeners show
+the current outage.
 """
 
 from __future__ import annotations
@@ -38,11 +39,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _PAUSE_S = 1.0
 _SPARE_S = 1.0
-"""How much shorter an outage is waited for than a stop may take: the attempt after it takes time too."""
+"""Seconds by which an outage is waited for less than a stop: the attempt after it takes time as well."""
 
 
 class Supervisor:
-    """All incarnations of one run. `begin` on the caller's thread, then `live` on a thread of its own; the rest from any thread."""
+    """All incarnations of one run.
+
+    Call `begin` on the caller's thread, then `live` on another one. The other methods are thread-safe. `targets`: per
+    source, the cursor at which a draining run ends.
+    """
 
     def __init__(
         self, plan: JobPlan, listeners: Sequence[RunListener], progress: Progress, targets: Mapping[str, Cursor]
@@ -70,7 +75,7 @@ class Supervisor:
 
     @property
     def stop_bound_s(self) -> float:
-        """How long a stop waits for its final epoch."""
+        """Seconds that a stop waits for its final epoch."""
         return stop_bound_ms(self._plan.config.stop_timeout_ms, self._progress.longest_batch_ms()) / 1000
 
     def ask_to_stop(self) -> None:
@@ -82,7 +87,7 @@ class Supervisor:
             self._incarnation.request_stop()
 
     def abandon(self, close_within_s: float) -> None:
-        """End now, without a final epoch. What is open may take so long to close, then it is left behind."""
+        """End now, without a final epoch. Open resources get `close_within_s` to close, then they are left open."""
         self._close_within_s = close_within_s
         self._abandoned.set()
         self._stopping.set()
@@ -92,12 +97,15 @@ class Supervisor:
 
     @property
     def stopping(self) -> threading.Event:
-        """Somebody asked for an end."""
+        """Set once a stop was requested."""
         return self._stopping
 
     def begin(self, restore: str | int, takeover: bool, ended: int | None = None, levels: Path | None = None) -> None:
-        """The first incarnation. Raises what is wrong with it. `ended`: token of another driver's lease that was seen to end;
-        `levels`: folder of local levels of the newest epoch."""
+        """Start the first incarnation. Raises its errors.
+
+        `restore`: the epoch to start from. `takeover`: replace a driver whose lease is valid. `ended`: token of
+        another driver's lease that expired. `levels`: folder with local levels of the newest epoch.
+        """
         self._began_s = time.monotonic()
         try:
             self._took_over(self._born(restore, takeover, ended, levels))
@@ -106,8 +114,11 @@ class Supervisor:
             raise
 
     def live(self) -> CkptError | None:
-        """Incarnation after incarnation until one ends well or for good; the reason in the second case. Between two of them the
-        lease stays: a standby takes over when the run is over, or when it is silent for too long."""
+        """Run incarnations until one stops or fails for good; return the error in the second case.
+
+        Between two incarnations the lease is kept. A standby takes over after the end of the run, or after a long
+        silence.
+        """
         try:
             return self._lived()
         finally:
@@ -129,7 +140,7 @@ class Supervisor:
         return None if ending.error is None else _as_error(ending)
 
     def _let_go(self) -> None:
-        """The lease is free, unless it is another driver's. Where the store is away it has to expire."""
+        """Free the lease, unless another driver has it. If the store is unavailable, the lease has to expire."""
         log = self._plan.store.log
         if log.own_incarnation is not None:
             with suppress(CkptError):
@@ -149,13 +160,16 @@ class Supervisor:
             Announcer(job, incarnation, self._listeners).outage(event)
 
     def _wait(self, pause_s: float) -> None:
-        """A stop that is asked for ends one pause: it is tried at once, and then at the pace of the others."""
+        """Pause. A stop ends only the current pause: the run tries at once, and later at the usual pace."""
         self._wake.wait(pause_s)
         self._wake.clear()
 
     def _reason(self, error: CkptError) -> CkptError:
-        """What matters about an end. Whatever a zombie's query died of (its successor has removed its files), it is that it
-        is one; and what fails or seems damaged while the store is away, fails because of that."""
+        """Return the error that explains the end of an incarnation.
+
+        The query of a zombie fails in any way, because its successor removes its files; the reason is the fence. If
+        the store is unavailable, other failures and apparent damage are its consequences.
+        """
         log = self._plan.store.log
         try:
             newest = log.state().incarnation
@@ -172,11 +186,11 @@ class Supervisor:
         )
 
     def _next_incarnation(self) -> Ending:
-        """From the newest epoch to its end; an incarnation that could not begin for now has failed like any other."""
+        """Run an incarnation from the newest epoch to its end. A failed start counts like any other failure."""
         self._began_s = time.monotonic()
         try:
             incarnation = self._born(LATEST, takeover=False, ended=NO_OTHERS)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the run ends with it or waits for its end
+        except Exception as error:  # noqa: BLE001 - the run ends with any error, or waits for its end
             self._began_s = time.monotonic()
             if not isinstance(error, CkptError):
                 _log.exception("job=%s the next incarnation could not begin", self._plan.job)
@@ -185,7 +199,7 @@ class Supervisor:
         return incarnation.watch()
 
     def _took_over(self, incarnation: SparkIncarnation) -> None:
-        """What somebody asked for while it was born holds for it too."""
+        """Make the incarnation current, and pass on the requests that came while it started."""
         self._incarnation, self._began_s = incarnation, time.monotonic()
         self._progress.outage_over()
         if self._stopping.is_set():
@@ -197,9 +211,10 @@ class Supervisor:
         self, restore: str | int, takeover: bool, ended: int | None = None, levels: Path | None = None
     ) -> SparkIncarnation:
         if self._incarnation is not None or ended is not None:
+            # A later incarnation, or a standby, starts long after the plan was made.
             self._plan = self._asked_again()
         plan, log = self._plan, self._plan.store.log
-        # Before anything is written: a new incarnation on the wrong epoch would move the job there.
+        # Checked before any write: an incarnation on the wrong epoch would move the job there.
         plan.check_start(restore)
         new = plan.confirmed.new_sinks
         taken_back = sinks_taken_back(plan.bindings, plan.store, restore, new) if ended is None else {}
@@ -214,7 +229,7 @@ class Supervisor:
             raise
 
     def _asked_again(self) -> JobPlan:
-        """While the last incarnation ran, a table or topic may have been made anew."""
+        """Return the plan with current endpoints: a table or topic may have been re-created since the last start."""
         plan = self._plan
         found = identities.found_again(plan.found, plan.spark, plan.sources, plan.bindings)
         check_unchanged(plan.found, found)
@@ -238,7 +253,9 @@ class Supervisor:
 
 
 def _raise_outage(error: BaseException) -> None:
-    """A full disk, or a host too busy for Python workers, is raised as one, whatever library met it."""
+    """Raise an outage (a full disk, a host too busy for Python workers) as such, independent of the library that met
+    it.
+    """
     ours = typed(error)
     if ours.passes and ours is not error:
         raise ours from error

@@ -1,7 +1,8 @@
-"""A standby that lets itself be known, and does the job's upkeep while it has the checkpoint lease (`coordination.upkeep`).
+"""The standby's part of maintenance: write its note, and do the job's maintenance under the checkpoint lease.
 
-On a thread of its own: its note is written also while the plan is rehearsed, and its turn delays no takeover. A step that is under
-way when the standby begins to lead ends late and harms nobody: what it writes is guarded by the log and by each table.
+It has its own thread (rules in `coordination.upkeep`). So the note is also written during a rehearsal, and a turn
+delays no takeover. A step in progress when the standby takes over ends late, but does no harm: the log and each table
+guard its writes.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 LOOK_S = 0.05
-"""Between two looks at what the lookout has read of the log: no request."""
+"""Seconds between two checks of the log state that the lookout has read; costs no request."""
 TELL_S = 2.0
+"""Seconds between two writes of an unchanged note."""
 _LEAVE_S = 5.0
 _COLD_HEALTH = 50
 _MOST_TOLD = 500
 
 
 class Followed(Protocol):
-    """What is known of how warm the standby is."""
+    """Warmth of the standby: its newest followed epoch, and if it has run the plan."""
 
     epoch: int
     is_warm: bool
@@ -50,7 +52,7 @@ class _TurnOver(Exception):
 
 
 class Upkeep(threading.Thread):
-    """Of the wait `name` of one standby. `lookout`: what it sees of the other driver."""
+    """Maintenance thread of the wait `name` of one standby. `lookout`: its view of the other driver."""
 
     def __init__(self, plan: JobPlan, name: str, lookout: Lookout, followed: Followed, say: Say) -> None:
         super().__init__(name="ckpt-upkeep", daemon=True)
@@ -64,7 +66,7 @@ class Upkeep(threading.Thread):
         self._standbys = Standbys(self._store.location)
         self._holding = Holding(ProcessId(name))
         self._whole: set[str] = set()
-        """Files that were read and compared."""
+        """Files that were read and verified."""
         self._over = threading.Event()
         self._since_ms = _wall_ms()
         self._told: tuple[object, ...] = ()
@@ -73,11 +75,11 @@ class Upkeep(threading.Thread):
     # -- from the run's thread -----------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Take no further step. Does not wait."""
+        """Take no further step; return at once."""
         self._over.set()
 
     def leave(self) -> None:
-        """End, and wait a little for what is under way; not if it was told to end before, for then there is no time."""
+        """End, and wait a little for the step in progress; after an earlier `end` there is no time to wait."""
         is_hurried = self._over.is_set()
         self.end()
         if self.is_alive() and not is_hurried:
@@ -86,13 +88,13 @@ class Upkeep(threading.Thread):
     # -- thread body ---------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until it is over. An outage ends nothing."""
+        """Write notes and take turns until the end. An outage does not end it."""
         try:
-            self._look()  # before anybody knows of this standby, so that no lease is missed
+            self._look()  # before the first note, so that no lease is missed
             self._standbys.forget_dead()
             while not self._over.wait(LOOK_S):
                 self._step()
-        except Exception:  # noqa: BLE001 - the job's driver does the upkeep if nobody else does
+        except Exception:  # noqa: BLE001 - without this standby, the driver does the maintenance
             _log.warning("job=%s standby: takes no part in the upkeep any more", self._plan.job, exc_info=True)
         finally:
             with suppress(CkptError):
@@ -109,7 +111,7 @@ class Upkeep(threading.Thread):
             _log.warning("job=%s standby: no part in the upkeep for now: %s", self._plan.job, error)
 
     def _look(self) -> bool:
-        """Whether there is a turn to take."""
+        """Return true if a turn can begin."""
         upkeep = self._lookout.log_state.upkeep
         return self._holding.looked(None if upkeep is None else lease_of(upkeep), _now_ms())
 
@@ -122,7 +124,7 @@ class Upkeep(threading.Thread):
         except (_TurnOver, Fenced) as over:
             self._holding.failed()
             self._tell_of("given up", token, 0, str(over))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the lease goes back and somebody else tries
+        except Exception as error:  # noqa: BLE001 - after any error the lease is returned, and another process tries
             self._holding.failed()
             self._tell_of("given up", token, 0, str(error))
             with suppress(Fenced):
@@ -148,7 +150,9 @@ class Upkeep(threading.Thread):
         self._tell_of("done", token, log_state.latest)
 
     def _is_admitted(self, done: UpkeepEnded) -> bool:
-        """The log compares the token. It is asked until it answers: the work is done, whoever believes it."""
+        """Record the turn in the log, which compares the token; return true if it accepts. Transient errors are
+        retried.
+        """
         while True:
             try:
                 self._rows.end(done)
@@ -169,17 +173,17 @@ class Upkeep(threading.Thread):
         return damage
 
     def _guard(self) -> None:
-        """Before each step. Whoever works is alive: that is told meanwhile."""
+        """Check before each step that the turn is still valid, and write the note: a standby at work is alive."""
         if self._over.is_set():
             raise _TurnOver("this standby waits no more")
         if not self._holding.goes_on(_now_ms()):
             raise _TurnOver("the lease's time is up")
         self._tell()
 
-    # -- for others to see -----------------------------------------------------------------------------------------------------
+    # -- the note ------------------------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """Write the note anew, each `TELL_S` and whenever it says something else."""
+        """Write the note every `TELL_S` seconds, and at each change."""
         followed, log_state = self._followed, self._lookout.log_state
         told = (log_state.incarnation, followed.epoch > 0, followed.is_warm)
         if told == self._told and time.monotonic() - self._told_s < TELL_S:
@@ -208,7 +212,7 @@ def _in_short(text: str) -> str:
 
 
 def _wall_ms() -> int:
-    """To be shown."""
+    """Return the wall clock, for display only."""
     return time.time_ns() // 1_000_000
 
 

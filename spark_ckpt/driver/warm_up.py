@@ -1,7 +1,8 @@
-"""Spark's Python workers are started while the program still describes its job: the first batch finds them ready.
+"""Warm-up: starts Spark's Python workers while the program describes its job, so that they are ready for the first
+batch.
 
-The first tasks would wait for the workers' daemon and for what it imports, 2-3 s of a start in which one core has little to do.
-What the workers lack is found here, too, before a job has decided anything.
+Without it the first tasks wait for the workers' daemon and its imports. That takes 2-3 s, in which one core has
+little to do. The warm-up also finds what the workers lack before a job commits anything.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _log = logging.getLogger(__name__)
 _warm: dict[str, Future[None]] = {}
 _PATIENCE_S = 120.0
 _SAID = ("No module named", "Cannot run program", "must be installed", "PYTHON_VERSION_MISMATCH")
-"""How Java and Python name what is missing. Only for the message: what is refused does not depend on it."""
+"""Phrases of Java and Python about missing parts, only for the message; they do not decide about the refusal."""
 
 
 def warm_up(spark: SparkSession) -> None:
@@ -39,7 +40,8 @@ def warm_up(spark: SparkSession) -> None:
 def check_workers(spark: SparkSession) -> None:
     """Raise `EnvironmentUnfit` if the workers' Python cannot run this library's tasks.
 
-    Waits for the warm-up where the workers are not this interpreter on this machine. Whatever may pass is left to the job.
+    It waits for the warm-up unless the workers use this interpreter on this machine. The job handles transient
+    errors.
     """
     python, local = workers_python(spark), str(spark.sparkContext.master).startswith("local")
     if local and is_this_python(python):
@@ -66,7 +68,7 @@ def check_workers(spark: SparkSession) -> None:
 
 
 def _reason(judged: str, text: str) -> str:
-    """What an interpreter that did not even start said, or else the judged error."""
+    """Return the message of an interpreter that did not start, or else the judged error."""
     said = [line.strip() for line in text.splitlines() if any(words in line for words in _SAID)]
     return said[0] if said else judged
 
@@ -80,7 +82,7 @@ def _run_tasks(spark: SparkSession) -> None:
     try:
         cores = spark.sparkContext.defaultParallelism
         spark.range(0, cores, 1, cores).mapInArrow(in_prepared_worker, "id long").collect()
-    except Exception as error:  # noqa: BLE001 - what goes wrong here goes wrong in the job too, which says it
+    except Exception as error:  # noqa: BLE001 - the job meets the same error and reports it
         _log.debug("not warmed up: %s", error)
         done.set_exception(error)
     else:

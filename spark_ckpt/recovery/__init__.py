@@ -1,1 +1,1 @@
-"""Where a job can go back to, and what that means for state, sources and output."""
+"""Restore plans: the epochs that a job can restore, and the effect on state, sources and output."""

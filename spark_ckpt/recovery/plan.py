@@ -1,8 +1,7 @@
-"""The restore plan: what starting a job from an epoch would do, computed without doing any of it.
+"""The restore plan: the effects of starting a job from an epoch, computed without any of them.
 
-What a plan has to say about output: a sink cannot take back what it published.  Epochs behind the restored one that are
-visible stay visible, and the restored job produces their rows once more under new epoch numbers.  Only rows that no
-sink has yet are really undone.
+A sink cannot undo a publish. Visible epochs after the restored one stay visible, and the restored job produces their
+rows once more under new epoch numbers. Only rows that no sink has yet are really undone.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from spark_ckpt.store.ways_back import whole_manifests
 
 @dataclass(frozen=True, slots=True)
 class StateToLoad:
-    """What one operator reads back."""
+    """State files that one operator reads. `bytes`: their total size."""
 
     operator: str
     key_groups: int
@@ -32,13 +31,14 @@ class StateToLoad:
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """What a restore means for one sink; epochs oldest first.
+    """Effect of a restore on one sink; epochs are oldest first.
 
-    `publish`: decided, in the restored lineage, not known to be published: will be. `again`: behind the restored epoch
-    and visible already: their input is read and their rows are produced once more. `never`: behind it and not
-    published: their staged rows never become visible, the restored job produces them anew. `elsewhere`:
-    visible epochs of branches that were left before; they may hold rows of the same input. `held_rows`: what the restored epoch
-    holds back for a later publish: its rows go out with the first new epoch.
+    - `publish`: epochs of the restored lineage that the sink may lack; they will be published.
+    - `again`: visible epochs after the restored one; their input is read and their rows are produced again.
+    - `never`: unpublished epochs after the restored one. Their staged rows never become visible; the restored job
+      produces them again.
+    - `elsewhere`: visible epochs of branches that earlier restores left; they may hold rows of the same input.
+    - `held_rows`: deferred rows of the restored epoch; they are published with the first new epoch.
     """
 
     sink: str
@@ -49,15 +49,17 @@ class SinkPlan:
     never: tuple[int, ...]
     elsewhere: tuple[int, ...] = ()
     replaced: bool = False
-    """Another table or topic takes its place: it begins with the first new epoch."""
+    """True if another table or topic replaces the sink: it begins with the first new epoch."""
     complete: bool = True
-    """False if epochs between were forgotten by retention: `again` may be more than the log can tell."""
+    """False if retention has removed epochs in between: `again` may be more than the log knows."""
     held_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """What `job.start(restore=target)` would do now. `abandoned`: epochs of the current lineage that it leaves."""
+    """Effects of `job.start(restore=target)` if it ran now. `abandoned`: epochs of the current lineage that it
+    leaves.
+    """
 
     job: str
     restored_from: str
@@ -81,10 +83,14 @@ def plan(
     verify: restore.Verify,
     new_sinks: AbstractSet[str] = frozenset(),
 ) -> RestorePlan:
-    """The plan for a target, every file that the restore needs verified. `new_sinks`: confirmed as other tables or topics.
+    """Return the plan for a target; verifies every file that the restore needs.
 
-    Raises `EpochNotFound`, `EpochDamaged`, `IdentityChanged` (a new sink while the old one is owed rows) as the restore
-    itself would; `ConfigInvalid` for sinks that no epoch knows.
+    `new_sinks`: sinks that are confirmed as other tables or topics.
+
+    Raises the errors of the restore itself:
+    - `EpochNotFound`, `EpochDamaged`;
+    - `IdentityChanged`, for a new sink while the old one has unpublished rows;
+    - `ConfigInvalid` for a sink that no epoch knows.
     """
     if unknown := sorted(new_sinks - set(log_state.sinks)):
         raise ConfigInvalid(f"no epoch knows a sink '{unknown[0]}'", hint=f"one of: {', '.join(log_state.sinks)}")
@@ -112,15 +118,16 @@ def plan(
 
 
 def abandoned(log_state: LogState, base: int) -> tuple[int, ...]:
-    """Epochs of the current lineage that are not part of the lineage of `base`, oldest first."""
+    """Return the epochs of the current lineage outside of the lineage of `base`, oldest first."""
     kept = {brief.epoch for brief in log_state.lineage(base)} if base else set()
     return tuple(sorted(brief.epoch for brief in log_state.lineage() if brief.epoch not in kept and brief.epoch > base))
 
 
 def behind(log_state: LogState, base: int) -> tuple[list[EpochBrief], bool]:
-    """Kept epochs of any branch that stand on `base`, oldest first, and whether the log still knows all of them.
+    """Return the retained descendants of `base` on any branch, oldest first, and if the log still knows all of them.
 
-    An epoch whose ancestors were forgotten by retention counts as standing on `base`: rather one too many.
+    An epoch whose ancestors were removed by retention counts as a descendant: the result may be too large, never too
+    small.
     """
     found: list[EpochBrief] = []
     complete = True
@@ -137,7 +144,7 @@ def behind(log_state: LogState, base: int) -> tuple[list[EpochBrief], bool]:
 
 
 def _oldest_above(log_state: LogState, brief: EpochBrief, base: int) -> EpochBrief:
-    """The oldest kept ancestor of an epoch that is newer than `base`, maybe itself."""
+    """Return the oldest retained ancestor of an epoch that is newer than `base`; it may be the epoch itself."""
     while brief.base > base and brief.base in log_state.by_id:
         brief = log_state.by_id[brief.base]
     return brief

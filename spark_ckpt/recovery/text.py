@@ -9,7 +9,7 @@ from spark_ckpt.wording import counted, epochs, one_or_many
 
 
 def sink_lines(epoch: int, sink: SinkPlan) -> Iterable[str]:
-    """What happens to one sink, in sentences."""
+    """Describe the effect on one sink, in sentences."""
     if sink.replaced:
         yield "another table or topic takes its place and begins with the first new epoch; what was published stays where it is"
         return
