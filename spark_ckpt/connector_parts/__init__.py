@@ -1,1 +1,1 @@
-"""What most connectors are built from, beside the contract in `connector`."""
+"""Building blocks of most connectors, in addition to the contract in `connector`."""

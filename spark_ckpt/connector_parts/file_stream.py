@@ -1,6 +1,6 @@
-"""What the connectors' Python streaming sources over files share: a cursor as offset, runs of files as partitions.
+"""Base of the connectors' Python streaming sources over files: a cursor as offset, runs of files as partitions.
 
-`latestOffset` and `partitions` run in one Python process beside the driver, `read` in tasks.
+`latestOffset` and `partitions` run in one Python process next to the driver, `read` in tasks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _PARTITION_BYTES = 16 << 20
 
 
 class SizedFile(Protocol):
-    """A file of a batch; `size` in bytes."""
+    """A file of a batch."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
 
 
 FileT = TypeVar("FileT", bound=SizedFile)
@@ -43,22 +43,25 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._files_per_batch = files_per_batch
 
     def initialOffset(self) -> dict[str, object]:
-        """Where a fresh query begins: the cursor that the job gave."""
+        """Return the beginning of a fresh query: the cursor that the job gave."""
         return dict(self._initial_cursor)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """So many files per batch."""
+        """Return the limit of files per batch."""
         return ReadMaxFiles(self._files_per_batch)
 
     def commit(self, end: dict[str, object]) -> None:
-        """Nothing: files are not the source's to clean."""
+        """Do nothing: the reader does not clean up files."""
 
     def _files_of(self, limit: ReadLimit) -> int:
         return limit.max_files if isinstance(limit, ReadMaxFiles) else self._files_per_batch
 
 
 def file_runs(files: Sequence[FileT]) -> list[FileRun[FileT]]:
-    """Partitions of a batch. Small neighbours share a task: starting one costs more than reading a small file."""
+    """Return the partitions of a batch.
+
+    Small neighbours share a task: starting one costs more than reading a small file.
+    """
     return [FileRun(run) for run in _runs(files)]
 
 

@@ -1,4 +1,4 @@
-"""Parsing with a policy: what happens to a record that does not fit its schema.  Native Spark expressions only."""
+"""Parsing with a policy for records that do not fit their schema. Native Spark expressions only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,16 @@ _SHOWN_CHARS = 200
 def parsed_column(
     columns: Sequence[str], column: str, schema: StructType | str, alias: str, format: str, on_error: OnError
 ) -> Callable[[DataFrame], DataFrame]:
-    """A DataFrame operation that adds struct column `alias`, and the reject column if the policy is "drop"."""
+    """Return a DataFrame operation that adds struct column `alias`, and the reject column if the policy is "drop".
+
+    - `columns`: the columns of the frame; those with a record's position are copied into a reject.
+    - `column`: the column with the text to parse.
+    - `schema`: the expected schema, as a StructType or DDL.
+    - `format`: "json" or "csv".
+    - `on_error`: "fail" raises `[CKPT_BAD_RECORD]` in the task, "drop" collects the record as a reject.
+
+    Raises `ConfigInvalid` for another policy or format.
+    """
     if on_error not in ("fail", "drop"):
         raise ConfigInvalid(f"onError is 'fail' or 'drop', not '{on_error}'")
     if format not in ("json", "csv"):

@@ -1,4 +1,7 @@
-"""How much of a Python data source a batch reads, in Spark's names; or why there is no such thing here."""
+"""Spark's names for limits of a batch of a Python data source.
+
+The import raises `EnvironmentUnfit` on a PySpark without them.
+"""
 
 from __future__ import annotations
 

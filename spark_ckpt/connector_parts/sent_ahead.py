@@ -1,8 +1,9 @@
-"""What was sent to a sink before its epoch was decided, and the rule for its use: all of it or nothing.
+"""Rows of an early send, and the rule for their use: all of them or none.
 
-An open transaction counts as a beginning of an epoch's output if it was filled for this epoch in this incarnation, with
-exactly the files that the output begins with. Everything else in it, and all doubt, ends it: it is aborted, and the staged
-files are sent. Within an incarnation no number is given to two epochs, so number and incarnation name the attempt.
+An open transaction counts as a prefix of an epoch's output under one condition. It was filled for this epoch, in this
+incarnation, with exactly the files that the output begins with. In all other cases, and in doubt, it is aborted and the
+staged files are sent. Within an incarnation no number is given to two epochs, so number and incarnation identify the
+attempt.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ File = TypeVar("File")
 
 @dataclass(frozen=True, slots=True)
 class SentAhead(Generic[File]):
-    """Files whose rows an open transaction holds, in their order. Files are compared by value: path, size, digest."""
+    """Files whose rows an open transaction holds, in order. Files are compared by value: path, size, digest."""
 
     epoch: int
     incarnation: int
     files: tuple[File, ...] = ()
 
     def rest_of(self, epoch: int, incarnation: int, files: Sequence[File]) -> Sequence[File] | None:
-        """Which of an epoch's files are not in it; None if it is no beginning of them, and must be aborted."""
+        """Return the epoch's files that the transaction lacks.
+
+        Return None if it is no prefix of them and must be aborted.
+        """
         if (self.epoch, self.incarnation) != (epoch, incarnation):
             return None
         count = len(self.files)

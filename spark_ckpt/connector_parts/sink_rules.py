@@ -1,7 +1,7 @@
-"""What most sinks need to publish: what a marker says about an epoch, and the epoch's rows, verified.
+"""Rules that most sinks need for publishing: the meaning of a marker for an epoch, and the epoch's verified rows.
 
-For a sink that can write rows and marker in one transaction this is all of exactly-once: in the transaction read the
-marker, ask `is_published`, write the rows and the `marker_of` the output.
+For a sink that can write rows and marker in one transaction this is all of exactly-once. In the transaction it reads
+the marker, calls `is_published`, and writes the rows and the `marker_of` the output.
 """
 
 from __future__ import annotations
@@ -21,46 +21,52 @@ _LOST = "the store was replaced or cut, or the target was; bring back the one th
 
 @dataclass(frozen=True, slots=True)
 class SinkMarker:
-    """What a target says about one sink of one store: the newest epoch it has, of which decision, published by whom."""
+    """Marker of one sink of one store in a target: the newest epoch, the id of its commit, and the incarnation that
+    published it.
+    """
 
     epoch: int
     incarnation: int
     decision: str = ""
 
     def is_of(self, decision: str) -> bool:
-        """Whether the epoch may be of the decision of this name. An empty name says nothing."""
+        """Return True if the epoch may belong to the commit of this id. An empty id matches all."""
         return not self.decision or not decision or self.decision == decision
 
 
 def marker_of(output: EpochOutput, context: SinkContext) -> SinkMarker:
-    """The marker to write with the output's rows."""
+    """Return the marker to write with the output's rows."""
     return SinkMarker(output.epoch, context.incarnation, output.decision)
 
 
 def is_published(marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
-    """Whether the target has the epoch already; if not, it is the next one to publish.
+    """Return True if the target has the epoch already. If False, the epoch is the next one to publish.
 
-    Every epoch moves the marker, also one without rows. Raises `Fenced` if a newer incarnation has published,
-    `PublishConflict` if the marker contradicts the log: then publishing would be a guess.
+    Every epoch moves the marker, even one without rows. Raises `Fenced` if a newer incarnation has published. Raises
+    `PublishConflict` if the marker contradicts the log: publishing would be a guess.
     """
     if marker is not None and marker.incarnation > context.incarnation:
         what = f"incarnation {marker.incarnation} publishes to sink {context.sink}, this one is {context.incarnation}"
         raise Fenced(what, hint="another driver took the job over; stop this one", sink=context.sink)
     at = marker.epoch if marker else 0
+    # The log lost its newest epochs: it is an older backup, say.
     if output.newest is not None and at > output.newest:
         raise _conflict(
             f"the target has epoch {at}, the log has decided none above {output.newest}", at, output, context
         )
+    # The log lost this epoch and assigned its number again: the target shows other rows under it.
     if marker is not None and at == output.epoch and not marker.is_of(output.decision):
         raise _conflict(
             f"the target has another epoch {at} than the log: its number was given again", at, output, context
         )
+    # A higher marker usually means "published". A diverged epoch does not contain these rows.
     if at in output.beside and output.files:
         raise _conflict(
             f"the target has epoch {at}, which does not stand on it: these rows need not be there", at, output, context
         )
     if at >= output.epoch:
         return True
+    # An epoch between is missing in the target, or the target has one that the log does not expect.
     if not _follows(at, output):
         found = f"epoch {at}" if at else "no marker"
         raise _conflict(
@@ -70,10 +76,10 @@ def is_published(marker: SinkMarker | None, output: EpochOutput, context: SinkCo
 
 
 def staged_tables(output: EpochOutput, context: SinkContext) -> Iterator[pa.Table]:
-    """The epoch's rows, file by file in publishing order, each file compared whole before it is decoded.
+    """Yield the epoch's rows, file by file in publishing order. Each file is verified as a whole before it is decoded.
 
-    Raises `EpochDamaged` for a file that is not what was committed, a `StoreOutage` if it cannot be read for now. Take
-    the last table before anything is committed. One file is in memory at a time.
+    Read the last table before committing anything. One file is in memory at a time. Raises `EpochDamaged` for a file
+    that is not what was committed, a `StoreOutage` if it cannot be read at present.
     """
     from spark_ckpt.store.location import Location
 

@@ -1,4 +1,4 @@
-"""The id of a Delta table, asked again and again: the table is opened once, later answers cost one small file of its log."""
+"""The id of a Delta table for frequent queries: the table is opened once, later queries read one small file of its log."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from deltalake import DeltaTable
 class TableId:
     """The id that a table was created with.
 
-    `opened`: opens the table; `entry`: the bytes of a version's log entry, None without one. No two commits have the same bytes:
-    while the newest commit of the last opening is unchanged, the table is the same.
+    - `opened`: opens the table.
+    - `entry`: returns the bytes of a version's log entry, or None without one.
+
+    No two commits have the same bytes. While the newest commit of the last opening is unchanged, the table is the same.
     """
 
     def __init__(self, opened: Callable[[], DeltaTable], entry: Callable[[int], bytes | None]) -> None:
@@ -21,14 +23,14 @@ class TableId:
         self._known: tuple[int, bytes, str] | None = None
 
     def ask(self) -> str:
-        """The id now. Raises what opening raises."""
+        """Return the current id. Raises the errors of opening."""
         known = self._known
         if known is not None and self._digest(known[0]) == known[1]:
             return known[2]
         before = self._opened()
         table, version = str(before.metadata().id), before.version()
         digest = self._digest(version)
-        # An id never comes back: between two openings with one id, the commit was read of this table.
+        # A table id is never used twice. If two openings have one id, the commit between them was read of this table.
         same = digest is not None and str(self._opened().metadata().id) == table
         self._known = (version, digest, table) if same and digest is not None else None
         return table

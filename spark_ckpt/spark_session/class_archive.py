@@ -1,9 +1,9 @@
-"""A shared archive of the classes that Spark loads, so that a driver is back sooner after a crash.
+"""A shared archive of the classes that Spark loads, so that a driver restarts sooner after a crash.
 
-Starting Spark loads and verifies some fifteen thousand classes from three hundred jars, most of a driver's CPU until its first
-batch. Java can map them from an archive instead (class data sharing, JEP 350). `create` runs a small streaming query of the
-kind this package runs and lets Java archive what it loaded; `options` names the archive to a later driver. Java checks
-that archive and class path belong together, and starts without it if they do not.
+Starting Spark loads and verifies about fifteen thousand classes from three hundred jars, which is most of a driver's
+CPU until its first batch. Java can map them from an archive instead (class data sharing, JEP 350). `create` runs a
+small streaming query like those of this package and lets Java archive the loaded classes. `options` names the archive
+to a later driver. Java checks that archive and class path match, and starts without the archive if they do not.
 """
 
 from __future__ import annotations
@@ -32,31 +32,29 @@ _BATCHES = 2
 
 
 def path() -> Path:
-    """Where the archive of this Java and this PySpark is, or would be: beside the jar cache."""
+    """Return the path of the archive for this Java and this PySpark, next to the jar cache. It need not exist."""
     java, spark = jars.find_java(), jars.pyspark_jars()
     name = hashlib.sha256("\n".join([jars.told_version(java), str(java), str(spark)]).encode()).hexdigest()[:16]
     return jars.cache_folder().parent / "classes" / f"spark-{name}.jsa"
 
 
 def options() -> str:
-    """Java options for a driver of this machine: empty if there is no archive. Never raises for a broken one.
-
-    Java tells on its standard output that it starts without an archive it cannot use; a program's own output stands there.
-    """
+    """Return Java options for a driver on this machine; empty if there is no archive. A broken archive raises nothing."""
     archive = path()
+    # Without -Xlog:cds*=off Java reports an unusable archive on its standard output, among the program's own output.
     return f"-XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds*=off" if _is_of_these_jars(archive) else ""
 
 
 def _is_of_these_jars(archive: Path) -> bool:
-    """Java refuses an archive of jars that were installed anew since."""
     if not archive.is_file():
         return False
+    # Java refuses an archive of jars that were installed again since.
     jar = max((each.stat().st_mtime_ns for each in jars.pyspark_jars().glob("*.jar")), default=0)
     return archive.stat().st_mtime_ns >= jar
 
 
 def create() -> Path:
-    """Make the archive, or make it anew; under a minute. Raises `EnvironmentUnfit`."""
+    """Create or replace the archive; it takes less than a minute. Return its path. Raises `EnvironmentUnfit`."""
     archive = path()
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as work:
@@ -73,7 +71,7 @@ def create() -> Path:
 
 
 def _train(archive: Path) -> Path:
-    """Run this module as a program, under a driver that archives its classes when it ends. Returns the log."""
+    """Run this module as a program, whose driver archives its classes when it ends. Return the path of the log."""
     log = archive.parent.parent / "archive.log"
     command = [sys.executable, "-m", "spark_ckpt.spark_session.class_archive", str(archive)]
     with log.open("wb") as output:
@@ -90,7 +88,7 @@ def _train(archive: Path) -> Path:
     return log
 
 
-# -- the program whose classes are archived -------------------------------------------------------------------------------
+# The program whose classes are archived.
 
 
 def _main(archive: str) -> None:
@@ -104,11 +102,11 @@ def _main(archive: str) -> None:
     spark = builder.config(DRIVER_OPTIONS, f"-XX:ArchiveClassesAtExit={archive}").getOrCreate()
     with tempfile.TemporaryDirectory() as checkpoint:
         _stream(spark, checkpoint)
-    end_jvm(spark)  # which is when it writes the archive
+    end_jvm(spark)  # Java writes the archive at its exit
 
 
 def _stream(spark: SparkSession, checkpoint: str) -> None:
-    """The shape of every job: Python, shuffle, Python with state, Python in each batch's action."""
+    """Run a query with the shape of every job: Python, shuffle, Python with state, Python in each batch's action."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).load()
     packed = rows.selectExpr("xxhash64(value) AS hash", "CAST(value % 4 AS INT) AS g", "CAST('x' AS BINARY) AS blob")
     packed = packed.mapInArrow(_same, packed.schema)

@@ -1,5 +1,8 @@
-"""An ordinary SparkSession with the jars and settings in place. Any other session will do as well whose Python workers are
-this program's Python or its like: a job says so when it starts if they are not."""
+"""Creation of an ordinary SparkSession with jars and settings in place.
+
+Any other session works, too, if its Python workers are this program's Python or an equal one. A job checks that at its
+start.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,11 @@ _LATE_OPTIMISATION = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
     " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-"""Java's optimising compiler at ten times its usual thresholds: a quarter of a starting driver's CPU went into optimising
-code that ran for a second. What runs for every record gets there within the first batches all the same."""
+"""Java's optimising compiler at ten times its usual thresholds.
+
+A starting driver spent a quarter of its CPU on optimising code that ran for a second. Code that runs for every record
+still reaches the thresholds within the first batches.
+"""
 _NEEDED_SOON = (
     "pydantic", "pyarrow.compute", "pyarrow.parquet", "pandas", "deltalake", "spark_ckpt.api.job", "spark_ckpt.driver.run",
 )  # fmt: skip
@@ -39,12 +45,16 @@ _NEEDED_SOON = (
 def session(
     name: str, *connector: str, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Build or get a SparkSession; `connector`: names of those whose jars and settings it needs, as "kafka" and "delta".
+    """Build or get a SparkSession.
 
-    Jars are fetched once and kept. `spark-ckpt connectors` lists the names; a connector without jars needs no mention.
-    Under `spark-submit` the master comes from there; alone it is `local[*]`. `conf` wins over our defaults. Classes come
-    from the archive that `spark-ckpt prepare` makes. Raises `EnvironmentUnfit` if Java or a jar cannot be had,
-    `ConnectorUnknown`, `ConnectorBroken` or `ConnectorTooNew` for a name.
+    - `name`: name of the application.
+    - `connector`: names of the connectors whose jars and settings it needs, e.g. "kafka" and "delta". `spark-ckpt
+      connectors` lists the names; a connector without jars need not be given. Jars are fetched once and kept.
+    - `master`: Spark master. Default: the one of `spark-submit`, else `local[*]`.
+    - `conf`: Spark settings that win over the defaults here.
+
+    Classes come from the archive that `spark-ckpt prepare` creates. Raises `EnvironmentUnfit` if Java or a jar is not
+    available, `ConnectorUnknown`, `ConnectorBroken` or `ConnectorTooNew` for a name.
     """
     chosen = [connectors.named(each) for each in dict.fromkeys(connector)]
     jars.find_java()
@@ -68,7 +78,7 @@ def session(
 
 
 def _with_java_options(settings: dict[str, str]) -> dict[str, str]:
-    """Archived classes, if there are any, and late optimisation, each unless the user has options of his own about it."""
+    """Add class archive, if there is one, and late optimisation, each unless the user has own options for it."""
     own = settings.get(DRIVER_OPTIONS, "")
     archive = "" if "Archive" in own else class_archive.options()
     compiler = "" if "Tier" in own or "Compile" in own else _LATE_OPTIMISATION
@@ -76,7 +86,7 @@ def _with_java_options(settings: dict[str, str]) -> dict[str, str]:
 
 
 def _import_meanwhile() -> None:
-    """Load what a job needs next while Java starts, for which this process only waits."""
+    """Import modules that a job needs next, while this process waits for the start of Java."""
     threading.Thread(target=_import_needed_soon, name="ckpt-imports", daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""Which Python Spark's workers are, and whether it is this one."""
+"""The Python interpreter of Spark's workers, and its comparison with this one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def chosen_python() -> str:
-    """The interpreter that a session which starts now gives its workers, as it is written."""
+    """Return the command of the interpreter that a session started now gives its workers."""
     return os.environ.get("PYSPARK_PYTHON") or "python3"
 
 
 def is_this_python(written: str) -> bool:
-    """Whether a command starts this process's interpreter with its packages.
+    """Return True if a command starts this process's interpreter with its packages.
 
-    Two virtual environments may link to one binary: what counts is where the command lies, beside where it leads.
+    Two virtual environments may link to one binary, so the folder of the command counts as well as the resolved path.
     """
     found = shutil.which(written)
     return found is not None and _place(found) == _place(sys.executable)

@@ -1,7 +1,7 @@
-"""Whether a source or a sink keeps what `spark_ckpt.connector` promises: a suite for pytest that any connector can run.
+"""Conformance suites for sources and sinks: pytest classes that check the promises of `spark_ckpt.connector`.
 
-Derive a class from `SourceConformance` or `SinkConformance` and give it a fixture `subject`; `docs/writing-a-connector.md`
-shows both. Nothing here imports pytest before a test runs.
+Derive a class from `SourceConformance` or `SinkConformance` and give it a fixture `subject`.
+`docs/writing-a-connector.md` shows both. Nothing here imports pytest before a test runs.
 """
 
 from spark_ckpt.testing.promises import PromiseBroken

@@ -1,4 +1,4 @@
-"""What a check of the suite says when a connector does not keep a promise."""
+"""Assertions of the suite: an error names the broken promise and the observed facts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Row = Mapping[str, object]
 
 
 class PromiseBroken(AssertionError):
-    """A connector does not do what `spark_ckpt.connector` says. The text: the promise, then what was seen."""
+    """A connector breaks a promise of `spark_ckpt.connector`. The text has the promise, then the observed facts."""
 
 
 def require(kept: bool, promise: str, **seen: object) -> None:
-    """Raise `PromiseBroken` unless the promise is kept. `seen`: what tells the author why."""
+    """Raise `PromiseBroken` unless the promise is kept. `seen`: facts that explain the failure to the author."""
     if not kept:
         raise PromiseBroken("\n".join([promise, *(f"  {name}: {value}" for name, value in seen.items())]))
 
 
 def require_rows(found: Iterable[Row], expected: Iterable[Row], promise: str, **seen: object) -> None:
-    """The same rows, each as often; their order does not matter. Columns that no expected row has are not compared."""
+    """Require the same rows, each as often, in any order. Columns that no expected row has are not compared."""
     wanted = list(expected)
     columns = sorted({name for row in wanted for name in row})
     there, due = (_counted(rows, columns) for rows in (found, wanted))
@@ -31,13 +31,13 @@ def require_rows(found: Iterable[Row], expected: Iterable[Row], promise: str, **
 
 
 def _counted(rows: Iterable[Row], columns: list[str]) -> Counter[tuple[tuple[str, str], ...]]:
-    """All columns of the row if nothing is expected, so that a row too many is seen."""
+    # If no row is expected, compare all columns, so that an extra row is detected.
     return Counter(tuple((name, repr(row.get(name))) for name in columns or sorted(row)) for row in rows)
 
 
 @contextmanager
 def refused(kinds: type[CkptError] | tuple[type[CkptError], ...], promise: str) -> Iterator[None]:
-    """The body raises one of these errors, or the promise is broken."""
+    """Require that the body raises one of these errors."""
     expected = kinds if isinstance(kinds, tuple) else (kinds,)
     try:
         yield
@@ -50,7 +50,7 @@ def refused(kinds: type[CkptError] | tuple[type[CkptError], ...], promise: str) 
 
 
 def require_described(texts: Mapping[str, str], secrets: Iterable[str], promise: str) -> None:
-    """Texts by name, none of which shows a secret."""
+    """Require texts by name, none of which shows a secret."""
     require(isinstance(texts, Mapping) and bool(texts), promise, found=texts)
     require(all(isinstance(each, str) for pair in texts.items() for each in pair), promise, found=texts)
     shown = [name for name, text in texts.items() if any(secret in text for secret in secrets)]
@@ -58,7 +58,8 @@ def require_described(texts: Mapping[str, str], secrets: Iterable[str], promise:
 
 
 def skip(why: str) -> None:
-    """Skip the running test. pytest is imported here, by whoever runs the suite, and not by the library."""
+    """Skip the running test."""
+    # Imported here, so that only the suite needs pytest.
     import pytest
 
     pytest.skip(why)

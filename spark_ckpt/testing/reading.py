@@ -1,4 +1,4 @@
-"""How the suite reads a source: `PythonReading` without a JVM, `SparkReading` with real queries."""
+"""Readers that the suite runs a source with: `PythonReading` without a JVM, `SparkReading` with real queries."""
 
 from __future__ import annotations
 
@@ -30,35 +30,38 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch: where it ends, as the source's line in Spark's offset log, and its rows in their order."""
+    """One micro-batch: its end, as the source's line in Spark's offset log, and its rows in order."""
 
     offset: str
     rows: list[Row]
 
 
 class Reading(Protocol):
-    """How a source's streams are run."""
+    """Runner of a source's streams."""
 
     @property
     def session(self) -> SparkSession:
-        """What the source is called with."""
+        """Session that the source is called with."""
 
     def batches(self, source: Source, cursor: Cursor) -> list[Batch]:
-        """Everything that is there now after `cursor`, as an AvailableNow query reads it."""
+        """Read everything that is present after `cursor`, as an AvailableNow query does."""
 
     def replayed(
         self, make: Callable[[], Source], cursor: Cursor, meanwhile: Callable[[], object]
     ) -> tuple[list[Row], list[Row]]:
-        """The first batch after `cursor`, twice: its rows, then `meanwhile`, then what its logged end gives a new process."""
+        """Read the first batch after `cursor` twice: its rows, then `meanwhile`, then the rows that a new process gets
+        up to its logged end.
+        """
 
     def columns(self, source: Source, cursor: Cursor) -> str:
-        """The schema of the stream after `cursor`, as text."""
+        """Return the schema of the stream after `cursor`, as text."""
 
 
 class PythonReading:
-    """Runs sources that are written with Spark's Python data source API, as Spark does, in this process and without a JVM.
+    """Runs sources written with Spark's Python data source API as Spark does, in this process and without a JVM.
 
-    Reader and partitions are pickled on their way to a task, offsets pass through JSON. `zone`: the session's time zone.
+    Reader and partitions are pickled on their way to a task, offsets pass through JSON. `zone`: the session's time
+    zone.
     """
 
     def __init__(self, zone: str = "UTC") -> None:
@@ -66,11 +69,11 @@ class PythonReading:
 
     @property
     def session(self) -> SparkSession:
-        """Has `conf`, `dataSource.register` and `readStream` of a session, and nothing else."""
+        """Object with `conf`, `dataSource.register` and `readStream` of a session, and nothing else."""
         return cast("SparkSession", self._session)
 
     def batches(self, source: Source, cursor: Cursor) -> list[Batch]:
-        """Planned with the reader's own limit, up to what was there when it began."""
+        """Plan batches with the reader's own limit, up to the end at the beginning of the call."""
         stream = self._stream(source, cursor)
         reader = stream.reader()
         try:
@@ -81,7 +84,7 @@ class PythonReading:
     def replayed(
         self, make: Callable[[], Source], cursor: Cursor, meanwhile: Callable[[], object]
     ) -> tuple[list[Row], list[Row]]:
-        """The second time only `partitions` is asked, with the logged offsets."""
+        """Read a batch twice. The second time only `partitions` is called, with the logged offsets."""
         stream = self._stream(make(), cursor)
         reader = stream.reader()
         start = _passed(reader.initialOffset())
@@ -93,7 +96,7 @@ class PythonReading:
         return first.rows, list(again.rows(again.reader(), start, json.loads(first.offset)))
 
     def columns(self, source: Source, cursor: Cursor) -> str:
-        """As DDL."""
+        """Return the schema as DDL."""
         return self._stream(source, cursor).schema.simpleString()
 
     def _stream(self, source: Source, cursor: Cursor) -> _Stream:
@@ -109,7 +112,7 @@ class PythonReading:
 class SparkReading:
     """Runs real queries in a session; each has a fresh checkpoint below `folder`.
 
-    Sources that begin at a seed (`BeginsAtSeed`) are refused: only the runtime makes such checkpoints.
+    Sources that begin at a seed (`BeginsAtSeed`) are refused: only the runtime creates such checkpoints.
     """
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
@@ -122,7 +125,7 @@ class SparkReading:
         return self._spark
 
     def batches(self, source: Source, cursor: Cursor) -> list[Batch]:
-        """An AvailableNow query from a fresh checkpoint."""
+        """Run an AvailableNow query from a fresh checkpoint."""
         folder = next(self._folders)
         rows: dict[int, list[Row]] = {}
         self._run(source, cursor, folder, lambda frame, number: rows.update({number: _collected(frame)}))
@@ -131,7 +134,7 @@ class SparkReading:
     def replayed(
         self, make: Callable[[], Source], cursor: Cursor, meanwhile: Callable[[], object]
     ) -> tuple[list[Row], list[Row]]:
-        """The first query dies in its first batch; the second one goes on from its checkpoint."""
+        """Read a batch twice. The first query fails in its first batch; the second one continues from its checkpoint."""
         from pyspark.errors import StreamingQueryException
 
         folder = next(self._folders)
@@ -150,7 +153,7 @@ class SparkReading:
         return attempts[0], attempts[1]
 
     def columns(self, source: Source, cursor: Cursor) -> str:
-        """As DDL."""
+        """Return the schema as DDL."""
         return source.read(self._spark, cursor).schema.simpleString()
 
     def _run(self, source: Source, cursor: Cursor, folder: Path, handle: Callable[[DataFrame, int], None]) -> None:
@@ -160,11 +163,11 @@ class SparkReading:
         writer.option("checkpointLocation", str(folder)).start().awaitTermination()
 
 
-# -- without a JVM -----------------------------------------------------------------------------------------------------
+# Reading without a JVM.
 
 
 class _Session:
-    """As much of a session as a source over the Python data source API calls."""
+    """The part of a session that a source over the Python data source API calls."""
 
     def __init__(self, conf: Mapping[str, str]) -> None:
         self.conf = dict(conf)
@@ -218,7 +221,7 @@ class _Stream:
     schema: StructType
 
     def reader(self) -> DataSourceStreamReader | _Simple:
-        """As in a query's planner: from a copy of the data source."""
+        """Return a reader from a copy of the data source, as a query's planner does."""
         from pyspark.sql.datasource import DataSource
 
         source = shipped(self.source)
@@ -227,7 +230,7 @@ class _Stream:
         return source.streamReader(self.schema)
 
     def rows(self, reader: DataSourceStreamReader | _Simple, start: Any, end: Any) -> Iterator[Row]:
-        """What the tasks of a batch give, partition after partition."""
+        """Yield the rows that the tasks of a batch return, partition after partition."""
         partitions = [shipped(each) for each in reader.partitions(start, end)]
         task = shipped(reader)
         for partition in partitions:
@@ -245,7 +248,7 @@ class _Stream:
 
 
 class _Simple:
-    """A simple reader in the place of a whole one: a batch is one partition, read again between its offsets."""
+    """Adapter for a simple reader: a batch is one partition, read again between its offsets."""
 
     def __init__(self, reader: SimpleDataSourceStreamReader) -> None:
         self._reader = reader
@@ -268,7 +271,7 @@ class _Simple:
         return self._reader.readBetweenOffsets(start, end)
 
     def stop(self) -> None:
-        """A simple reader holds nothing."""
+        """Do nothing: a simple reader holds no resources."""
 
 
 def _batches(stream: _Stream, reader: Any, *, to_the_end: bool) -> Iterator[Batch]:
@@ -283,18 +286,18 @@ def _batches(stream: _Stream, reader: Any, *, to_the_end: bool) -> Iterator[Batc
 
 
 def _latest(reader: Any, at: Json) -> object:
-    """As Spark asks: with a limit if the reader takes one."""
+    """Call `latestOffset` as Spark does: with a limit if the reader takes one."""
     if not inspect.signature(reader.latestOffset).parameters:
         return reader.latestOffset()
     return reader.latestOffset(at, reader.getDefaultReadLimit())
 
 
 def _passed(offset: object) -> Json:
-    """An offset on the other side of the planner's socket."""
+    """Return an offset as it arrives on the other side of the planner's socket."""
     return cast("Json", json.loads(json.dumps(offset)))
 
 
-# -- with Spark --------------------------------------------------------------------------------------------------------
+# Reading with Spark.
 
 
 def _collected(frame: DataFrame) -> list[Row]:
@@ -306,5 +309,5 @@ def _plain(value: object) -> object:
 
 
 def _logged(folder: Path) -> list[tuple[int, str]]:
-    """Number and end of every batch of a query with one source."""
+    """Return number and end of every batch of a query with one source."""
     return [(number, str(offsets.lines[0])) for number, offsets in logged_offsets(folder)]

@@ -1,4 +1,4 @@
-"""A sink under test, and a job that publishes to it: staged by the library's own writer, decided here."""
+"""A sink under test, and a job that publishes to it: rows are staged by the library's own writer and committed here."""
 
 from __future__ import annotations
 
@@ -35,13 +35,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SinkSubject:
-    """A sink on a fresh, empty target, and an eye on that target which does not share the sink's code.
+    """A sink on a fresh, empty target, and access to that target without the sink's code.
 
-    `make`: the sink as a user's program makes it; called for every new driver. `rows`: the rows of epoch n (n from 1), at
-    least two, of one schema, and none that another epoch has. `shown`: every row that a reader of the target sees now;
-    columns that `rows` has are compared, others are not. `outbox`: an empty folder for rows of a sink without a place of its own.
-    `spark`: for a sink that uses the session. `fences`: the sink claims to refuse a driver once a newer one has published.
-    `renew`: puts another, empty target under the same name. `secrets`: texts that nothing may show.
+    - `make`: creates the sink as a user's program does; called for every new driver.
+    - `rows`: the rows of epoch n (n from 1), at least two, of one schema; no two epochs share a row.
+    - `shown`: every row that a reader of the target sees now. Only the columns of `rows` are compared.
+    - `outbox`: an empty folder for rows of a sink without a place of its own.
+    - `spark`: for a sink that uses the session.
+    - `fences`: the sink claims to refuse a driver once a newer one has published.
+    - `renew`: replaces the target by another, empty one under the same name.
+    - `secrets`: texts that must not be shown.
     """
 
     make: Callable[[], Sink]
@@ -55,19 +58,19 @@ class SinkSubject:
 
     @property
     def session(self) -> SparkSession:
-        """The session that a sink is called with; None for sinks that use none."""
+        """Session that the sink is called with; None for sinks that use none."""
         return cast("SparkSession", self.spark)
 
     @property
     def schema(self) -> StructType:
-        """Of the rows."""
+        """Schema of the rows."""
         from spark_ckpt.spark_internals.arrow_types import spark_schema_of
 
         return spark_schema_of(self.rows(1).schema)
 
 
 class WritingJob:
-    """A job with this one sink. Use as a context manager: publishers are closed at the end."""
+    """A job with this one sink. Use it as a context manager: publishers are closed at the end."""
 
     def __init__(self, subject: SinkSubject, sink: str = "out") -> None:
         self._subject = subject
@@ -90,34 +93,37 @@ class WritingJob:
                 publisher.close()
 
     def context(self, incarnation: int = 1) -> SinkContext:
-        """Who publishes."""
+        """Return the identity of an incarnation's publisher."""
         return SinkContext("conformance", self._sink, self._store, Incarnation(incarnation))
 
     def made(self) -> tuple[Sink, StagePlan]:
-        """The sink as a start of the job makes it: checked, then asked how to stage."""
+        """Create the sink as a start of the job does: check it, then request its stage plan."""
         sink = self._subject.make()
         sink.check(self._subject.session, self._subject.schema)
         return sink, sink.stage(self._subject.schema)
 
     @cached_property
     def plan(self) -> StagePlan:
-        """How rows are staged, as the first start was told."""
+        """Stage plan of the first start."""
         return self.made()[1]
 
     def driver(self, incarnation: int = 1) -> Publisher:
-        """A new driver's hand on the sink."""
+        """Return the publisher of a new driver."""
         sink, _ = self.made()
         publisher = sink.publisher(self._subject.session, self.context(incarnation))
         self._open.append(publisher)
         return publisher
 
     def close(self, publisher: Publisher) -> None:
-        """A driver ends, on the thread that opened its publisher."""
+        """End a driver. Call it on the thread that opened its publisher."""
         self._open.remove(publisher)
         publisher.close()
 
     def decided(self, epoch: int, incarnation: int = 1, *, empty: bool = False, **changes: object) -> EpochOutput:
-        """The epoch's rows staged, and what the log says of it: it follows what is acknowledged, unless `changes` differ."""
+        """Stage the epoch's rows and return its committed output.
+
+        It follows the acknowledged epoch unless `changes` differ.
+        """
         plan = self.plan
         self.newest = max(self.newest, epoch)
         output = EpochOutput(
@@ -134,12 +140,12 @@ class WritingJob:
         return replace(output, **changes)  # type: ignore[arg-type]
 
     def ahead(self, output: EpochOutput, count: int | None = None) -> StagedAhead:
-        """The epoch as it is before it is decided: its first `count` files, by default all."""
+        """Return the epoch before its commit: its first `count` files, by default all."""
         files = output.files[:count]
         return StagedAhead(output.epoch, output.incarnation, output.root, output.storage_options, files)
 
     def staged(self, epoch: int, incarnation: int = 1) -> list[StagedFile]:
-        """The epoch's rows as tasks of two batches leave them, in publishing order."""
+        """Stage the epoch's rows as tasks of two batches do. Return the files in publishing order."""
         plan = self.plan
         place = Location(plan.root or str(self._subject.outbox), dict(plan.storage_options))
         rows = self._subject.rows(epoch)
@@ -147,17 +153,17 @@ class WritingJob:
         return [file for part in (rows[:half], rows[half:]) for file in self._batch(part, plan, place, incarnation)]
 
     def publish(self, publisher: Publisher, output: EpochOutput) -> PublishReceipt:
-        """Publish and acknowledge: the log knows it from now on."""
+        """Publish and acknowledge the epoch: the log knows it from now on."""
         receipt = publisher.publish(output)
         self.acked = max(self.acked, output.epoch)
         return receipt
 
     def expect(self, *epochs: int) -> None:
-        """These epochs' rows are due at the target from now on, once each."""
+        """Expect these epochs' rows at the target from now on, once each."""
         self._expected += [row for epoch in epochs for row in self._subject.rows(epoch).to_pylist()]
 
     def require_shown(self, promise: str, **seen: object) -> None:
-        """The target shows what is due, and nothing else."""
+        """Require that the target shows the expected rows, and nothing else."""
         require_rows(self._subject.shown(), self._expected, promise, **seen)
 
     def _batch(self, rows: pa.Table, plan: StagePlan, place: Location, incarnation: int) -> list[StagedFile]:
@@ -168,5 +174,5 @@ class WritingJob:
 
 
 def texts(identity: Mapping[str, str]) -> dict[str, str]:
-    """An identity as the runtime records it."""
+    """Return an identity as the runtime records it."""
     return {str(name): str(value) for name, value in identity.items()}

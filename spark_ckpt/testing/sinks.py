@@ -1,4 +1,4 @@
-"""The promises of a sink, each as a test: derive a class from `SinkConformance` and give it a fixture `subject`."""
+"""The promises of a sink, each as a test. Derive a class from `SinkConformance` and give it a fixture `subject`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _ExactlyOnce:
-    """Rows of decided epochs are shown, once, whatever is repeated."""
+    """Rows of committed epochs are shown once, under any repetition."""
 
     def test_rows_are_shown_when_their_epoch_is_published_and_not_before(self, subject: SinkSubject) -> None:
         """Staging shows nothing; the receipt counts the rows."""
@@ -38,7 +38,7 @@ class _ExactlyOnce:
             )
 
     def test_what_is_published_again_is_not_shown_again(self, subject: SinkSubject) -> None:
-        """The same call twice by one driver."""
+        """One driver makes the same call twice."""
         with WritingJob(subject) as job:
             driver, output = job.driver(), job.decided(1)
             driver.publish(output)
@@ -50,7 +50,7 @@ class _ExactlyOnce:
     def test_a_driver_that_died_before_the_acknowledgement_is_succeeded_without_a_double(
         self, subject: SinkSubject
     ) -> None:
-        """Another sink object, another incarnation, the same epoch; then the work goes on."""
+        """Another sink object and another incarnation publish the same epoch, then later ones."""
         with WritingJob(subject) as job:
             output = job.decided(1)
             job.driver(1).publish(output)
@@ -64,7 +64,7 @@ class _ExactlyOnce:
             job.require_shown("the successor publishes what follows")
 
     def test_epochs_follow_each_other(self, subject: SinkSubject) -> None:
-        """Numbers may have gaps: an epoch that was given up leaves one."""
+        """Numbers may have gaps: an aborted epoch leaves one."""
         with WritingJob(subject) as job:
             driver = job.driver()
             for epoch in (1, 2, 5):
@@ -73,7 +73,7 @@ class _ExactlyOnce:
                 job.require_shown("after each publish the epochs so far are shown", epoch=epoch)
 
     def test_epochs_that_were_published_come_again_from_the_oldest(self, subject: SinkSubject) -> None:
-        """A driver whose log knows no acknowledgement publishes everything again, in order."""
+        """A driver whose log has no acknowledgement publishes everything again, in order."""
         with WritingJob(subject) as job:
             driver, first = job.driver(1), job.decided(1)
             driver.publish(first)
@@ -92,7 +92,7 @@ class _ExactlyOnce:
             job.require_shown("epochs that are published again from the oldest are shown once")
 
     def test_an_epoch_without_rows_leaves_no_gap(self, subject: SinkSubject) -> None:
-        """And may be published again."""
+        """It may also be published again."""
         with WritingJob(subject) as job:
             driver = job.driver()
             job.publish(driver, job.decided(1))
@@ -106,7 +106,7 @@ class _ExactlyOnce:
             job.require_shown("an epoch without rows is followed by the next one")
 
     def test_the_first_epoch_may_be_without_rows(self, subject: SinkSubject) -> None:
-        """The log then says that the sink has published, though nothing is shown."""
+        """The log then has an acknowledgement of the sink, although no row is shown."""
         with WritingJob(subject) as job:
             job.publish(job.driver(1), job.decided(1, empty=True))
             job.publish(job.driver(2), job.decided(2, 2))
@@ -114,7 +114,7 @@ class _ExactlyOnce:
             job.require_shown("a first epoch without rows is followed by the next one")
 
     def test_two_drivers_at_once_show_an_epoch_once(self, subject: SinkSubject) -> None:
-        """One of them may be refused, both may succeed; the successor gets there in the end."""
+        """One of them may be refused, or both may succeed. A successor completes the publish."""
         with WritingJob(subject) as job:
             output = job.decided(1)
 
@@ -131,7 +131,7 @@ class _ExactlyOnce:
             job.require_shown("an epoch that two drivers publish at the same time is shown once")
 
     def test_closing_publishes_nothing(self, subject: SinkSubject) -> None:
-        """An epoch that nobody published stays staged."""
+        """An unpublished epoch stays staged."""
         with WritingJob(subject) as job:
             driver = job.driver()
             job.decided(1)
@@ -152,10 +152,10 @@ class _ExactlyOnce:
 
 
 class _Refusals:
-    """Publishing is never a guess: what contradicts the log is refused, and nothing is shown of it."""
+    """Publishing is never a guess: an output that contradicts the log is refused, and none of its rows are shown."""
 
     def test_a_zombie_is_refused_once_its_successor_has_published(self, subject: SinkSubject) -> None:
-        """It opened its publisher before."""
+        """The zombie opened its publisher earlier."""
         if not subject.fences:
             skip("the sink does not claim to fence")
         with WritingJob(subject) as job:
@@ -168,7 +168,7 @@ class _Refusals:
             job.require_shown("nothing of a fenced driver's epoch is shown")
 
     def test_a_zombie_repeats_nothing_that_its_successor_published(self, subject: SinkSubject) -> None:
-        """It may be refused or told that the sink has it."""
+        """It may be refused, or get a receipt that the sink already has the epoch."""
         with WritingJob(subject) as job:
             zombie, output = job.driver(1), job.decided(1)
             job.driver(2).publish(replace(output, incarnation=job.context(2).incarnation))
@@ -186,7 +186,7 @@ class _Refusals:
         _damage_is_refused(subject, lambda path: path.unlink())
 
     def test_a_staged_file_that_is_cut_is_damage(self, subject: SinkSubject) -> None:
-        """Its size is not what was committed."""
+        """Its size differs from the committed one."""
         _damage_is_refused(subject, lambda path: path.write_bytes(path.read_bytes()[:-1]))
 
     def test_a_staged_file_with_another_byte_is_damage(self, subject: SinkSubject) -> None:
@@ -194,7 +194,7 @@ class _Refusals:
         _damage_is_refused(subject, _flip_a_byte)
 
     def test_another_decision_of_a_number_is_refused(self, subject: SinkSubject) -> None:
-        """The log lost its newest epoch and gave the number again: what the sink shows is not this output."""
+        """The log lost its newest epoch and assigned the number again: the sink shows other rows than this output."""
         with WritingJob(subject) as job:
             job.driver(1).publish(job.decided(1))
             job.expect(1)
@@ -214,7 +214,7 @@ class _Refusals:
             job.require_shown("nothing is shown after a conflict")
 
     def test_epochs_that_a_restore_left_behind_may_be_there(self, subject: SinkSubject) -> None:
-        """`dropped` names them: the log does not know whether the sink has them."""
+        """`dropped` names them: the sink may have them or not."""
         with WritingJob(subject) as job:
             driver = job.driver(1)
             for epoch in (1, 2):
@@ -225,7 +225,7 @@ class _Refusals:
             job.require_shown("what follows a restore is published after an epoch that was dropped")
 
     def test_an_epoch_of_another_branch_does_not_stand_for_this_one(self, subject: SinkSubject) -> None:
-        """`beside` names it: it has a higher number, and need not contain these rows."""
+        """The output names it as diverged: it has a higher number, and need not contain these rows."""
         with WritingJob(subject) as job:
             job.publish(job.driver(1), job.decided(1))
             job.driver(1).publish(job.decided(4))
@@ -236,7 +236,7 @@ class _Refusals:
             job.require_shown("of an epoch beside the sink's own nothing is shown, and without rows it is no conflict")
 
     def test_a_marker_above_every_decided_epoch_is_refused(self, subject: SinkSubject) -> None:
-        """`newest` is the highest number ever decided."""
+        """`newest` is the highest number ever committed."""
         with WritingJob(subject) as job:
             job.publish(job.driver(1), job.decided(9))
             job.expect(9)
@@ -246,7 +246,7 @@ class _Refusals:
             job.require_shown("nothing is shown after a conflict")
 
     def test_a_target_that_has_lost_its_marker_is_refused(self, subject: SinkSubject) -> None:
-        """The log knows that the sink has published, the target does not."""
+        """The log has an acknowledgement of the sink, the target has no marker."""
         with WritingJob(subject) as job:
             with refused(PublishConflict, "a marker that is gone is a conflict"):
                 job.driver().publish(job.decided(9, previous=Epoch(8), acked=Epoch(8)))
@@ -262,14 +262,14 @@ class _Refusals:
             job.require_shown("nothing is shown after a conflict")
 
     def test_a_target_in_the_place_of_another_begins_without_a_marker(self, subject: SinkSubject) -> None:
-        """`begun_after`: it was put there after that epoch."""
+        """`begun_after`: the target replaced another one after that epoch."""
         with WritingJob(subject) as job:
             job.driver().publish(job.decided(9, previous=Epoch(0), acked=Epoch(0), begun_after=Epoch(7)))
             job.expect(9)
             job.require_shown("a target in the place of another one takes the next epoch")
 
     def test_a_target_in_the_place_of_another_may_have_a_marker_of_the_time_before(self, subject: SinkSubject) -> None:
-        """It was here before, and is back."""
+        """The target was in use earlier, and returns."""
         with WritingJob(subject) as job:
             driver = job.driver()
             driver.publish(job.decided(3))
@@ -279,10 +279,10 @@ class _Refusals:
 
 
 class _SendsAhead:
-    """What a sink that is sent rows before their epoch is decided may do with them."""
+    """Promises of early send: rows sent before their epoch is committed."""
 
     def test_rows_sent_ahead_are_shown_with_their_epoch_and_not_before(self, subject: SinkSubject) -> None:
-        """Batch by batch, then published."""
+        """Rows are sent batch by batch, then published."""
         with WritingJob(subject) as job:
             driver = _ahead_of(job)
             for epoch in (1, 2):
@@ -297,7 +297,7 @@ class _SendsAhead:
                 require((receipt.rows, receipt.replayed) == due, "a receipt counts all rows", receipt=receipt)
 
     def test_rows_sent_ahead_for_an_epoch_that_is_given_up_are_not_shown(self, subject: SinkSubject) -> None:
-        """Its files come with the next number, in front of others; or they are dropped, and never come."""
+        """The aborted epoch's files come with the next number, before others; or they are dropped and never come."""
         with WritingJob(subject) as job:
             driver, given_up = _ahead_of(job), job.decided(1)
             driver.send_ahead(job.ahead(given_up))
@@ -312,7 +312,7 @@ class _SendsAhead:
             job.require_shown("rows that were dropped are not shown")
 
     def test_rows_that_a_dead_driver_sent_ahead_are_not_shown(self, subject: SinkSubject) -> None:
-        """Its successor stages other files under the same number. Nobody has closed the dead driver's publisher."""
+        """Its successor stages other files under the same number. The dead driver's publisher was never closed."""
         with WritingJob(subject) as job:
             _ahead_of(job).send_ahead(job.ahead(job.decided(1)))
             successor = _ahead_of(job, 2)
@@ -324,16 +324,16 @@ class _SendsAhead:
 
 
 class _Optional:
-    """What a sink may promise beyond that, tested if it does."""
+    """Promises that a sink may make in addition; each is tested if the sink makes it."""
 
     def test_descriptions_are_texts_without_secrets(self, subject: SinkSubject) -> None:
-        """`describe` is shown in reports."""
+        """Reports show `describe`."""
         require_described(
             subject.make().describe(), subject.secrets, "a description is texts by name, none of them a secret"
         )
 
     def test_what_a_sink_tells_is_what_it_has_published(self, subject: SinkSubject) -> None:
-        """`newest_published`: epoch, incarnation and decision; None before, and for another sink."""
+        """`newest_published`: epoch, incarnation and commit id; None before the first publish, and for another sink."""
         with WritingJob(subject) as job, WritingJob(subject, "other") as other:
             sink, _ = job.made()
             if not isinstance(sink, TellsPublished):
@@ -353,7 +353,7 @@ class _Optional:
         return None
 
     def test_telling_changes_nothing_and_fences_nobody(self, subject: SinkSubject) -> None:
-        """A newer incarnation asks while an older one publishes."""
+        """A newer incarnation queries the marker while an older one publishes."""
         with WritingJob(subject) as job:
             driver = job.driver(1)
             job.publish(driver, job.decided(1))
@@ -370,7 +370,7 @@ class _Optional:
         return None
 
     def test_an_identity_is_the_same_at_every_start(self, subject: SinkSubject) -> None:
-        """Parts that are known stay; all are known once something is published."""
+        """Known parts stay; all parts are known once an epoch is published."""
         with WritingJob(subject) as job:
             sink = job.made()[0]
             if not isinstance(sink, Identified):
@@ -388,7 +388,7 @@ class _Optional:
         return None
 
     def test_another_target_has_another_identity(self, subject: SinkSubject) -> None:
-        """A table, topic or folder that was made anew under its old name."""
+        """A table, topic or folder was re-created under its old name."""
         with WritingJob(subject) as job:
             if subject.renew is None or not isinstance(subject.make(), Identified):
                 return skip("the subject has no `renew`, or the sink no identity")
@@ -400,7 +400,7 @@ class _Optional:
         return None
 
     def test_tidying_removes_what_dead_drivers_left_and_nothing_else(self, subject: SinkSubject) -> None:
-        """Published rows stay, and so does what the living driver has staged."""
+        """Published rows stay, and so do the files that the living driver has staged."""
         with WritingJob(subject) as job:
             root = job.plan.root
             job.publish(job.driver(1), job.decided(1))
@@ -408,7 +408,7 @@ class _Optional:
             mine = job.decided(3, 2)
             if not isinstance(driver, Tidies) or root is None:
                 return skip("the sink's staged files are in the store")
-            for file in left:  # a sink may leave young files to whoever may still be at work
+            for file in left:  # a sink may keep young files, whose writer may still be at work
                 os.utime(_local(root, file), (0, 0))
             removed = driver.tidy()
             require(removed >= len(left), "tidying tells how many files it removed", removed=removed, left=len(left))
@@ -421,11 +421,11 @@ class _Optional:
 
 
 class SinkConformance(_ExactlyOnce, _Refusals, _SendsAhead, _Optional):
-    """Every promise of a sink. Derive from it and define the fixture `subject`, a `SinkSubject` made anew for each test."""
+    """Every promise of a sink. Derive from it and define the fixture `subject`: a new `SinkSubject` for each test."""
 
 
 def _ahead_of(job: WritingJob, incarnation: int = 1) -> AheadPublisher:
-    """A new driver's hand on a sink that is sent rows ahead; skips the test for others."""
+    """Return the publisher of a new driver for a sink with early send. Skip the test for other sinks."""
     sink, _ = job.made()
     if not isinstance(sink, SendsAhead) or not sink.sends_ahead:
         skip("the sink is not sent rows before their epoch is decided")
@@ -435,7 +435,7 @@ def _ahead_of(job: WritingJob, incarnation: int = 1) -> AheadPublisher:
 
 
 def _damage_is_refused(subject: SinkSubject, damage: Callable[[Path], object]) -> None:
-    """Nothing of the epoch is shown, the sink's marker stays, and the mended epoch is published."""
+    """Check that no row of the epoch is shown, that the marker stays, and that the repaired epoch is published."""
     with WritingJob(subject) as job:
         driver = job.driver()
         job.publish(driver, job.decided(1))

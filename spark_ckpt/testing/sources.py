@@ -1,4 +1,4 @@
-"""The promises of a source, each as a test: derive a class from `SourceConformance` and give it a fixture `subject`."""
+"""The promises of a source, each as a test. Derive a class from `SourceConformance` and give it a fixture `subject`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ _JUNK: tuple[Json, ...] = ("no such place", None, -1.5, [], {})
 
 @dataclass(frozen=True)
 class SourceSubject:
-    """A source on fresh, empty input, and hands on that input.
+    """A source on fresh, empty input, and control of that input.
 
-    `make`: the source as a user's program makes it; called for every new driver. `add`: adds to the input and returns the
-    rows that the source is to give for it, at least two, all different; their columns are compared, others are not.
-    `reading`: how streams are run. `lose`: takes away what was added first. `renew`: puts another, empty input under
-    the same name. `secrets`: texts that nothing may show.
+    - `make`: creates the source as a user's program does; called for every new driver.
+    - `add`: adds to the input and returns the rows that the source must give for it: at least two, all different. Only
+      their columns are compared.
+    - `reading`: runs the streams.
+    - `lose`: removes the input that was added first.
+    - `renew`: replaces the input by another, empty one under the same name.
+    - `secrets`: texts that must not be shown.
     """
 
     make: Callable[[], Source]
@@ -42,7 +45,7 @@ class MemoryFolder:
         self.content: dict[str, bytes] = {}
 
     def read_bytes(self, path: str) -> bytes:
-        """The whole file. FileNotFoundError if there is none."""
+        """Return the bytes of a file. Raises FileNotFoundError."""
         if path not in self.content:
             raise FileNotFoundError(path)
         return self.content[path]
@@ -52,11 +55,11 @@ class MemoryFolder:
         self.content[path] = data
 
     def entries(self) -> list[str]:
-        """Names of the files."""
+        """Return the names of the files."""
         return sorted(self.content)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove files, if they are there."""
+        """Delete files. Missing files are ignored."""
         for path in list(paths):
             self.content.pop(path, None)
 
@@ -71,20 +74,20 @@ class Cut:
 
 @dataclass
 class ReadingJob:
-    """A job that reads the subject's source: what was added, and the folder that its drivers share."""
+    """A job that reads the subject's source, with the added rows and the folder that its drivers share."""
 
     subject: SourceSubject
     folder: MemoryFolder = field(default_factory=MemoryFolder)
     added: list[Row] = field(default_factory=list)
 
     def add(self, pieces: int = 1) -> list[Row]:
-        """More input."""
+        """Add input and return its rows."""
         fresh = [row for _ in range(pieces) for row in self.subject.add()]
         self.added += fresh
         return fresh
 
     def driver(self) -> Source:
-        """The source of a new driver."""
+        """Return the source of a new driver."""
         source = self.subject.make()
         if isinstance(source, Remembers):
             source.remember_in(self.folder)
@@ -92,11 +95,11 @@ class ReadingJob:
         return source
 
     def start(self) -> Cursor:
-        """Where the job begins."""
+        """Return the cursor at which the job begins."""
         return as_stored(self.driver().start(self.subject.reading.session))
 
     def cuts(self, cursor: Cursor, source: Source | None = None) -> list[Cut]:
-        """What a new driver reads from a cursor, batch by batch, every cut as the store keeps it."""
+        """Read from a cursor as a new driver does. Return each batch with its cursor as the store keeps it."""
         reader = source or self.driver()
         found = []
         for batch in self.subject.reading.batches(reader, cursor):
@@ -105,7 +108,7 @@ class ReadingJob:
         return found
 
     def grown_cuts(self, pieces: int = 3) -> list[Cut]:
-        """The start as a cut without rows, then the cuts of a job that reads between the pieces of its input."""
+        """Return the start as a cut without rows, then the cuts of a job that reads after each piece of input."""
         found = [Cut(self.start(), [])]
         for _ in range(pieces):
             self.add()
@@ -113,22 +116,22 @@ class ReadingJob:
         return found
 
     def end(self) -> Cursor:
-        """Of what is there now."""
+        """Return the end of the present input."""
         return as_stored(self.driver().end(self.subject.reading.session))
 
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
-        """As a new driver sees it."""
+        """Return the answer of a new driver's source."""
         return self.driver().reached(cursor, end)
 
     @property
     def endless(self) -> bool:
-        """Whether the source says that it cannot be drained."""
+        """True if the source says that it cannot be drained."""
         source = self.subject.make()
         return isinstance(source, MayNeverEnd) and source.endless is not None
 
 
 def as_stored(cursor: Cursor) -> Cursor:
-    """A cursor as a later driver finds it in the store."""
+    """Return a cursor as a later driver finds it in the store."""
     try:
         stored = json.loads(json.dumps(cursor, allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -138,15 +141,15 @@ def as_stored(cursor: Cursor) -> Cursor:
 
 
 def rows_of(cuts: Iterable[Cut]) -> list[Row]:
-    """The rows of batches."""
+    """Return the rows of batches."""
     return [row for cut in cuts for row in cut.rows]
 
 
 class _Replay:
-    """Reading from a cursor gives the same rows, every time and to everybody."""
+    """Reading from a cursor gives the same rows, every time and to every driver."""
 
     def test_every_row_is_read_once(self, subject: SourceSubject) -> None:
-        """What was there before the job, and what comes while it runs."""
+        """Rows that exist before the job, and rows that arrive while it runs."""
         job = ReadingJob(subject)
         job.add(2)
         cuts = job.cuts(job.start())
@@ -165,7 +168,7 @@ class _Replay:
             require_rows([*before, *after], job.added, "no row is lost or doubled at a cut", cursor=cut.cursor)
 
     def test_the_same_rows_come_again(self, subject: SourceSubject) -> None:
-        """From the same cursor, to another driver."""
+        """Another driver reads from the same cursor."""
         job = ReadingJob(subject)
         job.add(2)
         start = job.start()
@@ -173,7 +176,7 @@ class _Replay:
         require_rows(again, first, "reading from the same cursor gives the same rows again", cursor=start)
 
     def test_a_batch_that_is_run_again_has_the_same_rows(self, subject: SourceSubject) -> None:
-        """Spark runs a batch again up to its logged end, though there is more by then."""
+        """Spark runs a batch again up to its logged end, although more input has arrived."""
         job = ReadingJob(subject)
         job.add()
         first, again = subject.reading.replayed(job.driver, job.start(), job.add)
@@ -181,7 +184,7 @@ class _Replay:
         require_rows(again, first, "a batch that is run again has the same rows, also if more input came")
 
     def test_columns_are_the_same_at_every_cursor(self, subject: SourceSubject) -> None:
-        """The job is planned with them."""
+        """The job is planned with these columns."""
         job = ReadingJob(subject)
         columns = {subject.reading.columns(job.driver(), cut.cursor) for cut in job.grown_cuts(2)}
         require(len(columns) == 1, "the schema is the same on every call", schemas=columns)
@@ -191,7 +194,7 @@ class _Ends:
     """`start`, `end` and `reached` agree with what is read."""
 
     def test_the_end_is_reached_when_everything_is_read(self, subject: SourceSubject) -> None:
-        """And not before; an endless source never reaches it."""
+        """The end is not reached earlier; an endless source never reaches it."""
         job = ReadingJob(subject)
         job.add(2)
         start, end = job.start(), job.end()
@@ -201,7 +204,7 @@ class _Ends:
         require(kept, "the end is reached when everything is read, unless the source is endless", cursor=last, end=end)
 
     def test_the_end_moves_with_the_input(self, subject: SourceSubject) -> None:
-        """An older end stays reached, a newer one is not yet."""
+        """An older end stays reached, a newer one is not reached yet."""
         job = ReadingJob(subject)
         if job.endless:
             skip("the source is endless")
@@ -214,7 +217,10 @@ class _Ends:
         require(not job.reached(last, newer), "more input moves the end", cursor=last, end=newer)
 
     def test_cursors_only_go_forward(self, subject: SourceSubject) -> None:
-        """What a cut has reached, later cuts have; who reached an end reached those before it."""
+        """A later cut has reached every end that an earlier cut has.
+
+        A cut that reached an end reached all earlier ends.
+        """
         job = ReadingJob(subject)
         if job.endless:
             skip("the source is endless")
@@ -230,17 +236,17 @@ class _Ends:
 
 
 class _Refusals:
-    """A source goes on from where it was, or says that it cannot."""
+    """A source continues from its cursor, or raises."""
 
     def test_a_cursor_of_something_else_is_refused(self, subject: SourceSubject) -> None:
-        """As when two sources of a job have changed their names."""
+        """Happens if two sources of a job exchange their names."""
         job = ReadingJob(subject)
         job.add()
         with refused(CkptError, "a cursor that is not the source's is refused with a typed error"):
             subject.reading.batches(job.driver(), {"nobody": "knows"})
 
     def test_a_damaged_cursor_is_refused_or_harmless(self, subject: SourceSubject) -> None:
-        """Each field in turn is another thing: a typed error, or the same rows."""
+        """Each field in turn gets another value: the source raises a typed error, or gives the same rows."""
         job = ReadingJob(subject)
         cut = job.grown_cuts(2)[-1]
         job.add()
@@ -250,7 +256,7 @@ class _Refusals:
                 _refused_or_the_same(job, cast("Cursor", {**cut.cursor, name: junk}), due, name)
 
     def test_input_that_is_lost_is_not_passed_over(self, subject: SourceSubject) -> None:
-        """A job that goes back to before it gets all rows, or an error."""
+        """A job that restores a position before the loss gets all rows, or an error."""
         job = ReadingJob(subject)
         if subject.lose is None:
             return skip("the subject has no `lose`")
@@ -264,23 +270,23 @@ class _Refusals:
             return None
         try:
             found = rows_of(job.cuts(cuts[0].cursor))
-        except Exception:  # noqa: BLE001 - whatever stops the query: rows are not passed over
+        except Exception:  # noqa: BLE001 - any error stops the query, so no rows are skipped
             return None
         require_rows(found, job.added, "rows that are gone are not passed over in silence")
         return None
 
 
 class _Optional:
-    """What a source may promise beyond that, tested if it does."""
+    """Promises that a source may make in addition; each is tested if the source makes it."""
 
     def test_descriptions_are_texts_without_secrets(self, subject: SourceSubject) -> None:
-        """`describe` is shown in reports."""
+        """Reports show `describe`."""
         require_described(
             subject.make().describe(), subject.secrets, "a description is texts by name, none of them a secret"
         )
 
     def test_an_identity_is_the_same_at_every_start(self, subject: SourceSubject) -> None:
-        """However much is read and added."""
+        """The identity does not depend on the amount of read or added input."""
         job = ReadingJob(subject)
         job.add()
         before = _identity(job)
@@ -293,7 +299,7 @@ class _Optional:
         return None
 
     def test_another_input_has_another_identity(self, subject: SourceSubject) -> None:
-        """A table, topic or folder that was made anew under its old name."""
+        """A table, topic or folder was re-created under its old name."""
         job = ReadingJob(subject)
         job.add()
         before = _identity(job)
@@ -304,7 +310,7 @@ class _Optional:
         return None
 
     def test_another_input_under_a_running_driver_is_not_passed_over(self, subject: SourceSubject) -> None:
-        """The job asks the same source object before each commit: it says that the input is another one, or reads all of that."""
+        """The job queries the same source object before each commit. It reports the replacement, or reads all new rows."""
         job = ReadingJob(subject)
         if subject.renew is None:
             return skip("the subject has no `renew`")
@@ -318,7 +324,7 @@ class _Optional:
         fresh = [row for _ in range(3) for row in subject.add()]
         try:
             found = rows_of(job.cuts(cursor, source))
-        except Exception:  # noqa: BLE001 - whatever stops the query: rows are not passed over
+        except Exception:  # noqa: BLE001 - any error stops the query, so no rows are skipped
             return None
         require_rows(found, fresh, "a running job is told of another input, or reads all of its rows", cursor=cursor)
         return None
@@ -338,7 +344,7 @@ class _Optional:
         return None
 
     def test_damaged_memory_is_found_without_the_job(self, subject: SourceSubject) -> None:
-        """`memory_damage` finds nothing in a whole folder, and whatever keeps a new driver from a cursor."""
+        """`memory_damage` finds nothing in a whole folder, and everything that stops a new driver at a cursor."""
         job = ReadingJob(subject)
         kind = type(job.driver())
         if not issubclass(kind, ChecksMemory):
@@ -351,14 +357,14 @@ class _Optional:
             for damaged in ({}, {name: content[: len(content) // 2]}):
                 there = {each: data for each, data in whole.items() if each != name} | damaged
                 for cursor in cursors:
-                    job.folder.content = dict(there)  # a driver may write again what is damaged
+                    job.folder.content = dict(there)  # a driver may repair damaged files
                     [error] = kind.memory_damage(job.folder, [cursor])
                     promise = "damage is found where a driver cannot start, and nowhere else"
                     require(_starts(job, cursor) == (error is None), promise, file=name, cursor=cursor, found=error)
         return None
 
     def test_what_is_kept_can_be_read_after_a_release(self, subject: SourceSubject) -> None:
-        """Cuts that are not kept may be gone, kept ones go on as before."""
+        """Released cuts may be gone; kept ones continue as before."""
         job = ReadingJob(subject)
         if not isinstance(job.driver(), Remembers):
             return skip("the source does not remember")
@@ -372,7 +378,7 @@ class _Optional:
         return None
 
     def test_limited_batches_have_no_more_rows_and_the_same_ones(self, subject: SourceSubject) -> None:
-        """`limited` is the same source, its cursors are the same cursors. The limit: half of what is added at once."""
+        """`limited` is the same source with the same cursors. The limit is half of the rows added at once."""
         job = ReadingJob(subject)
         limit = max(1, len(job.add()) // 2)
         job.add(2)
@@ -395,7 +401,7 @@ class _Optional:
 
 
 class SourceConformance(_Replay, _Ends, _Refusals, _Optional):
-    """Every promise of a source. Derive from it and define the fixture `subject`, a `SourceSubject` made anew for each test."""
+    """Every promise of a source. Derive from it and define the fixture `subject`: a new `SourceSubject` for each test."""
 
 
 def _refused_or_the_same(job: ReadingJob, cursor: Cursor, due: list[Row], name: str) -> None:
@@ -414,7 +420,7 @@ def _refused_or_the_same(job: ReadingJob, cursor: Cursor, due: list[Row], name: 
 
 
 def _starts(job: ReadingJob, cursor: Cursor) -> bool:
-    """Whether a new driver goes on from a cursor."""
+    """Return True if a new driver continues from a cursor."""
     try:
         job.cuts(cursor)
     except CkptError:

@@ -1,4 +1,4 @@
-"""What an incarnation's rules were told and what they answered, a line of JSON per event: recorded, read, replayed, shown.
+"""Traces: the events that an incarnation's rules handled, with their answers, one line of JSON each.
 
-The format is described in `docs/design/traces.md`.
+Modules record, read, replay and show them. `docs/design/traces.md` describes the format.
 """

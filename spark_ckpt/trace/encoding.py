@@ -1,8 +1,8 @@
-"""Events, effects and what an incarnation begins with as JSON, without secrets and without anything of a row.
+"""Encoding of events, effects and an incarnation's start as JSON, without secrets and without row content.
 
-Left out: storage options and roots, texts of errors, column statistics and partition values (also where they are part of a
-path), and what a manifest has only for those who look. What is left is all that the rules decide by, so a replay decides
-the same. Encoding what was decoded changes nothing.
+Left out: storage options and roots, texts of errors, column statistics, partition values (also inside paths), and those
+parts of a manifest that only observability needs. The rest is everything that the rules decide by, so a replay decides
+the same. Encoding a decoded value changes nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _LEFT_OUT: Mapping[type, frozenset[str]] = {
 
 
 def encoded(value: object) -> JsonValue:
-    """Any value of the rules as JSON. An event or effect says its `kind`. Raises `TypeError` for what is no plain value."""
+    """Return any value of the rules as JSON.
+
+    An event or effect gets its class as `kind`. Raises `TypeError` for other values.
+    """
     match value:
         case None | bool() | int() | float() | str() if not isinstance(value, Enum):
             return value
@@ -71,7 +74,7 @@ def encoded(value: object) -> JsonValue:
 
 
 def _object(value: object) -> Object:
-    """A dataclass, field by field."""
+    """Encode a dataclass field by field."""
     kind: Object = {"kind": type(value).__name__} if isinstance(value, Event | Effect) else {}
     left_out = _LEFT_OUT.get(type(value), frozenset())
     names = [field.name for field in fields(value) if field.name not in left_out]  # type: ignore[arg-type]
@@ -85,17 +88,20 @@ def _model(value: BaseModel) -> Object:
 
 
 def _named(name: str, value: object) -> JsonValue:
-    """Partition values are folders of a path."""
+    # The folders of a path may be partition values, which are row content.
     return value.rpartition("/")[2] if name == "path" and isinstance(value, str) else encoded(value)
 
 
 def _error(error: CkptError) -> Object:
-    """What the rules look at: the kind, and whether the error tells of a file. Its words may say anything."""
+    """Encode the facts that the rules read: the kind, and the presence of a file.
+
+    The text may contain anything, so it is left out.
+    """
     return {"condition": _kind(error).condition, "expects": "file" in error.context}
 
 
 def _kind(error: CkptError) -> type[CkptError]:
-    """The error's own class, or the nearest one of the core's tree: a connector may have its own below."""
+    """Return the error's own class, or the nearest class of the core's tree: a connector may have its own subclasses."""
     known = [kind for kind in type(error).__mro__ if kind.__module__ == CkptError.__module__ and kind in _kinds()]
     alike = [kind for kind in known if kind.retriable == error.retriable]
     return alike[0] if alike else PublishFailed if error.retriable else CkptError
@@ -107,13 +113,13 @@ def _kinds() -> frozenset[type[CkptError]]:
 
 
 def kinds_of_errors() -> Mapping[str, type[CkptError]]:
-    """The core's tree, by condition."""
+    """Return the core's error classes by condition."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, CkptError)]
     return {kind.condition: kind for kind in kinds}
 
 
 def _body(body: Mapping[str, object]) -> Object:
-    """Numbers, and names and digests of files: texts that a task reports are of its rows."""
+    """Encode numbers, and names and digests of files. Other texts that a task reports may contain rows."""
     kept: Object = {}
     for name, value in body.items():
         if name == "file" and isinstance(value, Mapping):
@@ -130,12 +136,14 @@ def _file(file: Mapping[str, object]) -> Object:
 
 
 def whole(manifest: Manifest) -> Object:
-    """A manifest with everything that a replay needs."""
+    """Return a manifest with everything that a replay needs."""
     return _model(manifest)
 
 
 def reference(manifest: Manifest) -> Object:
-    """A manifest that the trace has whole elsewhere: as it was stored, and a digest of the rest."""
+    """Return a reference to a manifest that the trace has in full elsewhere: id and time as stored, and a digest of the
+    rest.
+    """
     return {
         "epoch": manifest.epoch,
         "attempt": manifest.attempt,
@@ -145,7 +153,7 @@ def reference(manifest: Manifest) -> Object:
 
 
 def digest_of(manifest: Manifest) -> str:
-    """Of everything but the id and the time that a manifest gets when it is stored."""
+    """Return a digest of everything except the id and time that a manifest gets when it is stored."""
     content = {name: value for name, value in whole(manifest).items() if name not in ("attempt", "created_ms")}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 

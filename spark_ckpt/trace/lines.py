@@ -1,6 +1,7 @@
-"""The lines of a trace: how an incarnation begins, then what its rules were told and what they answered. Typed and checked.
+"""The lines of a trace, typed and checked: an incarnation's start, then each event with the answers of the rules.
 
-Fields of an event are those of its class in `coordination/messages.py`, so that an event which gets a field gets it here too.
+The fields of an event are those of its class in `coordination/messages.py`, so that a new field is recorded without a
+change here.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class _Line(BaseModel):
 
 
 def _with_root(shape: object) -> object:
-    """Where rows are staged is not recorded. Older lines name a delay of the whole job, null without event time."""
+    """Complete an older shape: roots are not recorded, and older lines have a delay of the whole job (null without
+    event time).
+    """
     if not isinstance(shape, dict) or not isinstance(shape.get("sinks"), dict):
         return shape
     shape = {name: value for name, value in shape.items() if (name, value) != ("watermark_delay_ms", None)}
@@ -51,7 +54,10 @@ def _with_root(shape: object) -> object:
 
 
 class Begun(_Line):
-    """The first line: what the rules of an incarnation were made with. `format` grows when an older reader cannot read it."""
+    """First line: the values that the rules of an incarnation were created with.
+
+    `format` grows when an older reader cannot read it.
+    """
 
     line: Literal["begun"] = "begun"
     format: Literal[1] = 1
@@ -62,22 +68,22 @@ class Begun(_Line):
 
     @classmethod
     def of(cls, shape: JobShape, point: RecoveryPoint, standing: Standing, acked: Mapping[str, int]) -> Begun:
-        """Of values that are what they should be already."""
+        """Create a line from values that are valid already."""
         return cls.model_construct(
             line="begun", format=1, shape=shape, point=point, standing=standing, acked=dict(acked)
         )
 
     def core(self) -> IncarnationCore:
-        """The rules as they ship, made with this."""
+        """Create the shipped rules from this line."""
         return IncarnationCore(self.shape, self.point, self.standing, self.acked)
 
     def text(self) -> str:
-        """As it is written."""
+        """Return the line as it is written."""
         return _dumped({name: encoded(getattr(self, name)) for name in type(self).model_fields})
 
 
 class Handled(_Line):
-    """One event with its time, in ms of a clock that only grows, and the answers; or the kind of error instead of answers."""
+    """One event with its time (ms of a monotonic clock) and the answers, or the kind of error instead of answers."""
 
     line: Literal["handled"] = "handled"
     now_ms: float
@@ -86,17 +92,17 @@ class Handled(_Line):
     raised: str = ""
 
     def text(self) -> str:
-        """As it is written."""
+        """Return the line as it is written."""
         return _dumped(self.model_dump(mode="json"))
 
 
 class Cut(_Line):
-    """The last line of a trace that has reached its bound: the incarnation goes on, nothing more is recorded."""
+    """Last line of a trace that has reached its size limit: the incarnation continues unrecorded."""
 
     line: Literal["cut"] = "cut"
 
     def text(self) -> str:
-        """As it is written."""
+        """Return the line as it is written."""
         return _dumped(self.model_dump(mode="json"))
 
 
@@ -111,7 +117,7 @@ def _dumped(value: JsonValue) -> str:
 
 
 def line_of(text: str | bytes) -> Line:
-    """A line as it was written. Raises `TraceInvalid`."""
+    """Parse a line. Raises `TraceInvalid`."""
     try:
         return _LINE.validate_json(text)
     except ValidationError as error:
@@ -119,13 +125,13 @@ def line_of(text: str | bytes) -> Line:
 
 
 def handled(event: Event, now_ms: float, effects: object, raised: str = "") -> Handled:
-    """What the rules have done about an event."""
+    """Return the line for an event and the answers of the rules."""
     return Handled.model_construct(
         line="handled", now_ms=now_ms, event=encoded(event), effects=encoded(effects), raised=raised
     )
 
 
-# -- events, back again ------------------------------------------------------------------------------------------------
+# Events, read back from lines.
 
 _EVENTS: dict[str, type[Event]] = {
     kind.__name__: kind
@@ -157,7 +163,7 @@ _TIMERS: dict[str, type[Event]] = {
 
 
 class Reference(_Line):
-    """A manifest that stands whole where it was to be stored."""
+    """A reference to a manifest that an earlier line has in full."""
 
     epoch: int
     attempt: str
@@ -165,7 +171,10 @@ class Reference(_Line):
     digest: str
 
     def of(self, asked: Mapping[int, Manifest]) -> Manifest:
-        """The manifest as it was stored. `asked`: what was to be stored, by epoch. Raises `TraceInvalid`."""
+        """Return the manifest as it was stored.
+
+        `asked`: manifests requested to be stored, by epoch. Raises `TraceInvalid`.
+        """
         manifest = asked.get(self.epoch)
         if manifest is None or digest_of(manifest) != self.digest:
             raise TraceInvalid(f"epoch {self.epoch} was stored as no line before says that it should be")
@@ -181,7 +190,7 @@ class _Report(_Line):
 
 
 class _Error(_Line):
-    """`expects`: it tells of a file."""
+    """An encoded error. `expects`: it names a file."""
 
     condition: str
     expects: bool
@@ -220,14 +229,14 @@ _NAMES: Mapping[str, object] = {
     "CkptError": Annotated[object, PlainValidator(_error)],
     "Event": Annotated[object, PlainValidator(_elapsed)],
 }
-"""What the names in the classes of events stand for on a line."""
+"""Types that stand for the names in the classes of events when a line is read."""
 
 _NOT_RECORDED = {("ManifestFenced", "why"): ""}
 
 
 @cache
 def _model_of(name: str) -> type[BaseModel]:
-    """Of the fields of an event's class."""
+    """Return a pydantic model with the fields of an event's class."""
     kind = (_EVENTS | _TIMERS)[name]
     hints = get_type_hints(kind, vars(sys.modules[kind.__module__]), dict(_NAMES), include_extras=True)
     described: dict[str, tuple[object, object]] = {}
@@ -247,7 +256,10 @@ def _made(kinds: Mapping[str, type[Event]], value: Mapping[str, object]) -> Even
 
 
 def event_of(line: Handled, asked: Mapping[int, Manifest]) -> Event:
-    """The event of a line. `asked`: the manifests that the lines before it want stored, by epoch. Raises `TraceInvalid`."""
+    """Return the event of a line.
+
+    `asked`: manifests that earlier lines requested to store, by epoch. Raises `TraceInvalid`.
+    """
     try:
         value: dict[str, object] = dict(line.event)
         if value.get("kind") == messages.ManifestStored.__name__:
@@ -260,7 +272,7 @@ def event_of(line: Handled, asked: Mapping[int, Manifest]) -> Event:
 
 
 def asked_for(line: Handled) -> dict[int, Manifest]:
-    """The manifests that a line wants stored, by epoch. Raises `TraceInvalid`."""
+    """Return the manifests that a line requests to store, by epoch. Raises `TraceInvalid`."""
     try:
         wanted = [each["manifest"] for each in line.effects if each["kind"] == messages.StoreManifest.__name__]
         return {each.epoch: each for each in map(Manifest.model_validate, wanted)}

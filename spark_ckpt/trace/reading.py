@@ -1,4 +1,4 @@
-"""Reads what was recorded. A last line that is not whole is one that a killed process was writing: it is passed over."""
+"""Reader for recorded traces. It ignores an incomplete last line, which a killed process was writing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from spark_ckpt.trace.recorder import files_of
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One incarnation. `torn`: its last line was not whole. `cut`: it went on behind its last line."""
+    """One recorded incarnation.
+
+    - `torn`: its last line was incomplete.
+    - `cut`: it continued after its last line.
+    """
 
     name: str
     begun: Begun
@@ -23,12 +27,12 @@ class Recorded:
 
     @property
     def incarnation(self) -> int:
-        """Its number."""
+        """Number of the incarnation."""
         return self.begun.point.incarnation
 
 
 def read_traces(path: Path) -> list[Recorded]:
-    """The incarnation of a file, or those of a folder, oldest first. Raises `TraceInvalid`."""
+    """Return the incarnation of a file, or those of a folder, oldest first. Raises `TraceInvalid`."""
     if not path.exists():
         raise TraceInvalid(f"{path} does not exist", hint="name a file or folder that a job with trace_dir has written")
     files = files_of(path) if path.is_dir() else [path]
@@ -41,7 +45,7 @@ def read_traces(path: Path) -> list[Recorded]:
 
 
 def read_trace(file: Path) -> Recorded | None:
-    """The incarnation of a file; None if it was killed within its first line. Raises `TraceInvalid`."""
+    """Return the incarnation of a file; None if the driver was killed within the first line. Raises `TraceInvalid`."""
     try:
         text = file.read_bytes()
     except OSError as error:
@@ -50,7 +54,7 @@ def read_trace(file: Path) -> Recorded | None:
 
 
 def recorded_of(name: str, text: bytes) -> Recorded | None:
-    """An incarnation from the bytes of its file. Raises `TraceInvalid`, naming the line."""
+    """Return an incarnation from the bytes of its file. Raises `TraceInvalid`, which names the line."""
     *whole, rest = text.split(b"\n")
     lines = list(_lines(name, whole))
     if not lines:

@@ -1,8 +1,8 @@
-"""Records an incarnation as it runs: each event with its time and the answers, before the answers are carried out.
+"""Recorder of an incarnation: each event with its time and the answers, before the answers are executed.
 
-Whatever the world can see of an incarnation follows from a line that is in the file: a line is one write, so a killed process
-loses at most the one that it was about to write. A host that loses power may lose more. A job that records nothing does not load
-the format.
+Everything that other systems can see of an incarnation follows from a line in the file. A line is one write, so a
+killed process loses at most the line that it was about to write. A host that loses power may lose more. A job without
+`trace_dir` does not load the format.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from spark_ckpt.trace.lines import Line
 
 MOST_BYTES = 64 << 20
-"""Of one incarnation: what comes after is not recorded."""
+"""Size limit of one incarnation's trace; later events are not recorded."""
 
 MOST_FILES = 20
-"""Of one job in a folder: incarnations before the newest ones are removed."""
+"""Number of a job's incarnations in a folder; older ones are removed."""
 
 _log = logging.getLogger(__name__)
 
 
 def file_of(folder: Path, job: str, incarnation: int) -> Path:
-    """Where an incarnation is recorded."""
+    """Return the path of an incarnation's trace."""
     return folder / f"{job}-i{incarnation:08d}.jsonl"
 
 
 def files_of(folder: Path, job: str = "*") -> list[Path]:
-    """What was recorded, job by job, oldest first."""
+    """Return the recorded files, job by job, oldest first."""
     return sorted(folder.glob(f"{job}-i{'[0-9]' * 8}.jsonl"))
 
 
 class TraceFile:
-    """One incarnation's lines. Raises `ConfigInvalid` if there is one already, `StoreOutage` if none can be made."""
+    """The trace file of one incarnation. Raises `ConfigInvalid` if it exists, a `StoreOutage` if it cannot be created."""
 
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
         flags = os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_WRONLY
@@ -64,7 +64,7 @@ class TraceFile:
                 ) from None
 
     def write(self, line: Line) -> None:
-        """Append a line. Trouble with the disk ends the recording, and nothing else."""
+        """Append a line. A failure of the disk ends the recording, and nothing else."""
         with self._lock:
             self._write(line)
 
@@ -85,7 +85,7 @@ class TraceFile:
             self._close()
 
     def close(self) -> None:
-        """From any thread."""
+        """End the recording. Any thread may call it."""
         with self._lock:
             self._close()
 
@@ -101,14 +101,14 @@ def _write_all(file: int, text: bytes) -> None:
 
 
 class RecordedRules:
-    """The rules of an incarnation, and a file that is told of what they do; without a file nothing is recorded."""
+    """The rules of an incarnation with a file that records them; without a file nothing is recorded."""
 
     def __init__(self, core: IncarnationCore, file: TraceFile | None) -> None:
         self._core = core
         self._file = file
 
     def handle(self, event: Event, now_ms: float) -> list[Effect]:
-        """As the rules do, recorded before anything comes of it."""
+        """Return the answers of the rules. They are recorded before the caller can execute them."""
         if self._file is None:
             return self._core.handle(event, now_ms)
         from spark_ckpt.trace.lines import handled
@@ -122,7 +122,7 @@ class RecordedRules:
         return effects
 
     def close(self) -> None:
-        """Nothing is recorded any more."""
+        """End the recording."""
         if self._file is not None:
             self._file.close()
 
@@ -130,7 +130,7 @@ class RecordedRules:
 def recorded(
     folder: Path | None, shape: JobShape, point: RecoveryPoint, standing: Standing | None, acked: Mapping[str, int]
 ) -> tuple[IncarnationCore, RecordedRules]:
-    """The rules of an incarnation, and the same recorded in a folder if there is one. Raises as `TraceFile`."""
+    """Return the rules of an incarnation, and the same recorded in `folder`, if there is one. Raises as `TraceFile`."""
     core = IncarnationCore(shape, point, standing, acked)
     if folder is None:
         return core, RecordedRules(core, None)

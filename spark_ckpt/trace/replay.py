@@ -1,4 +1,4 @@
-"""Replays a recorded incarnation: do the rules, told the same, answer the same?"""
+"""Replay of a recorded incarnation: the same events must give the same answers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from spark_ckpt.trace.lines import Begun, Handled, asked_for, event_of, handled
 from spark_ckpt.trace.reading import Recorded
 
 CoreOf = Callable[[Begun], IncarnationCore]
-"""Makes the rules for a recorded beginning."""
+"""Function that creates the rules for a recorded start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a replay leaves the recording. `line`: of the file, from 1. `recorded`, `replayed`: the first answers that
-    differ; None if there is none."""
+    """Point at which a replay differs from the recording.
+
+    - `line`: line number in the file, from 1.
+    - `recorded`, `replayed`: the first answers that differ; None if there is none.
+    """
 
     name: str
     line: int
@@ -38,7 +41,7 @@ class Difference:
 
 
 def replayed(recorded: Recorded, core_of: CoreOf = Begun.core) -> Difference | None:
-    """The first line at which the rules answer otherwise; None if there is none. Raises `TraceInvalid`."""
+    """Return the first line at which the rules answer differently; None if there is none. Raises `TraceInvalid`."""
     core = core_of(recorded.begun)
     asked: dict[int, Manifest] = {}
     for number, line in enumerate(recorded.lines, 2):
@@ -54,13 +57,13 @@ def _answered(core: IncarnationCore, line: Handled, asked: dict[int, Manifest]) 
     event = event_of(line, asked)
     try:
         effects = core.handle(event, line.now_ms)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+    except Exception as error:  # noqa: BLE001 - any error is the answer
         return handled(event, line.now_ms, (), type(error).__name__)
     return _as_read(handled(event, line.now_ms, effects))
 
 
 def _as_read(line: Handled) -> Handled:
-    """Tuples are lists in JSON."""
+    # Tuples become lists in JSON, as in the recorded line.
     return Handled.model_validate_json(line.text())
 
 
@@ -77,5 +80,5 @@ def _short(value: JsonValue, most: int = 600) -> str:
 
 
 def differences(traces: Sequence[Recorded], core_of: CoreOf = Begun.core) -> list[Difference]:
-    """Of every incarnation its first one, if there is any."""
+    """Return the first difference of each incarnation that has one."""
     return [found for each in traces if (found := replayed(each, core_of)) is not None]
