@@ -45,6 +45,7 @@ class Application:
         while new:
             at, lineage, hops = new.popleft()
             ways = [(channel, hops + (channel in self.graph.back_edges)) for channel in self.ways(at, lineage)]
+            # a record leaves a loop by taking no further back edge
             ways = [(channel, looped) for channel, looped in ways if looped <= self.loops]
             found[lineage] = tuple((channel, f"{lineage}>{self.graph.ends[channel][1]}") for channel, _ in ways)
             new.extend(

@@ -36,6 +36,7 @@ class CoordinatorProcess:
         self.acked = dict(durable.decided[-1].acked) if durable.decided else {}
         self.finished: b.Finish | None = None
         self.injected = 0
+        # epochs committed and not acknowledged in the log; a sink may have published some of them already
         owed = {
             SinkId(sink): [Epoch(each.epoch) for each in durable.decided if each.epoch > durable.acked(sink)]
             for sink in graph.sinks
@@ -47,6 +48,7 @@ class CoordinatorProcess:
 
     def take(self, world: BarrierWorld, event: Event) -> None:
         """Hand one event to its machine."""
+        # the next commit record carries these acknowledgements
         if isinstance(event, b.SinkCommitted):
             self.acked[event.sink] = max(event.epoch, self.acked.get(event.sink, 0))
         for effect in world.hand(self.machine, event):
@@ -168,6 +170,7 @@ class SinkProcess(TaskProcess):
 
     def _process(self, world: BarrierWorld, channel: str, record: Record) -> None:
         super()._process(world, channel, record)
+        # rows since the last barrier belong to the next epoch
         self.open_rows.append(record)
 
     def _forward(self, world: BarrierWorld, epoch: int, incarnation: int) -> None:

@@ -53,6 +53,7 @@ class BarrierGraph:
         for task in self.tasks:
             own = [(task, number) for number in range(self.sources.get(task, 0))]
             passed = [(source, *record) for source in self.inputs(task) for record in received[source].elements()]
+            # needs edges in topological order: the inputs of a task are computed before it
             received[task] = Counter(own) + Counter(passed)
         return received
 
@@ -183,6 +184,7 @@ class Durable:
         ensure(record is not None, "O11", f"{sink} publishes epoch {epoch}, which is not decided")
         if record is None or epoch <= self.last_published(sink):
             return
+        # the oldest unpublished epoch comes first
         due = next(each.epoch for each in self.decided if each.epoch > self.last_published(sink))
         ensure(due == epoch, "O11", f"{sink} publishes epoch {epoch} before {due}")
         self.published.setdefault(sink, []).append((epoch, self.prepared[record.transactions[sink]]))

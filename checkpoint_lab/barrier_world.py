@@ -90,6 +90,7 @@ class BarrierWorld(World):
         if self.cells is not None:
             self.cells.add((type(machine).__name__, machine.phase.name, type(event).__name__))
         theirs: int | None = getattr(event, "incarnation", None)
+        # a message of a newer incarnation is the machine's own concern: it may have to restore
         if theirs is None or theirs >= machine.incarnation:
             return machine.handle(event)
         self.count("message of an earlier life")
@@ -272,6 +273,7 @@ class BarrierWorld(World):
         self.tell(name, "crash")
 
     def _do_crash_coordinator(self, index: int) -> None:
+        # the death of a zombie needs no takeover
         self.needs_takeover |= self.coordinators[index] is self.coordinator
         self.count("crash")
         self.tell("coordinator", "crash")

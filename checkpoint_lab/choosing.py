@@ -91,6 +91,7 @@ def _recovery(job: JobWorld, found: list[Choice]) -> None:
 def _can_restore(job: JobWorld, process: Process) -> bool:
     if job.plan is None or process.incarnation == job.incarnation or process.paused:
         return False
+    # a process that died after the plan was made has no part in it and needs another recovery
     return process.machine is not None or process.name in job.planned_for
 
 

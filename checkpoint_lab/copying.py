@@ -55,6 +55,7 @@ class _Pickler(pickle.Pickler):
         if id(value) in self.constants or kind is FunctionType or isinstance(value, type):
             _KEPT[id(value)] = value
             return _kept, (id(value),)
+        # a story is history only: two worlds that differ in it behave alike
         if kind is Story:
             return Story, ((), STORY_LENGTH)
         names = _fields_of(kind)

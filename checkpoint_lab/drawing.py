@@ -56,6 +56,7 @@ def drawn_graph(draw: Draw, name: str, acyclic: bool) -> Graph:
     for process in [*inner, *sinks]:
         edges.append((draw.choice(before), process))
         before += [process] if process in inner else []
+    # a process without an output gets one, so that every process leads to a sink
     starts = {source for source, _ in edges}
     edges += [(each, draw.choice([*inner[inner.index(each) + 1 :], *sinks])) for each in inner if each not in starts]
     edges += [(each, draw.choice([*inner, *sinks])) for each in sources if each not in starts]

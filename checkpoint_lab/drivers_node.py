@@ -73,6 +73,7 @@ class View(MemoryTable):
 
     def append(self, new: NewRow) -> None:
         """Append one row. A process that no longer acts loses a lost commit for good."""
+        # after a lost commit the next proposal reads the log again
         self.pinned = False
         try:
             super().append(new)

@@ -66,6 +66,7 @@ class Ledger:
             return
         if self.returned and row.incarnation == self.returned:
             raise Returned(f"{row.kind} of incarnation {row.incarnation}, which has returned its lease")
+        # only an incarnation row may raise the number, by one
         wanted = self.newest + (row.kind == "incarnation")
         if row.incarnation != wanted:
             raise Replaced(f"{row.kind} of incarnation {row.incarnation} where {wanted} was to come")
@@ -105,6 +106,7 @@ def judge_takeover(commit: Commit, by: DriverNode, before: Lease, now: int) -> N
     # the standby saw the process die on its own host
     if holder is None and before.host == by.host:
         return
+    # the standby measures the term by its own clock; 1 ms for its rounding
     if silent * by.rate < (by.times.lease_ms - 1) * 100:
         raise TooEarly(f"{by.name} replaces incarnation {before.incarnation} after {silent} ms of silence", (by.name,))
     if holder is not None and _renews_in_time(holder, before.since, now):

@@ -259,6 +259,7 @@ class DriversWorld(World):
             node, LeaseRead(read.incarnation, read.lease_token, read.lease_ms, read.is_free, local_ms)
         )
         # a dead process on the same host needs no wait for the lease to end
+        # the death of the holder's process matters only while its lease has not ended
         if not effects and self._is_gone(read.holder, node):
             effects = self._handle(node, HolderGone(read.incarnation))
         for effect in effects:
@@ -374,6 +375,7 @@ class DriversWorld(World):
         """
         if commit.what == "begin" and node.standby is not None and not node.incarnation:
             self._handle(node, TakeoverLost())
+        # the last renewal of a stopped keeper is not tried again: the process ends
         elif isinstance(error, Fenced | StoreInUse) or (commit.what == "renew" and node.renew_ms is None):
             self._end(node)
         elif commit.what == "renew":

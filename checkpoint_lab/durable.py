@@ -165,6 +165,7 @@ class Storage:
         for key in sorted(framed):
             text = framed[key]
             read = self._unframed.get(key)
+            # a damaged record has another text, so it is parsed again
             if read is None or read[0] != text:
                 read = self._unframed[key] = (text, unframe(text))
             if read[1] is not None:

@@ -33,6 +33,7 @@ class Eager(Driver):
 
     def __init__(self, world: World, seed: int, fault_rate: float = FAULT_RATE, timer_rate: float = 0.08) -> None:
         super().__init__(world, seed, fault_rate, timer_rate)
+        # replaces the rate that `Driver` drew: no eager schedule is without faults
         self.fault_rate = fault_rate * BACKGROUND
         self.quiet = min(self.quiet, self.pick((0.0, 0.15, 0.3)))
         self.had: set[str] = set(MENDS)

@@ -101,6 +101,7 @@ class _Search:
         self.transitions += 1
         following, trace = node.frozen.thaw(), (*node.trace, choice)
         _blame(list(trace), lambda: following.do(choice))
+        # expired timers bound the scope: periodic ones would never end
         self.arrive(following, node.timers_left - (choice[0] == "timer"), trace)
         return following
 

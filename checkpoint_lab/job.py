@@ -65,6 +65,7 @@ class JobWorld(World):
             raise ProtocolViolation(f"{protocol.name} needs an acyclic graph, {graph.name} has {back}")
         self.protocol = protocol
         self.graph = graph
+        # only deterministic protocols promise the same order, so only they get digests of it
         self.app = self.workload(graph, inputs, loops, protocol.needs.deterministic)
         self.settings = settings
         self.network = Network(graph, protocol.needs)
@@ -300,6 +301,7 @@ class JobWorld(World):
     def show(self, process: Process, publication: Publication) -> None:
         """Add a publication to the sink's record and judge it."""
         sink = self.sinks.get(process.name)
+        # an empty publication changes no record and needs no sink
         if publication.rows:
             self.tell(process.name, "publish", f"..{publication.last}")
             if sink is None:

@@ -206,6 +206,7 @@ class RecoverableJob(JobWorld):
         process.replay = deque()
         process.state = State.of(cut)
         process.captures = {int(key[1]): cut} if key and key[0] == CHECKPOINT else {}
+        # `pending` is that of the state before: these messages left their channels unfinished
         self.network.give_back(pending, cut.taken)
         self.network.read_again(process.name, cut.taken)
         return record
@@ -341,6 +342,7 @@ class RecoverableJob(JobWorld):
 
     def _audit_of(self, index: str, plan: Plan, line: Line) -> Audit:
         lost = lines.in_transit(line)
+        # log channels keep every message, so none is lost
         if self.network.log is not None or (lost and not (lost := lost & ~self._somewhere(plan))):
             lost = 0
         describe = self.truth.describe

@@ -97,6 +97,7 @@ class _Futures:
             part = self.job.protocol.rejoin(plan, self._birth(name, plan, now, records))
         stays = now is not None and not recovering.moves(part)
         checkpoint = now if stays else records[name].get(part.checkpoint or ())
+        # the part names the record that was left out
         if part.checkpoint is not None and checkpoint is None:
             return ("nothing", canonical(part))
         make = self.job.protocol.coordinator if name == COORDINATOR else self.job.protocol.worker

@@ -170,6 +170,7 @@ def judge_wait(leader: Node | None, known: Wait | None, now: int) -> Wait | None
     if leader is None or leader.primary is None or lease is None:
         return None
     local_ms = leader.local(now)
+    # a new lease, or a new primary, starts a new wait
     if known is None or (known.token, known.term) != (lease.token, leader.term):
         return Wait(lease.token, leader.term, local_ms, lease.terms.ttl_ms)
     if local_ms - known.since_ms > known.most_ms and not leader.primary.is_due(local_ms):

@@ -142,6 +142,7 @@ class ReturningWorld(LeaseWorld):
         token = node.due_token
         self._stop_work(node, token)
         self.returned.add(token)
+        # 0 times: the return is lost, and the lease ends by time
         self.said += [Said(node.name, token)] * times
         self.tell(node.name, "returns", str(token))
 

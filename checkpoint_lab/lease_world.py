@@ -215,6 +215,7 @@ class LeaseWorld(World):
             return False
         if self.leader is not None and self._has_quorum(self.leader):
             return False
+        # a planted rule may accept a primary that only possesses the entries
         has_all = (_replica(node).applied if self.rules.executed else len(node.log)) == len(self.log)
         return has_all and self._has_quorum(node.name)
 
@@ -367,6 +368,7 @@ class LeaseWorld(World):
         candidates = _primary(node).candidates(node.local(self.now))
         self._choose(Entry(terms, (name, node.term)))
         self.passed |= {other: self.passed[other] + 1 for other in candidates}
+        # every candidate that was not picked waits one turn longer
         self.passed[terms.holder] = 0
         judge_turns(self.passed, self.scope.settings)
 

@@ -52,6 +52,7 @@ def judge_causal(line: Line, what: str) -> None:
     for number, (process, cut) in enumerate(line.items()):
         for reader, other in line.items():
             newest = other.clock[number]
+            # event numbers of undone histories are never used again, so one bit tells
             if newest and not cut.lived >> newest & 1:
                 raise Acausal(
                     f"{what}: {reader} depends on event {newest} of {process}, which is undone", [reader, process]
@@ -87,6 +88,7 @@ def judge_maximal(line: Line, candidates: Mapping[ProcessId, Sequence[Cut]], som
     size = 1
     for each in candidates.values():
         size *= len(each)
+    # the product of candidates grows too fast to try all lines
     if size > COMBINATIONS_MAX:
         return
     best = dict.fromkeys(names, -1)

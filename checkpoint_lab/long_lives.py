@@ -38,6 +38,7 @@ def long_world(
 
 def drive_long(world: World, seed: int, steps: int = STEPS, fault_rate: float = FAULT_RATE) -> Outcome:
     """Run one schedule of a long world of any kind; `steps`: of a usual run."""
+    # plain schedules have the long quiet runs that some bugs need
     return drive(world, seed, steps, fault_rate, Eager if seed % 4 else Driver)
 
 

@@ -74,6 +74,7 @@ class Network:
         if self.log is None:
             return
         for channel in self.graph.inputs.get(process, ()):
+            # the log keeps all messages; the state knows which of them it has taken
             self.queues[channel] = [item for item in self.log[channel] if not item.bit & taken]
 
     def under_way(self) -> int:

@@ -184,6 +184,7 @@ class Truth:
         """Accept repetitions: an operator restored this epoch, so rows of other epochs may be published again."""
         kept = self.attempts_of(epoch)
         for sink in SINKS:
+            # rows of the restored lineage are published once; all others may come again
             again = {row for target in self.targets[sink] for row, attempt in target.shown if attempt not in kept}
             self.accepted[sink].update(again)
 

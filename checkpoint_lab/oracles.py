@@ -41,6 +41,7 @@ def judge_delivery(truth: Truth, processes: Mapping[ProcessId, Process], at: Pro
     if truth.deterministic:
         return bit
     sender = processes[message.source]
+    # a sender that has not joined this incarnation may still undo or repeat its sends
     joined = sender.machine is not None and not sender.frozen and sender.incarnation == at.incarnation
     if joined and not sender.state.sent & bit:
         what = f"{at.name} delivers {describe(message)}, whose send was undone"

@@ -49,6 +49,7 @@ class Sink:
     def show(self, app: Application, keeps_order: bool, publication: Publication) -> Violation | None:
         """Record all rows of a publication. Return the verdict on the first wrong row, or None."""
         wrong: Violation | None = None
+        # a transaction continues where the record ends; a gap or an overlap is out of order
         follows = publication.first == len(self.rows)
         for bit, name in zip(publication.rows, publication.names, strict=True):
             wrong = wrong or self._judge(app, keeps_order, name, follows)

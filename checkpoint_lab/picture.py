@@ -31,6 +31,7 @@ def canonical(value: Any) -> Hashable:
         return tuple([(canonical(key), canonical(value[key])) for key in sorted(value, key=str)])
     if isinstance(value, set | frozenset):
         return unordered(value)
+    # the class name separates machines whose attributes are equal
     return (kind.__name__, *(_named(name, getattr(value, name)) for name in _names(kind) or vars(value)))
 
 

@@ -142,6 +142,7 @@ def _performed(world: sim.World, trace: sim.Trace, done: list[Chosen]) -> Iterat
     """Perform every choice until the world complains; the failing choice is added to `done` too."""
     calm = rested = False
     for choice in trace:
+        # a changed world may not offer a recorded choice
         if choice != CALM and choice not in (*world.possible(), *world.drain_choices(), *world.periodic()):
             raise sim.NotPossible(f"step {world.step}: {choice} is not possible here")
         before, calm = len(world.moments or ()), calm or choice == CALM

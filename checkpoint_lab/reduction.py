@@ -32,6 +32,7 @@ JUDGED_AT = ("complete", "shown")
 
 def enough(world: MessageWorld, choices: Sequence[Choice]) -> Sequence[Choice]:
     """Return one choice that need not be tried in every order with the others; all choices if there is none."""
+    # a coming recovery reads the state of every process
     if world.alarm or can_fail(world):
         return choices
     for process in world.everybody:

@@ -184,6 +184,7 @@ class Driver:
         elif draw < self.fault_rate + self.timer_rate:
             timers = self.world.timers()
             if timers:
+                # mostly the earliest timer; any timer, because clocks may differ
                 return self.pick(timers) if self.draw() < 0.3 else timers[0]
         return self._work()
 

@@ -71,6 +71,7 @@ class _Shrinking:
         size = max(1, len(trace) // 2)
         while self.trials < self.trials_max:
             shorter = self._without_chunks(trace, size, wanted)
+            # no single choice can be removed
             if len(shorter) == len(trace) and size == 1:
                 return trace
             if len(shorter) == len(trace):

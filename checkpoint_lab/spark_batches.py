@@ -199,6 +199,7 @@ class Query:
         return Row(key, group.counts[key], name)
 
     def _staged(self, batch: int, attempt: int, sink: str, rows: list[Row]) -> Report:
+        # the attempt is in the name: a task that runs again writes another file
         path = f"ckpt-{sink}-i{self.incarnation}-b{batch}-a{attempt}"
         self.shared.staged[path] = tuple(rows)
         return Report("tap", 0, attempt, sink, _file(path, len(rows), batch))
@@ -253,6 +254,7 @@ class Query:
         return Report("operator", group.number, attempt, scope, told)
 
     def _snapshot(self, operator: str, group: Group, epoch: int, batch: int) -> Json:
+        # a long chain ends in a full file, as the shipped operator writes it
         full = group.chain >= LONGEST_CHAIN
         keys = set(group.counts) if full else group.changed
         file = None

@@ -57,6 +57,7 @@ class Deciding:
 
     def answered(self, decision: Decision, error: CkptError | None) -> None:
         """Take the log's answer, if the coordinator still waits for it."""
+        # an answer after the timeout changes nothing: the rules have moved on
         if self.asking is decision:
             self.asking = None
             self._take(decision, error)

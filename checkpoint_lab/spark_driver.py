@@ -272,6 +272,7 @@ class SparkDriver:
 
     def leave(self) -> None:
         """Write acknowledgements and the lease release to the log, unless the driver was fenced."""
+        # a fenced driver no longer owns the lease and may write nothing
         if self.ending is not None and self.ending.outcome is not Outcome.FENCED:
             self.log.record_acks(self.incarnation, self.core.acks)
             self.log.release(self.incarnation)
@@ -318,6 +319,7 @@ class SparkDriver:
         staged = lane.waiting.popleft()
         assert isinstance(staged, StagedAhead)  # noqa: S101 - else the choice does not exist
         try:
+            # an open session needs no check: a newer publisher would have fenced it
             if lane.session is None and self.log.state().incarnation > self.incarnation:
                 raise Fenced("a newer incarnation took over")
             rows = sink.send_ahead(self.shared, staged, how, lane.opened(sink, self.incarnation))

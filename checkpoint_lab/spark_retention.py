@@ -68,6 +68,7 @@ class Sweeper:
     def _judge(self, name: str, prefix: str, named: Named) -> None:
         kept = [self.log.manifest(brief.epoch) for brief in self.log.state().epochs]
         own = self.log.own_incarnation or 0
+        # judged now and deleted in a later step: new epochs may come in between
         self.doomed = garbage(self.shared.files(), prefix, named(kept, name), named(self.dropped, name), own)
 
 

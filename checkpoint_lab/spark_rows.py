@@ -119,6 +119,7 @@ def expected(cursors: Mapping[str, int], in_flight: Mapping[str, Sequence[Row]])
     names = {row.name for row in later}
     fits = waiting <= rows and names <= set(inputs)
     fits = fits and all(row.key == key_of(row.name) and row.key in GOES_LATER for row in later)
+    # each row in flight is an output of the first operator, and none is there twice
     ensure(fits and len(waiting) == len(names) == len(later), "O1", f"{later} on {LATER}, {rows} put out")
     second = Counter(key_behind(*row) for row in rows - waiting)
     shown = {"tap": lanes(inputs), "out": lanes(name for name in inputs if name not in names)}

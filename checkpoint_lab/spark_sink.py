@@ -176,6 +176,7 @@ class SparkSink:
         if rest is None:
             self.abort()
             return files
+        # the open transaction holds a prefix of the files, in order
         return files[len(files) - len(rest) :]
 
     def _check(self, session: int) -> None:

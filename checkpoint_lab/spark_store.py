@@ -128,6 +128,7 @@ class Shared:
         """Return the state that chains of files hold, over all key groups."""
         groups: dict[int, dict[int, int]] = {}
         for file in files:
+            # a full file replaces the key group's state; changes extend it
             before = {} if file.kind == "full" else groups.get(file.key_group, {})
             groups[file.key_group] = {**before, **self.state[file.path]}
         return Counter({key: count for state in groups.values() for key, count in state.items()})

@@ -101,6 +101,7 @@ class Truth:
     def _new(self, message: Envelope) -> int:
         ends = (message.source, message.target)
         number = self.next_number[ends]
+        # each channel has its own residue class of numbers
         self.next_number[ends] = number + self.stride
         self.messages[number] = message
         return 1 << number

@@ -53,6 +53,7 @@ class Zombie:
         self.is_source = process.is_source
         self.state = State.of(process.state.cut())
         self.held = set(process.held)
+        # without the transport's timers: `act` hands every timer to the machine
         self.timers = [timer for timer in process.timers if timer.setting.name != REPEAT]
         self.shown_as = names
         """Lineages of its delivered rows."""
@@ -130,6 +131,7 @@ class Zombie:
                 self._take_in(job, self.shown_as[-1])
             case Store(key, record, token):
                 self.refused.append(token)
+                # a late write: the fence decides about it when it arrives
                 self.process.late.append((self.incarnation, Write(key, frame(record), token, self.cuts.get(key))))
             case Capture(index):
                 self.cuts[checkpoint_key(index)] = self.state.cut()
