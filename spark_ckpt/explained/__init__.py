@@ -1,1 +1,1 @@
-"""Errors explained: what leads to each, and what ends it."""
+"""Explanations of errors: the causes and the cure of each."""

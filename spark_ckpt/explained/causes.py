@@ -1,4 +1,4 @@
-"""What usually leads to each error, and what ends it, in one place. The texts are read on a screen and as Markdown."""
+"""The usual causes and the cure of each error, in one place. The texts appear on a screen and as Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Of one condition: what usually leads to it, and what an operator does about it."""
+    """The usual cause of one condition, and the action of an operator."""
 
     cause: str
     cure: str
@@ -324,4 +324,4 @@ _TOOLS: Mapping[str, Cause] = {
 }
 
 CAUSES: Mapping[str, Cause] = {**_SETTINGS, **_STORES, **_RUNS, **_ENDS, **_PLAIN_QUERIES, **_TOOLS}
-"""By condition."""
+"""Causes by condition."""

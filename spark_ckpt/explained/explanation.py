@@ -1,6 +1,7 @@
-"""Everything there is to say about an error: for `spark-ckpt explain` and the page of all of them.
+"""Explains an error condition: for `spark-ckpt explain` and the page of all errors.
 
-An error's message says what happened, to which epoch, table and operator. Causes and cures are in `spark_ckpt.explained.causes`.
+An error's message says what happened, to which epoch, table and operator. Causes and cures are in
+`spark_ckpt.explained.causes`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ HOMES = (
     "spark_ckpt.plan.stateless",
     "spark_ckpt.driver.query_failures",
 )
-"""Modules that define errors, the tree first: the others load much, and only when they are asked for."""
+"""Modules that define errors, the core first: the others load much, and only on demand."""
 
 _FOREIGN = Cause(
     "A connector or the program itself raised it: it is no error of spark_ckpt.",
@@ -31,7 +32,7 @@ _FOREIGN = Cause(
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One condition. `meaning` is the error class's own docstring."""
+    """Explanation of one condition. `meaning` is the docstring of the error class."""
 
     condition: str
     name: str
@@ -43,12 +44,12 @@ class Explanation:
 
     @property
     def retry(self) -> str:
-        """What a running job does about it."""
+        """Reaction of a running job."""
         return "a running job tries again by itself" if self.retriable else "not tried again"
 
 
 def explanation_of(kind: type[CkptError]) -> Explanation:
-    """Of one error class; of one that nobody has explained, what its docstring says."""
+    """Return the explanation of one error class. Without an entry in the causes, it is the docstring of the class."""
     told = CAUSES.get(kind.condition, _FOREIGN)
     meaning = " ".join((inspect.getdoc(kind) or "").split())
     name, retriable, code = kind.__name__, kind.retriable, kind.exit_code
@@ -56,7 +57,10 @@ def explanation_of(kind: type[CkptError]) -> Explanation:
 
 
 def explained(condition: str) -> Explanation:
-    """Of a condition as a message shows it; brackets, `CKPT_` and capitals may be left out. Raises `ConfigInvalid`."""
+    """Return the explanation of a condition in the form of a message. Raises `ConfigInvalid` for an unknown one.
+
+    Brackets, `CKPT_` and capitals may be left out.
+    """
     wanted = condition.strip("[] \t").upper()
     wanted = wanted if wanted.startswith("CKPT_") else f"CKPT_{wanted}"
     known: Mapping[str, type[CkptError]] = _defined_in(HOMES[0])
@@ -70,7 +74,7 @@ def explained(condition: str) -> Explanation:
 
 
 def conditions() -> Mapping[str, type[CkptError]]:
-    """Every error class of spark_ckpt by its condition, in alphabetical order."""
+    """Return every error class of spark_ckpt by its condition, in alphabetical order."""
     found = {condition: kind for home in HOMES for condition, kind in _defined_in(home).items()}
     return dict(sorted(found.items()))
 

@@ -1,1 +1,3 @@
-"""What people and other systems see of a job: numbers, traces, lineage, a page, a picture in a terminal. No job depends on it."""
+"""Observability of a job: metrics, traces, lineage, a web page, a view in a terminal. No part of a job depends on
+it.
+"""

@@ -1,4 +1,4 @@
-"""A listener on a thread of its own: for one that waits for a network, which nothing of a run may wait for."""
+"""Runs a listener on its own thread, so that a listener that waits for a network cannot block the job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _CLOSE_S = 2.0
 
 
 class Aside(RunListener):
-    """Passes everything on in its order. When the listener is `most` events behind, further ones are left out; the log says so."""
+    """Passes events on to a listener in order. Drops events while `most` wait, and logs the number of dropped
+    events.
+    """
 
     def __init__(self, listener: RunListener, most: int = _WAITING) -> None:
         self._listener = listener
@@ -34,64 +36,64 @@ class Aside(RunListener):
         self._thread = threading.Thread(target=self._pass_on, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to pass on, what was heard before as well."""
+        """Start the thread. It also passes on events from before the start."""
         self._thread.start()
 
     def close(self) -> None:
-        """Pass on what is left, as far as that takes no longer than two seconds: the last event tells how a run ended."""
+        """Pass on the remaining events, for at most two seconds: the last event reports the end of a run."""
         if self._thread.is_alive():
             self.drained(_CLOSE_S)
 
     def onIncarnationStarted(self, event: IncarnationEvent) -> None:
-        """Later."""
+        """Queue the event."""
         self._put(lambda: self._listener.onIncarnationStarted(event))
 
     def onProgress(self, event: ProgressEvent) -> None:
-        """Later."""
+        """Queue the event."""
         self._put(lambda: self._listener.onProgress(event))
 
     def onPhases(self, event: ProgressEvent) -> None:
-        """Later."""
+        """Queue the event."""
         self._put(lambda: self._listener.onPhases(event))
 
     def onLag(self, event: LagEvent) -> None:
-        """Later."""
+        """Queue the event."""
         self._put(lambda: self._listener.onLag(event))
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
-        """Later."""
+        """Queue the event."""
         self._put(lambda: self._listener.onEpochCommitted(event))
 
     def onEpochAborted(self, event: EpochEvent) -> None:
-        """Later."""
+        """Queue the event."""
         self._put(lambda: self._listener.onEpochAborted(event))
 
     def onEpochPublished(self, event: EpochEvent) -> None:
-        """Later."""
+        """Queue the event."""
         self._put(lambda: self._listener.onEpochPublished(event))
 
     def onOutage(self, event: OutageEvent) -> None:
-        """Later."""
+        """Queue the event."""
         self._put(lambda: self._listener.onOutage(event))
 
     def onStandby(self, event: StandbyEvent) -> None:
-        """Later."""
+        """Queue the event."""
         self._put(lambda: self._listener.onStandby(event))
 
     def onUpkeep(self, event: UpkeepEvent) -> None:
-        """Later."""
+        """Queue the event."""
         self._put(lambda: self._listener.onUpkeep(event))
 
     def onHandover(self, event: IncarnationEvent) -> None:
-        """Later."""
+        """Queue the event."""
         self._put(lambda: self._listener.onHandover(event))
 
     def onIncarnationEnded(self, event: IncarnationEvent) -> None:
-        """Later."""
+        """Queue the event."""
         self._put(lambda: self._listener.onIncarnationEnded(event))
 
     def drained(self, within_s: float) -> bool:
-        """Wait until all that was heard so far is passed on; whether it was."""
+        """Wait until all events so far are passed on. Return False if that takes longer than `within_s` seconds."""
         done = threading.Event()
         try:
             self._events.put(done.set, timeout=within_s)
@@ -104,6 +106,7 @@ class Aside(RunListener):
             self._events.put_nowait(call)
         except queue.Full:
             self._left_out += 1
+            # Log at 1, 2, 4, 8, ... dropped events, so that a slow listener does not flood the log.
             if self._left_out.bit_count() == 1:
                 _log.warning("%s is behind: %d events left out", type(self._listener).__name__, self._left_out)
 
@@ -112,5 +115,5 @@ class Aside(RunListener):
             call = self._events.get()
             try:
                 call()
-            except Exception as error:  # noqa: BLE001 - somebody else's code or network; the next event is tried again
+            except Exception as error:  # noqa: BLE001 - a listener's code or network; the next event is tried again
                 _log.warning("%s failed: %s: %s", type(self._listener).__name__, type(error).__name__, error)

@@ -1,4 +1,4 @@
-"""What hears a run, and what lives beside it, because its settings say so. A run works the same without any of it."""
+"""Creates the listeners and background services that a job's settings request. A run works the same without them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 def listeners_of(plan: JobPlan) -> list[RunListener]:
-    """Those that the settings and the sources ask for. Opens endpoints. Raises `ConfigInvalid`, `EnvironmentUnfit`."""
+    """Return the listeners that the settings and sources request. Opens endpoints.
+
+    Raises `ConfigInvalid` or `EnvironmentUnfit`.
+    """
     found: list[RunListener] = []
     if plan.config.metrics:
         from spark_ckpt.observability.metrics import configured
@@ -39,7 +42,11 @@ def listeners_of(plan: JobPlan) -> list[RunListener]:
 
 
 def companions_of(plan: JobPlan, progress: Progress, listeners: Sequence[RunListener]) -> list[Companion]:
-    """Those that the settings ask for, not started. Raises `ConfigInvalid` for an address that is taken."""
+    """Return the background services that the settings request, not started.
+
+    Raises `ConfigInvalid` for an address in use, or one that is no address, and `EnvironmentUnfit` for missing
+    packages.
+    """
     found: list[Companion] = [each for each in listeners if isinstance(each, ShownCursors | Aside)]
     if plan.config.metrics or plan.config.ui:
         found += _lag_watch(plan, progress, listeners)
@@ -54,7 +61,7 @@ def _lag_watch(plan: JobPlan, progress: Progress, listeners: Sequence[RunListene
         for listener in listeners:
             try:
                 listener.onLag(LagEvent(plan.job, rows))
-            except Exception:  # noqa: BLE001 - the user's code; the run goes on
+            except Exception:  # noqa: BLE001 - the user's code must not end the run
                 _log.exception("job=%s listener %s failed, the run goes on", plan.job, type(listener).__name__)
 
     watch = LagWatch(plan.spark, plan.sources, progress.cursors, tell, plan.config.lag_interval_ms / 1000)

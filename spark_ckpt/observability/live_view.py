@@ -1,4 +1,4 @@
-"""A run in a terminal or a notebook: rows per second, lag, the newest epoch and its alignment, what the run waits for."""
+"""A view of a run in a terminal or notebook: rows per second, lag, newest epoch and its alignment, and outages."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def follow(
     seconds: float | None = None,
     every_s: float = 0.5,
 ) -> None:
-    """Show a run until it is over, at most `seconds`. `is_over(wait_s)`: waits so long at most and says whether.
+    """Show a run until it is over, for at most `seconds`.
 
-    On a terminal and in a notebook one picture is drawn again and again; elsewhere only the last one.
+    `records` and `lag` are called for each update. `is_over(wait_s)` waits at most so long and returns True at the end.
+    A terminal or notebook shows one view that updates every `every_s` seconds; other outputs get only the last one.
     """
     screen = console or Console()
     deadline_s = None if seconds is None else time.monotonic() + seconds
@@ -39,11 +40,13 @@ def follow(
             over = is_over(every_s)
             live.update(picture(records(), lag(), over), refresh=True)
     if not (screen.is_terminal or screen.is_jupyter):
-        screen.line()  # there `Live` leaves the last line open, and what is printed next would go on in it
+        screen.line()  # other outputs: `Live` does not end its last line
 
 
 def picture(records: Sequence[Record], lag: Mapping[str, int], over: bool = False) -> RenderableType:
-    """What there is to see. `records`: of `run.recentProgress`, oldest first. `lag`: rows by source, of those that can count."""
+    """Return the view. `records`: `run.recentProgress`, oldest first. `lag`: rows by source, of sources that can
+    count them.
+    """
     if not records:
         return Text("ended before its first micro-batch" if over else "starting: no micro-batch yet")
     last = records[-1]
@@ -80,21 +83,21 @@ def _waits(last: Record) -> str:
 
 
 def rate(records: Sequence[Record]) -> float:
-    """Rows per second of processing over the newest records."""
+    """Return the rows per second of processing over the newest 20 records."""
     newest = records[-_RECENT:]
     took_ms = sum(_number(_mapping(each.get("durationMs")).get("batch")) for each in newest)
     return sum(_number(each.get("numInputRows")) for each in newest) * 1000 / took_ms if took_ms else 0.0
 
 
 def epoch_rate(epochs: Sequence[EpochBrief]) -> float:
-    """Rows per second between the oldest and the newest of the last epochs; 0 while there are not two of them."""
+    """Return the rows per second over the newest 20 epochs; 0 for fewer than two."""
     newest = list(epochs)[-_RECENT:]
     took_ms = newest[-1].created_ms - newest[0].created_ms if newest else 0
     return sum(each.rows_in for each in newest[1:]) * 1000 / took_ms if took_ms > 0 else 0.0
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A bar each, the greatest the highest."""
+    """Return one bar for each value, the greatest at full height."""
     top = max(values, default=0.0)
     return "".join(_BARS[round(value / top * (len(_BARS) - 1))] if top else _BARS[0] for value in values)
 

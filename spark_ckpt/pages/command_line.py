@@ -1,4 +1,6 @@
-"""The reference page of the command line, generated from the commands. `python -m spark_ckpt.pages.command_line` prints it."""
+"""The reference page of the command line, generated from the commands. `python -m spark_ckpt.pages.command_line`
+prints it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ A wrong command ends with a typed error and its exit code: [errors](errors.md).
 
 
 def cli_page() -> str:
-    """`docs/cli.md`."""
+    """Return the text of `docs/cli.md`."""
     root = typer.main.get_command(application())
     return "\n".join([_HEAD, *_sections(root, "spark-ckpt")])
 

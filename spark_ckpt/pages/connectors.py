@@ -1,6 +1,6 @@
 """The page of sources and sinks, generated from their docstrings. `python -m spark_ckpt.pages.connectors` prints it.
 
-Connectors are found by their entry points, as a user's own would be.
+Connectors are found by their entry points, like a user's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ One of your own: [`writing-a-connector.md`](writing-a-connector.md).
 
 
 def connectors_page() -> str:
-    """`docs/connectors.md`."""
+    """Return the text of `docs/connectors.md`."""
     return "\n".join([_HEAD, *(section for name in names() for section in _sections(named(name)))])
 
 
@@ -42,7 +42,7 @@ def _section(package: str, described: type) -> str:
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    """As the user writes it: name, type, default; an object that is made anew has no text worth showing."""
+    """Return a parameter as a user writes it: name, type, default. A default that is a new object is shown as `...`."""
     typed = f"{parameter.name}: {str(parameter.annotation).replace(chr(39), chr(34))}"
     if parameter.default is inspect.Parameter.empty:
         return typed

@@ -1,4 +1,4 @@
-"""The reference page of all errors, generated from the tree. `python -m spark_ckpt.pages.errors` prints it."""
+"""The reference page of all errors, generated from their classes. `python -m spark_ckpt.pages.errors` prints it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ The code is what `spark-ckpt` and a program that passes `error.exit_code` to `sy
 
 
 def errors_page() -> str:
-    """`docs/errors.md`."""
+    """Return the text of `docs/errors.md`."""
     return "\n".join([_HEAD, *(line for kind in conditions().values() for line in _entry(explanation_of(kind)))])
 
 
@@ -35,7 +35,7 @@ def _entry(told: Explanation) -> Iterator[str]:
 
 
 def _in_the_tree() -> set[str]:
-    """Conditions of the classes that programs import from `spark_ckpt.errors`."""
+    """Return the conditions of the classes that programs import from `spark_ckpt.errors`."""
     return {condition for condition, kind in conditions().items() if kind.__module__ == "spark_ckpt.errors"}
 
 

@@ -8,7 +8,7 @@ from spark_ckpt.observability.metrics.catalogue import CATALOGUE
 
 
 def metrics_table() -> str:
-    """One line a metric: both names, kind, unit, labels, meaning."""
+    """Return one line for each metric: both names, kind, unit, labels, meaning."""
     head = ["| Prometheus | OpenTelemetry | kind | labels | what |", "|---|---|---|---|---|"]
     rows = [
         f"| `{each.prometheus_name}` | `{each.otel_name}` ({each.unit}) | {each.kind.value} | {', '.join(each.labels)} |"

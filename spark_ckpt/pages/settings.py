@@ -8,7 +8,7 @@ from spark_ckpt.config import CONF_PREFIX, JobConfig
 
 
 def settings_page() -> str:
-    """`docs/settings.md`."""
+    """Return the text of `docs/settings.md`."""
     rows = [
         f"| `{field.alias or name}` | `{CONF_PREFIX}{(field.alias or name).replace('_', '.')}` | {field.description} |"
         for name, field in JobConfig.model_fields.items()

@@ -1,1 +1,3 @@
-"""Where a job's rows come from and go to, for catalogues: OpenLineage events. Loaded only if a job asks (`lineage=...`)."""
+"""Lineage for catalogues: the inputs and outputs of a job as OpenLineage events. Loaded only on request
+(`lineage=...`).
+"""

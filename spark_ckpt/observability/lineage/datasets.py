@@ -1,7 +1,7 @@
-"""What a source or sink is called in lineage: OpenLineage's names for topics, tables and folders. Pure.
+"""Names of sources and sinks in lineage: OpenLineage's names for topics, tables and folders. Pure.
 
-https://openlineage.io/docs/spec/naming: a Kafka topic is `kafka://host:port` and its name, a folder its scheme and bucket and
-the path.
+https://openlineage.io/docs/spec/naming: a Kafka topic is `kafka://host:port` and its name. A folder is its scheme and
+bucket, and the path.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_ckpt.connector import Cursor
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a dataset, its type as Spark writes it."""
+    """One column of a dataset; its type is in Spark's spelling."""
 
     name: str
     type: str
@@ -23,7 +23,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A source or sink of a job. `told`: what it says of itself (`describe`)."""
+    """A source or sink of a job: its name, its own description (`describe`), and its columns."""
 
     name: str
     told: Mapping[str, str]
@@ -39,7 +39,10 @@ class Named:
 
 
 def named(end: End, cursor: Cursor | None = None) -> list[Named]:
-    """The datasets that an end is, one for each topic. `cursor`: where a source stands; it names the topics of a pattern."""
+    """Return the datasets of a source or sink, one for each topic.
+
+    `cursor`: the source's position; it names the topics of a pattern.
+    """
     kind, path = end.told.get("kind", ""), end.told.get("path")
     if kind == "kafka":
         topics = sorted(cursor) if cursor else end.told.get("topic", "").split(",")

@@ -1,6 +1,8 @@
-"""OpenLineage events, made by the official client: a run is one incarnation, each epoch an event of what it read and wrote.
+"""OpenLineage events through the official client. A run is one incarnation; each epoch is an event with its inputs and
+outputs.
 
-Where events go is the client's configuration: `OPENLINEAGE_URL`, `openlineage.yml`, or the variables `OPENLINEAGE__TRANSPORT__...`.
+The client's configuration sets the destination: `OPENLINEAGE_URL`, `openlineage.yml`, or the variables
+`OPENLINEAGE__TRANSPORT__...`.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _SCHEMA = f"{PRODUCER}#"
 
 @attr.define
 class EpochRunFacet(RunFacet):
-    """Which epoch an event is of, on which one it stands, and why it was taken."""
+    """The epoch of an event, the epoch before it in the branch (`base`), and the reason why it ended."""
 
     epoch: int
     base: int
@@ -50,7 +52,7 @@ class EpochRunFacet(RunFacet):
 
 @attr.define
 class CursorInputFacet(InputDatasetFacet):
-    """Where the input stands in the epoch: everything before it is in, everything after it is not."""
+    """The input's cursor in the epoch: rows before it are included, later rows are not."""
 
     cursor: Mapping[str, Json]
 
@@ -60,14 +62,18 @@ class CursorInputFacet(InputDatasetFacet):
 
 
 class Client(Protocol):
-    """What takes events; the official client does."""
+    """A sender of events, such as the official client."""
 
     def emit(self, event: RunEvent) -> None:
-        """Send one."""
+        """Send one event."""
 
 
 class OpenLineage(RunListener):
-    """Of one job. `namespace`: of jobs in the catalogue. `store_id` makes the ids of runs, the same however often they are told."""
+    """Lineage of one job.
+
+    `namespace`: namespace of jobs in the catalogue. `store_id`: source of the run ids, which are the same at every
+    report.
+    """
 
     def __init__(
         self,
@@ -88,11 +94,11 @@ class OpenLineage(RunListener):
         self._now = now
 
     def onIncarnationStarted(self, event: IncarnationEvent) -> None:
-        """A run begins."""
+        """Report the start of a run."""
         self._emit(RunState.START, event.incarnation)
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
-        """What the epoch has read and what it will publish."""
+        """Report the input that the epoch has read and the output that it will publish."""
         manifest = event.manifest
         if manifest is None:
             return
@@ -102,7 +108,7 @@ class OpenLineage(RunListener):
         self._emit(RunState.RUNNING, event.incarnation, {"spark_ckpt_epoch": facet}, manifest)
 
     def onIncarnationEnded(self, event: IncarnationEvent) -> None:
-        """The run is over: complete after a stop, else failed, with what it died of."""
+        """Report the end of a run: complete after a stop, else failed with its error."""
         if event.reason == STOPPED:
             self._emit(RunState.COMPLETE, event.incarnation)
             return
@@ -143,11 +149,11 @@ class OpenLineage(RunListener):
 
 
 STOPPED = "stopped"
-"""How an incarnation that was asked to stop says it ended."""
+"""Reason in the end event of an incarnation that was stopped on request."""
 
 
 def run_id(store_id: str, incarnation: int) -> str:
-    """Of an incarnation: the same whoever tells it."""
+    """Return the run id of an incarnation; every reporter computes the same."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{PRODUCER}/{store_id}/{incarnation}"))
 
 

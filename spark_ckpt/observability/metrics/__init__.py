@@ -1,1 +1,1 @@
-"""A run in numbers, for Prometheus and OpenTelemetry. Nothing here is loaded unless a job asks for it (`metrics=...`)."""
+"""Metrics of a run, for Prometheus and OpenTelemetry. Loaded only on request (`metrics=...`)."""

@@ -1,8 +1,8 @@
-"""Every metric of a run, once: what it is called in Prometheus and in OpenTelemetry, its unit, its labels.
+"""Every metric of a run, defined once: its names in Prometheus and OpenTelemetry, its unit, its labels.
 
-Names follow each system's conventions: base units (seconds, bytes) as a suffix and `_total` for counters in Prometheus; dots and a
-unit beside the name in OpenTelemetry. Every series has the label `ckpt_job`, since
-`job` is what Prometheus calls the target that it scrapes.
+Names follow each system's conventions. Prometheus: base units (seconds, bytes) as a suffix, and `_total` for counters.
+OpenTelemetry: dots, and a separate unit. Every series has the label `ckpt_job`, because Prometheus uses `job` for the
+target that it scrapes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PREFIX = "spark_ckpt"
 
 
 class Kind(Enum):
-    """How values add up."""
+    """Kind of a metric, which defines how its values aggregate."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -24,8 +24,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """One metric. `name`: as OpenTelemetry has it, behind the prefix. `unit`: in UCUM, braces around what is only counted.
-    `labels`: beside the job's."""
+    """One metric.
+
+    - `name`: OpenTelemetry's name after the prefix.
+    - `unit`: in UCUM, with braces around counted things.
+    - `labels`: in addition to the job's.
+    """
 
     name: str
     kind: Kind
@@ -35,12 +39,12 @@ class Instrument:
 
     @property
     def otel_name(self) -> str:
-        """In OpenTelemetry."""
+        """Name in OpenTelemetry."""
         return f"{PREFIX}.{self.name}"
 
     @property
     def prometheus_name(self) -> str:
-        """In Prometheus, as queries name it. A histogram's series add `_bucket`, `_sum`, `_count`."""
+        """Name in Prometheus queries. The series of a histogram add `_bucket`, `_sum`, `_count`."""
         total = "_total" if self.kind is Kind.COUNTER else ""
         return f"{PREFIX}_{self.name.replace('.', '_')}{_SUFFIXES.get(self.unit, '')}{total}"
 
@@ -53,7 +57,7 @@ class Instrument:
 _SUFFIXES = {"s": "_seconds", "By": "_bytes"}
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
-"""Upper bounds of the histograms' buckets: from a fast decision to the longest epoch that the settings allow by default."""
+"""Upper bounds of histogram buckets: from a fast commit to the longest epoch that the default settings allow."""
 
 
 def _counter(name: str, unit: str, description: str, *labels: str) -> Instrument:
@@ -122,4 +126,4 @@ CATALOGUE: Mapping[str, Instrument] = {
         STANDBY_WARM, OUTAGE, OUTAGES,
     )
 }  # fmt: skip
-"""All of them, by name."""
+"""All metrics, by name."""

@@ -1,4 +1,4 @@
-"""From the setting `metrics` to listeners: `prometheus`, `prometheus://HOST:PORT`, `otel`, several of them."""
+"""Turns the setting `metrics` into listeners: `prometheus`, `prometheus://HOST:PORT`, `otel`, or several of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit
 
 _PROMETHEUS = re.compile(r"prometheus(?:://(?P<host>\[[0-9a-fA-F:]+\]|[\w.-]+):(?P<port>\d{1,5}))?")
 _DEFAULT_PORT = 9464
-"""OpenTelemetry's default for such endpoints."""
+"""OpenTelemetry's default port for Prometheus endpoints."""
 
 
 def check_targets(targets: Sequence[str]) -> None:
-    """Raise `ConfigInvalid` for a target that is none."""
+    """Raise `ConfigInvalid` for an unknown target."""
     for target in targets:
         if target != "otel" and _PROMETHEUS.fullmatch(target) is None:
             raise ConfigInvalid(
@@ -25,7 +25,10 @@ def check_targets(targets: Sequence[str]) -> None:
 
 
 def listeners_of(targets: Sequence[str], job: str) -> list[RunListener]:
-    """What hears a run and passes it on. Opens endpoints. Raises `ConfigInvalid`, `EnvironmentUnfit` (the extra is missing)."""
+    """Return the listeners that record metrics. Opens endpoints.
+
+    Raises `ConfigInvalid`, or `EnvironmentUnfit` if the extra is not installed.
+    """
     check_targets(targets)
     return [listener for target in targets for listener in _listeners(target, job)]
 

@@ -1,4 +1,6 @@
-"""The Grafana dashboard, generated from the catalogue's names. `python -m spark_ckpt.observability.metrics.dashboard` prints it."""
+"""The Grafana dashboard, generated from the catalogue. `python -m spark_ckpt.observability.metrics.dashboard` prints
+it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 3
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture. `queries`: PromQL with the legend of its lines. `unit`: as Grafana calls it."""
+    """One panel. `queries`: pairs of PromQL and legend. `unit`: Grafana's name of the unit."""
 
     title: str
     unit: str
@@ -28,7 +30,7 @@ class Panel:
 
 
 def _rate(instrument: Instrument) -> str:
-    """Per second; counters only."""
+    """Return PromQL for the rate per second; counters only."""
     return f"rate({instrument.prometheus_name}{_CHOSEN}[$__rate_interval])"
 
 
@@ -47,7 +49,7 @@ def _line(instrument: Instrument, *labels: str) -> tuple[str, str]:
 
 
 def _share(name: str, share: float) -> tuple[str, str]:
-    """How long a share of the micro-batches takes at most."""
+    """Return the query for the duration that a share of the micro-batches stays below."""
     return _quantile(share, catalogue.BATCH_DURATION, "ckpt_job"), f"{{{{ckpt_job}}}} {name}"
 
 
@@ -115,7 +117,7 @@ PANELS = (
 
 
 def dashboard() -> dict[str, Json]:
-    """What Grafana imports."""
+    """Return the dashboard in the form that Grafana imports."""
     return {
         "title": "spark_ckpt",
         "uid": "spark-ckpt",

@@ -1,4 +1,4 @@
-"""From what a run tells its listeners to numbers; where the numbers go is a backend's business."""
+"""Turns the events of a run into metrics; a backend sends them."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _COUNTS = {
 }
 
 _WHOLES = {"batch", "addBatch", "triggerExecution"}
-"""Of a micro-batch's durations those that contain others."""
+"""Durations of a micro-batch that contain other durations."""
 
 
 class Backend(Protocol):
-    """Takes numbers. `labels` are those of the instrument, in its order, the job first. Calls come from a run's threads."""
+    """Receiver of metrics. `labels` are those of the instrument, in its order, the job first. Runs' threads call it."""
 
     def add(self, instrument: Instrument, amount: float, *labels: str) -> None:
-        """To a counter."""
+        """Add to a counter."""
 
     def put(self, instrument: Instrument, value: float, *labels: str) -> None:
-        """The value of a gauge from now on."""
+        """Set the value of a gauge."""
 
     def observe(self, instrument: Instrument, seconds: float, *labels: str) -> None:
-        """One duration for a histogram."""
+        """Record one duration in a histogram."""
 
 
 class Meter(RunListener):
-    """Of one run. `now_s`: seconds since 1970."""
+    """Records the metrics of one run. `now_s` returns seconds since 1970."""
 
     def __init__(self, job: str, backend: Backend, now_s: Callable[[], float] = time.time) -> None:
         self._job = job
@@ -56,7 +56,7 @@ class Meter(RunListener):
             backend.put(shown, 0, job)
 
     def onIncarnationStarted(self, event: IncarnationEvent) -> None:
-        """It runs."""
+        """Record the start of an incarnation."""
         self._backend.add(catalogue.INCARNATIONS, 1, self._job)
         self._backend.put(catalogue.INCARNATION, event.incarnation, self._job)
         self._backend.put(catalogue.RUNNING, 1, self._job)
@@ -64,11 +64,11 @@ class Meter(RunListener):
         self._backend.put(catalogue.LAST_EPOCH, event.base, self._job)
 
     def onIncarnationEnded(self, event: IncarnationEvent) -> None:
-        """It does not run."""
+        """Record the end of an incarnation."""
         self._backend.put(catalogue.RUNNING, 0, self._job)
 
     def onProgress(self, event: ProgressEvent) -> None:
-        """A micro-batch is over."""
+        """Record a completed micro-batch."""
         record = event.progress
         for name, instrument in _COUNTS.items():
             self._backend.add(instrument, _number(record.get(name)), self._job)
@@ -81,25 +81,25 @@ class Meter(RunListener):
             self._backend.put(catalogue.IN_FLIGHT_ROWS, rows, self._job, edge)
 
     def onPhases(self, event: ProgressEvent) -> None:
-        """Spark is through with a micro-batch: what its parts took is known."""
+        """Record the durations of a micro-batch's parts, which are known when Spark has completed it."""
         for part, took_ms in _numbers(event.progress.get("durationMs")).items():
             if part not in _WHOLES:
                 self._backend.observe(catalogue.BATCH_PARTS, took_ms / 1000, self._job, part)
 
     def onStandby(self, event: StandbyEvent) -> None:
-        """It waits behind another driver, or takes over from it."""
+        """Record a standby that waits for the driver, or takes over."""
         waits = event.what != "takes over"
         self._backend.put(catalogue.STANDBY, float(waits), self._job)
         if not waits or event.what in ("waits", "is warm"):
             self._backend.put(catalogue.STANDBY_WARM, float(event.what == "is warm"), self._job)
 
     def onLag(self, event: LagEvent) -> None:
-        """What waits at the sources."""
+        """Record the rows that wait at the sources."""
         for source, rows in event.rows.items():
             self._backend.put(catalogue.LAG_ROWS, rows, self._job, source)
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
-        """An epoch is decided, and the store answers."""
+        """Record a committed epoch. A commit also ends an outage."""
         self._backend.add(catalogue.EPOCHS_COMMITTED, 1, self._job, str(event.detail.get("reason", "")))
         self._backend.put(catalogue.LAST_EPOCH, event.epoch, self._job)
         self._backend.put(catalogue.LAST_EPOCH_AT, self._now_s(), self._job)
@@ -113,11 +113,11 @@ class Meter(RunListener):
             self._backend.put(catalogue.UNPUBLISHED, len(self._owed[sink]), self._job, sink)
 
     def onEpochAborted(self, event: EpochEvent) -> None:
-        """An epoch was given up."""
+        """Record an aborted epoch."""
         self._backend.add(catalogue.EPOCHS_ABORTED, 1, self._job)
 
     def onEpochPublished(self, event: EpochEvent) -> None:
-        """A sink has everything up to this epoch."""
+        """Record a publish: the sink has everything up to this epoch."""
         sink = str(event.detail.get("sink", ""))
         self._backend.add(catalogue.EPOCHS_PUBLISHED, 1, self._job, sink)
         self._backend.add(catalogue.PUBLISHED_ROWS, _number(event.detail.get("rows")), self._job, sink)
@@ -125,11 +125,12 @@ class Meter(RunListener):
             self._backend.observe(catalogue.EPOCH_PARTS, _number(took_ms) / 1000, self._job, "publish", sink)
         for part, took_ms in _numbers(event.detail.get("parts_ms")).items():
             self._backend.observe(catalogue.PUBLISH_PARTS, took_ms / 1000, self._job, part, sink)
+        # A publish covers all earlier epochs of the sink, also those whose event was lost.
         self._owed[sink] = {epoch for epoch in self._owed.get(sink, ()) if epoch > event.epoch}
         self._backend.put(catalogue.UNPUBLISHED, len(self._owed[sink]), self._job, sink)
 
     def onOutage(self, event: OutageEvent) -> None:
-        """An attempt failed for want of the store."""
+        """Record a failed attempt during an outage of the store or a disk."""
         self._backend.put(catalogue.OUTAGE, 1, self._job)
         self._backend.add(catalogue.OUTAGES, 1, self._job, event.condition)
 

@@ -1,7 +1,6 @@
-"""Metrics and a trace per epoch for OpenTelemetry, through its API alone.
+"""Metrics and a trace per epoch for OpenTelemetry, through its API only.
 
-Where they go is the program's business: it sets up the SDK, or is started with `opentelemetry-instrument`. Without an SDK the API
-does nothing.
+The program sets up the SDK, or runs under `opentelemetry-instrument`. Without an SDK the API does nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _NS_PER_MS = 1_000_000
 _COUNTS = ("rows_in", "rows_out", "rejected")
 _OPEN = 100
 _PARTS = ("barrier", "snapshot", "decision")
-"""Of an epoch, in their order, each where the one before it ends."""
+"""Parts of an epoch in order; each begins at the end of the one before."""
 
 
 class OpenTelemetry:
@@ -50,15 +49,15 @@ class OpenTelemetry:
         }
 
     def add(self, instrument: Instrument, amount: float, *labels: str) -> None:
-        """To a counter."""
+        """Add to a counter."""
         self._counters[instrument.name].add(amount, _attributes(instrument, labels))
 
     def put(self, instrument: Instrument, value: float, *labels: str) -> None:
-        """The value of a gauge from now on."""
+        """Set the value of a gauge."""
         self._gauges[instrument.name].set(value, _attributes(instrument, labels))
 
     def observe(self, instrument: Instrument, seconds: float, *labels: str) -> None:
-        """One duration for a histogram."""
+        """Record one duration in a histogram."""
         self._histograms[instrument.name].record(seconds, _attributes(instrument, labels))
 
 
@@ -67,10 +66,10 @@ def _attributes(instrument: Instrument, labels: tuple[str, ...]) -> dict[str, st
 
 
 class EpochSpans(RunListener):
-    """A trace for each epoch: the epoch with its barrier, snapshot and decision, and a publish for each sink.
+    """A trace for each epoch: the epoch with its barrier, snapshot and commit, and a publish for each sink.
 
-    `now_ns`: since 1970. Spans are made when they are over, from what the events say; of an epoch that an earlier
-    incarnation decided only the publish is a span, in a trace of its own.
+    `now_ns` returns nanoseconds since 1970. Spans are created at their end, from the events. An epoch that an earlier
+    incarnation committed has only its publish as a span, in a separate trace.
     """
 
     def __init__(self, provider: trace.TracerProvider | None = None, now_ns: Callable[[], int] = time.time_ns) -> None:
@@ -79,7 +78,7 @@ class EpochSpans(RunListener):
         self._decided: OrderedDict[int, Context] = OrderedDict()
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
-        """The epoch and its parts, back from now."""
+        """Record the epoch and its parts; their times are computed backwards from now."""
         parts = _milliseconds(event.detail.get("parts_ms"))
         end_ns = self._now_ns()
         begin_ns = end_ns - sum(parts.values()) * _NS_PER_MS
@@ -97,11 +96,12 @@ class EpochSpans(RunListener):
                 at_ns = until_ns
         span.end(end_ns)
         self._decided[event.epoch] = inside
+        # Keep the newest epochs only: a sink that never publishes must not fill the memory.
         while len(self._decided) > _OPEN:
             self._decided.popitem(last=False)
 
     def onEpochPublished(self, event: EpochEvent) -> None:
-        """A sink's publish, back from now."""
+        """Record a sink's publish; its start is computed backwards from now."""
         end_ns = self._now_ns()
         begin_ns = end_ns - _count(event.detail.get("duration_ms")) * _NS_PER_MS
         more: dict[str, str | int] = {
@@ -111,7 +111,7 @@ class EpochSpans(RunListener):
         self._span("publish", self._decided.get(event.epoch, Context()), begin_ns, event, more).end(end_ns)
 
     def onEpochAborted(self, event: EpochEvent) -> None:
-        """The epoch, as an error."""
+        """Record the epoch as an error."""
         now_ns = self._now_ns()
         span = self._span("epoch", Context(), now_ns, event)
         span.set_status(Status(StatusCode.ERROR, str(event.detail.get("why", ""))))

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, by its official client: a registry that all jobs of the process share, and an endpoint."""
+"""Metrics for Prometheus through its official client: one registry for all jobs of the process, and an endpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class Prometheus:
-    """All instruments in one registry; made once for a registry, since it takes each name once."""
+    """All instruments in one registry. Created once for a registry, which accepts each name once."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counters = {each.name: Counter(*_described(each), registry=registry) for each in _of(Kind.COUNTER)}
@@ -26,15 +26,15 @@ class Prometheus:
         }
 
     def add(self, instrument: Instrument, amount: float, *labels: str) -> None:
-        """To a counter."""
+        """Add to a counter."""
         self._counters[instrument.name].labels(*labels).inc(amount)
 
     def put(self, instrument: Instrument, value: float, *labels: str) -> None:
-        """The value of a gauge from now on."""
+        """Set the value of a gauge."""
         self._gauges[instrument.name].labels(*labels).set(value)
 
     def observe(self, instrument: Instrument, seconds: float, *labels: str) -> None:
-        """One duration for a histogram."""
+        """Record one duration in a histogram."""
         self._histograms[instrument.name].labels(*labels).observe(seconds)
 
 
@@ -48,7 +48,7 @@ def _described(instrument: Instrument) -> tuple[str, str, tuple[str, ...]]:
 
 @dataclass(slots=True)
 class Endpoints:
-    """The endpoints of this process, each opened once and open to its end: the last numbers of a job can still be scraped."""
+    """Endpoints of this process. Each opens once and stays open, so that a job's last numbers can still be scraped."""
 
     registry: CollectorRegistry = field(default_factory=lambda: REGISTRY)
     _backend: Prometheus | None = None
@@ -56,14 +56,16 @@ class Endpoints:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def backend(self) -> Prometheus:
-        """Of the registry."""
+        """Return the backend of the registry."""
         with self._lock:
             if self._backend is None:
                 self._backend = Prometheus(self.registry)
             return self._backend
 
     def serve(self, host: str, port: int) -> int:
-        """Answer scrapes at `http://HOST:PORT/metrics`; the port, which the system chooses for 0. Raises `ConfigInvalid`."""
+        """Serve scrapes at `http://HOST:PORT/metrics` and return the port, which the system chooses for 0. Raises
+        `ConfigInvalid`.
+        """
         with self._lock:
             if (host, port) not in self._ports:
                 self._ports[host, port] = self._opened(host, port)
@@ -82,4 +84,4 @@ class Endpoints:
 
 
 endpoints = Endpoints()
-"""Of this process."""
+"""Endpoints of this process."""

@@ -1,1 +1,1 @@
-"""What a store says of its job, as a page to look at: live (`spark-ckpt ui`) or as one file (`spark-ckpt report`). No JVM."""
+"""A web page about a store: live (`spark-ckpt ui`) or as one file (`spark-ckpt report`). No JVM."""

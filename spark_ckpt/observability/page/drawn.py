@@ -1,4 +1,4 @@
-"""The page as text: the shell that fetches what it shows, or one file with everything in it."""
+"""The page as text: a shell that fetches its data, or one file with all data."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ _ASSETS = files("spark_ckpt.observability.page") / "assets"
 
 
 def asset(name: str) -> str:
-    """A file of the page."""
+    """Return the text of one of the page's files."""
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 
 def drawn(title: str, jobs: Sequence[Json] | None) -> str:
-    """HTML. `jobs`: what is shown, or None for a page that asks its server. Everything in it is escaped.
+    """Return the page as HTML, with everything escaped. `jobs`: the data, or None for a page that requests it from its
+    server.
 
     Raises `EnvironmentUnfit` without jinja2.
     """

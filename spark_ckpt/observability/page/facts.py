@@ -1,6 +1,6 @@
-"""What the page shows of a job, as JSON: the log's state for the overview, one manifest for what is looked at closely.
+"""The page's data about a job, as JSON: the log's state for the overview, one manifest for the details of an epoch.
 
-An overview reads no manifest but the newest, so that ten thousand epochs are told as fast as ten.
+An overview reads the newest manifest only, so that ten thousand epochs take as long as ten.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ COLUMNS = (
     "epoch", "status", "incarnation", "base", "created_ms", "duration_ms", "barrier_ms", "snapshot_ms", "decision_ms",
     "publish_ms", "rows_in", "rows_out", "state_bytes", "reason", "savepoints",
 )  # fmt: skip
-"""Of an epoch in the overview. Null: not known, since an older version wrote it or nobody has measured it."""
+"""Columns of an epoch in the overview. Null means unknown: an older version wrote the epoch, or it was not measured."""
 
 Facts = dict[str, Json]
 
 
 def facts_of(store: Store, now_ms: int) -> Facts:
-    """The overview of one job. `now_ms`: since 1970. Damage of the newest manifest is told, not raised."""
+    """Return the overview of one job. `now_ms`: Unix time in ms. Damage of the newest manifest is part of the
+    result.
+    """
     log_state = store.log.state()
     return {
         "job": log_state.job,
@@ -45,7 +47,7 @@ def facts_of(store: Store, now_ms: int) -> Facts:
 
 
 def driver_of(log_state: LogState, now_ms: int) -> Json:
-    """Who runs the job; null if nobody ever did."""
+    """Return the driver that runs the job; null if there never was one."""
     if log_state.holder is None:
         return None
     return {
@@ -81,7 +83,10 @@ def _incarnation(told: IncarnationEntry, log_state: LogState, now_ms: int) -> Js
 
 
 def how_it_ended(told: IncarnationEntry, log_state: LogState, now_ms: int) -> str:
-    """In words. A driver that is killed says nothing: the next one, or the lease, tells that it is gone."""
+    """Return in words how an incarnation ended.
+
+    A killed driver writes nothing: its lease or the next incarnation shows that it is gone.
+    """
     if told.ended_ms:
         return told.why or "in order; its lease was freed"
     if told.incarnation < log_state.incarnation:
@@ -90,7 +95,7 @@ def how_it_ended(told: IncarnationEntry, log_state: LogState, now_ms: int) -> st
 
 
 def rows_of(log_state: LogState) -> Iterable[tuple[Json, ...]]:
-    """One row an epoch, oldest first, as `COLUMNS` says."""
+    """Yield one row for each epoch, oldest first, with the fields of `COLUMNS`."""
     lineage = {brief.epoch for brief in log_state.lineage()}
     owed = {sink: set(log_state.unacked(sink)) for sink in log_state.sinks}
     later = _told_later(log_state.by_id.values())
@@ -110,10 +115,11 @@ def rows_of(log_state: LogState) -> Iterable[tuple[Json, ...]]:
 
 
 def _told_later(briefs: Iterable[EpochBrief]) -> dict[tuple[int, str], int]:
-    """Milliseconds by epoch and part, as later epochs say; sinks publish beside each other, so the slowest counts."""
+    """Return milliseconds by epoch and part, as later epochs record them."""
     found: dict[tuple[int, str], int] = {}
     for brief in briefs:
         for each in brief.timings.earlier if brief.timings else ():
+            # Sinks publish in parallel, so the slowest one counts.
             found[each.epoch, each.part] = max(each.duration_ms, found.get((each.epoch, each.part), 0))
     return found
 
@@ -135,7 +141,7 @@ def _newest(store: Store, log_state: LogState) -> Json:
 
 
 def epoch_of(store: Store, epoch: int) -> Facts:
-    """One epoch closely. Raises `EpochNotFound`, `EpochDamaged`, `FormatUnknown`."""
+    """Return the details of one epoch. Raises `EpochNotFound`, `EpochDamaged`, `FormatUnknown`."""
     return _closely(store.log.manifest(epoch), store.log.state())
 
 

@@ -1,4 +1,4 @@
-"""What going back to an epoch would mean, in sentences: the restore plan as the page tells it. Changes nothing."""
+"""The restore plan of an epoch as sentences for the page. Changes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from spark_ckpt.wording import counted, epochs
 
 
 def going_back(store: Store, epoch: int) -> Json:
-    """Raises `EpochNotFound`, `EpochDamaged` as the restore itself would: every file that it needs is looked at."""
+    """Return the effects of restoring `epoch`. Verifies every file that the restore needs.
+
+    Raises `EpochNotFound` or `EpochDamaged`, like the restore itself.
+    """
     planned = plan(store.log.state(), epoch, store.log.manifest, store.verify)
     state = sum(each.bytes for each in planned.state)
     return {

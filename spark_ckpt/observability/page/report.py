@@ -1,4 +1,4 @@
-"""One HTML file of what a store says now: to attach, to keep, to look at where the store is not."""
+"""One HTML file about the current state of a store: to attach, to keep, to read without access to the store."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.store import Store
 
 MOST_CLOSELY = 100
-"""Epochs that are told closely: the newest, and those with a savepoint."""
+"""Number of newest epochs shown with details, in addition to those with a savepoint."""
 
 
 def report(store: Store, now_ms: int) -> str:
-    """HTML without anything outside of it. `now_ms`: since 1970. Raises as opening the store does, and `EnvironmentUnfit`."""
+    """Return self-contained HTML. `now_ms`: Unix time in ms.
+
+    Raises the errors of opening the store, and `EnvironmentUnfit`.
+    """
     facts = facts_of(store, now_ms)
     details: dict[str, Json] = {str(epoch): _closely(store, epoch) for epoch in _chosen(store.log.state())}
     return drawn(f"{facts['job']} · spark_ckpt", [{**facts, "details": details}])

@@ -1,7 +1,8 @@
-"""The live page: stores read anew for every question, nothing ever written.
+"""The server of the live page: it reads the stores for every request and never writes.
 
-Whoever reaches the address reads state and cursors, so it is this machine's own unless somebody says otherwise, and a request must
-name it as its host: a page from elsewhere cannot ask through a name that it has pointed here.
+The page shows state and cursors to every client that reaches its address. So the address is local by default. A request
+must also name it as its host, so that a page from elsewhere cannot send requests through its own DNS name (DNS
+rebinding).
 """
 
 from __future__ import annotations
@@ -40,14 +41,17 @@ _MOST_FILTER = 2000
 
 @dataclass(slots=True)
 class Shown:
-    """The stores of one page. A store that is not there yet is looked for again with every question."""
+    """The stores of one page. A store that does not exist yet is looked up at every request."""
 
     uris: Sequence[str]
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     _opened: dict[int, Store] = field(default_factory=dict)
 
     def store(self, number: int) -> Store:
-        """Raises `StoreForeign` (also if there is none), a `StoreOutage`; `ConfigInvalid` for a number that is none's."""
+        """Return the store of a job number.
+
+        Raises `ConfigInvalid` for an unknown number, `StoreForeign` (also if there is no store), or a `StoreOutage`.
+        """
         if not 0 <= number < len(self.uris):
             raise ConfigInvalid(f"there is no job {number} here")
         if number not in self._opened:
@@ -55,7 +59,7 @@ class Shown:
         return self._opened[number]
 
     def jobs(self) -> list[Json]:
-        """Of every store the overview, or why it cannot be read."""
+        """Return the overview of every store, or the error of reading it."""
         return [self._job(number) for number in range(len(self.uris))]
 
     def _job(self, number: int) -> Json:
@@ -67,7 +71,7 @@ class Shown:
 
 
 def application(shown: Shown, hosts: Sequence[str]) -> ASGIApp:
-    """What answers. `hosts`: names under which this address may be asked for, without a port."""
+    """Return the ASGI application. `hosts`: accepted host names of requests, without a port."""
     routes = [
         Route("/", _page),
         Route("/page.css", _file("page.css", "text/css")),
@@ -85,13 +89,13 @@ def application(shown: Shown, hosts: Sequence[str]) -> ASGIApp:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Refuses what was not asked of this address by its name, and says with every answer what a browser may do with it."""
+    """Refuses requests for other host names, and adds security headers to every answer."""
 
     app: ASGIApp
     hosts: frozenset[str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle one ASGI event."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -125,7 +129,9 @@ def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _answer(compute: Callable[[Request], Json]) -> Callable[[Request], Awaitable[Response]]:
-    """JSON, computed on a thread: reading a store waits for disks. Our errors are answers, too."""
+    """Return a handler that sends JSON, computed on a thread: reading a store waits for disks. `CkptError`s become
+    answers.
+    """
 
     async def answer(request: Request) -> Response:
         try:

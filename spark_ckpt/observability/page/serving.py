@@ -1,4 +1,4 @@
-"""An address for the page: in the foreground for `spark-ckpt ui`, on a thread of its own beside a job."""
+"""Serves the page: in the foreground for `spark-ckpt ui`, on a thread next to a job."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ _QUIET: dict[str, Any] = {
     "server_header": False,
     "timeout_graceful_shutdown": 1,
 }
-"""Nothing but answers: no log of requests, no other protocol."""
+"""Server settings: no request log, no protocol but HTTP."""
 _CLOSE_S = 2.0
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
 class PageServer:
-    """Listens from the beginning, answers when it runs. Raises `ConfigInvalid` if the address is taken."""
+    """Server of the page. Listens from the start, answers when it runs. Raises `ConfigInvalid` if the address is in
+    use.
+    """
 
     def __init__(
         self,
@@ -50,21 +52,21 @@ class PageServer:
 
     @property
     def url(self) -> str:
-        """Where to look."""
+        """Address of the page."""
         return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self._port}/"
 
     def run(self) -> None:
-        """Answer until Ctrl-C or SIGTERM."""
+        """Serve until Ctrl-C or SIGTERM."""
         sys.stdout.flush()
         self._server.run(sockets=[self._socket])
 
     def start(self) -> None:
-        """Answer on a thread, until `close`."""
+        """Serve on a thread, until `close`."""
         self._thread = threading.Thread(target=self.run, name="ckpt-page", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop serving."""
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(_CLOSE_S)

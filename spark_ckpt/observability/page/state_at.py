@@ -1,4 +1,4 @@
-"""State of keys at two epochs, side by side, read from the store's files."""
+"""Compares the state of keys at two epochs, read from the store's files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ MOST_KEYS = 50
 
 
 def state_at(store: Store, operator: str, before: int, after: int, keys: Mapping[str, str]) -> Json:
-    """Up to `MOST_KEYS` keys whose columns have the values `keys`, first those that differ. Null: the key has no state.
+    """Return up to `MOST_KEYS` keys whose columns have the values `keys`, differing ones first. Null: the key has no
+    state.
 
     Raises `EpochNotFound`, `EpochDamaged`, `ConfigInvalid` (no such key column, or no value of its type).
     """
