@@ -348,6 +348,22 @@ CODE: tuple[str, ...] = (
     "spark_rewind/targets.py",
     "spark_rewind/topics.py",
     "spark_rewind/verbs.py",
+    "spark_ckpt/observability/__init__.py",
+    "spark_ckpt/observability/aside.py",
+    "spark_ckpt/observability/companions.py",
+    "spark_ckpt/observability/live_view.py",
+    "spark_ckpt/observability/page/__init__.py",
+    "spark_ckpt/observability/page/drawn.py",
+    "spark_ckpt/observability/page/going_back.py",
+    "spark_ckpt/observability/page/report.py",
+    "spark_ckpt/observability/page/server.py",
+    "spark_ckpt/observability/page/serving.py",
+    "spark_ckpt/observability/page/state_at.py",
+    "spark_ckpt/observability/lineage",
+    "spark_ckpt/observability/metrics",
+    "spark_ckpt/cli",
+    "spark_ckpt/explained",
+    "spark_ckpt/pages",
 )
 """Folders and modules that keep the rules."""
 PAGES: tuple[str, ...] = ("CONTRIBUTING.md", "docs/glossary.md", "docs/connectors.md")

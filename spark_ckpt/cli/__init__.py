@@ -1,10 +1,10 @@
-"""The command line `spark-ckpt`, one file per verb. Nothing here starts a JVM except `demo` and `doctor`."""
+"""The command line `spark-ckpt`, one file for each command. No command here starts a JVM except `demo` and `doctor`."""
 
 from __future__ import annotations
 
 
 def main() -> None:
-    """Entry point; never returns normally. The commands are loaded here, not when the package is imported."""
+    """Run the command line; never returns normally. Commands load here, not at the import of the package."""
     from spark_ckpt.cli.app import run
 
     run()

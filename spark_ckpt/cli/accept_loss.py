@@ -1,4 +1,4 @@
-"""`spark-ckpt accept-loss`: go on with a store that has lost epochs which its sinks have."""
+"""`spark-ckpt accept-loss`: continue with a store that has lost epochs which its sinks have."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def accept_loss(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Say that epochs which sinks have are lost in the store for good, so that the job may go on without them.
+    """Accept that the store has lost epochs which sinks have, so that the job may continue without them.
 
-    Numbers go on above them. The job produces the rows of the lost epochs again, so take its sinks back to the store's
-    newest epoch first, or to the one that is named here. Refused while a driver runs.
+    Epoch numbers continue above them. The job produces the rows of the lost epochs again. So first restore its sinks to
+    the store's newest epoch, or to the one that this command names. Refused while a driver runs.
     """
     opened = open_store(store, storage_option)
     lost = list(opened.log.accept_loss(epoch, incarnation))
@@ -43,7 +43,7 @@ def accept_loss(
 
 
 def _print_doubt(log_state: LogState, lost: list[int]) -> None:
-    """Whoever went back in the part of the log that is lost may have left rows out that nobody has acknowledged."""
+    # A restore in the lost part of the log may have left out rows that no sink has acknowledged.
     if log_state.shown != log_state.latest and not all(log_state.lost[epoch] for epoch in lost):
         print_line(
             f"Whether a sink that has one of the lost epochs has everything up to epoch {log_state.latest} is not known. "

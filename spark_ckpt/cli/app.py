@@ -1,4 +1,4 @@
-"""All verbs in one application, and the one place where errors become exit codes."""
+"""All commands in one application, and the one place that turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ INTERRUPTED = 130
 
 
 def application(first: str | None = None) -> typer.Typer:
-    """The command line with the verb `first` only; with all of them if there is none of this name, for help and suggestions."""
+    """Return the command line with the command `first` only.
+
+    Without a command of this name it has all of them, for help and suggestions.
+    """
     app = typer.Typer(
         name="spark-ckpt",
         help="Look into the store of a spark_ckpt job: epochs, state, savepoints, what a restore would do. Try protocols.",
@@ -41,27 +44,27 @@ def application(first: str | None = None) -> typer.Typer:
 
 
 def _group() -> None:
-    """With it, an application of one verb still takes the verb's name."""
+    """Do nothing: with a callback, an application of one command still takes the command's name."""
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code.
 
-    Without tearing the interpreter down: threads of Arrow may still be letting go of what was read, and abort the
-    process (exit code 134, seen in one of eight short runs) when they find the interpreter gone.
+    Exits without finalising the interpreter. Arrow's threads may still release memory, and abort the process (exit code
+    134, in one of eight short runs) if the interpreter is gone.
     """
     code = exit_code(list(sys.argv[1:] if arguments is None else arguments))
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # the reader went away (`spark-ckpt list ... | head`)
+        with contextlib.suppress(OSError):  # the reader of the pipe has ended (`spark-ckpt list ... | head`)
             stream.flush()
     os._exit(code)
 
 
 def exit_code(arguments: Sequence[str]) -> int:
-    """Run one command; its exit code. What goes wrong is told on stderr, as JSON if the command was asked for it."""
+    """Run one command and return its exit code. Errors go to stderr, as JSON if the command has --json."""
     try:
         application(arguments[0] if arguments else None)(args=list(arguments), prog_name="spark-ckpt")
-    except SystemExit as ending:  # typer's own: done, wrong use, interrupted
+    except SystemExit as ending:  # raised by typer: done, wrong use, interrupted
         return ending.code if isinstance(ending.code, int) else 0
     except CkptError as error:
         _tell(error, "--json" in arguments)

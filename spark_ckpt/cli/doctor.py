@@ -1,4 +1,4 @@
-"""`spark-ckpt doctor`: is everything here that a job needs, and if not, what to do."""
+"""`spark-ckpt doctor`: check everything that a job needs, and show the next step for each problem."""
 
 from __future__ import annotations
 

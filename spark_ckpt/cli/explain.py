@@ -1,4 +1,4 @@
-"""`spark-ckpt explain`: what an error means, what leads to it, what ends it."""
+"""`spark-ckpt explain`: the meaning, cause and cure of an error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def explain(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain an error: what it means, what usually leads to it, what ends it."""
+    """Explain an error: its meaning, its usual causes, its cure."""
     if condition is None:
         _list(as_json)
         return

@@ -1,4 +1,4 @@
-"""`spark-ckpt handover`: the driver takes a final epoch and ends, a standby goes on."""
+"""`spark-ckpt handover`: the driver takes a final epoch and ends, a standby takes over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from spark_ckpt.store.standbys import Standbys
 _POLL_S = 0.05
 _FIRST_EPOCH_S = 15.0
 _HEARD_S = 20.0
-"""A standby writes its note every 2 s; one of an older version every 5 s, but not while it runs the job's plan for the first time.
+"""Seconds to wait for a standby's note. A standby writes it every 2 s, or 5 s in an older version, but not during
+the first run of the job's plan.
 """
 
 
@@ -31,10 +32,10 @@ def handover(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Hand a running job over to a standby: a final epoch, the lease is freed, the standby begins.
+    """Hand a running job over to a standby: a final epoch, the lease is freed, the standby takes over.
 
-    Refused if nobody runs the job or no standby waits. Tells the gap between the last epoch of the one driver and the first of the
-    other, as it was seen from here.
+    Refused if no driver runs the job or no standby waits. Prints the gap between the old driver's last epoch and the
+    new driver's first one, by this process's clock.
     """
     opened = open_store(store, storage_option)
     before = opened.log.state()
@@ -57,7 +58,7 @@ def handover(
 
 
 class _Watch:
-    """Sees the log change, by this process's own clock."""
+    """Follows the changes of the log, with this process's own clock."""
 
     def __init__(self, log: EpochLog, before: LogState) -> None:
         self._log = log
@@ -68,16 +69,16 @@ class _Watch:
         self._final = before.latest
 
     def until_begun(self, deadline_s: float) -> bool:
-        """Whether another incarnation has begun by then."""
+        """Wait until another incarnation has begun. Return False at the deadline."""
         return self._until(lambda: self.log_state.incarnation > self._before.incarnation, deadline_s)
 
     def until_first_epoch(self, deadline_s: float) -> None:
-        """Until it has an epoch; an idle job has none for now."""
+        """Wait for its first epoch, until the deadline; an idle job has none."""
         self._until(lambda: self._first_s is not None, deadline_s)
 
     @property
     def gap_s(self) -> float | None:
-        """From the last epoch of the one to the first of the other; None if that has not come yet."""
+        """Seconds from the last epoch of the old driver to the first of the new one; None before that."""
         return None if self._first_s is None else self._first_s - self._final_s
 
     def _until(self, holds: Callable[[], bool], deadline_s: float) -> bool:
@@ -98,8 +99,8 @@ class _Watch:
 
 
 def _is_heard(standbys: Standbys) -> bool:
-    """Whether a standby is alive: its process runs on this host, or it writes its note anew. One that died elsewhere left
-    one."""
+    """Return True if a standby is alive: its process runs on this host, or it renews its note."""
+    # A note alone proves nothing: a standby that died on another host leaves its note.
     known, deadline_s = {(note.holder, note.told_ms) for note in standbys.waiting()}, time.monotonic() + _HEARD_S
     if any(runs_here(holder) for holder, _ in known):
         return True

@@ -1,4 +1,4 @@
-"""What going back reads again of sources that list their input in the store: files, of which some may be gone."""
+"""The files that a restore reads again from sources which list their input in the store; some may be gone."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _NAMED_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class InputAgain:
-    """One source's files that would be read again, and those among them that are gone; null where that cannot be told."""
+    """Files of one source that a restore reads again, and the missing ones among them; null if unknown."""
 
     source: str
     files: int | None
     missing: tuple[str, ...] | None
     sentence: str
     error: CkptError | None = None
-    """Why it cannot be told."""
+    """Reason why it is unknown."""
 
     def fields(self) -> dict[str, Json]:
-        """For JSON."""
+        """Return the fields for JSON."""
         missing: Json = None if self.missing is None else list(self.missing)
         error = None if self.error is None else str(self.error)
         return {
@@ -36,13 +36,13 @@ class InputAgain:
 
 
 def inputs_again(store: Store, log_state: LogState, planned: RestorePlan) -> list[InputAgain]:
-    """What the plan's epoch would read again, source by source; nothing for sources that do not tell."""
+    """Return the files that the plan's epoch reads again, by source. Sources that do not list files are left out."""
     damaged = _damaged(store, planned)
     return [*damaged, *(each for each in _all_again(store, log_state, planned) if each.source not in _names(damaged))]
 
 
 def _damaged(store: Store, planned: RestorePlan) -> list[InputAgain]:
-    """Sources whose files in the store are damaged: the job would not start."""
+    """Return the sources whose files in the store are damaged: the job would not start."""
     if not planned.epoch:
         return []
     found = check_memory(store, [store.log.manifest(planned.epoch)]).damage.get(planned.epoch, {})

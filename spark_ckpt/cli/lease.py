@@ -1,4 +1,4 @@
-"""`spark-ckpt lease`: who has a job, for how long, who waits behind, and who of those does its upkeep."""
+"""`spark-ckpt lease`: the holder of a job's lease, the standbys, and the standby that does maintenance."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from spark_ckpt.store.standbys import StandbyNote, Standbys
 
 
 def lease(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
-    """Who holds the job's lease, since when, which standbys wait behind, and which of them does the job's upkeep.
+    """Show the job's lease: its holder, since when, the standbys, and which standby does maintenance.
 
-    Whether a holder on another host is alive cannot be seen from here: a standby sees it, by its own clock. Moments are told by the
+    This command cannot see if a holder on another host is alive; a standby can, by its own clock. Times are from the
     clock of the host that wrote them.
     """
     opened = open_store(store, storage_option)
@@ -44,7 +44,7 @@ def lease(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptio
 
 
 def state_of(log_state: LogState) -> str:
-    """What is known here of the lease: "nobody's", "free", "holder gone" or "held"."""
+    """Return the known state of the lease: "free", "holder gone", "held", or a text for a lease without any holder yet."""
     if log_state.holder is None:
         return "nobody's"
     if log_state.is_free:
@@ -53,7 +53,10 @@ def state_of(log_state: LogState) -> str:
 
 
 def next_shares(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> dict[str, int]:
-    """How probably each standby has the next checkpoint lease, in percent: as the driver draws it. Not those that take none."""
+    """Return each standby's probability of the next checkpoint lease, in percent, as the driver draws it.
+
+    Standbys that take no lease are left out.
+    """
     turns = {} if log_state.upkeep is None else log_state.upkeep.lease.turns
     known = {ProcessId(name): Turn(turn.since, turn.ttl_ms) for name, turn in turns.items()}
     takes = {ProcessId(name): note.health for name, note in waiting.items() if note.clock_ms is not None}
@@ -65,7 +68,7 @@ def next_shares(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> dict
 
 
 def _upkeep_facts(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> dict[str, object]:
-    """In words. What the driver does itself is in no log."""
+    """Return the maintenance state in words. The log does not record maintenance by the driver."""
     upkeep = log_state.upkeep
     if upkeep is None:
         return {

@@ -13,7 +13,7 @@ from spark_ckpt.store.records import EpochBrief
 
 
 def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
-    """List the epochs of a store, oldest first, with savepoints and who runs the job."""
+    """List the epochs of a store, oldest first, with savepoints and the driver of the job."""
     opened = open_store(store, storage_option)
     log_state = opened.log.state()
     if as_json:
@@ -28,14 +28,14 @@ def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: Storag
 
 
 def print_epochs(log: EpochLog, log_state: LogState) -> None:
-    """One line per epoch."""
+    """Print one line for each epoch."""
     columns = ("epoch", "status", "taken", "took", "rows in", "rows out", "state", "reason", "incarnation", "savepoint")
     shown = len(columns) - (not log_state.savepoints)
     print_table(columns[:shown], [_row(log, log_state, brief)[:shown] for brief in log_state.epochs])
 
 
 def state_bytes(log: EpochLog, epoch: int) -> int | CkptError:
-    """What the state of an epoch weighs; why its manifest cannot be read, if it cannot."""
+    """Return the size of an epoch's state in bytes, or the error of reading its manifest."""
     try:
         operators = log.manifest(epoch).operators.values()
     except (EpochDamaged, EpochNotFound, FormatUnknown) as error:
@@ -57,7 +57,7 @@ def _fields(log: EpochLog, log_state: LogState) -> dict[str, Json]:
 
 
 def epoch_fields(log: EpochLog, log_state: LogState, brief: EpochBrief) -> dict[str, Json]:
-    """One epoch of `list --json`. `damage`: why its manifest cannot be read, null if it can."""
+    """Return one epoch of `list --json`. `damage`: the error of reading its manifest, else null."""
     weight = state_bytes(log, brief.epoch)
     damage = str(weight) if isinstance(weight, CkptError) else None
     return {
@@ -77,7 +77,7 @@ def epoch_fields(log: EpochLog, log_state: LogState, brief: EpochBrief) -> dict[
 
 
 def driver_of(log_state: LogState) -> str:
-    """Who runs the job, in words."""
+    """Return the driver of the job in words."""
     if log_state.holder is None:
         return "none yet"
     if log_state.lease_expires_ms <= wall_ms():
@@ -86,7 +86,7 @@ def driver_of(log_state: LogState) -> str:
 
 
 def driver_fields(log_state: LogState) -> Json:
-    """Who runs the job, for JSON; None if nobody ever did."""
+    """Return the driver of the job for JSON; None if there never was one."""
     if log_state.holder is None:
         return None
     return {

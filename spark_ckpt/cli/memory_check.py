@@ -1,4 +1,4 @@
-"""Damage of what sources keep in the store (`sources/<name>`), found without the program of the job."""
+"""Checks the files that sources keep in the store (`sources/<name>`), without the job's program."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ FOLDER = "sources"
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """`damage`: per epoch, then per source, the error that a start from that epoch raises. `unchecked`: sources that keep
-    files in the store which no installed connector can check."""
+    """Result of a check.
+
+    `damage`: by epoch and source, the error that a start from that epoch raises. `unchecked`: sources with files in the
+    store that no installed connector can check.
+    """
 
     damage: dict[int, dict[str, CkptError]] = field(default_factory=dict)
     unchecked: list[str] = field(default_factory=list)
 
 
 def check_memory(store: Store, manifests: Sequence[Manifest]) -> MemoryReport:
-    """Read what sources keep in the store for these epochs: every file that a start from one of them reads."""
+    """Read every source file in the store that a start from one of these epochs reads, and return the damage."""
     report = MemoryReport()
     for source in sorted({name for manifest in manifests for name in manifest.cursors}):
         own = [manifest for manifest in manifests if source in manifest.cursors]
@@ -46,12 +49,12 @@ def check_memory(store: Store, manifests: Sequence[Manifest]) -> MemoryReport:
 
 
 def damage_text(found: Iterable[tuple[str, CkptError]]) -> str | None:
-    """What is wrong, source by source, as one line; None if nothing is."""
+    """Return the damage, source by source, as one line; None if there is none."""
     return "; ".join(f"source {source}: {error.what}" for source, error in sorted(found)) or None
 
 
 def _checker(kind: str) -> type[ChecksMemory] | None:
-    """The class whose identity has this kind; None if its connector is not installed or keeps nothing that can be checked."""
+    """Return the source class of this endpoint kind; None if its connector is not installed or has nothing to check."""
     try:
         sources = connectors.named(kind).sources()
     except (ConnectorUnknown, ConnectorBroken, ConnectorTooNew):

@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs share."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ProtocolOptions = Annotated[
 
 
 def process_at(written: str, unit: str, example: str) -> tuple[str, int]:
-    """PROCESS@NUMBER of a --crash option. Raises `ConfigInvalid`."""
+    """Return process and number of a --crash option in the form PROCESS@NUMBER. Raises `ConfigInvalid`."""
     process, _, number = written.rpartition("@")
     if not process or not number.isdecimal():
         raise ConfigInvalid(f"--crash {written} is not PROCESS@{unit}", hint=f"write for example --crash {example}")
@@ -38,7 +38,7 @@ def process_at(written: str, unit: str, example: str) -> tuple[str, int]:
 
 
 def pairs(written: Sequence[str] | None, what: str) -> dict[str, str]:
-    """NAME=VALUE options as a mapping. Raises `ConfigInvalid`, which never shows a value."""
+    """Return NAME=VALUE options as a mapping. Raises `ConfigInvalid`, which never shows a value."""
     found: dict[str, str] = {}
     for number, each in enumerate(written or (), start=1):
         name, equals, value = each.partition("=")

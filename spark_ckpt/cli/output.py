@@ -1,4 +1,4 @@
-"""What a command prints: JSON, a table on a terminal, or plain aligned text when somebody else reads it."""
+"""Output of commands: JSON, a table on a terminal, or plain aligned text in a pipe."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ Row = Sequence[object]
 
 
 class Id(int):
-    """A number that names something (an epoch, an incarnation): shown as it is written in the next command."""
+    """A number that names something (an epoch, an incarnation): printed without separators, as the next command
+    takes it.
+    """
 
 
 def print_json(value: Json) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
 
 
 def print_line(text: str = "") -> None:
-    """One line of text."""
+    """Print one line of text."""
     sys.stdout.write(text + "\n")
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
-    """Names and values, one pair a line; absent values are left out."""
+    """Print names and values, one pair a line. Absent values are left out."""
     shown = {name: value for name, value in facts.items() if value is not None}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
@@ -42,9 +44,9 @@ def print_facts(facts: Mapping[str, object]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Row], shown: Callable[[object], str] | None = None) -> None:
-    """A table; numbers to the right, nothing cut. On a terminal the heading is bold and long lines wrap.
+    """Print a table with numbers aligned right and nothing cut. On a terminal the heading is bold and long lines wrap.
 
-    `shown`: how values are written; as people read them if left out, `datum` for a user's data.
+    `shown` formats values: readable by default, `datum` for a user's data.
     """
     heading, *body = _aligned(columns, [list(row) for row in rows], shown or cell)
     if sys.stdout.isatty():
@@ -56,12 +58,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Row], shown: Callable[[ob
 
 
 def datum(value: object) -> str:
-    """A value of the user's data, as `--key` takes it: digits without separators, none cut."""
+    """Return a value of the user's data in the form of `--key`: digits without separators, none cut."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else cell(value)
 
 
 def cell(value: object) -> str:
-    """A value as people read it."""
+    """Return a value in readable form."""
     if isinstance(value, Id):
         return str(int(value))
     if value is None:
@@ -82,7 +84,7 @@ def cell(value: object) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes with a unit."""
+    """Return bytes with a unit."""
     amount = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:
@@ -92,17 +94,17 @@ def size(count: int) -> str:
 
 
 def seconds(milliseconds: int) -> str:
-    """A duration in seconds."""
+    """Return a duration in seconds."""
     return f"{milliseconds / 1000:.2f} s"
 
 
 def utc(milliseconds: int) -> str:
-    """A point in time, UTC, to the second."""
+    """Return a point in time (Unix time in ms) in UTC, to the second."""
     return datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def iso(milliseconds: int) -> str:
-    """A point in time for JSON."""
+    """Return a point in time (Unix time in ms) for JSON."""
     moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC)
     return moment.isoformat(timespec="milliseconds")
 

@@ -1,4 +1,4 @@
-"""`spark-ckpt prepare`: make later starts on this machine fast."""
+"""`spark-ckpt prepare`: make later starts on this machine faster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ def prepare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Archive Spark's classes, so that a driver starts and restarts in less time. Once per machine and PySpark version."""
+    """Archive Spark's classes, so that a driver starts and restarts faster. Run it once per machine and PySpark
+    version.
+    """
     from spark_ckpt import connectors
     from spark_ckpt.spark_session import class_archive
 

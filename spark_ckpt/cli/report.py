@@ -1,4 +1,4 @@
-"""`spark-ckpt report`: what a store says, as one HTML file."""
+"""`spark-ckpt report`: the state of a store as one HTML file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def report(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Write one HTML file of a job: epochs, parts, graph, incarnations, what going back would mean. No JVM, no server."""
+    """Write one HTML file about a job: epochs, parts, graph, incarnations, the effect of a restore. No JVM, no
+    server.
+    """
     text = drawn_report(open_store(store, storage_option), wall_ms())
     try:
         output.write_text(text, encoding="utf-8")

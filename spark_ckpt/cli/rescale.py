@@ -1,4 +1,4 @@
-"""`spark-ckpt rescale`: another number of key groups for an operator."""
+"""`spark-ckpt rescale`: change the number of key groups of an operator."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ def rescale(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Deal an operator's state out to another number of key groups, as an epoch of its own. Refused while a driver runs.
+    """Repartition an operator's state into another number of key groups, as a separate epoch. Refused while a driver
+    runs.
 
-    More groups let more tasks share the operator's work. Multiples of the number before are dealt out group by group; other numbers
-    need the memory for more. The job goes on from the new epoch; earlier ones stay as they are.
+    More groups let more tasks share the operator's work. Multiples of the old number are repartitioned group by group;
+    other numbers need more memory. The job continues from the new epoch; earlier epochs stay unchanged.
     """
-    from spark_ckpt.driver.rescale import rescale as deal_out  # pyspark, which no other command loads for it
+    from spark_ckpt.driver.rescale import rescale as deal_out  # loads pyspark, which most commands do not need
 
     done = deal_out(open_store(store, storage_option), operator, key_groups)
     if as_json:

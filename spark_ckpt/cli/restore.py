@@ -1,4 +1,4 @@
-"""`spark-ckpt restore --dry-run`: what going back to an epoch would do."""
+"""`spark-ckpt restore --dry-run`: the effects of restoring an epoch."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def restore(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Say what restoring an epoch would do; changes nothing.
+    """Show the effects of restoring an epoch; changes nothing.
 
-    The job itself restores, when it is started with job.start(restore=...): only then it is known that the program fits
-    the state, and that no other driver runs.
+    The job itself restores, at a start with job.start(restore=...). Only then is it known that the program fits the
+    state, and that no other driver runs.
     """
     wanted = int(target) if target.isdecimal() else target
     new = list(accept_new_sink or [])

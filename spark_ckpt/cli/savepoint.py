@@ -24,11 +24,11 @@ def add(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Name an epoch that exists and is whole. A running job need not be stopped."""
+    """Name an epoch that exists and is whole. A running job may continue."""
     opened = open_store(store, storage_option)
     log = opened.log
     number = chosen_epoch(log.state(), epoch)
-    opened.verify(log.manifest(number))  # a name must not promise what cannot be restored
+    opened.verify(log.manifest(number))  # a savepoint must be restorable
     log.add_savepoint(name, number)
     if as_json:
         print_json({"name": name, "epoch": number})
@@ -38,7 +38,7 @@ def add(
 
 @app.command("drop")
 def drop(store: StoreUri, name: Name, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
-    """Forget a name; its epoch is subject to retention again."""
+    """Delete a name; its epoch is subject to retention again."""
     log = open_store(store, storage_option).log
     epoch = log.state().savepoints.get(name)
     log.drop_savepoint(name)

@@ -1,4 +1,4 @@
-"""`spark-ckpt show`: everything one epoch consists of."""
+"""`spark-ckpt show`: the content of one epoch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def show(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Show one epoch: where the sources stood, what state and output it has."""
+    """Show one epoch: source cursors, state and output."""
     log = open_store(store, storage_option).log
     log_state = log.state()
     manifest = log.manifest(chosen_epoch(log_state, epoch))
@@ -136,7 +136,6 @@ def _operator_row(snapshot: OperatorSnapshot) -> tuple[object, ...]:
 
 
 def _print_watermarks(manifest: Manifest) -> None:
-    """Of every input; late rows are their operator's, in this epoch."""
     timed = [each for each in manifest.operators.values() if each.watermarks or each.late_rows]
     rows = [
         (each.operator, name, utc(ms), each.late_rows) for each in timed for name, ms in sorted(each.watermarks.items())

@@ -64,7 +64,7 @@ def state(
 
 
 def _print_version(operator: str, epoch: int, version: int, as_json: bool) -> None:
-    """The bare number, for a script that writes `VERSION AS OF`."""
+    """Print the number alone, for a script that writes `VERSION AS OF`."""
     if as_json:
         print_json({"operator": operator, "epoch": epoch, "version": version})
     else:

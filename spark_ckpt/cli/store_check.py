@@ -1,4 +1,4 @@
-"""The doctor's checks of a store: can it be read, written, and does compare-and-swap hold there?"""
+"""The doctor's checks of a store: it can be read and written, and compare-and-swap works there."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from spark_ckpt.wording import counted
 _SCHEMA = pa.schema([("probe", pa.int64())])
 _CONTENT = b"spark_ckpt doctor"
 _RACES, _LOCAL_RACES = 32, 4
-"""A server that looks first and writes then lets both win in one race of ten, measured with two such servers. On a disk a file is
-created by one call of the system."""
+"""Numbers of races. A server that checks first and writes later lets both writers win in one race of ten, measured with two
+such servers. On a disk one system call creates a file."""
 _START_S = 60.0
 
 
 def store_findings(uri: str, options: Mapping[str, str]) -> Iterator[Finding]:
-    """What there is at `uri`, and whether a job could use it. Makes and removes a folder beside the store's own."""
+    """Check the content of `uri`, and if a job can use it. Creates and removes a folder next to the store's own."""
     try:
         location = store_location(uri, options)
         yield from _contents(location)
@@ -82,7 +82,7 @@ def _newest(store: Store, epoch: int) -> Finding:
 
 
 def _writable(location: Location) -> Finding:
-    """Write, read back, and let two writers race for one table version: exactly one may win."""
+    """Write a file, read it back, and let two writers race for one table version: exactly one may win."""
     fresh = location.local is not None and not location.local.exists()
     probe = location.child(f"doctor-{uuid.uuid4().hex}")
     try:
@@ -95,7 +95,7 @@ def _writable(location: Location) -> Finding:
 
 
 def _compare_and_swap(probe: Location) -> Finding:
-    """One writer after the other first, then both at once: a server may look whether a file is there, and write it later."""
+    """Let one writer follow the other, then both race: a server may check that a file is absent and write it later."""
     delta_log.create_table(probe, _SCHEMA, "spark_ckpt doctor")
     won = sum(commit() for commit in _commits(probe))
     if won != 1:
@@ -112,7 +112,7 @@ def _compare_and_swap(probe: Location) -> Finding:
 
 
 def _winners(pool: ThreadPoolExecutor, probe: Location) -> int:
-    """Of two writers who begin at the same moment."""
+    """Return the number of winners of two writers that begin at the same moment."""
     together = threading.Barrier(2)
 
     def race(commit: Callable[[], bool]) -> bool:
@@ -123,7 +123,7 @@ def _winners(pool: ThreadPoolExecutor, probe: Location) -> int:
 
 
 def _commits(probe: Location) -> list[Callable[[], bool]]:
-    """Two of the same version. Each says whether it won."""
+    """Return two commits of the same version. Each returns True if it won."""
     name = uuid.uuid4().hex
     size = probe.write_table(name, pa.table({"probe": [1]}, _SCHEMA)).size_bytes
     action = delta_log.added(name, size, "{}", data_change=True)
@@ -155,5 +155,5 @@ def _remove(location: Location, probe: Location, fresh: bool) -> None:
         return
     shutil.rmtree(probe.local, ignore_errors=True)
     if fresh and location.local is not None:
-        with contextlib.suppress(OSError):  # never made, or somebody else has put something there
+        with contextlib.suppress(OSError):  # never created, or another process has put something there
             location.local.rmdir()

@@ -1,4 +1,4 @@
-"""Opening a store that exists, without being told whose it is."""
+"""Opens an existing store without the name of its job."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from spark_ckpt.store.store import Store
 
 
 def open_store(uri: str, storage_options: Sequence[str] | None = None) -> Store:
-    """The store at `uri`; nothing is created. Raises `StoreForeign` (also if there is none), a `StoreOutage`."""
+    """Return the store at `uri`; creates nothing. Raises `StoreForeign` (also if there is none), or a `StoreOutage`."""
     return existing_store(uri, pairs(storage_options, "--storage-option"))
 
 
 def chosen_epoch(log_state: LogState, epoch: int | None, savepoint: str | None = None) -> int:
-    """The epoch that the options name, by default the newest of the current lineage. Raises `EpochNotFound`."""
+    """Return the epoch that the options name, by default the newest of the current branch. Raises `EpochNotFound`."""
     if savepoint is not None:
         if savepoint not in log_state.savepoints:
             known = ", ".join(sorted(log_state.savepoints)) or "none"
@@ -32,7 +32,7 @@ def chosen_epoch(log_state: LogState, epoch: int | None, savepoint: str | None =
 
 
 def status_of(log_state: LogState, brief: EpochBrief) -> str:
-    """ "abandoned": not of the current lineage; "unpublished": a sink is owed it or rows of it; else "published"."""
+    """Return "abandoned" (not in the current branch), "unpublished" (a sink lacks rows of it), or "published"."""
     if brief.epoch not in {each.epoch for each in log_state.lineage()}:
         return "abandoned"
     owed = any(brief.epoch in log_state.unacked(sink) for sink in brief.sinks)

@@ -1,4 +1,4 @@
-"""`spark-ckpt ui`: what stores say of their jobs, as a page in a browser."""
+"""`spark-ckpt ui`: the state of stores as a page in a browser."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from spark_ckpt.cli.output import print_line
 from spark_ckpt.errors import EnvironmentUnfit
 
 _YOUNG = 100_000
-"""Objects that Python's collector lets come to life before it looks at them. By default it would look at what is read of ten
-thousand epochs again and again, a third of the time in which they are told; this process does nothing else."""
+"""Number of new objects that starts Python's garbage collector. With the default it would scan the objects of ten
+thousand epochs repeatedly, a third of the time of an overview. This process does nothing else.
+"""
 
 
 def ui(
@@ -28,7 +29,9 @@ def ui(
     ] = None,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Show jobs in a browser: epochs and their parts, graph, incarnations, what going back would mean, state. Changes nothing."""
+    """Show jobs in a browser: epochs and their parts, graph, incarnations, the effect of a restore, state. Changes
+    nothing.
+    """
     try:
         from spark_ckpt.observability.page.serving import PageServer
     except ImportError as error:

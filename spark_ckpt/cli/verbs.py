@@ -1,7 +1,7 @@
 """The commands of `spark-ckpt`: the product's own, and those that other installed packages register.
 
-A package registers each command with an entry point in the group `spark_ckpt.verbs`: the command's name, and a `Verb`. So the
-lab, the rewind of plain queries and the demo bring their commands, and the product imports none of them.
+A package registers each command with an entry point in the group `spark_ckpt.verbs`: the command's name and a `Verb`.
+So the lab, the rewind of plain queries and the demo add their commands, and the product imports none of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GROUP = "spark_ckpt.verbs"
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A command, or a group of commands: `member` of `module`."""
+    """A command or a group of commands: `member` of `module`."""
 
     name: str
     module: str
@@ -27,7 +27,7 @@ class Verb:
     short_help: str = ""
 
     def add_to(self, app: typer.Typer) -> None:
-        """Load the command. Modules of other verbs stay unloaded: loading all of them takes longer than most commands run."""
+        """Load the command. Other modules stay unloaded: loading all of them takes longer than most commands run."""
         member = getattr(import_module(self.module), self.member)
         if isinstance(member, typer.Typer):
             app.add_typer(member, name=self.name)
@@ -64,12 +64,14 @@ OWN = (
 
 
 def verbs() -> tuple[Verb, ...]:
-    """Every installed command; the product's own come first."""
+    """Return every installed command, the product's own first. Raises `EnvironmentUnfit` for one that cannot be
+    loaded.
+    """
     return (*OWN, *(_registered(entry) for entry in sorted(entry_points(group=GROUP))))
 
 
 def find_verbs(name: str | None) -> tuple[Verb, ...]:
-    """The command `name` alone; every command if there is none of this name."""
+    """Return the command `name` alone; every command if none has this name. Raises `EnvironmentUnfit`."""
     own = [verb for verb in OWN if verb.name == name]
     named = own or [_registered(entry) for entry in entry_points(group=GROUP, name=name or "")]
     return tuple(named) or verbs()
@@ -78,7 +80,7 @@ def find_verbs(name: str | None) -> tuple[Verb, ...]:
 def _registered(entry: EntryPoint) -> Verb:
     try:
         verb = entry.load()
-    except Exception as error:  # code of another package runs here
+    except Exception as error:  # another package's code runs here
         raise _unusable(entry, f"it cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(verb, Verb) or verb.name != entry.name:
         raise _unusable(entry, f"{entry.value} is no Verb of this name")

@@ -1,4 +1,4 @@
-"""`spark-ckpt verify`: whether every kept epoch is whole."""
+"""`spark-ckpt verify`: check that every kept epoch is whole."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def verify(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Check that the files of every kept epoch are there, and with --deep every byte of them. Exit code 5 if not.
+    """Check that the files of every kept epoch exist, and with --deep every byte of them. Exit code 5 if not.
 
-    What sources keep in the store (lists of consumed files) is read whole in any case, as every start does. Delta tables
-    must have the rows that they have acknowledged: exit code 9 if one comes from an older backup.
+    The files that sources keep in the store (lists of consumed files) are always read in full, as at every start. Delta
+    tables must have the rows that they have acknowledged: exit code 9 if one comes from an older backup.
     """
     opened = open_store(store, storage_option)
     epochs = [brief.epoch for brief in opened.log.state().epochs] if epoch is None else [epoch]
@@ -63,7 +63,9 @@ def verify(
 
 
 def damages(store: Store, epochs: Sequence[int], deep: bool) -> tuple[dict[int, str | None], list[str]]:
-    """What is wrong with each epoch, None if it is whole; and sources whose files in the store cannot be checked here."""
+    """Return the damage of each epoch, None if it is whole; and the sources whose files in the store cannot be
+    checked here.
+    """
     manifests: list[Manifest] = []
     found = {epoch: _damage(store, epoch, deep, manifests) for epoch in epochs}
     memory = check_memory(store, manifests)
@@ -73,7 +75,7 @@ def damages(store: Store, epochs: Sequence[int], deep: bool) -> tuple[dict[int, 
 
 
 def _damage(store: Store, epoch: int, deep: bool, read: list[Manifest]) -> str | None:
-    """What is wrong with an epoch's own files. `read` takes its manifest, if that can be read."""
+    """Return the damage of an epoch's own files. Appends its manifest, if readable, to `read`."""
     try:
         manifest = store.log.manifest(epoch)
         read.append(manifest)
@@ -86,14 +88,14 @@ def _damage(store: Store, epoch: int, deep: bool, read: list[Manifest]) -> str |
 
 
 def without_epoch(epoch: int, why: str) -> str:
-    """A damage beside the number of its epoch: said once."""
+    """Return a damage without the number of its epoch, which the row shows already."""
     return why.removeprefix(f"epoch {epoch}: ")
 
 
 def _unneeded(store: Store, epoch: int, error: EpochDamaged) -> str:
-    """Rows that their sink has are kept for readers of the outbox only."""
     sink = error.context.get("sink")
     published = sink is not None and epoch <= store.log.state().acked.get(str(sink), 0)
+    # Only readers of the outbox need rows that their sink has published.
     return f" (rows that sink {sink} has published already: no restore needs them)" if published else ""
 
 
