@@ -53,6 +53,7 @@ class Bound:
         Segments are indivisible: the batch takes at least one, even if it exceeds the limit.
         """
         within = sum(total <= self.rows for total in accumulate(each.rows for each in segments))
+        # A segment over the limit must still drain, or the edge would block for ever.
         return max(within, min(1, len(segments)))
 
     def full(self, rows: Mapping[str, int]) -> tuple[str, ...]:
@@ -93,6 +94,7 @@ class EdgeLog:
         `taken`: number of segments that this batch and all batches before it have consumed. `produced`: segments that
         this batch wrote. Raises `ProtocolViolation` if the batch consumed segments that are not in flight.
         """
+        # Spark's offsets count from the start of the query, so the difference is this batch's part.
         count = taken - self._taken
         if not 0 <= count <= len(self._in_flight):
             raise ProtocolViolation(

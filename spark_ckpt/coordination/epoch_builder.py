@@ -115,6 +115,7 @@ class EpochBuilder:
         """Files staged for the next epoch to commit, by sink, and its number; the number is None before its barrier
         has passed.
         """
+        # Closed epochs are in the order of their numbers: the first one commits next.
         for epoch, ended in self._ended.items():
             return epoch, ended.gathered.staged
         return None, self._open.staged
@@ -185,6 +186,7 @@ class EpochBuilder:
         """Move the batches of an aborted epoch to the front of the next epoch."""
         ended = self._ended.pop(epoch, None)
         if ended is not None:
+            # `_moved` keeps the stream from looking idle, so that another epoch commits these rows.
             self._open, self._moved = ended.gathered.put_before(self._open), True
 
     def passed_over(self, epoch: int) -> None:

@@ -43,6 +43,7 @@ class Holding:
         held: dict[str, StagedOutput] = {}
         for sink, own in staged.items():
             whole = _joined(self._held.get(sink), own)
+            # An initial epoch has no rows of its own: it only carries earlier deferred rows on.
             waits = bool(whole.files) if reason == "initial" else reason == "interval" and now_ms < self._due_ms[sink]
             (held if waits else outputs)[sink] = whole
         return outputs, held
@@ -50,6 +51,7 @@ class Holding:
     def decided(self, manifest: Manifest, now_ms: float) -> None:
         """Apply a committed epoch: the publish interval of each sink in it starts at the commit."""
         self._held = manifest.held
+        # An initial epoch publishes no rows, so it does not start the interval.
         if manifest.reason != "initial":
             self._due_ms |= {sink: now_ms + self._every_ms[sink] for sink in manifest.outputs if sink in self._every_ms}
 

@@ -200,6 +200,7 @@ class IncarnationCore:
                 return self._take_in(event, now_ms)
             case ManifestStored():
                 return self._decided(event, now_ms)
+            # Before the query starts there is no machine that could end the incarnation.
             case ManifestFenced(why=why) if self._machine is None:
                 return [End(barrier.Outcome.FENCED, self._why(barrier.Outcome.FENCED, why))]
             case ManifestFenced(epoch=epoch, why=why):
@@ -266,15 +267,17 @@ class IncarnationCore:
         return effects
 
     def _take_in(self, event: BatchDone, now_ms: float) -> list[Effect]:
+        # Compared with the batch before: a batch without new input leaves the stream idle.
         moved = dict(event.cursors) != self._cursors
-        # `moved` compares with the previous batch: a batch without rows leaves the stream idle.
         self._cursors = dict(event.cursors)
         counts = self._builder.add(event.watermark_ms, event.reports, moved, event.taken)
         in_flight = self._builder.rows_in_flight
         by_name = (in_flight, self._builder.late_rows)
         count = CountBatch(event.batch, self._base.epoch, counts, event.duration_ms, dict(self._cursors), *by_name)
+        # A batch reaches the newest marker in the stream: the prefetched barrier, if there is one.
         epoch = self._markers.ended_by(event.markers, self._ahead.epoch or self.open_epoch)
         effects = [count, *([] if epoch is None else self._passed(Epoch(epoch), now_ms))]
+        # The first rows after an idle time trigger the postponed interval.
         if self._idle_interval is not None and not self._nothing_to_end:
             elapsed, self._idle_interval = self._idle_interval, None
             effects += self._coordinated(now_ms, elapsed)
@@ -306,6 +309,7 @@ class IncarnationCore:
         """
         effects = self._coordinated(now_ms, *votes)
         stored = next((each.manifest for each in effects if isinstance(each, StoreManifest)), None)
+        # A barrier starts a batch even without rows. So an idle stream prefetches none, or it would never rest.
         if stored is None or idle or not self._shape.every_batch or stored.reason in _FINAL:
             return effects
         self._ahead.offer(Epoch(stored.epoch + 1), now_ms)
@@ -388,6 +392,7 @@ class IncarnationCore:
             return []
         ended, staged = self._builder.next_staged
         files = {sink: [*self._holding.in_front(sink), *own] for sink, own in staged.items()}
+        # Rows without a barrier so far will belong to the next number of the machine.
         epoch = ended or self._machine.next_epoch
         return self._sending.due(epoch, files, {sink for sink, owed in self.unpublished.items() if owed})
 
@@ -434,11 +439,13 @@ class IncarnationCore:
     def _of(self, effect: Effect, now_ms: float) -> list[Effect]:
         match effect:
             case SetTimer(delay_ms=delay_ms, elapsed=elapsed, name=name):
+                # Kept, so that an overdue answer of the log ends the wait like the timer itself.
                 self._store_bound = elapsed if name == barrier.STORE_TIMER else self._store_bound
                 return [ArmTimer(delay_ms, elapsed)]
             # The prefetched barrier is already in the stream: no other marker is offered for this epoch.
             case barrier.InjectBarrier(epoch=epoch) if epoch == self._ahead.epoch:
                 self._barrier_at_ms = self._ahead.offered_ms
+                # Votes exist if the barrier's batch is over; otherwise that batch will vote.
                 votes = self._ahead.opened()
                 return self._voted(now_ms, votes, idle=False) if votes else []
             case barrier.InjectBarrier(epoch=epoch):
@@ -474,6 +481,7 @@ class IncarnationCore:
         if outcome is barrier.Outcome.FENCED:
             return self._fence or Fenced(why, incarnation=self._incarnation, hint=_REPLACED)
         if outcome is barrier.Outcome.FAILED:
+            # A sink's own error explains the failure better than the machine's text.
             return _doubtful(why) if self._in_doubt else blamed or RunFailed(why)
         if not why:
             return None

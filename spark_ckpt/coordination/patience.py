@@ -135,5 +135,6 @@ class Patience:
         if left_s <= 0:
             return GiveUp(self._failures, waited_s)
         self._attempts += 1
+        # The exponent is bounded: a long outage must not overflow the pause.
         growing_s = self._first_pause_s * 2 ** min(self._attempts - 1, 16)
         return Pause(min(growing_s, self._longest_pause_s, left_s), waited_s, self._attempts)

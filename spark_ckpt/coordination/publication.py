@@ -28,7 +28,9 @@ class Publication:
         self._shape = shape
         self._point = point
         self._acked = dict(acked)
+        """Newest epoch that each sink has published, as far as this incarnation knows."""
         self._logged = dict(acked)
+        """Newest epoch that each sink has published, according to the log."""
         self._acks: list[SinkAck] = []
         self._decided: dict[int, Manifest] = {each.epoch: each for due in point.unpublished.values() for each in due}
         self.standing = standing
@@ -81,6 +83,7 @@ class Publication:
         branches = Branches(event.on, self._point.passed_over, beside, behind, max(others, default=0))
         error = past_the_marker(error, sink, branches, self._shape.store, event.back)
         error = with_way_out(error, sink, manifest, self._acked, self._shape.store, event.back, unanswered)
+        # Removed first, so that the newest error comes last in the dict.
         self._errors.pop(sink, None)
         self._errors[sink] = error
         return error
@@ -117,6 +120,7 @@ class Publication:
         """
         manifest, place = self._manifest(epoch), self._shape.sinks[sink]
         staged = manifest.outputs.get(sink)
+        # A sink that replaced another one has none of the epochs published before.
         acked, begun_after = self.standing.published(sink, self._acked.get(sink, 0))
         return EpochOutput(
             epoch=Epoch(manifest.epoch),

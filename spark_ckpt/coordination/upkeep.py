@@ -115,6 +115,7 @@ class Delegation:
         self._known[report.node] = _Known(report, local_ms)
         if report.clock_ms is None or report.lease_of != self._incarnation or self._is_spared(report.node, local_ms):
             return
+        # A first note may be old. Only a changed note, or a running process, proves that the standby is alive.
         if report.is_here or not is_new:
             self._report(report.node, report.clock_ms, 0, report.health, local_ms)
 
@@ -214,6 +215,7 @@ class Holding:
         if self._replica is None:
             self._replica = Replica(self._me, BOOT, (self._me,), Checkpoint(applied=token))
         if lease is not None and token > self._replica.applied:
+            # The replica applies every row number of the log; the rows in between are no leases.
             for index in range(self._replica.applied + 1, token):
                 self._replica.handle(EntryExecuted(index, None, local_ms))
             self._replica.handle(EntryExecuted(token, lease.terms, local_ms))

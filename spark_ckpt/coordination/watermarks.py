@@ -56,6 +56,7 @@ class Watermarks:
 
     def advance(self, sparks_ms: int, reports: Iterable[Report]) -> None:
         """Advance the watermarks after a batch. `sparks_ms`: the watermark that Spark recorded for it."""
+        # A fresh Spark checkpoint starts without a watermark; the restored one must not decrease.
         self.late_ms = max(self._base_ms, sparks_ms)
         self.now_ms = max(self.now_ms, sparks_ms)
         for report in reports:

@@ -189,6 +189,7 @@ class Effects:
                 self._plan.config.timeout_ms / 1000, partial(self._plan.store.log.commit_epoch, manifest)
             )
         except NoAnswer:
+            # The append continues on its own thread, so the epoch may still be committed.
             self._loop.handle(ManifestOverdue(manifest.epoch))
             return
         except Fenced as error:
@@ -217,6 +218,7 @@ class Effects:
     def _name(self, savepoint: str, epoch: int) -> None:
         try:
             self._plan.store.log.add_savepoint(savepoint, epoch)
+        # Another epoch took the name meanwhile; this one stays committed, and the job continues.
         except ConfigInvalid as error:
             _log.warning("job=%s epoch=%d is kept without a name: %s", self._plan.job, epoch, error)
 

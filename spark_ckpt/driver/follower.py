@@ -108,6 +108,7 @@ class Follower(threading.Thread):
         self._plan.check_base(base)
         stage = stage_behind(self._plan, base, incarnation + 1, self._folder, self._scratch)
         if runs_here(self._plan):
+            # On one host the driver's levels can be linked instead of rebuilt.
             beside = LocalFolder(self._plan.cache, incarnation).path
             with self._busy:
                 for host in stage.hosts().values():

@@ -98,6 +98,7 @@ class Materializing(threading.Thread):
         if not self._duty.is_ours():
             done = self._duty.is_done(manifest)
             if done:
+                # The standby applied retention, but only this driver can release its sources' input.
                 self._inputs.follow(RetentionReport(self._forgotten()))
             return done
         self._materialize(manifest)

@@ -102,6 +102,7 @@ class SparkIncarnation:
         self._keeper = LeaseKeeper(
             self._renew, plan.config.lease_ms, progress.outage_over, self._missed_renewal, self._fail
         )
+        # Lambdas bind late: the loop and the effects need each other.
         self._loop = CoordinatorLoop(self._rules, lambda effect: self._effects.carry_out(effect), self._fail)
         self._phases = PhaseWatch(
             lambda batch: self._query.phases(batch) if self._query else None,
@@ -287,6 +288,7 @@ class SparkIncarnation:
         self._loop.close()
         _join((*self._lanes.threads(), self._loop), deadline_s)
         _join(self._lanes.give_up(), time.monotonic() + _GIVE_UP_S)
+        # The loop is over, so no update is queued after this.
         self._materializing.close()
         _join([self._materializing, self._watch], deadline_s)
         self._watch.disconnect()

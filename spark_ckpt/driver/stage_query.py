@@ -130,6 +130,7 @@ class StageQuery:
                 inputs = enumerate(self._order.sources)
                 lift_limits(self._spark, self._stage.name, {number: each.source for number, each in inputs if each})
             if self._late is not None:
+                # Rows are late by the watermark of the batch before, as in Spark; a task cannot ask Spark for it.
                 self._late.begin(self._offsets(batch).watermark_ms)
             # A fresh Spark checkpoint has no event times; with several inputs the minimum needs all of them.
             if batch == 0 and len(self._stage.marks) > 1:

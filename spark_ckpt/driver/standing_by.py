@@ -103,6 +103,7 @@ class StandingBy:
         try:
             self._supervisor.begin(LATEST, takeover=False, ended=taking.token, levels=levels)
         except (StoreInUse, StoreOutage) as error:
+            # The caller of `begin` sees an outage at once; a standby that already waits keeps waiting.
             if isinstance(error, StoreOutage) and follower is None:
                 raise
             _log.info("job=%s standby: not taken over: %s", self._plan.job, error)

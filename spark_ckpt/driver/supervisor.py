@@ -81,6 +81,7 @@ class Supervisor:
     def ask_to_stop(self) -> None:
         """End with a final epoch. An outage is waited for no longer than a stop may take."""
         self._patience.stop_by(time.monotonic() + self.stop_bound_s - _SPARE_S)
+        # Set before the incarnation is read: one that is just starting checks it and gets the request as well.
         self._stopping.set()
         self._wake.set()
         if self._incarnation is not None:
@@ -109,6 +110,7 @@ class Supervisor:
         self._began_s = time.monotonic()
         try:
             self._took_over(self._born(restore, takeover, ended, levels))
+        # A failed start must not make other drivers wait for its lease.
         except BaseException:
             self._let_go()
             raise
@@ -217,6 +219,7 @@ class Supervisor:
         # Checked before any write: an incarnation on the wrong epoch would move the job there.
         plan.check_start(restore)
         new = plan.confirmed.new_sinks
+        # Only a start by the user compares markers; a restart or takeover continues from the newest epoch.
         taken_back = sinks_taken_back(plan.bindings, plan.store, restore, new) if ended is None else {}
         holder = current_holder(plan.job)
         point: RecoveryPoint = log.begin_incarnation(
