@@ -46,8 +46,9 @@ class GroupedStream:
     ) -> Stream:
         """Apply a function per key, with Spark's own signature and semantics, inside key groups.
 
-        `func(key, pandas frames, state)` may yield DataFrames as in Spark, or tuples or dicts of one row each, which
-        cost a fraction. `name` identifies the operator's state in the store; default: the function's name.
+        `func(key, pandas frames, state)` may yield DataFrames as in Spark. It may also yield tuples or dicts of one row
+        each, at a fraction of the cost. `name` identifies the operator's state in the store; default: the function's
+        name.
         """
         operator = keyed_function(
             func,
@@ -105,6 +106,7 @@ class GroupedStream:
             raise GraphInvalid("agg needs at least one aggregate", hint='for example agg(total=ckpt.sum("value"))')
         flat, windows = self._with_flat_windows(keep=outputMode == APPEND)
         operator = running_aggregates(aggregates, flat._schema, flat._keys, outputMode, windows)
+        # without a watermark no key can close
         timed = event_time_of(flat._stream._node) is not None
         return flat._operate(operator, name, closing_of(flat._stream._template, flat._keys) if timed else None)
 
@@ -148,6 +150,7 @@ class CoGroupedStreams:
                     f"cogroup: input '{name}' is a {type(each).__name__}",
                     hint=f'group every stream: cogroup({{"{name}": stream.groupBy("key"), ...}})',
                 )
+        # tagging selects columns and would lose the hidden column of rejected rows
         self._inputs = {name: GroupedStream(each._stream._diverted(), each._keys) for name, each in inputs.items()}
         self._plan = input_plan({name: GroupedInput(each._schema, each._keys) for name, each in self._inputs.items()})
         self._times = self._event_times()

@@ -65,6 +65,7 @@ class Job:
         self.store = store
         store_location(store)
         self._storage_options = dict(storage_options or {})
+        # the session's conf overrides the application's
         self._config = JobConfig.of(settings, dict(spark.sparkContext.getConf().getAll()) | _session_conf(spark))
         self._sources: dict[str, SourceNode] = {}
         self._bindings: dict[str, SinkBinding] = {}
@@ -156,7 +157,7 @@ class Job:
         - `availableNow`: drain the rows that the sources hold now, end with a committed and published epoch, and stop.
         - `accept_new_sink`, `accept_new_source`, `accept_moved`: names of sinks and sources whose endpoint changed:
           another table, topic or folder than before. Without them the start raises `IdentityChanged`. A new sink gets
-          all later rows, a new source is read from its start, and a moved endpoint is the same one at another path.
+          all later rows. A new source is read from its start. A moved endpoint is the same one at another path.
         - `accept_dropped_operator`: names of operators that have state in the epoch and are no longer in the job. The
           job continues without their state; without the name the start is refused likewise.
         - `standby` (default: the setting of this name): if another driver runs the job, wait warm for its end and take
@@ -173,6 +174,7 @@ class Job:
             self._check_standby(restore, availableNow)
         plan = replace(self.plan(restore, confirmed), config=self._config.with_page(ui))
         if availableNow:
+            # a source without an end would never drain
             plan.check_ends()
         listeners = [*self._listeners, *listeners_of(plan)]
         return Run.start(plan, restore, availableNow, listeners, companions_of, stands_by)
@@ -237,6 +239,7 @@ class Job:
             raise GraphInvalid(
                 f"there are two edges named '{name}'", hint="give each feedback and edge a name of its own"
             )
+        # open until `_bind_edge`; a start refuses open edges
         self._edges[valid_name("edge", name)] = None
         return name
 

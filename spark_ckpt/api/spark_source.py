@@ -48,10 +48,10 @@ class SparkSource:
     - `delta`: the offset is a table version, and `startingVersion` is a number. `spark_ckpt_delta.DeltaSource` can also
       be drained.
     - `rate`: its start is pinned in the first epoch. `rampUpTime` is refused, since a row's time would then depend on
-      the boundaries of epochs.
+      the boundaries of batches.
     - Formats that cannot be replayed are refused by name.
-    - Any other format needs `replayable=True`. You state two things with it: an offset gives a new query the same rows,
-      and the options alone define the beginning, independent of the time of the start.
+    - Any other format needs `replayable=True`. You state two things with it: an offset gives a new
+      query the same rows, and the options alone, not the time of the start, define the beginning.
 
     `options` are as for `DataStreamReader`; `schema` is for formats that need one. Raises `ConfigInvalid`.
     """

@@ -67,6 +67,7 @@ def state_frame(spark: SparkSession, store: str, operator: str, epoch: str | int
         # an operator without state files still has a schema for SQL
         types = column_types(f"{snapshot.key_schema}, {snapshot.state_schema}, ckpt_epoch long")
         return spark.createDataFrame([], ", ".join(f"{quoted(name)} {type_}" for name, type_ in types.items()))
+    # older files may lack columns that the operator got later
     rows = read_parquet(spark, (f"{root}/{file.path}" for file in snapshot.files), mergeSchema="true")
     keys = map(quoted, column_names(snapshot.key_schema))
     # the files are a chain: a full file and later changes; the newest row of a key is its state

@@ -369,6 +369,7 @@ def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:
         return stream, key
     expression = F.expr(key) if isinstance(key, str) else key
     name = stream.select(expression).columns[0]
+    # an expression becomes a column with the name that Spark gives it
     return (stream, name) if name in stream.columns else (stream.withColumn(name, expression), name)
 
 

@@ -192,6 +192,7 @@ def struct_of(schema: StructType | str) -> StructType:
         raise GraphInvalid(
             f"the schema {schema!r} cannot be parsed", hint=str(error).strip().split("\n", 1)[0]
         ) from None
+    # as in Spark, a single type is the schema of one column `value`
     return parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
 
 
@@ -238,8 +239,10 @@ def ends_of(bindings: Sequence[SinkBinding | EdgeBinding]) -> tuple[Node, ...]:
 def parting_of(*ends: Node) -> OperatorNode | None:
     """Return the operator after which streams split; None if there is none.
 
-    Raises `GraphInvalid` if several operators are followed by a split, or if a stream of the split continues to another
-    operator or input. Spark would run the operator once per stream.
+    Spark would run the operator once per stream in these cases, so they raise `GraphInvalid`:
+
+    - Streams split after several operators.
+    - A stream of the split continues to another operator, or joins another input.
     """
     parting = _needed_twice(*ends)
     if not parting:
@@ -377,6 +380,7 @@ def marks_of(*operators: OperatorNode) -> list[Mark]:
     for operator in operators:
         times: Counter[str] = Counter()
         for name, node in _nearest_marks(operator.parent, ""):
+            # several branches of one source may each declare event time
             times[name] += 1
             marks.append(Mark(operator.name, name if times[name] == 1 else f"{name}#{times[name]}", node))
     return marks

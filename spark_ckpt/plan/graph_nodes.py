@@ -1,4 +1,4 @@
-"""A job's graph as names and arrows for an epoch's manifest, so that a reader of the store needs no program."""
+"""A job's graph as names and arrows for an epoch's manifest; a reader of the store needs no program."""
 
 from __future__ import annotations
 

@@ -79,6 +79,7 @@ class InputPlan:
             for tag, each in zip(self.named, self.inputs.values(), strict=True)
         ]
         time = column_of(times[name]) if name in times else F.lit(None).cast(TimestampType())
+        # every input yields the same columns in the same order, so that a union by position fits
         return frame.select(*keys, *tags, *([time.alias(TIME)] if times else []))
 
 
@@ -104,6 +105,7 @@ def _check_names(names: list[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
         valid_name("input", name)
+        # names are part of column names, which Spark compares without case
         if name.lower() in seen:
             raise GraphInvalid(
                 f"cogroup: the inputs '{seen[name.lower()]}' and '{name}' have one name",

@@ -113,8 +113,10 @@ def _checked(result: object, clocks: int = 0) -> DataFrame:
 
 def _check_node(node: PlanNode) -> None:
     name, children = node.name, node.children
+    # a leaf is an input, which the callers check
     if not children:
         return
+    # an allow-list: a node that a later Spark adds is refused until it is checked
     both = name == JOIN_NODE and all(child.is_streaming for child in children)
     if both or name not in STATELESS_NODES:
         what = "a join of two streams" if both else name

@@ -72,6 +72,7 @@ def _checked(node: Node, check: Callable[[Node], DataFrame]) -> DataFrame:
 
 def _named(node: Node, check: Callable[[Node], DataFrame], refused: Refused) -> Refused:
     """Return the refusal with the name of the first recorded step that leads to it."""
+    # from the leaves on: the first step that fails is the cause
     for step in reversed(list(segment(node))):
         try:
             check(step)

@@ -53,6 +53,7 @@ def closing_of(frame: DataFrame, keys: Sequence[str]) -> Closing | None:
 
 def _window_part(frame: DataFrame, name: str) -> Closing | None:
     part = window_part(frame, name)
+    # an end closes its key by itself; a start needs the window's length
     if part is None or part.is_end:
         return Closing(name) if part else None
     if part.length_us is None:

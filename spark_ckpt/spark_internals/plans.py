@@ -134,6 +134,7 @@ def columns_kept(frame: DataFrame) -> dict[str, str] | None:
     if origins is None:
         return None
     kept = [(str(each.name()), origins[each.exprId().id()]) for each in items_of(plan.output())]
+    # Spark compares names without case
     return dict(kept) if len({name.lower() for name, _ in kept}) == len(kept) else None
 
 

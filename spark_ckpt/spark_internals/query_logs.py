@@ -202,6 +202,7 @@ def parse_start(text: str) -> str:
 
 def log_offset_of(value: Mapping[str, Any]) -> int | None:
     """Return the log entry in a file source's offset; None for offsets of other sources."""
+    # offsets of other sources may contain this key among others
     found = value.get("logOffset") if set(value) == {"logOffset"} else None
     return found if isinstance(found, int) and not isinstance(found, bool) else None
 

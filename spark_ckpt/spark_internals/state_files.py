@@ -66,6 +66,7 @@ class StoreFiles:
 
     def loadable(self, version: int, ids: Callable[[int], Ids]) -> bool:
         """Return True if a version can be loaded, judged by its files' names."""
+        # back to the newest snapshot, or to version 0, which is empty
         while version > 0 and not _has(self.snapshots, version, ids):
             if not _has(self.changes, version, ids):
                 return False

@@ -21,7 +21,7 @@ NAMES = (
 
 
 def session_zone(spark: SparkSession) -> str:
-    """Return the session's time zone as an IANA name or an offset such as +05:30, for any form of the setting."""
+    """Return the session's time zone as an IANA name or an offset such as +05:30. The setting may have any form."""
     zones = jvm_of(spark).org.apache.spark.sql.catalyst.util.DateTimeUtils
     name = str(zones.getZoneId(spark.conf.get("spark.sql.session.timeZone")).normalized().getId())
     return "UTC" if name == "Z" else name

@@ -160,6 +160,7 @@ def _definition(plan: JavaObject, attribute: JavaObject) -> _Definition | None:
         if computed is not None:
             wanted = computed.exprId()
         holding = [child for child in children if any(each.exprId() == wanted for each in items_of(child.output()))]
+        # each branch may define the column in another way
         if kind_of(plan) == "Union" or len(holding) != 1:
             return None
         plan = holding[0]

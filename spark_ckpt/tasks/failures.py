@@ -1,4 +1,6 @@
-"""Errors of an operator's function or of an expression, with the key, the operator, the column and the line to change.
+"""Errors of an operator's function or of an expression.
+
+They name the key, the operator, the column and the user's line.
 
 An error that a retry cannot change is final: a replay calls the same function with the same rows. An error of the
 environment (`MAY_PASS`) is retried.

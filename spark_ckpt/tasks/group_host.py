@@ -188,6 +188,7 @@ class _GroupCall:
     def run(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         unpacked = unpack_ordered(frames)
         outputs = self._host.operator.process(unpacked.rows, self._held, self._clock())
+        # output before the barrier: it belongs to the epoch that the barrier ends
         yield from self._put_out(outputs)
         account, processed_ms = self._account(), _now_ms()
         barriers = [(kind, epoch) for kind, epoch in unpacked.controls if kind in BARRIERS]

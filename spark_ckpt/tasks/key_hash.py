@@ -1,7 +1,7 @@
 """Spark's `xxhash64` over whole Arrow columns, for rows that reach the next operator without Spark's expressions.
 
-The hash of several columns uses the previous column's hash as its seed and skips nulls (`XxHash64`, `XXH64.java` in
-Spark's catalyst; the algorithm is XXH64 of the xxHash specification). Each step handles all rows at once. Text takes as
+The algorithm is XXH64 of the xxHash specification (`XxHash64`, `XXH64.java` in Spark's catalyst). The hash of several
+columns uses the previous column's hash as its seed and skips nulls. Each step handles all rows at once. Text takes as
 many steps as its longest value has words.
 """
 

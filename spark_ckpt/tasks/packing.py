@@ -122,11 +122,12 @@ class Unpacked:
 
 
 def unpack_ordered(frames: Iterable[pd.DataFrame]) -> Unpacked:
-    """Restore the rows and control rows of one key group from its packed rows, which the shuffle leaves in any order."""
+    """Restore the rows and control rows of one key group from its packed rows, which may arrive in any order."""
     blobs: list[tuple[int, bytes]] = []
     controls: set[tuple[int, int]] = set()
     for frame in frames:
         for tag, blob in zip(frame[TAG].tolist(), frame[BLOB], strict=True):
+            # the inverse of `control_tag`
             epoch, kind = divmod(-tag, _KINDS)
             if tag >= 0:
                 blobs.append((tag, blob))

@@ -1,7 +1,7 @@
 """Staging: tasks write a sink's rows as uniquely named Parquet files, durable before the task succeeds (phase one).
 
 Files become visible only when a manifest names them. A failed attempt, a repeated run of the function or a zombie task
-leaves garbage that retention deletes, and has no other effect.
+leaves only garbage, which retention deletes.
 """
 
 from __future__ import annotations
@@ -157,6 +157,7 @@ class StageWriter:
         stage, part = self._stage, len(self._files)
         named = dict(zip(stage.plan.partition_by, values, strict=True))
         folder = "".join(f"{_folder(name, value)}/" for name, value in named.items())
+        # unique for each attempt: a repeated task never overwrites a file that a manifest names
         name = f"ckpt-{stage.sink}-i{stage.incarnation}-b{self._batch}-t{self._task}-{part}-{uuid.uuid4().hex}.parquet"
         output = stage.location.open_output(folder + name)
         plan = stage.plan

@@ -15,9 +15,9 @@ _prepared = False
 def prepare_worker() -> None:
     """Exclude the objects of the imported modules from garbage collection.
 
-    PySpark's daemon collects garbage after every task. With pandas, pyarrow and pydantic imported, each collection
-    walks through several hundred thousand objects that live as long as the process. It takes 50 to 100 ms of CPU per
-    task, measured as half of all CPU of the Python workers.
+    PySpark's daemon collects garbage after every task. With pandas, pyarrow and pydantic imported, a collection visits
+    several hundred thousand permanent objects. It takes 50 to 100 ms of CPU per task, measured as half of all CPU of
+    the Python workers.
     """
     global _prepared
     if not _prepared:

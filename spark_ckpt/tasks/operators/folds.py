@@ -1,7 +1,7 @@
 """Folds of the built-in aggregates: the state per key, its update, and the result, for all rows of a batch at once.
 
-A fold computes for every row the state *after* that row, so one computation serves running values, final values and the
-state. Nulls are skipped as Spark does. Results equal those of a loop over the rows in order of arrival.
+A fold computes the state *after* each row. So one computation serves running values, final values and the state. Nulls
+are skipped as Spark does. Results equal those of a loop over the rows in order of arrival.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class FirstFold(LastFold):
     parts = ("", "_seen")
 
     def types(self) -> tuple[pa.DataType, ...]:
-        """Return the types of the value and of a flag that a value exists, since a first value may be null."""
+        """Return the types of the value and of a flag: a value exists (a first value may be null)."""
         return (self.shown(), pa.bool_())
 
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
@@ -314,7 +314,7 @@ class StddevFold(Fold):
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
         """Return count, mean and squared distances after each row.
 
-        Each key's values are shifted by the mean so far, or by its first value, so that the squares do not cancel.
+        Each key's values are shifted by the mean so far, or by its first value. So the squares do not cancel.
         """
         numbers, real, key = (
             filled(values.cast(pa.float64(), safe=False), 0.0),

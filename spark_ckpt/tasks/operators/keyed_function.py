@@ -115,6 +115,7 @@ class KeyedFunction:
         with pd.option_context("mode.chained_assignment", None), _rare_garbage_collection():
             if rows is not None:
                 self._on_rows(rows, group, clock, output)
+            # after the rows: a key whose timeout they moved is no longer due
             self._on_timeouts(group, clock, output)
         for table in output.tables():
             group.counters.rows_out += table.num_rows
@@ -190,6 +191,7 @@ class KeyedFunction:
         gone = ~updated & (removed | ~before.exists)
         self._put(called, updated, timeouts, group, self._updated_state(called, states, updated), None)
         rest = ~updated & ((removed & before.exists) | moved)
+        # only the timeout changes, so the old state is written with it
         kept = before.state.filter(pa.array(rest))
         self._put(called, rest, timeouts, group, kept, gone[rest])
 

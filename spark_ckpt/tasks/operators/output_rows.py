@@ -63,8 +63,8 @@ class OutputRows:
     def add(self, item: object) -> None:
         """Add one yielded item.
 
-        Raises Spark's own error for anything except a row or a frame, and for a frame with another number of columns.
-        Raises `OutputInvalid` for a tuple or dict of another shape.
+        - Raises Spark's own error for anything except a row or a frame, and for a frame of another width.
+        - Raises `OutputInvalid` for a tuple or dict of another shape.
         """
         if isinstance(item, tuple):
             self._add_row(item)
@@ -132,6 +132,7 @@ class OutputRows:
 
     def _array(self, values: Sequence[object], field: StructField, to: Field) -> Array:
         if not isinstance(field.dataType, _PLAIN):
+            # nested types and timestamps have Spark's own conversion rules
             frame = pd.DataFrame({field.name: pd.Series(list(values))})
             return self._fitted(frame, StructType([field])).column(0).cast(to.type)
         from_pandas = not pa.types.is_floating(to.type)  # NaN is null where the type has no NaN
@@ -276,6 +277,7 @@ def first_failing(rows: int, attempt: Callable[[int], object]) -> int | None:
             return True
         return False
 
+    # every prefix with the invalid row fails, every shorter one converts
     found = bisect_left(range(1, rows + 1), True, key=fails)
     return found if found < rows else None
 

@@ -61,9 +61,8 @@ def _in_session_zone(table: pa.Table, timezone: str) -> pa.Table:
     schema = pa.schema(fields)
     if schema.equals(table.schema):
         return table
-    return (
-        table.cast(schema) if table.num_rows else schema.empty_table()
-    )  # a cast of no rows leaves no chunk, which Spark refuses
+    # a cast of no rows leaves no chunk, which Spark refuses
+    return table.cast(schema) if table.num_rows else schema.empty_table()
 
 
 def key_tuples(keys: pa.Table, options: PandasOptions) -> list[tuple[Hashable, ...]]:

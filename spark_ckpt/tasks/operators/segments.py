@@ -1,8 +1,8 @@
 """Running computations per key without a Python loop per key: exact left folds, equal to a row-by-row loop.
 
-Rows of one key are a segment. Segments are laid into matrices whose width is the next power of two (at most twice the
-cells), with one numpy `accumulate` each. The number of matrices is logarithmic in the longest segment. A single
-cumulative sum minus the bases would be faster and wrong: floats of one key would leak into the next.
+Rows of one key are a segment. Segments are laid into matrices, with one numpy `accumulate` each. A matrix's width is
+the next power of two (at most twice the cells), so the number of matrices is logarithmic in the longest segment. A
+single cumulative sum minus the bases would be faster and wrong: floats of one key would leak into the next.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Segments:
         return numbering
 
     def accumulate(self, fold: np.ufunc, values: Values, initial: Values) -> Values:
-        """Return for each row `fold` over the key's `initial` and all its rows up to this one, strictly left to right."""
+        """Return for each row `fold` over the key's `initial` and its rows up to this one, strictly left to right."""
         ordered = values[self.order]
         result = np.empty_like(ordered, dtype=np.result_type(ordered, initial))
         if not len(ordered):

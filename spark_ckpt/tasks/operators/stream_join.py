@@ -105,6 +105,7 @@ class _Side:
         """Return the rows of every key, in order of arrival."""
         ends = np.cumsum(np.bincount(self.key, minlength=keys))
         offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
+        # a stable sort keeps older rows first
         return pa.ListArray.from_arrays(offsets, self.rows.take(np.argsort(self.key, kind="stable")))
 
 

@@ -257,6 +257,7 @@ class VectorizedOperator:
         """Call the function once for the keys with rows, and once for the keys whose timeout has passed."""
         if rows is not None:
             yield from self._on_rows(self._timeouts.on_time(rows, group, clock), group, clock)
+        # after the rows: a key whose timeout they moved is no longer due
         now = self._timeouts.now(clock)
         if now is not None:
             yield from self._on_timeouts(now, group, clock)

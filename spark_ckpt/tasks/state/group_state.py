@@ -200,6 +200,7 @@ class KeyGroupState:
         """Return the state of distinct `keys` (a table of the key columns)."""
         places = _Places(len(hashes))
         for table in self._newest_first():
+            # the first hit is the newest row of a key
             if not places.look(table, keys, hashes):
                 break
         return places.resolved(self.schema)
@@ -223,6 +224,7 @@ class KeyGroupState:
         gone = 0 if removed is None else int(removed.sum())
         self.counters.keys_removed += gone
         self.counters.keys_updated += len(hashes) - gone
+        # deletions stay: an older level may still hold the key
         self._delta = merged([rows, self._delta], self.schema, drop_deletes=False)
 
     def _rows(
@@ -235,6 +237,7 @@ class KeyGroupState:
     ) -> KeyTable:
         ops = np.full(len(hashes), PUT, np.int8) if removed is None else np.where(removed, DELETE, PUT).astype(np.int8)
         timeouts = np.full(len(hashes), NO_TIMEOUT) if timeout_ms is None else timeout_ms
+        # a deleted key is stored with nulls, not with its old state
         values = state if removed is None else rows_at(state, np.arange(len(hashes)), removed)
         columns = [pa.array(hashes), *keys.columns, *values.columns, pa.array(ops), pa.array(timeouts)]
         return sorted_table(pa.table(columns, schema=self.schema.table).combine_chunks(), self.schema)
@@ -302,6 +305,7 @@ class KeyGroupState:
         # the delta becomes a level, so its timeouts must stay at or above the bound
         self._due_from = min(self._due_from, self._delta.earliest_timeout)
         self._delta = empty(self.schema)
+        # a full file replaces all levels
         if capture.kind == "full":
             self._outgrown = False
             for level in self._levels:

@@ -192,6 +192,7 @@ class LevelCache:
             table, count = self._begin_of(rest, at_hand)
             tables.insert(0, table)
             rest = rest[count:]
+        # a full file is the oldest of its chain: no older row can reappear
         return tables[0] if len(tables) == 1 else merged(tables, self._schema, drop_deletes=files[0].kind == "full")
 
     def _at_hand(self) -> set[str]:
