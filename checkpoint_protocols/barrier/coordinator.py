@@ -309,6 +309,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         return self._begin(wanted)
 
     def _begin(self, reason: Reason) -> list[Effect]:
+        # Step 1 of docs/design/epoch-in-nine-steps.md.
         epoch = Epoch(self._last_used + 1)
         self._last_used = epoch
         self._due = False

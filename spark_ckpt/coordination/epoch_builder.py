@@ -152,6 +152,7 @@ class EpochBuilder:
 
         `cursors`: position of every source at the end of that batch.
         """
+        # Step 5 of docs/design/epoch-in-nine-steps.md.
         ended = EndedEpoch(
             epoch,
             self._open,

@@ -338,6 +338,7 @@ class IncarnationCore:
 
         A batch is atomic: its end makes the work of every participant durable.
         """
+        # Step 5 of docs/design/epoch-in-nine-steps.md.
         ended = self._builder.end(epoch, self._cursors)
         tasks = [*self._shape.source_tasks(), *self._shape.group_tasks(ended.groups_acked)]
         return [
@@ -406,6 +407,7 @@ class IncarnationCore:
         return self._coordinated(now_ms, barrier.Fenced(self._incarnation, error.what))
 
     def _publish_ended(self, event: PublishEnded, now_ms: float) -> list[Effect]:
+        # Step 9 of docs/design/epoch-in-nine-steps.md.
         if isinstance(event.error, Fenced):
             return self._fenced(event.error, now_ms)
         # The sink had the epoch before, and a newer incarnation exists: it may have published the epoch.

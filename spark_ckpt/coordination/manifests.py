@@ -49,6 +49,7 @@ def manifest_of(
 
     `attempt` and `created_ms` stay empty: the host sets them when it appends the manifest (`stamped`).
     """
+    # Step 6 of docs/design/epoch-in-nine-steps.md.
     gathered = ended.gathered
     outputs, held = lineage.holding.divided(_staged(shape, ended), reason, lineage.now_ms)
     return Manifest(

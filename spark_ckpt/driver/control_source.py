@@ -28,6 +28,7 @@ class Control:
 
     def inject(self, marker: ControlMarker) -> None:
         """Offer the next marker to the stream."""
+        # Step 2 of docs/design/epoch-in-nine-steps.md.
         with self._lock:
             self._markers.append(marker)
             if self._offer is not None:

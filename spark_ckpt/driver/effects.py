@@ -173,6 +173,7 @@ class Effects:
         A source with a changed endpoint, or without an answer, ends the incarnation before the commit. After an error
         other than a fence, or without an answer of the log, the outcome is unknown and the incarnation ends.
         """
+        # Step 7 of docs/design/epoch-in-nine-steps.md.
         timings = self._clock.timings(effect.manifest.epoch, time.monotonic(), self._progress.lag)
         manifest = measured(effect.manifest, timings, self._graph)
         manifest = stamped(manifest, uuid.uuid4().hex, time.time_ns() // 1_000_000)

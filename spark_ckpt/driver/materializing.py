@@ -95,6 +95,7 @@ class Materializing(threading.Thread):
         return len(effects) == len(asked)
 
     def _is_done(self, manifest: Manifest) -> bool:
+        # Step 9 of docs/design/epoch-in-nine-steps.md.
         if not self._duty.is_ours():
             done = self._duty.is_done(manifest)
             if done:

@@ -173,6 +173,7 @@ class SinkLane(threading.Thread):
 
         `waited_ms`: how long the request waited for early sends of the same sink.
         """
+        # Step 8 of docs/design/epoch-in-nine-steps.md.
         try:
             self._still_current()
             self._publisher = self._publisher or self._open_publisher()

@@ -122,6 +122,7 @@ class StageQuery:
     # -- one batch ----------------------------------------------------------------------------------------------------
 
     def _run_batch(self, frame: DataFrame, batch: int) -> None:
+        # Step 3 of docs/design/epoch-in-nine-steps.md.
         started_s = time.monotonic()
         try:
             if self._execution is not None:

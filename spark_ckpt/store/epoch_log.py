@@ -291,6 +291,7 @@ class EpochLog:
         This is the only way into the log. Returns the state that the row was proposed on. Raises the errors of
         `propose`, and a `StoreOutage`.
         """
+        # Step 7 of docs/design/epoch-in-nine-steps.md.
         with self._lock:
             while True:
                 log_state = self.state()

@@ -87,6 +87,7 @@ def epoch(log_state: LogState, manifest: Manifest, now_ms: int) -> NewRow | None
 
     Raises `Fenced`, and `RunFailed` if the manifest does not extend the log.
     """
+    # Step 7 of docs/design/epoch-in-nine-steps.md.
     known = log_state.by_id.get(manifest.epoch)
     if known is not None and known.attempt == manifest.attempt and known.incarnation == manifest.incarnation:
         return None

@@ -243,6 +243,7 @@ class _GroupCall:
         return told
 
     def _capture(self, epoch: int) -> dict[str, Json] | None:
+        # Step 4 of docs/design/epoch-in-nine-steps.md.
         capture = self._held.capture(epoch)
         if capture is None:
             return None

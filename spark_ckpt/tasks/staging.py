@@ -168,6 +168,7 @@ class StageWriter:
         return file
 
     def _close(self, file: _OpenFile) -> StagedFile:
+        # Step 4 of docs/design/epoch-in-nine-steps.md.
         file.writer.close()
         size = file.output.tell()
         file.output.close()
