@@ -99,9 +99,9 @@ class Identified(Protocol):
         other parts identify it. A job refuses a recorded part that is missing or different, and records new parts.
         Called after `check`, and may use its results. Raises as `check` does.
 
-        For a source, the driver calls it at each start, before each commit, and every few seconds, on threads of its
-        own. Each call queries the system again and caches nothing, so that an epoch with rows of another topic is never
-        committed. So it has to be one cheap request; `KeepsConnection` saves the connecting.
+        For a source, the driver calls it on threads of its own: at each start, before each commit, and every few
+        seconds. Each call queries the system again and caches nothing, so that an epoch with rows of another topic is
+        never committed. So it has to be one cheap request; `KeepsConnection` saves the connecting.
         """
 
 
@@ -381,8 +381,8 @@ class EpochOutput:
 class StagedAhead:
     """Files of an uncommitted epoch for an early send, in publishing order. The epoch may never be committed.
 
-    The files are durable. Within an incarnation a number stands for one epoch, and every call for it begins with the
-    files of the call before.
+    The files are durable. Within an incarnation a number stands for one epoch. Every call for it begins with the files
+    of the call before.
     """
 
     epoch: Epoch
@@ -424,8 +424,9 @@ class Publisher(Protocol):
     def publish(self, output: EpochOutput) -> PublishReceipt:
         """Make the epoch's rows visible exactly once. Idempotent: query an unknown outcome, never guess it.
 
-        Raises `Fenced` if a newer incarnation owns the sink, `PublishConflict` if the sink's marker contradicts
-        `output.previous`, `PublishFailed` (retriable) for anything that may pass.
+        - Raises `Fenced` if a newer incarnation owns the sink.
+        - Raises `PublishConflict` if the sink's marker contradicts `output.previous`.
+        - Raises `PublishFailed` (retriable) for anything that may pass.
         """
 
     def close(self) -> None:

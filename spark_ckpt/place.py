@@ -1,5 +1,6 @@
-"""Canonical form of paths and URIs, so that two spellings of one place compare equal, and a check for paths of Delta
-tables.
+"""Canonical form of paths and URIs, and a check for paths of Delta tables.
+
+Two spellings of one place have one canonical form, so that they compare equal.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _FILE = re.compile(r"file:(//[^/]*)?(?=/)", re.IGNORECASE)
 _REFUSED = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\\\ud800-\udfff]")
 """Characters that deltalake misreads in a path.
 
-It decodes a path that is not encoded, takes a backslash for a separator, and cannot parse control characters or lone
+It decodes a path that is not encoded and takes a backslash for a separator. It cannot parse control characters or lone
 surrogates.
 """
 

@@ -1,9 +1,9 @@
 """A shared archive of the classes that Spark loads, so that a driver restarts sooner after a crash.
 
-Starting Spark loads and verifies about fifteen thousand classes from three hundred jars, which is most of a driver's
-CPU until its first batch. Java can map them from an archive instead (class data sharing, JEP 350). `create` runs a
-small streaming query like those of this package and lets Java archive the loaded classes. `options` names the archive
-to a later driver. Java checks that archive and class path match, and starts without the archive if they do not.
+Starting Spark loads and verifies about fifteen thousand classes from three hundred jars. That is most of a driver's CPU
+until its first batch. Java can map them from an archive instead (class data sharing, JEP 350). `create` runs a small
+streaming query like those of this package and lets Java archive the loaded classes. `options` names the archive to a
+later driver. Java checks that archive and class path match, and starts without the archive if they do not.
 """
 
 from __future__ import annotations

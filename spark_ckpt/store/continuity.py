@@ -1,8 +1,8 @@
 """Completeness of a log: every commit holds a row, and the newest row vouches for all rows before it.
 
-A row's `history` is the sum of the seals of all rows that were in the log when it was appended, as numbers modulo
-2^256. Rows that are folded into other files keep their seals. A commit that drops rows adds a row that sums up the
-remaining ones. So the newest row alone reveals any row that is missing, doubled or altered. Pure: no I/O.
+A row's `history` is a sum modulo 2^256: the seals, as numbers, of all rows in the log when it was appended. Rows that
+are folded into other files keep their seals. A commit that drops rows adds a row that sums up the remaining ones. So
+the newest row alone reveals any row that is missing, doubled or altered. Pure: no I/O.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ only grows along the table's versions and survives log cleanup inside checkpoint
 
 - a guard against a late materialization by a replaced driver,
 - proof that an epoch was materialized,
-- the map from an epoch to a table version, found by bisection over the commit files, which live as long as their
-  versions.
+- the map from an epoch to a table version, by bisection over the commit files. They live as long as their versions.
 
 The manifests contain everything that a table shows: a damaged log is set aside and re-created.
 """
@@ -65,6 +64,7 @@ class DataTable:
         delta_log.require_log(self.location)
         try:
             delta_log.advance(self._table)
+        # Commit files that the handle refers to may have been trimmed since: open the table again.
         except (DeltaError, OSError, ValueError):
             self._table = delta_log.open_table(self.location)
         return self._table
@@ -94,6 +94,7 @@ class DataTable:
         Only the current incarnation (`ours`) may re-create it. Otherwise the `LogDamaged` is raised.
         """
         try:
+            # A table ahead of the log would take every later materialization for a late one and ignore it.
             self.refuse_if_beyond(newest)
             materialize()
         except LogDamaged:
@@ -146,6 +147,7 @@ class DataTable:
             alter()
         except (DeltaError, OSError) as error:
             raise outage(self.location.uri, error) from error
+        # The library committed this version itself, without fsync.
         delta_log.sync_versions(self.location, table.version(), table.version() + 1)
         self._table = delta_log.open_table(self.location)
 
@@ -163,6 +165,7 @@ class DataTable:
         """
         application = None if key is None else Application(self._app_id, key)
         for _ in range(_ATTEMPTS):
+            # Checked in every attempt: a newer incarnation may have materialized meanwhile.
             if key is not None and self.newest_txn_version() >= key:
                 return False
             table = self.refreshed()
@@ -175,6 +178,8 @@ class DataTable:
                     table, self.location, actions, columns, application, metadata, anew=anew is not None
                 )
             except CommitLost as lost:
+                # The outcome may be unknown, so read the log again. If this commit landed, the key check ends the
+                # loop.
                 self._table = None
                 # The file system refused the write, e.g. a full disk: another attempt right now would fail, too.
                 if refusal_in(lost) is not None:
@@ -205,6 +210,7 @@ class DataTable:
                 low = middle + 1
             else:
                 high = middle
+        # Commits without a transaction may lie between, e.g. a new column or dropped rows.
         for version in versions[low:]:
             found = self._key_at(version)
             if found is not None:

@@ -64,6 +64,7 @@ class Debts:
             case IncarnationRecord():
                 self._latest = record.base
                 self._acked(record.acks)
+                # Last, because it corrects the acknowledgements before it.
                 self.take_back(record.taken_back)
             case Published():
                 self._acked(record.acks)

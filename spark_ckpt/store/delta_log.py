@@ -1,6 +1,6 @@
 """The log of a Delta table as a register that only one writer can advance: open, compare-and-swap, checkpoint.
 
-`max_commit_retries=0` turns a commit into a compare-and-swap on the table version. delta-rs does not fsync, so on a
+`max_commit_retries=0` turns a commit into a compare-and-swap on the table version. delta-rs does not fsync. So on a
 local file system this module syncs the commit file and its folder before a commit counts. It also writes the
 checkpoints: the library's own hook would leave them unsynced after an acknowledged commit.
 """
@@ -33,6 +33,8 @@ A_LOG = "the log of a table"
 """Name of the table in errors of callers that do not know it."""
 Actions = Sequence[AddAction | RemoveAction]
 
+# The library's own checkpoints and log cleanup stay off: `checkpoint` and `trim` do both, durably and for kept
+# versions.
 _QUIET = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 CONFIGURATION: Mapping[str, str | None] = {
     "delta.checkpointInterval": "64",

@@ -76,10 +76,12 @@ class Standing:
     unneeded: tuple[str, ...] = ()
 
     def published(self, sink: str, acked: int) -> tuple[int, int | None]:
-        """Return the newest epoch that this endpoint has acknowledged (0 if none), and, if that is 0, the epoch after
-        which it began.
+        """Return the newest epoch that this endpoint has acknowledged (0 if none).
+
+        If that is 0, the second value is the epoch after which the endpoint replaced another one, else None.
         """
         after = self.sinks[sink].after if sink in self.sinks else 0
+        # An acknowledgement up to `after` came from the replaced endpoint.
         return (acked, None) if acked > after or not after else (0, after)
 
     def rows_before(self, sink: str, manifest: Manifest) -> int:
@@ -160,6 +162,7 @@ def _newest(log_state: LogState, base: Manifest, read: Read) -> Manifest:
         try:
             return read(brief.epoch)
         except EpochDamaged:
+            # A damaged manifest must not block a start from another epoch.
             continue
     return base
 
@@ -172,13 +175,15 @@ def reconciled(
     - The fourth parameter: per sink the committed epochs that it has not acknowledged.
     - `last`: the highest id ever committed.
 
-    Raises `IdentityChanged` for a change that is unconfirmed or impossible now, `ConfigInvalid` for a confirmation of a
-    name that the job does not have.
+    Raises `IdentityChanged` for a change that is unconfirmed or impossible now. Raises `ConfigInvalid` for a
+    confirmation of a name that the job does not have.
     """
     _check_names(found, confirmed)
     known_sinks = {name: identity.parts for name, identity in known.sinks.items()}
     sources = _changes("source", known.sources, found.sources)
     sinks = _changes("sink", known_sinks, found.sinks)
+    # `accept_moved` confirms only a change of the place. Any other change needs `accept_new_source` or
+    # `accept_new_sink`.
     open_ = [
         change
         for change in (*sources.values(), *sinks.values())
@@ -189,9 +194,11 @@ def reconciled(
         raise _refused(open_, {"source": known.sources, "sink": known_sinks}, known.restore)
     replaced = {name for name in sinks if name in confirmed.new_sinks}
     for name in sorted(replaced):
+        # A new endpoint has no marker, so it cannot tell which of these rows the old one has.
         check_owed(name, owed.get(name, ()), known.whole)
         _check_passed_over(name, known)
     for name, sink in known.sinks.items():
+        # An earlier replacement still counts: the endpoint must not get rows from before it.
         if name not in replaced and name in found.sinks:
             _check_before(name, sink.after, owed.get(name, ()), known.whole)
     return Standing(
@@ -229,11 +236,13 @@ def still_the_same(known: Mapping[str, Parts], now: Mapping[str, Parts]) -> dict
 
 
 def _changes(kind: str, known: Mapping[str, Parts], found: Mapping[str, Parts]) -> dict[str, _Change]:
+    # Without recorded parts there is nothing to compare: the found parts become the record.
     pairs = {name: (known[name], parts) for name, parts in found.items() if known.get(name)}
     return {name: _Change(kind, name, old, new) for name, (old, new) in pairs.items() if differing(old, new)}
 
 
 def _kept(known: Mapping[str, Parts], name: str, changed: Collection[str]) -> Parts:
+    # Parts of a replaced endpoint must not be merged into those of the new one.
     return {} if name in changed else known.get(name, {})
 
 
@@ -245,10 +254,12 @@ def _merged(known: Parts, found: Parts) -> dict[str, str]:
 def _sinks(
     known: Mapping[str, SinkIdentity], found: Mapping[str, Parts], replaced: Collection[str], last: int
 ) -> dict[str, SinkIdentity]:
+    # Sinks that the job has dropped stay recorded, in case their names return.
     sinks = dict(known)
     for name, parts in found.items():
         before = known.get(name)
         if name in replaced:
+            # Epochs up to `last` belong to the old endpoint. They never count as published by this one.
             sinks[name] = SinkIdentity(parts=dict(parts), after=last)
         elif before is not None:
             sinks[name] = SinkIdentity(parts=_merged(before.parts, parts), after=before.after)
@@ -324,6 +335,7 @@ def _check_before(sink: str, after: int, manifests: Iterable[Manifest], whole: W
 def _free_of(sink: str, rows: Sequence[Manifest], whole: Whole) -> int:
     """Return the newest restorable epoch before these that defers nothing for the sink; 0 if there is none."""
     oldest = min(each.epoch for each in rows)
+    # Deferred rows of the epoch would have to be published to the new endpoint, too.
     return next((each.epoch for each in whole() if each.epoch < oldest and not _holds(each, sink)), 0)
 
 

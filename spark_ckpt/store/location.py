@@ -317,6 +317,7 @@ class DurableOutput(io.RawIOBase):
         if self._stream is None:
             super().close()
             return
+        # Before the close: a close that failed is never repeated, see `durable`.
         stream, self._stream = self._stream, None
         durable.step("put", self._path)
         with self._location._errors(self._path, writing=True):

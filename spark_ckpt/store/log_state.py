@@ -129,6 +129,7 @@ class LogState:
         above, others = {epoch}, set[int]()
         for brief in self.epochs:
             if brief.epoch > epoch:
+                # In order of ids: a base is classified before the epochs that extend it.
                 (above if brief.base in above else others).add(brief.epoch)
         return sorted(others | {each for each, on in self.lost.items() if each > epoch and on not in above})
 
@@ -155,6 +156,7 @@ class LogState:
     def shown(self) -> int:
         """Newest epoch of the current branch up to which every sink has acknowledged everything."""
         owed = {epoch for epochs in self.owed.values() for epoch in epochs}
+        # A sink gets epochs in order, so everything before the oldest unpublished one is published.
         oldest = min((brief.epoch for brief in self.lineage() if brief.epoch in owed), default=None)
         return self.latest if oldest is None else self.by_id[oldest].base
 
@@ -186,6 +188,7 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
         rows = list(group)
         at, newest = rows[-1]
         for _, record in rows:
+            # Unpublished epochs depend on every row, the rest of the state only on the newest of a group.
             debts.take_in(record)
         if isinstance(newest, EpochBrief):
             log_state = _epochs(log_state, [record for _, record in rows if isinstance(record, EpochBrief)], at)
@@ -242,6 +245,7 @@ def _epochs(log_state: LogState, briefs: Sequence[EpochBrief], at: At) -> LogSta
     newest = briefs[-1]
     following = replace(
         _acked(log_state, [ack for brief in briefs for ack in brief.acks]),
+        # A restore moves `latest` back, `last` never: ids are not assigned twice.
         last=max(log_state.last, *(brief.epoch for brief in briefs)),
         latest=newest.epoch,
     )
@@ -263,6 +267,7 @@ def _released(log_state: LogState, record: Released, at: At) -> LogState:
     incarnations = tuple(
         _ended(each, record, at) if each.incarnation == record.incarnation else each for each in log_state.incarnations
     )
+    # A run that keeps its lease for its next incarnation must not be overtaken in between.
     expires_ms = log_state.lease_expires_ms if record.keeps else 0
     return _renewed(replace(log_state, incarnations=incarnations), record.incarnation, expires_ms, at)
 
@@ -317,6 +322,7 @@ def _folded(log_state: LogState, record: Folded, at: At) -> LogState:
 def _loss_accepted(log_state: LogState, record: LossAccepted, at: At) -> LogState:
     return replace(
         log_state,
+        # Sinks may have the lost ids, so they are not assigned again either.
         last=max(log_state.last, record.epoch),
         incarnation=max(log_state.incarnation, record.incarnation),
         lost={**log_state.lost, **dict.fromkeys(range(record.after + 1, record.epoch + 1), record.on)},

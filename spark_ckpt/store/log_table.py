@@ -193,8 +193,8 @@ class LogTable:
     def append(self, new: NewRow) -> None:
         """Commit one row durably, as the version right after the loaded one.
 
-        Raises `CommitLost` if another commit has that version, and a `StoreOutage` if the version is still free and the
-        row is not in the log. The caller may retry after both.
+        Raises `CommitLost` if another commit has that version. Raises a `StoreOutage` if the version is still free and
+        the row is not in the log. The caller may retry after both.
         """
         table = _sealed(new, self._table.version() + 1, self._now_ms(), self._content.weight)
         path = _new_path(self._now_ms(), self._table.version() + 1)

@@ -77,6 +77,7 @@ class Outbox:
         def change(table: DeltaTable) -> Actions | None:
             gone = {path: size for path, size in delta_log.live_files(table).items() if path not in wanted}
             left[:] = list(gone)
+            # No data change: published rows leave the outbox, they are not deleted for its stream readers.
             return [delta_log.removed(path, size, data_change=False) for path, size in gone.items()] or None
 
         self.table.commit(None, change, {})
@@ -89,6 +90,7 @@ class Outbox:
             if materialized_epoch < brief.epoch < manifest.epoch
         ]
         manifests = self._log.manifests(reversed(older))
+        # After a restore the table may show a later epoch. Its version moves on, but no rows are new.
         due = [*manifests, manifest] if manifest.epoch > materialized_epoch else manifests
         return [file for each in due for file in self.staged(each)]
 

@@ -54,6 +54,7 @@ def refuse_if_held(log_state: LogState, own: int | None, now_ms: int, ended: int
         return
     if ended is not None:
         _refuse_if_moved(log_state, ended)
+    # A holder that provably died on this host need not be waited for.
     elif log_state.lease_expires_ms > now_ms and not provably_dead(log_state.holder):
         raise _in_use(log_state)
 
@@ -134,6 +135,7 @@ def handover(log_state: LogState, asked: int) -> NewRow | None:
 def acks(log_state: LogState, by: int, told: Sequence[SinkAck]) -> NewRow | None:
     """Return the row with the acknowledgements that are new to the log; None if there are none. Raises `Fenced`."""
     fence(log_state, by)
+    # A sink may acknowledge an epoch that a manifest has carried already.
     news = tuple(ack for ack in told if ack.epoch > log_state.acked.get(ack.sink, 0))
     return row_of(Published(incarnation=by, acks=news), by) if news else None
 
@@ -143,6 +145,7 @@ def loss(log_state: LogState, newest: int, newest_incarnation: int) -> NewRow | 
 
     Return None if the log has them all, and the incarnations.
     """
+    # Incarnations count, too: a reused number would pass the sink's fence as the old publisher.
     if newest <= log_state.last and newest_incarnation <= log_state.incarnation:
         return None
     # The branch runs straight on during an incarnation whose begin the log has. An incarnation known only from an

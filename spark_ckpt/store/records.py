@@ -40,6 +40,7 @@ Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 class Record(BaseModel):
     """Base of everything written into the log."""
 
+    # An unknown field is refused: a version that ignored it would decide without a fact of a newer one.
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -361,9 +362,13 @@ class UpkeepLeased(Entry):
 class UpkeepEnded(Entry):
     """End of lease `token`: its holder has finished, or gives it back for the reason `failure`.
 
-    After a finished turn, the tables show `epoch` as incarnation `incarnation` continues from it, and files that
-    retention does not keep are deleted. The files of the epoch were read and compared; `damage` describes what is wrong
-    with them. `clock_ms` is the holder's own clock.
+    After a finished turn:
+
+    - The tables show `epoch` as incarnation `incarnation` continues from it.
+    - Files that retention does not keep are deleted.
+    - The files of the epoch were read and compared; `damage` describes what is wrong with them.
+
+    `clock_ms` is the holder's own clock.
     """
 
     token: Count

@@ -106,6 +106,7 @@ def resolve(log_state: LogState, target: RestoreTarget) -> tuple[int, str]:
 
     Raises `EpochNotFound`, `ConfigInvalid`.
     """
+    # A bool is an int in Python: True must not mean epoch 1.
     if isinstance(target, bool) or not isinstance(target, str | int):
         raise ConfigInvalid(
             f"{target!r} is no restore target", hint='give "latest", an epoch number or a savepoint\'s name'
@@ -175,6 +176,8 @@ def _first_readable(epochs: Sequence[int], read: Read) -> Manifest | None:
 
 
 def _refuse_if_published(log_state: LogState, epoch: int, damage: EpochDamaged, read: Read, whole: Verify) -> None:
+    # A sink may have the epoch without an acknowledgement. A skipped epoch is not in `dropped`, so its publisher
+    # refuses then.
     sinks = [sink for sink in log_state.by_id[epoch].sinks if epoch not in log_state.unacked(sink)]
     if sinks:
         back = newest_whole(log_state, epoch, read, whole)
@@ -229,6 +232,7 @@ def _verified_choice(log_state: LogState, base: Manifest, described: str, read: 
     manifests: dict[int, Manifest] = {}
     for sink, numbers in _owed(log_state, base.epoch).items():
         for number in numbers:
+            # Lower ones have no rows, or `checked` has refused them: the sink's marker is above them already.
             if number > log_state.acked.get(sink, 0):
                 unpublished.setdefault(sink, []).append(_verified(manifests, number, read, verify))
     return Choice(base, described, unpublished)
@@ -241,8 +245,8 @@ def _owed(log_state: LogState, epoch: int) -> dict[str, list[int]]:
 
 
 def out_of_turn(log_state: LogState, epoch: int, read: Read) -> dict[str, list[int]]:
-    """Return per sink the epochs with rows, of the branch of `epoch`, that it can no longer get although they are
-    unpublished.
+    """Return per sink the epochs of the branch of `epoch` that have rows, are unpublished, and can no longer be
+    published.
 
     The sink's marker is at or above them: it has a newer epoch of another branch, or it may have been rolled back. So
     it would take these epochs for published.
@@ -257,6 +261,7 @@ def out_of_turn(log_state: LogState, epoch: int, read: Read) -> dict[str, list[i
 
 def _cannot_be_given(log_state: LogState, epoch: int, sink: str, numbers: Sequence[int], back: int) -> PublishConflict:
     here = "" if epoch == log_state.latest else "go on where the job stands: job.start(); or "
+    # Only an accepted loss makes an acknowledged epoch unpublished again, see `Debts`.
     has = log_state.acked[sink]
     why = (
         "may have been taken back before a loss was accepted"
@@ -301,6 +306,7 @@ def whole_epochs(log_state: LogState, newest: int, read: Read, verify: Verify) -
     """
     for older in [brief.epoch for brief in log_state.lineage(newest)]:
         with suppress(EpochDamaged):
+            # Advice must lead to an epoch that a start accepts, so it runs the same checks.
             if not out_of_turn(log_state, older, read):
                 yield _verified_choice(log_state, _base(log_state, older, read), "", read, verify)
 
@@ -308,6 +314,7 @@ def whole_epochs(log_state: LogState, newest: int, read: Read, verify: Verify) -
 def _verified(manifests: dict[int, Manifest], epoch: int, read: Read, verify: Verify) -> Manifest:
     if epoch not in manifests:
         manifest = read(epoch)
+        # Only the outputs of an earlier epoch are needed. Its state may be damaged without harm.
         verify(manifest.model_copy(update={"operators": {}, "edges": {}, "held": {}}))
         manifests[epoch] = manifest
     return manifests[epoch]
@@ -326,6 +333,7 @@ def dropped(log_state: LogState, base: int, passed_over: AbstractSet[int] = froz
     found = {}
     for sink in {*log_state.sinks, *log_state.acked}:
         known, maybe = log_state.acked.get(sink, 0), {*log_state.lost, *log_state.unacked(sink)} - kept
+        # The sink's marker is at least at `known`, so it cannot name a lower id.
         found[sink] = sorted(epoch for epoch in maybe if epoch > known)
     return {sink: epochs for sink, epochs in found.items() if epochs}
 

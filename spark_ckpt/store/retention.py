@@ -60,7 +60,9 @@ def kept_epochs(log_state: LogState, policy: Retention, now_ms: int) -> set[int]
     lineage = [brief.epoch for brief in log_state.lineage()][: policy.keep_last]
     young = [epoch for epoch, brief in log_state.by_id.items() if brief.created_ms > now_ms - policy.keep_age_ms]
     owed = [epoch for sink in log_state.sinks for epoch in log_state.awaited(sink)]
+    # If unpublished rows turn out damaged, the job has to restore the epoch before them.
     behind_owed = [log_state.by_id[epoch].base for epoch in owed]
+    # The same for deferred rows: an epoch without any is restorable when they are damaged.
     behind_held = next((brief.epoch for brief in log_state.lineage() if not brief.holds), 0)
     owed_or_behind = {*owed, *behind_owed, behind_held}
     wanted = {
@@ -72,6 +74,7 @@ def kept_epochs(log_state: LogState, policy: Retention, now_ms: int) -> set[int]
         *owed_or_behind,
         *log_state.savepoints.values(),
     }
+    # Some of these ids may be 0 (no epoch) or dropped already.
     kept = wanted & log_state.by_id.keys()
     return kept | _indebted(log_state, kept)
 
@@ -80,6 +83,7 @@ def _indebted(log_state: LogState, kept: Iterable[int]) -> set[int]:
     """Return the ancestors of kept epochs that a sink has not acknowledged, or that descend from such an epoch."""
     owed = {epoch for epochs in log_state.owed.values() for epoch in epochs}
     indebted: set[int] = set()
+    # Oldest first, so that a base is classified before the epochs that extend it.
     for brief in log_state.epochs:
         if brief.epoch in owed or brief.base in indebted:
             indebted.add(brief.epoch)
@@ -118,6 +122,7 @@ def garbage(
     wrote them.
     """
     ours = ((path, incarnation_of(path, prefix)) for path in paths if path not in needed)
+    # A name without an incarnation is not ours. Files of `incarnation` and later ones may be about to join an epoch.
     return [path for path, writer in ours if writer is not None and (path in forgotten or writer < incarnation)]
 
 

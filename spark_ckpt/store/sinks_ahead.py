@@ -34,6 +34,7 @@ def refusal(markers: Mapping[str, Published], log_state: LogState, store: str) -
     ahead = {name: why for name, published in markers.items() if (why := beyond(published, log_state))}
     if not ahead:
         return None
+    # One command covers all sinks, so it names the highest numbers.
     epoch, incarnation = (max(getattr(markers[name], of) for name in ahead) for of in ("epoch", "incarnation"))
     return PublishConflict(
         "; ".join(f"sink {name} is ahead of the store: {why}" for name, why in ahead.items()),

@@ -53,6 +53,7 @@ def rows_published(log_state: LogState, newest: Manifest, read: Read) -> dict[st
 def _newest_published(log_state: LogState, newest: Manifest, sink: str, read: Read) -> int:
     epoch, owed = newest.rows_so_far[sink], log_state.owed.get(sink, frozenset[int]())
     try:
+        # Unpublished epochs prove nothing. Go back to the newest one with rows that the sink has acknowledged.
         while epoch in owed:
             epoch = read(epoch).rows_before.get(sink, 0)
     except EpochDamaged:
@@ -64,6 +65,7 @@ def _newest_published(log_state: LogState, newest: Manifest, sink: str, read: Re
 def behind(markers: Markers, published: Mapping[str, int]) -> list[Behind]:
     """Return the sinks that have less than they have published, by name."""
     has = {sink: marker.epoch if marker else 0 for sink, marker in markers.items()}
+    # A sink whose marker was not read counts as complete.
     return [Behind(sink, has[sink], epoch) for sink, epoch in sorted(published.items()) if has.get(sink, epoch) < epoch]
 
 

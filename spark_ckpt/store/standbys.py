@@ -82,6 +82,7 @@ class Standbys:
 
         A living standby rewrites its note more often.
         """
+        # Compare notes with their earlier versions: the clocks of two hosts cannot be compared.
         written = {path: note.told_ms for path, note in self._notes()}
         self._seen = {
             path: self._seen[path] if self._seen.get(path, (None,))[0] == told_ms else (told_ms, now_s)

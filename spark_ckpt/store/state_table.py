@@ -66,6 +66,7 @@ class StateTable:
                 raise
             self.table.begin_anew()
             for brief in log_state.epochs:
+                # Transaction versions only grow along a table, so later epochs cannot come before this one.
                 if txn_version(brief.incarnation, brief.epoch) < txn_version(incarnation, manifest.epoch):
                     with contextlib.suppress(EpochDamaged):  # an old epoch with a missing file gets no version
                         self._materialize(self._log.manifest(brief.epoch), brief.incarnation)
@@ -82,6 +83,8 @@ class StateTable:
         if newest is not None:
             schema = committed_schema(self.location, newest, epoch=newest.epoch, operator=self.operator)
             if self._has_other_types(schema, wanted):
+                # Widened types: the table starts over with the new files in the same commit. Readers never see it
+                # empty.
                 anew = schema
             else:
                 self.table.ensure(schema)
@@ -144,6 +147,7 @@ def newest_rows(oldest_first: list[pa.Table], snapshot: OperatorSnapshot) -> pa.
     """Return the newest row of every key, without deleted keys. The files are in the order of the manifest."""
     if not oldest_first:
         return no_rows(snapshot)
+    # Newest file first, so that the lowest position of a key is its newest row.
     rows = pa.concat_tables(reversed(oldest_first), promote_options="default").combine_chunks()
     order = pa.array(range(rows.num_rows), pa.int64())
     keys = column_names(snapshot.key_schema)

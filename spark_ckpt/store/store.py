@@ -87,8 +87,8 @@ class Store:
         - `storage_options`: options for an object store, as deltalake takes them.
         - `now_ms`: the wall clock, milliseconds since 1970 UTC.
 
-        Raises `ConfigInvalid` if the location cannot hold a store, `StoreForeign` if it holds another job's store or
-        other data, `FormatUnknown`, and a `StoreOutage`.
+        Raises `ConfigInvalid` if the location cannot hold a store, `StoreForeign` for another job's store or other
+        data, `FormatUnknown`, and a `StoreOutage`.
         """
         return cls(store_location(uri, storage_options), valid_name("job", job), now_ms)
 

@@ -1,6 +1,6 @@
 """Repair of a local Delta log after a power loss: torn files are set aside.
 
-delta-rs links a commit into the log before its bytes are on disk, and `delta_log` fsyncs it before the commit is
+delta-rs links a commit into the log before its bytes are on disk. `delta_log` fsyncs it before the commit is
 acknowledged. So a torn commit file (it ends in zeros, or at a page) was never acknowledged: nothing was built on it and
 it can be set aside. A checkpoint is derived data. Nothing is deleted. A file that does not look torn is left in place
 and reported as damage.
@@ -58,6 +58,7 @@ def _set_aside(log: Path, torn: list[str]) -> bool:
     for name in torn:
         (log / name).rename(log / f"_torn-{name}")
     if torn:
+        # The hint may point to a checkpoint that was set aside.
         (log / _HINT).unlink(missing_ok=True)
         durable.sync_folder(log)
     return bool(torn)

@@ -1,7 +1,8 @@
 """Trim a Delta table's own log before a checkpoint, without losing a version that a reader may still request.
 
-A commit file may be deleted if it is older than the horizon, a durable checkpoint follows it, and no kept version is
-rebuilt from it. A kept version far back gets its own checkpoint, so that it does not keep the whole log.
+Three conditions allow the deletion of a commit file: it is older than the horizon, a durable checkpoint follows it, and
+no kept version is rebuilt from it. A kept version far back gets its own checkpoint, so that it does not keep the whole
+log.
 
 Deleting a file makes its version number free again. A writer that slept must not take that number unnoticed. Two rules
 prevent that:
@@ -10,7 +11,8 @@ prevent that:
 - On a file system the oldest commit is deleted first. So the number before a free one is free, too, and
   `delta_log.commit` requires that predecessor.
 
-Kept versions may precede a free number, but only in tables that follow the epoch log and decide nothing.
+The second rule does not depend on clocks. Kept versions may precede a free number, but only in tables that follow the
+epoch log and decide nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ HORIZON_MS = 3_600_000
 LOCAL_HORIZON_MS = 300_000
 """Minimum age on a file system.
 
-There a commit costs 3 to 4 us per file in the log folder (measured), and an epoch per batch makes thousands in an hour.
-An object store lists from a version on.
+There a commit costs 3 to 4 us per file in the log folder (measured). An epoch per batch makes thousands of files in an
+hour. An object store lists from a version on.
 """
 TRIM_EVERY_MS = 60_000
 """Time that a store waits between two trims."""
@@ -58,6 +60,7 @@ def trim(location: Location, keep_versions: Collection[int], now_ms: int) -> int
         end = _first_young(location, commits, old_before_ms(location, now_ms))
     except LogDamaged:
         return 0
+    # Readers of the newest version begin at this checkpoint and need no commit before it.
     bound = max((version for version in checkpoints if version <= end), default=0)
     spared = {version for version in keep_versions if version < bound}
     gone = [path for (version, _), path in sorted(files.items()) if version < bound and version not in spared]

@@ -64,6 +64,7 @@ class UpkeepLog:
 
         def propose(log_state: LogState) -> NewRow | None:
             _fence(log_state, record.token)
+            # An earlier attempt with an unknown outcome may have ended the lease.
             over = log_state.upkeep is not None and log_state.upkeep.ended is not None
             return None if over else row_of(record, record.incarnation, record.epoch)
 
@@ -119,6 +120,7 @@ def damage_of(store: Store, manifest: Manifest, known: AbstractSet[str], guard: 
                 check()
             whole.add(name)
     except CkptError as error:
+        # An outage or a lost lease says nothing about the file.
         if error.retriable or isinstance(error, Fenced):
             raise
         return str(error), whole

@@ -16,6 +16,7 @@ from spark_ckpt.store.ddl import column_names, column_types, type_of, types_insi
 _DIGITS: Mapping[pa.DataType, int] = {pa.int8(): 10, pa.int16(): 10, pa.int32(): 10, pa.int64(): 20}
 """Digits before the point that a decimal needs for every value. Small integers are stored as `int`."""
 _INTEGERS = tuple(_DIGITS)
+# No entry for int64: float64 does not hold each of its values.
 _WIDER: Mapping[pa.DataType, tuple[pa.DataType, ...]] = {
     pa.int8(): (pa.int16(), pa.int32(), pa.int64(), pa.float64()),
     pa.int16(): (pa.int32(), pa.int64(), pa.float64()),
@@ -30,6 +31,7 @@ def value_differences(written: str, declared: str) -> list[str]:
 
     An empty list means that they can.
     """
+    # Equal, or new columns at the end. No parsing, which the unquoted names of older versions might break.
     if f"{_unquoted(declared)}, ".startswith(f"{written}, "):
         return []
     return _differences(written, declared, widens=True)
@@ -102,6 +104,7 @@ def _step(path: str, before: str, now: str) -> Iterator[str]:
 
 def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     if pa.types.is_decimal(wide) and pa.types.is_decimal(narrow):
+        # The digits after the point and those before it must both fit.
         return bool(wide.scale >= narrow.scale and wide.precision - wide.scale >= narrow.precision - narrow.scale)
     if pa.types.is_decimal(wide):
         return narrow in _INTEGERS and wide.precision - wide.scale >= _DIGITS[narrow]

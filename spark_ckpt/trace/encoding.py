@@ -1,8 +1,13 @@
 """Encoding of events, effects and an incarnation's start as JSON, without secrets and without row content.
 
-Left out: storage options and roots, texts of errors, column statistics, partition values (also inside paths), and those
-parts of a manifest that only observability needs. The rest is everything that the rules decide by, so a replay decides
-the same. Encoding a decoded value changes nothing.
+Left out:
+
+- storage options and roots,
+- texts of errors,
+- column statistics and partition values (also inside paths),
+- the parts of a manifest that only observability needs.
+
+The rest is everything that the rules decide by, so a replay decides the same. Encoding a decoded value changes nothing.
 """
 
 from __future__ import annotations

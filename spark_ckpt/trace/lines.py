@@ -1,7 +1,7 @@
 """The lines of a trace, typed and checked: an incarnation's start, then each event with the answers of the rules.
 
-The fields of an event are those of its class in `coordination/messages.py`, so that a new field is recorded without a
-change here.
+The fields of an event are those of its class in `coordination/messages.py`. So a new field is recorded without a change
+here.
 """
 
 from __future__ import annotations
