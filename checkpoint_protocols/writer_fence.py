@@ -4,8 +4,8 @@ A process that was declared dead may still live, and its writes may still be in 
 fence before it reads the writer's records. After that only the successor can write, and the records that recovery reads
 no longer change.
 
-A store implements the fence as a conditional write on a number, a log as an epoch (Kafka's producer epoch), a table as
-compare-and-swap.
+A store implements the fence as a conditional write on a number. A log implements it as an epoch (Kafka's producer
+epoch), a table as compare-and-swap.
 """
 
 from __future__ import annotations

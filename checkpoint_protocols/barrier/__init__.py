@@ -1,8 +1,8 @@
 """Aligned barrier checkpoints with two-phase-commit sinks and incarnations: the protocol's public interface.
 
 There are three roles with one machine each; their events and effects are in `barrier.messages`. The host carries
-effects from one role to the other. If tasks and sinks never fail alone (a Spark driver), a host may run the coordinator
-only and report for the other roles.
+effects from one role to the other. In a Spark driver, tasks and sinks never fail alone. Such a host may run the
+coordinator only and report for the other roles.
 """
 
 from checkpoint_protocols.barrier.coordinator import STORE_TIMER, Coordinator, CoordinatorPhase

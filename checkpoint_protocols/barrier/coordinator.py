@@ -15,7 +15,7 @@ It receives acknowledgements, votes, the log's answers and timers. Rows, state a
    barrier. The final epoch is never delayed: it adds one at most, and without it work would be redone.
 4. An epoch is the pair (incarnation, epoch). The host makes the incarnation durable before the machine exists, so no
    two incarnations share a number. Within an incarnation epoch numbers only grow. So no pair is used twice, also not
-   after an abort or a crash (rule G3), without a write per epoch.
+   after an abort or a crash (rule G3). This needs no write per epoch.
 5. An epoch *number* is used again if its epoch ended uncommitted with its incarnation; the door rejects messages of the
    earlier incarnation. A committed number is never given to another epoch: an incarnation begins after the highest
    committed one.

@@ -1,7 +1,7 @@
 """Events and effects of aligned barriers with two-phase-commit sinks.
 
-Seeds 001 (Wallaroo) and 003 (asynchronous barrier snapshots, Algorithm 1), with three additions: every message of a run
-carries its incarnation, an epoch needs all tasks *and* all sinks, and a source's barrier arrives on `NIL`.
+Seeds 001 (Wallaroo) and 003 (asynchronous barrier snapshots, Algorithm 1), with three additions. Every message of a run
+carries its incarnation. An epoch needs all tasks *and* all sinks. A source's barrier arrives on `NIL`.
 """
 
 from __future__ import annotations

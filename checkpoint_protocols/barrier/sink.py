@@ -6,8 +6,8 @@
 
 1. At most one epoch is prepared and undecided. If the next barrier arrives before the outcome of the last epoch is
    known, the sink waits. The outcome determines the rows of the next transaction.
-2. An epoch that is aborted in this incarnation passes its rows to the next one (`CarryOver`), since nothing upstream
-   rolled back.
+2. An epoch that is aborted in this incarnation passes its rows to the next one (`CarryOver`): nothing upstream rolled
+   back.
 3. In doubt after a crash, an epoch is published iff its decision record exists. Otherwise its staged rows are
    discarded, since the sources produce them again. The sink resolves in-doubt epochs, in order, before it prepares
    anything new.

@@ -19,7 +19,7 @@ Instances are named `initiator/incarnation/index`. Points that the seed leaves o
   checkpoint.
 - Control messages overtake each other. A vote that arrives after the abort of its instance is answered with the abort.
   A process never joins an instance twice, or an older one of an initiator than it knows. Otherwise two processes in a
-  loop that join again become each other's parents, and their wait for each other never ends.
+  loop could become each other's parents, and wait for each other for ever.
 - The two phases of a rollback are the host's: `plan` is the agreement, its durable row the decision.
 - Messages in transit across the checkpoints are not in them: channels must be readable again.
 - A sink shows the rows of its permanent checkpoint (G6).

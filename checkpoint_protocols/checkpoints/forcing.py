@@ -5,8 +5,8 @@ checkpoint before certain deliveries breaks every such cycle. Index-based checkp
 a sender. This rule forces less and pays with O(N) numbers per message. A forced checkpoint precedes the delivery if one
 of these holds:
 
-- A process I sent to since my checkpoint has, as far as the sender knows, a smaller clock than the sender, and the
-  sender's clock is larger than mine.
+- The sender's clock is larger than mine. In addition, as far as the sender knows, a process I sent to since my
+  checkpoint has a smaller clock than the sender.
 - The sender's past contains my newest checkpoint and a later checkpoint of another process: a cycle through me.
 """
 

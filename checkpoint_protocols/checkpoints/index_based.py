@@ -22,7 +22,7 @@ precede the delivery. Corrections and additions:
   those of senders with a *lower* index than the receiver, and they are logged.
 - E14: a message of an older incarnation whose send was not undone is late, not stale. It is logged, because its sender
   will not send it again.
-- Between Capture and Stored all channels are held. A survivor can only go back to a durable checkpoint, so nothing may
+- Between Capture and Stored all channels are held. A survivor can only go back to a durable checkpoint. So nothing may
   happen at an index before its checkpoint is durable. Otherwise a survivor without it would stay an orphan.
 - A checkpoint may be taken between a recovery and the end of its replay. It does not contain the rest of the replay, so
   that stays in the log.

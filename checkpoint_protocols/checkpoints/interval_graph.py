@@ -1,9 +1,9 @@
 """The interval dependency graph of uncoordinated checkpoints (seed 004, "Uncoordinated Checkpointing").
 
 A node is the work of a process between two checkpoints. An edge says "if that is undone, so is this". Edges lead from
-an interval to the next of its process, and from the interval that *sent* a message to the one that received it. The
-seed draws the second kind from receiver to sender. That is the edge for lost messages that cannot be sent again; over
-channels that can be read again it does not exist (erratum E7).
+an interval to the next of its process. They also lead from the interval that *sent* a message to the one that received
+it. The seed draws the second kind from receiver to sender. That is the edge for lost messages that cannot be sent
+again; over channels that can be read again it does not exist (erratum E7).
 
 Checkpoint k begins interval k; 0 is the initial state. Each process stores its own edges with every checkpoint: per
 sender, the newest interval it has received from so far. Later intervals are undone with earlier ones, so the newest is

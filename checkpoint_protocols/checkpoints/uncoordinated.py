@@ -1,7 +1,7 @@
 """Uncoordinated checkpointing: processes save independently, and a dependency graph finds the line (P6c).
 
 Seed 004, "Uncoordinated Checkpointing" and "How Do We Find The Recovery Line?"; Wang and Fuchs 1993. Channels can be
-read again from a checkpoint's position (Kafka), so no message in transit is lost and only orphans count.
+read again from a checkpoint's position (Kafka). So no message in transit is lost, and only orphans count.
 
     send m         m.index = interval
     receive m      seen[sender] = max(seen[sender], m.index); deliver
@@ -21,7 +21,7 @@ Corrections and additions:
 - Checkpoint 0, the initial state, is never erased: the domino effect may end only there.
 
 Option `forcing`: `"none"`, or `"hmnr"`. With `"hmnr"` a checkpoint precedes some deliveries, so that no checkpoint is
-useless and there is no domino effect (see `forcing`). Recovery is the same.
+useless (see `forcing`). Then there is no domino effect. Recovery is the same.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     FOLLOWING -> GRANTED -> TAKING -> PUBLISHING -> FOLLOWING          any but the last two -> LEADING -> FOLLOWING
 
-- The time of a lease runs from an instant of this replica's own clock that is known to precede the issue: the reading
-  in the health report that the lease answers. A timer that starts when the entry is *executed* is too late by the
-  replica's lag behind the log (erratum E10).
+- The time of a lease starts at a reading of this replica's own clock that precedes the issue. The reading is in the
+  health report that the lease answers. A timer that starts when the entry is *executed* is too late by the replica's
+  lag behind the log (erratum E10).
 - A lease names the boot it was issued for. A replica that executes it again after a crash refuses it: its clock has
   restarted, and the primary that waited for the old boot may be gone.
 - A primary takes no checkpoint. Later in the same life it does not use a lease that it was granted before, either.

@@ -2,8 +2,8 @@
 
 The seed names the aim and no formula. This one is TCP's: smoothed time plus four times its mean deviation. The sum is
 divided by the rate, since a holder may use only that share of the lease. The measured time begins at the holder's
-health report, like the holder's own time, not at the choice of the lease. Measured from the choice, a steady replica's
-lease would shrink until the report's age made it time out.
+health report, as the holder's own time does. Measured from the choice, a steady replica's lease would shrink until the
+report's age made it time out.
 """
 
 from __future__ import annotations

@@ -7,15 +7,15 @@ recovery line (CRL): the newest durable index that the sender knows of every pro
     receive m      known indices = the larger of both; m.index > mine: checkpoint first
                    m.index < mine: store m in the log first; else deliver at once
 
-Corrected (E13): the seed logs "if the sender is ahead", and argues that otherwise the sender would go back to before
-the send. The opposite is true. If the sender's index is lower, a failure takes the receiver back to its newer index,
-before the receipt. The sender stays after the send, so no process sends m again. The counter-example: S at 0 sends m; R
-at 1 receives it, unlogged; S takes 1; R fails; the line is {S1, R1} and m is lost. If the sender's index is higher, the
+Corrected (E13): the seed logs "if the sender is ahead". It argues that otherwise the sender would go back to before the
+send. The opposite is true. If the sender's index is lower, a failure takes the receiver back to its newer index, before
+the receipt. The sender stays after the send, so no process sends m again. The counter-example: S at 0 sends m; R at 1
+receives it, unlogged; S takes 1; R fails; the line is {S1, R1} and m is lost. If the sender's index is higher, the
 forced checkpoint comes first. Then m is undone with its send or included with its receipt.
 
 Unlike P6e, a message of an earlier incarnation is logged only if its index is below mine as well. Its send was never
-undone, so the send is on its sender's side of every line above its index, and so is the receipt. The CRL replaces
-nothing that safety needs. It carries news of complete indices with messages that are sent anyway.
+undone. So both send and receipt are included in every line above its index. The CRL replaces nothing that safety needs.
+It carries news of complete indices with messages that are sent anyway.
 """
 
 from __future__ import annotations

@@ -20,16 +20,16 @@ The guarantee depends on the place of a sender's log (option `log`):
 - `stable` (the seed's "logs each message"): the sender stores message and number before ACKACK. Tolerates any number of
   failures, at any time, also of both ends.
 - `volatile` (the paper's): the log is in memory and in the sender's checkpoints. Tolerates one failure at a time. A
-  failure lasts from a crash until every process has started again and every receipt after its receiver's checkpoint is
-  acknowledged again. If both ends of a channel fail together, receipts can become unknown. If another process received
-  a message that depends on one, `plan` raises `ProtocolViolation`: the loss is detected, not repaired. A sink that
-  failed with its sender may have shown rows in an order that is lost.
+  failure lasts from a crash until every process has started again. In addition, every receipt after its receiver's
+  checkpoint must be acknowledged again. If both ends of a channel fail together, receipts can become unknown. If
+  another process received a message that depends on one, `plan` raises `ProtocolViolation`: the loss is detected, not
+  repaired. A sink that failed with its sender may have shown rows in an order that is lost.
 
 A message that a failed process sent and that was not received yet is not taken from the channel, either. The process
 sends it again, and only then can its log name the receipt.
 
 Channels may lose, repeat and reorder. Between two receipts a process must depend only on its state. The seed's round of
-requests to all senders is the host's report of survivors and records, from which `plan` takes the replay.
+requests to all senders is the host's report of survivors and records. `plan` takes the replay from it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ alone. On a loop the head would wait for its own barrier, so cyclic graphs are r
 Errata corrected:
 
 - E4: a source has no input. Its only barrier comes on Nil, here the coordinator's `begin`. Read literally, the
-  algorithm compares a set of blocked inputs with the inputs, and Nil is in neither or in one of them.
+  algorithm compares a set of blocked inputs with the inputs. Nil is in neither of them or in one.
 - E5: barriers carry ids and one snapshot is open at a time. A barrier of a newer one, and an abort, end the current
   alignment and release the held inputs. Without that a lost barrier would block its siblings for ever.
 - Lines 12 and 13 send the barrier before the capture. That is safe only because the step is atomic; here the capture

@@ -5,15 +5,15 @@ Seed 003, algorithm 2; Carbone et al. 2015, section 4.3.
     STARTING -> RUNNING <-> ALIGNING -> LOGGING -> RUNNING
 
 Without its back edges the graph is acyclic, and is aligned as in `snapshots`. The barrier then travels around the
-loops. A message that arrives on a back edge after the copy and before the barrier was sent before the cut and received
-after it. It is logged with the copy, and delivered first after a recovery. A back edge is never held, so there is no
-deadlock.
+loops. Some messages arrive on a back edge after the copy and before the barrier: they were sent before the cut and
+received after it. They are logged with the copy, and delivered first after a recovery. A back edge is never held, so
+there is no deadlock.
 
 Errata corrected:
 
 - E4: Nil. Line 9 marks it, and line 13 compares with the regular inputs, which do not contain it: a source never fires.
 - E5: ids. Only `logging` keeps line 13 from firing again. A barrier of the next snapshot that arrives in the meantime
-  disappears in the set, while line 12 blocks its channel for ever.
+  disappears in the set. Line 12 then blocks its channel for ever.
 - E6: line 25 tests `node` for `input`, and line 26 logs the input for the message. A back edge is logged even after its
   own barrier, while another is awaited: those messages would be delivered twice.
 - Line 16 unblocks all inputs, line 12 blocks only regular ones. `0` stands for the empty set.

@@ -57,7 +57,7 @@ def _stands(
 ) -> bool:
     """Return True if the decision is still valid.
 
-    The newest messages in a cut at `number` were sent at `number - 1`, so no recovery may have undone that index.
+    The newest messages in a cut at `number` were sent at `number - 1`. No recovery may have undone that index.
     """
     written_in = Incarnation(number_in(record, "incarnation"))
     last = Epoch(number - 1)

@@ -11,7 +11,7 @@ Two variants, `settings.options["variant"]`:
 
 No channel is captured. A snapshot counts as complete when every file is written, and all processes go back to the
 newest. Messages between two processes are lost even with perfect clocks. If clocks differ by more than a message's
-delay, a message is received before it was sent (an orphan), and is counted twice afterwards.
+delay, a message is received before it was sent (an orphan). It is counted twice afterwards.
 
 The protocol measures the error of "as of time t" for tables and offsets that are saved one by one.
 """
