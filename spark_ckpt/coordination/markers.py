@@ -15,7 +15,7 @@ OPEN, BARRIER, AHEAD = 1, 2, 3
 - OPEN: every key group restores its state and arms its timers.
 - BARRIER: ends an epoch.
 - AHEAD: the prefetched barrier, of an epoch that is not open yet. A key group without changes votes for it but does
-  not advance, because the barrier of the same epoch may come again.
+  not advance: the barrier of the same epoch may come again.
 """
 
 BARRIERS = (BARRIER, AHEAD)

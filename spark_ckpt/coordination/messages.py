@@ -41,8 +41,8 @@ class BatchDone(Event):
 
     `cursors`: position of every source at its end. `watermark_ms`: the batch's watermark in Spark's offset log.
     `markers`: number of control markers up to its end. `drained`: every source has been read up to its target.
-    `taken`: per edge, the number of segments consumed by its end, counted from the first one in flight when the query
-    started.
+    `taken`: per edge, the number of segments consumed by its end. They count from the first one in flight when the
+    query started.
     """
 
     batch: int

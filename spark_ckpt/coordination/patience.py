@@ -4,7 +4,7 @@ An error is of one of three kinds:
 
 - An outage (full disk, unreachable store, host too busy to start Python workers) passes. The run waits for its end,
   bounded in time: the number of attempts says nothing about it.
-- A failure that may be the job's own counts against a limit of failures in a row without a new epoch.
+- A failure may be the job's own. It counts against a limit of failures in a row without a new epoch.
 - Every other error is final.
 
 Callers pass the time in, in seconds of any monotonic clock; nothing here waits.

@@ -1,7 +1,7 @@
 """Timing of lease renewals: after a third of the term, and sooner after a missed renewal.
 
-With the long interval alone, short outages of the store at the wrong moments could silence a driver for its whole
-term. A standby reads between these moments and sees no outage.
+With the long interval alone, short outages at the wrong moments could silence a driver for its whole term. A standby
+reads between these moments and sees no outage.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ def with_way_out(
     back: int | None = None,
     unanswered: Mapping[str, int] | None = None,
 ) -> CkptError:
-    """Return the error of a sink that could not publish the epoch, with recovery advice if its rows are damaged or
-    refused.
+    """Return the error of a failed publish, with recovery advice if the epoch's rows are damaged or refused.
 
     `published`: per sink, the newest epoch that it is known to have. `store`: URI of the store. `back`: the epoch to
     restore, from `store.ways_back`; None if the log could not be read. `unanswered`: per sink, the newest committed

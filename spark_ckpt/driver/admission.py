@@ -4,8 +4,8 @@ The first batch of a query is slow per row: Java compiles the code, and the Pyth
 rows waiting ends its first epoch with this batch. If the batch is small, its output is visible seconds sooner
 (docs/design/performance.md).
 
-Spark's admission control has one limit per source and query. So the sources are read with the small limit, and the
-first batch sets the configured one before Spark plans the second.
+Spark's admission control has one limit per source and query. So the sources are read with the small limit. The first
+batch sets the configured one before Spark plans the second.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Repartition an operator's state: to another operator, or to another number of key groups.
 
 The group of a key is its hash modulo the number of groups. So a new group gets rows only from old groups that equal
-it modulo the greatest common divisor of both numbers. Each such class of groups is read, repartitioned and written
-before the next one: from 16 to 32 groups, one old group is in memory at a time. Each file is verified as it is read.
-The old state stays in its epochs.
+it modulo both numbers' greatest common divisor. Each such class of groups is read, repartitioned and written before
+the next one: from 16 to 32 groups, one old group is in memory at a time. Each file is verified as it is read. The old
+state stays in its epochs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Exit of an edge: its segments enter the stream as rows of a JVM memory stream, one file name each.
 
-Each segment is one `add`, so Spark's offset of the stream counts segments, and an edge without segments starts no
-batch. Tasks read the files. Before Spark plans the next batch, the segments of the last one are added, up to the
-edge's limit. The rest follows after later batches.
+Each segment is one `add`, so Spark's offset of the stream counts segments. An edge without segments starts no batch.
+Tasks read the files. Before Spark plans the next batch, the segments of the last one are added, up to the edge's
+limit. The rest follows after later batches.
 """
 
 from __future__ import annotations

@@ -170,8 +170,8 @@ class Effects:
     def _store(self, effect: StoreManifest) -> None:
         """Commit the epoch.
 
-        A source with a changed endpoint, or without an answer, ends the incarnation before the commit. After an error
-        other than a fence, or without an answer of the log, the outcome is unknown and the incarnation ends.
+        A source with a changed endpoint, or without an answer, ends the incarnation before the commit. After any
+        error but a fence, or without an answer, the outcome is unknown and the incarnation ends.
         """
         # Step 7 of docs/design/epoch-in-nine-steps.md.
         timings = self._clock.timings(effect.manifest.epoch, time.monotonic(), self._progress.lag)

@@ -1,5 +1,4 @@
-"""Renews an incarnation's lease while no epoch does, on its own thread, so that slow tables or retention cannot delay
-it.
+"""Renews an incarnation's lease while no epoch does; on its own thread, since tables and retention may be slow.
 
 A transient error does not end the job. Every commit checks the lease anyway, so after an expired one only a takeover
 by another driver is possible.

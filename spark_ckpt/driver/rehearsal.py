@@ -1,5 +1,4 @@
-"""Rehearsal: one micro-batch of the job's plan on scratch, so that a standby has the extra cost of a first batch
-done.
+"""Rehearsal: a standby runs one micro-batch of the job's plan on scratch, to pay the extra cost of a first batch.
 
 The batch reads the job's sources from the newest epoch on, restores the epoch's state and runs the user's functions.
 Its rows are staged in a folder that is removed. No barrier is injected, so no state is written. Its progress is not

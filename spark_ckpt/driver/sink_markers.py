@@ -1,6 +1,6 @@
 """Compares the markers of sinks with the log before the first commit: every published epoch must be committed there.
 
-A store from a backup, or one whose log lost its end, assigns epoch numbers again that its sinks already have. A sink
+A store from a backup, or with an incomplete log, assigns epoch numbers again that its sinks already have. A sink
 would refuse such a publish, but only after an epoch is committed that no sink can take. So the markers are compared
 at the start.
 """

@@ -1,7 +1,7 @@
 """Checks while a job runs that each source still reads the table, topic or folder of the job's epochs.
 
 An id is never reused. So an answer after an epoch's last batch with the known ids confirms all rows of the epoch. The
-driver checks before it commits an epoch, and every few seconds, because a job that waits for rows commits none.
+driver checks before each commit. It also checks every few seconds, because an idle job commits nothing.
 """
 
 from __future__ import annotations

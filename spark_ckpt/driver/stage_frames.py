@@ -9,14 +9,14 @@ control rows, one per key group ------------------------------------------------
 A micro-batch is atomic, and each shuffle in it completes before the operator after it runs. So every operator sees
 the batch's barrier after the same rows: the snapshot is aligned, and no operator waits for alignment.
 
-Between two operators with only renamed columns in between, the first one packs the rows in the second one's format
+If only columns are renamed between two operators, the first one packs the rows in the second one's format
 (`onward.py`).
 
 The exit of an edge is like a source: tasks read the rows that an earlier batch wrote on it from their files.
 
 A stream may fork after a source or an edge: each branch reads the same rows with its own scan. Each end stages its
 rows in the streaming plan, and the query emits none. Planning each batch again took 51 ms of a small batch's 714.
-Only a fork after an operator stays in the batch's own plan, with one more shuffle, because Spark would run the
+Only a fork after an operator stays in the batch's own plan, with one more shuffle. Otherwise Spark would run the
 operator once per branch.
 """
 

@@ -256,8 +256,8 @@ class Supervisor:
 
 
 def _raise_outage(error: BaseException) -> None:
-    """Raise an outage (a full disk, a host too busy for Python workers) as such, independent of the library that met
-    it.
+    """Raise an outage as such, independent of the library that met it: a full disk, a host too busy for Python
+    workers.
     """
     ours = typed(error)
     if ours.passes and ours is not error:

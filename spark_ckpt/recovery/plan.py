@@ -1,7 +1,7 @@
 """The restore plan: the effects of starting a job from an epoch, computed without any of them.
 
-A sink cannot undo a publish. Visible epochs after the restored one stay visible, and the restored job produces their
-rows once more under new epoch numbers. Only rows that no sink has yet are really undone.
+A sink cannot undo a publish. Visible epochs after the restored one stay visible. The restored job produces their rows
+once more, under new epoch numbers. Only rows that no sink has yet are really undone.
 """
 
 from __future__ import annotations
