@@ -108,6 +108,7 @@ class History:
             if file is not None:
                 full = bounds.files is not None and len(taken) >= bounds.files
                 size += file.size
+                # At least one file, even one above the limit: otherwise the source would stop.
                 if taken and (full or (bounds.bytes is not None and size > bounds.bytes)):
                     break
                 taken.append(file)
@@ -174,6 +175,7 @@ class History:
             files = self._snapshot(position.version) if position.snapshot else self._appended(position)
             if files is None:
                 return None
+            # Bounds the memory; a dropped entry is read again.
             if len(self._cache) >= 64:
                 self._cache.clear()
             self._cache[key] = files

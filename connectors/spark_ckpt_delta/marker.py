@@ -5,7 +5,7 @@ manifest's name. These bits tell two epochs of the same number apart: a log that
 again.
 
 Checkpoints keep application transactions, so neither other commits nor log cleanup hide the marker. Epoch numbers never
-repeat in a log, not even after a rollback, and RESTORE of the table does not bring back an old marker.
+repeat in a log, not even after a rollback. RESTORE of the table does not bring back an old marker.
 
 The version omits the incarnation: a zombie and its successor must write the *same* version for an epoch, or delta-spark
 would not skip the second one. The incarnation has its own application id, where an engine can write two.
@@ -144,12 +144,15 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
             sink=context.sink,
             marker=marker.epoch,
         )
+    # An earlier attempt, or a later epoch, has published the rows.
     if marker.epoch >= output.epoch:
         _check_decision(marker, output, context)
         return True
+    # The table has lost rows that the log lists as published.
     if marker.epoch < output.rows_before:
         said = f"the rows of epoch {output.rows_before} are published, but the table's newest epoch is {marker.epoch}"
         raise _behind(said, marker.epoch, context)
+    # The marker is between the sink's last published epoch and this one, and no restore has dropped it.
     if marker.epoch > max(output.previous, output.begun_after or 0) and marker.epoch not in output.dropped:
         raise PublishConflict(
             f"the table says epoch {marker.epoch} is published, but the log decided {output.previous} "

@@ -2,8 +2,10 @@
 
 Delta's open-source isolation is serializable. A MERGE fails if another writer added rows to the data that it read since
 it began, even by a plain append. Without partitions it reads the whole table, so a writer that commits more often than
-a MERGE takes starves it. Two things help: longer pauses after each conflict, and a condition that names the partitions
-of the rows, so that only writers of the same partitions conflict.
+a MERGE takes starves it. Two things help:
+
+- longer pauses after each conflict;
+- a condition that names the partitions of the rows, so that only writers of these partitions conflict.
 """
 
 from __future__ import annotations

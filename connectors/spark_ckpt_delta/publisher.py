@@ -77,8 +77,10 @@ class DeltalakePublisher:
         marker = read_marker(opened, self._application)
         hit(Failpoint.MARKER_READ)
         if is_published(marker, output, self._context):
+            # The attempt that committed may have died before its fsync.
             version = self._harden(range(opened.version(), -1, -1)[:_REPLAY_SEARCH_VERSIONS])
             return PublishReceipt(output.epoch, rows, replayed=True, detail={"version": version})
+        # An epoch without rows needs no commit once the table has a marker.
         if not output.files and marker is not None:
             return PublishReceipt(output.epoch, 0, replayed=False)
         found = verified(output, self._context.sink)  # a commit that names a missing or damaged file breaks the table

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 class DeltaSource:
     """Read the rows appended to a Delta table. `table` is a path or URI, `storage_options` are deltalake's.
 
-    - `start`: "earliest" (the table's current rows, then appended ones), "latest" (only rows appended from now on), or a
-      version (rows that it and later versions append).
+    - `start`: "earliest" (the table's current rows, then appended ones), "latest" (rows appended from now on), or a version
+      (rows of it and later versions).
     - `on_change`: a version that deletes or updates rows stops the job ("fail") or is skipped as a whole ("skip").
       Compaction (`dataChange` false) has no effect.
     - `files_per_batch` and `bytes_per_batch`: limits of a micro-batch; a version may be split over several.

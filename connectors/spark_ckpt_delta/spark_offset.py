@@ -1,7 +1,7 @@
 """Converts an offset of Spark's own Delta source into a position.
 
-Both count the files that a version added as new data, in commit order, and the files of a snapshot by time and path.
-Spark's `index` is the last file that was read, ours is the next one.
+Both count the files that a version added as new data, in commit order. Both order the files of a snapshot by time and
+path. Spark's `index` is the last file that was read, ours is the next one.
 """
 
 from __future__ import annotations

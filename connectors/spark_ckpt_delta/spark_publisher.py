@@ -107,10 +107,12 @@ class SparkPublisher:
         marker = self._marker()
         if is_published(marker, output, self._context):
             return PublishReceipt(output.epoch, rows, replayed=True)
+        # An epoch without rows needs no commit once the table has a marker.
         if not output.files and marker is not None:
             return PublishReceipt(output.epoch, 0, replayed=False)
         verified(output, self._context.sink)
         self._write_beside_others(output)
+        # A statement without an error is no proof: only the marker is.
         if not is_published(self._marker(), output, self._context):
             raise PublishFailed(f"{self._table}: the statement left no marker", sink=self._context.sink)
         return PublishReceipt(output.epoch, rows, replayed=False)

@@ -171,6 +171,8 @@ class Directory:
         counts = [name for name, info in listed.items() if info.type == pafs.FileType.File and is_complete(name)]
         if folders:
             counts = [name for name in counts if not name.startswith(tuple(folders))]
+            # Only the outermost log counts, as in a local directory, where a folder with a log is not searched
+            # further.
             outer = [each for each in folders if not any(each != other and each.startswith(other) for other in folders)]
             counts += [name for folder in outer for name in self._committed(folder)]
         fresh = [name for name in counts if name not in without]

@@ -55,6 +55,7 @@ class SinkLog:
         """Read the batches committed since the last call; read everything again if known batches have changed."""
         logged = self._logged()
         newest = logged[max(logged)] if logged else None
+        # Log files never change: the same newest file means that nothing is new.
         if newest is not None and self._newest is not None and _same(newest, self._newest):
             return
         first, known = self._first(logged)

@@ -256,6 +256,7 @@ class FilesSource:
         """Return the files that exist, or are young enough to come back."""
         if len(files) < _FORGETTING_PAYS:
             return files
+        # Only for many files: the listing costs more than a short ledger saves.
         present = self._directory.names()
         horizon_ms = newest_ms - self._settings.max_age_ms
         return [file for file in files if file.modified_ms >= horizon_ms or file.name in present]
@@ -267,6 +268,7 @@ class FilesSource:
         names = files.keys() & self._directory.names()
         for consumed in kept:
             if names and not set(oldest.segments) <= set(consumed.segments):
+                # A cursor that extends the oldest one's segments has consumed its files; others are compared.
                 names &= self._ledger.files(consumed).keys()
         now = self._directory.stat(name for name in names if files[name].read)
         return [files[name] for name, file in now.items() if _same(file, files[name])]

@@ -1,7 +1,7 @@
 """Parses CSV and JSON lines into Arrow: whole blocks at Arrow's speed, split until a bad record is isolated.
 
-A parser takes records and returns exactly one row per record, or raises `pa.ArrowInvalid`. A record that affects its
-neighbours (an open quote that swallows lines, two objects on a line) shows as a wrong number of rows.
+A parser takes records and returns exactly one row per record, or raises `pa.ArrowInvalid`. A record may affect its
+neighbours: an open quote swallows lines, a line has two objects. That shows as a wrong number of rows.
 """
 
 from __future__ import annotations

@@ -32,10 +32,10 @@ _LOGICAL: Mapping[tuple[str, str], T.DataType] = {
 
 
 def avro_columns(schema: str) -> T.StructType:
-    """Return the Spark columns of an Avro record schema.
+    """Return the Spark columns of an Avro record schema. `schema` is the JSON text of the schema.
 
-    `schema` is the JSON text of the schema. Raises `ConfigInvalid` for text that is no JSON or no record, and for a
-    type that a column cannot hold (a union of several types, a record inside itself).
+    Raises `ConfigInvalid` for text that is no JSON or no record. Raises it also for types that a column cannot hold: a
+    union of several types, a record inside itself.
     """
     try:
         parsed = json.loads(schema)

@@ -60,6 +60,7 @@ class ConfluentProducer:
         """Queue rows in order. Block while more than four chunks are unacknowledged."""
         self._under_way.append(len(chunk))
         if len(self._under_way) > _MAX_CHUNKS_UNDER_WAY:
+            # Wait for the oldest chunk, so that the queue stays bounded.
             self._under_way.popleft()
             self._drain(sum(self._under_way))
         self._call(self._send_plain if chunk.plain else self._send_rich, chunk)
@@ -123,6 +124,7 @@ class ConfluentProducer:
         left = len(producer)
         while left > limit:
             with self._translated("deliver"):
+                # flush also sends batches that still linger; poll leaves them to fill up.
                 if limit:
                     producer.poll(0.05)
                 else:

@@ -52,6 +52,7 @@ def main() -> None:
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
     publisher = LanePublisher(wire.settings_of(wire.decode(lines.get())), replies.progress)
     while True:
+        # Initialise the next producer before its epoch arrives: the init is then not part of the publish.
         _prepare(publisher)
         try:
             line = lines.get(timeout=publisher.idle_s)
@@ -59,6 +60,7 @@ def main() -> None:
             _idle(publisher)
             continue
         if not _serve(publisher, line, replies, lines):
+            # Crash-only: the init of the next process decides an open transaction.
             os._exit(1)
 
 

@@ -96,11 +96,13 @@ def decide(marker: TopicMarker | None, wanted: Wanted) -> Decision:
     """
     if marker is not None and marker.epoch in wanted.beside:
         raise _beside(marker, wanted)
+    # The shard has the epoch already, from an earlier attempt or another driver.
     if marker is not None and marker.epoch >= wanted.epoch:
         _check_decided(marker, wanted)
         return Decision.DONE
     if marker is not None:
         _check_incarnation(marker, wanted)
+    # The marker is at the epoch right before this one: the rows are not there yet, and none are missing.
     if wanted.follows(marker.epoch if marker else 0):
         return Decision.PUBLISH
     # A new shard has no marker. The first shard's marker tells whether the previous epoch had this shard.

@@ -153,6 +153,7 @@ class KafkaPublisher:
                 fencings = fencings + 1 if failure.fenced else 0
                 if fencings >= MAX_FENCINGS:
                     raise self._fenced(lane, request, failure) from failure
+                # Without a pause: the topic answered, so waiting would not help.
                 if failure.refusal == "size" and self._smaller_batches(lane):
                     continue
                 if time.monotonic() + pause > deadline or self._given_up.is_set():

@@ -1,7 +1,7 @@
 """Publishes the rows of one epoch and shard: the second phase of the two-phase commit. It may run any number of times.
 
 The order of the steps makes it exactly-once. `init` fences every older producer of the id and waits until their last
-transaction is decided, so the marker read after it is final. Rows and marker are in one transaction, and a producer
+transaction is decided. So the marker read after it is final. Rows and marker are in one transaction, and a producer
 runs one transaction only. After any failure the next attempt starts at `init` again.
 
 With an early send the transaction opens before its epoch commits, and stays open. The marker is written with the
@@ -129,6 +129,7 @@ class LanePublisher:
         self._rows = LaneRows(settings.sink, settings.lane, settings.topic, stamped, self._check_topics)
         self._refusals = Refusals(self._control, settings.plane, settings.tuning, settings.topic)
         self._ready: TransactionalProducer | None = None
+        # Half of the broker's timeout: the other half is for the rest of the publish.
         self._ahead = Ahead(settings.tuning.transaction_timeout_ms / 2000, clock)
 
     def prepare(self) -> None:
@@ -228,6 +229,7 @@ class LanePublisher:
 
         self._send_rest(transaction, request, may_go)
         producer = transaction.producer
+        # In the transaction of the rows: both become visible together, or neither.
         producer.add_marker(self._group, self._settings.marker_topic, *self._new_marker(marker, request))
         hit(Failpoint.OFFSETS_SENT)
         self._deliver(producer, request)
@@ -273,6 +275,7 @@ class LanePublisher:
             begun_after=request.begun_after,
             beside=request.beside if request.rows else (),
         )
+        # An epoch without rows cannot lose any to a diverged epoch: the decision then ignores diverged ones.
         decision = decide(marker, wanted)
         if decision is not Decision.ASK_FIRST_LANE:
             return decision

@@ -109,6 +109,7 @@ class RecordRules:
 
     def _sizes(self, rows: pa.Table) -> Iterator[RefusedRow]:
         most = self.limits.max_message_bytes
+        # Cheap upper bound: if all rows together fit into one record, no single row is too large.
         if rows.nbytes + 100 * rows.num_rows <= min(self.max_request_bytes, most or self.max_request_bytes):
             return
         sizes = _sizes_of(rows)

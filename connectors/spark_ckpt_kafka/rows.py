@@ -68,6 +68,7 @@ class StagedRows:
         filesystem, base = _open(self.root, self.storage_options)
         room, contents = KEPT_BYTES, []
         for part in self.parts:
+            # Files that fit into the remaining memory are decoded from it; others are read again.
             keep = part.size_bytes <= room
             room -= part.size_bytes if keep else 0
             contents.append(self._content(filesystem, f"{base}{part.path}", part, keep, progress))

@@ -60,9 +60,15 @@ class KafkaSink:
     Readers must use `isolation.level=read_committed`.
 
     A start reads the settings of `topic` and limits batches to its `max.message.bytes`. A row that the topic never
-    accepts fails in the task, with sink and column: no key in a compacted topic, a partition that does not exist, a
-    time out of bounds, a record that is too large, a header that is null or has no key. See docs/operations.md for a
-    topic whose settings change later.
+    accepts fails in the task, with sink and column:
+
+    - no key in a compacted topic;
+    - a partition that does not exist;
+    - a time out of bounds;
+    - a record that is too large;
+    - a header that is null or has no key.
+
+    See docs/operations.md for a topic whose settings change later.
     """
 
     servers: str

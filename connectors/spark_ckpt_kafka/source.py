@@ -140,6 +140,7 @@ class KafkaSource:
         """
         with _as_source_error(), Control(self._connection) as control:
             partitions = self._topics.partitions(control)
+            # Ends include open transactions: only a re-created topic ends before the cursor.
             beginnings, ends = control.beginnings(partitions), control.ends(partitions, committed=False)
         positions.check_holes(positions.from_cursor(cursor), beginnings, ends)
         start = positions.to_cursor(positions.resumed(cursor, beginnings))

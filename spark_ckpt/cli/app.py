@@ -50,8 +50,8 @@ def _group() -> None:
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code.
 
-    Exits without finalising the interpreter. Arrow's threads may still release memory, and abort the process (exit code
-    134, in one of eight short runs) if the interpreter is gone.
+    Exits without finalising the interpreter. Arrow's threads may still release memory; without an interpreter they
+    abort the process (exit code 134, in one of eight short runs).
     """
     code = exit_code(list(sys.argv[1:] if arguments is None else arguments))
     for stream in (sys.stdout, sys.stderr):

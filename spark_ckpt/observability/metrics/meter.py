@@ -61,6 +61,7 @@ class Meter(RunListener):
         self._backend.put(catalogue.INCARNATION, event.incarnation, self._job)
         self._backend.put(catalogue.RUNNING, 1, self._job)
         self._backend.put(catalogue.OUTAGE, 0, self._job)
+        # A restore lowers the newest epoch.
         self._backend.put(catalogue.LAST_EPOCH, event.base, self._job)
 
     def onIncarnationEnded(self, event: IncarnationEvent) -> None:

@@ -1,8 +1,7 @@
 """The server of the live page: it reads the stores for every request and never writes.
 
 The page shows state and cursors to every client that reaches its address. So the address is local by default. A request
-must also name it as its host, so that a page from elsewhere cannot send requests through its own DNS name (DNS
-rebinding).
+must also name it as its host. A page from elsewhere then cannot send requests through its own DNS name (DNS rebinding).
 """
 
 from __future__ import annotations
