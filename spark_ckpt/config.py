@@ -35,6 +35,7 @@ def duration_ms(value: object) -> int:
 
     Raises TypeError for another type, ValueError for another text or for more than 366 days.
     """
+    # A bool is an int in Python: True must not mean one second.
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError(f"a duration such as '5 seconds' was expected, not {value!r}")
     if isinstance(value, int | float):
@@ -194,6 +195,7 @@ class JobConfig(BaseModel):
         """Return a copy with the page as a start requests it: True for the default address, None to keep the setting."""
         if ui is None:
             return self
+        # False or an empty text turns the page off.
         return self.model_copy(update={"ui": PAGE if ui is True else ui or None})
 
     @classmethod

@@ -145,6 +145,7 @@ def _check(declared: object, entry: EntryPoint, origin: str) -> None:
     where: Mapping[str, object] = {"connector": entry.name, "distribution": origin}
     if not isinstance(declared, Connector):
         wrong = f"{entry.value} gives a {type(declared).__name__}, not a spark_ckpt.connector.Connector"
+    # Not isinstance: a bool is an int, too.
     elif type(declared.contract) is not int or declared.contract < 1:
         wrong = f"its contract is {declared.contract!r}, not the number of one"
     elif declared.contract > CONTRACT:

@@ -132,6 +132,7 @@ def _blocks(stream: Readable) -> Iterator[bytes]:
 
 
 def _compare(file: Committed, size: int, sha256: str, where: Mapping[str, object]) -> None:
+    # The size first: its message tells a truncated file from a changed one.
     check_size(file, size, **where)
     if sha256 != file.sha256:
         raise damaged(
@@ -189,6 +190,8 @@ class _VerifiedBlocks(io.RawIOBase):
                 block = self._stream.read(min(BLOCK_BYTES, self._verified.size_bytes - number * BLOCK_BYTES))
             except OSError as error:
                 raise outage(self._verified.path, error) from error
+            # The SHA-256 of the first read proves the content. A checksum per block finds later changes without
+            # another full read.
             if zlib.crc32(block) != self._verified.blocks[number]:
                 raise damaged(self._verified.path, "changed after it was verified", block=number)
             self._block = (number, block)

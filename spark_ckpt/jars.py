@@ -100,11 +100,9 @@ def fetch(choices: Sequence[Choice], what: str) -> list[Path]:
 
 
 def read_lock(place: Traversable) -> tuple[Choice, ...]:
-    """Return the choices of a lock file:
+    """Return the choices of a lock file. Raises `ConfigInvalid` for any other content.
 
-    `{"format": 1, "jars": [{"group", "artifact", "versions": [{"version", "sha256"}]}]}`.
-
-    Raises `ConfigInvalid` for any other content.
+    Format: `{"format": 1, "jars": [{"group", "artifact", "versions": [{"version", "sha256"}]}]}`.
     """
     try:
         lock = json.loads(place.read_text())
@@ -271,6 +269,7 @@ def _adopt(folder: Path, work: Path, jar: Jar) -> None:
             expected_sha256=jar.sha256,
             got_sha256=digest,
         )
+    # Synced before the rename: a power loss must not leave an empty file under the final name.
     with arrived.open("rb") as stream:
         os.fsync(stream.fileno())
     arrived.replace(folder / jar.file_name)

@@ -43,11 +43,13 @@ def parsed_column(
     wanted = struct_of(schema)
     text = column_of(column).cast("string")
     parsed = _parse(text, wanted, format)
+    # A null record is no error and stays null.
     bad = text.isNotNull() & (parsed.isNull() | parsed[_CORRUPT].isNotNull())
     good = F.when(text.isNotNull(), F.struct(*(parsed[name].alias(name) for name in wanted.names)))
     reject = _reject([name for name in _POSITION if name in columns], text, format)
 
     def drop(frame: DataFrame) -> DataFrame:
+        # A record may be parsed in several steps: its first reject counts.
         earlier = F.col(REJECT) if REJECT in frame.columns else F.lit(None).cast("string")
         marked = frame.withColumn(REJECT, F.coalesce(earlier, F.when(bad, reject)))
         return marked.withColumn(alias, F.when(F.col(REJECT).isNull(), good))

@@ -108,9 +108,9 @@ class Debts:
             owed -= {each for each in owed if each <= newest and not passes_beside(self._epochs, newest, each)}
 
     def _left(self, left: Mapping[str, tuple[int, ...]], last: int) -> None:
-        """Apply a summary:
+        """Apply a summary of dropped rows: `left` was unpublished when rows up to epoch `last` were dropped.
 
-        `left` was unpublished when rows up to epoch `last` were dropped. The set can only have shrunk since.
+        The set can only have shrunk since.
         """
         for sink, owed in self._owed.items():
             owed -= {each for each in owed if each <= last and each not in left.get(sink, ())}

@@ -55,6 +55,7 @@ def read_trace(file: Path) -> Recorded | None:
 
 def recorded_of(name: str, text: bytes) -> Recorded | None:
     """Return an incarnation from the bytes of its file. Raises `TraceInvalid`, which names the line."""
+    # A whole line ends with a newline, so the last part is empty or torn.
     *whole, rest = text.split(b"\n")
     lines = list(_lines(name, whole))
     if not lines:

@@ -48,6 +48,7 @@ class TraceFile:
     """The trace file of one incarnation. Raises `ConfigInvalid` if it exists, a `StoreOutage` if it cannot be created."""
 
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
+        # Exclusive: a second recording under this name would mix two incarnations.
         flags = os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_WRONLY
         self._path = path
         self._left = most_bytes
@@ -73,6 +74,7 @@ class TraceFile:
 
         if self._file is None:
             return
+        # One write per line, so that a killed process cannot leave half of an earlier one.
         text = (line.text() + "\n").encode()
         whole = len(text) <= self._left
         self._left -= len(text)
@@ -116,6 +118,7 @@ class RecordedRules:
         try:
             effects = self._core.handle(event, now_ms)
         except Exception as error:
+            # The error is the answer: a replay has to raise it at this line.
             self._file.write(handled(event, now_ms, (), type(error).__name__))
             raise
         self._file.write(handled(event, now_ms, effects))
