@@ -1,4 +1,4 @@
-"""What became of mutants of protocol/, host/ and store/: results add up over runs, and count only for the text they were made of.
+"""Results of mutants of protocols, coordination and store: they add up over runs, and count only for the code they were made of.
 
 `mutants.json` has a line for each mutant that was tried. `verdict` and `why` are written by hand, for what no test killed
 when it was tried first: `equivalent` (nothing that anybody can see differs), `text` (only the words of a message differ),
@@ -18,7 +18,12 @@ from pathlib import Path
 from integration_tests.survival.process import ROOT
 
 RESULTS = Path(__file__).with_name("mutants.json")
-PACKAGES = ("protocol", "host", "store")
+PACKAGES = {
+    "protocols": "checkpoint_protocols",
+    "coordination": "spark_ckpt.coordination",
+    "store": "spark_ckpt.store",
+}
+"""Mutated packages, by the name that the page gives them."""
 VERDICTS = ("equivalent", "text", "hole", "open")
 Z = 1.96
 """Of an interval that holds the true share in 95 of 100 samples."""
@@ -31,7 +36,7 @@ class Mutant:
     name: str
     """Its module, its function and its number there, as mutmut writes them."""
     function: str
-    """A digest of the function's text."""
+    """Digest of the function's code, without docstrings and comments."""
     outcome: str
     """`killed`, `survived`, `timeout`: there was no time to find out, `no tests`: no test reaches the function."""
     change: str = ""
@@ -41,8 +46,8 @@ class Mutant:
 
     @property
     def package(self) -> str:
-        """Which of `PACKAGES` it is in."""
-        return self.name.split(".")[1]
+        """Name in `PACKAGES` of its package."""
+        return package_of(self.name)
 
     @property
     def dead(self) -> bool:
@@ -130,6 +135,11 @@ def _again(before: Mutant, now: Mutant) -> Mutant:
     return replace(now, change=before.change, verdict=verdict, why=before.why)
 
 
+def package_of(name: str) -> str:
+    """Return the name in `PACKAGES` of a mutant's package."""
+    return next(label for label, package in PACKAGES.items() if name.startswith(f"{package}."))
+
+
 def digest_of(name: str, root: Path = ROOT) -> str | None:
     """Of the text of a mutant's function, None if there is none of this name any more."""
     module, _, function = name.partition("__mutmut_")[0].rpartition(".")
@@ -142,11 +152,18 @@ def digest_of(name: str, root: Path = ROOT) -> str | None:
 
 @lru_cache(maxsize=256)
 def _digests(source: str) -> dict[str, str]:
-    lines = source.splitlines()
     return {
-        name: hashlib.sha256("\n".join(lines[node.lineno - 1 : node.end_lineno]).encode()).hexdigest()[:12]
+        name: hashlib.sha256(_code_of(node).encode()).hexdigest()[:12]
         for name, node in _functions(ast.parse(source).body)
     }
+
+
+def _code_of(function: ast.FunctionDef) -> str:
+    """Return the code of a function; a new docstring or comment changes no mutant."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return ast.dump(function)
 
 
 def _functions(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.FunctionDef]]:

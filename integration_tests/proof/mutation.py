@@ -20,10 +20,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from integration_tests.proof.mutants import PACKAGES, Mutant, added, digest_of, read, write
+from integration_tests.proof.mutants import PACKAGES, Mutant, added, digest_of, package_of, read, write
 from integration_tests.survival.process import ROOT
 
-COPIED = ("spark_ckpt", "connectors", "tests", "docs", "specs")
+MUTATED = ("spark_ckpt", "checkpoint_protocols")
+ALSO = ("spark_rewind", "checkpoint_lab", "connectors", "examples", "docs", "specs")
+COPIED = (*MUTATED, *ALSO, "tests")
 SLOW = (
     "tests/protocol/test_branch_coverage.py",
     "tests/protocol/test_epoch_ids.py",
@@ -60,9 +62,9 @@ PLANTED = ("planted", "_bugs", "oracles_see", "wrong_surroundings", "literal_var
 OF_THE_TEXT = ("imports_nothing", "every_handler_is_in_the_table", "sparks_host_sends", "interface_width")
 """Tests that look at the source, which mutmut has rewritten."""
 SETTINGS = """[tool.mutmut]
-source_paths = ["spark_ckpt"]
+source_paths = {sources}
 only_mutate = {mutated}
-also_copy = ["connectors", "docs", "specs"]
+also_copy = {also}
 pytest_add_cli_args = {arguments}
 pytest_add_cli_args_test_selection = {tests}
 track_dependencies = false
@@ -113,13 +115,13 @@ def try_sample(folder: Path, size: int, seed: int, rounds: Sequence[float], agai
 
 def by_package(names: Iterable[str]) -> dict[str, int]:
     """How many of each."""
-    return dict(Counter(name.split(".")[1] for name in names))
+    return dict(Counter(package_of(name) for name in names))
 
 
 def prepare(folder: Path) -> None:
     """The tree as it is now, its mutants, and what every test reaches; minutes in a new folder."""
     for part in COPIED:
-        for copy in (folder / part, *([folder / "mutants" / part] if part != "spark_ckpt" else [])):
+        for copy in (folder / part, *([folder / "mutants" / part] if part not in MUTATED else [])):
             shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "pyproject.toml").write_text(settings())
@@ -133,9 +135,16 @@ def settings() -> str:
     """For mutmut, and for pytest without this project's own options."""
     names = " and ".join(f"not {each}" for each in (*PLANTED, *OF_THE_TEXT))
     arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long and not spark and not kafka", "-k", names]
-    tests = [f"tests/{name}" for name in (*PACKAGES, "simulator")] + [f"--deselect={each}" for each in (*SLOW, *BROKEN)]
-    mutated = [f"spark_ckpt/{name}/*" for name in PACKAGES]
-    return SETTINGS.format(mutated=json.dumps(mutated), arguments=json.dumps(arguments), tests=json.dumps(tests))
+    tests = [f"tests/{name}" for name in ("protocol", "host", "store", "simulator")] + [
+        f"--deselect={each}" for each in (*SLOW, *BROKEN)
+    ]
+    return SETTINGS.format(
+        sources=json.dumps(MUTATED),
+        also=json.dumps(ALSO),
+        mutated=json.dumps([f"{package.replace('.', '/')}/*" for package in PACKAGES.values()]),
+        arguments=json.dumps(arguments),
+        tests=json.dumps(tests),
+    )
 
 
 def everything(folder: Path) -> Iterator[str]:
@@ -149,7 +158,7 @@ def drawn(names: Iterable[str], size: int, seed: int) -> list[str]:
     everybody = sorted(names, key=lambda name: _rank(name, seed))
     chosen: list[str] = []
     for package, number in by_package(everybody).items():
-        of_it = [name for name in everybody if name.split(".")[1] == package]
+        of_it = [name for name in everybody if package_of(name) == package]
         chosen += of_it[: round(size * number / len(everybody))]
     return chosen
 

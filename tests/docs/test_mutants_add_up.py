@@ -68,7 +68,7 @@ def test_a_verdict_stays_as_long_as_its_mutant_survives(root: Path) -> None:
 
 
 def test_what_is_kept_can_be_read(root: Path) -> None:
-    known = Results({"host": 7}, {"1": 2}, (tried(root, 0, "survived", "text"), tried(root, 1, "killed")))
+    known = Results({"coordination": 7}, {"1": 2}, (tried(root, 0, "survived", "text"), tried(root, 1, "killed")))
     write(known, root / "mutants.json")
 
     assert read(root / "mutants.json") == known
@@ -85,11 +85,12 @@ def test_results_of_another_text_of_the_function_do_not_count(root: Path) -> Non
 
 
 def test_a_sample_has_its_share_of_every_package_and_a_larger_one_holds_it() -> None:
-    names = [f"spark_ckpt.{package}.m.x_f__mutmut_{n}" for package in ("host", "store") for n in range(40)]
+    packages = ("coordination", "store")
+    names = [f"spark_ckpt.{package}.m.x_f__mutmut_{n}" for package in packages for n in range(40)]
 
     small, large = drawn(names, 10, 1), drawn(names, 20, 1)
 
-    assert [sum(f".{package}." in name for name in small) for package in ("host", "store")] == [5, 5]
+    assert [sum(f".{package}." in name for name in small) for package in packages] == [5, 5]
     assert set(small) < set(large)
     assert set(small) != set(drawn(names, 10, 2))
 

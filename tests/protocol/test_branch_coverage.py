@@ -15,7 +15,7 @@ MACHINES = ("coordinator", "operator", "sink")
 
 def not_taken(folder: Path, tests: Sequence[str]) -> dict[str, list[object]]:
     """Lines and branches of the shipped machines that these test files leave out, by module."""
-    modules = ",".join(f"*/protocol/barrier/{name}.py" for name in MACHINES)
+    modules = ",".join(f"*/checkpoint_protocols/barrier/{name}.py" for name in MACHINES)
     environment = {**os.environ, "COVERAGE_FILE": str(folder / "data")}
     measured = ["-m", "coverage", "run", "--branch", "--source=checkpoint_protocols"]
     pytest_of = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *(f"tests/protocol/test_{name}.py" for name in tests)]
