@@ -79,7 +79,7 @@ def fold(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> 
 
 
 class Setting(Scene):
-    """State in pandas, an aggregate, a stateless sink and a merged one, for two drains; the setting is on in both or in one."""
+    """State in pandas and rows as they are, or totals and a merged table, for two drains; the setting is on in one or both."""
 
     def __init__(self, site: Site, folder: Path, draw: random.Random, conf: Mapping[str, str]) -> None:
         self._in = draw.choice(((True, True), (False, True), (True, False)))
@@ -91,7 +91,8 @@ class Setting(Scene):
         same = random.Random(draw.randrange(DATA))
         self._rows = [[self._row(same, 20 * file + n) for n in range(same.randint(3, 20))] for file in range(4)]
         self._wanted: Rows = Counter()
-        self._undisturbed = site.known.setdefault(f"odd settings {self._rows}", [])
+        self._sinks = draw.choice((("state", "plain"), ("totals", "merged")))
+        self._undisturbed = site.known.setdefault(f"odd settings {self._sinks} {self._rows}", [])
         self._before = {name: site.spark.conf.get(name, None) for name in conf}
         self._folder = folder
         self._job = self._new("odd")
@@ -116,10 +117,20 @@ class Setting(Scene):
         }  # fmt: skip
 
     def _describe(self, rows: ckpt.Stream, folder: Path) -> None:
+        if "state" in self._sinks:
+            self._describe_state(rows, folder)
+        else:
+            self._describe_totals(rows, folder)
+
+    def _describe_state(self, rows: ckpt.Stream, folder: Path) -> None:
         state = rows.groupBy("k").applyInPandasWithState(
             fold, "k string, seen string, raw binary, total decimal(20,2)", STATE, "append", "NoTimeout"
         )
         state.to(DeltaSink(str(folder / "state")), name="state")
+        plain = rows.withColumn("raw", F.col("k").cast("binary")).withColumn("day", F.to_date("at"))
+        plain.to(DeltaSink(str(folder / "plain")), name="plain")
+
+    def _describe_totals(self, rows: ckpt.Stream, folder: Path) -> None:
         totals = rows.groupBy("K2").agg(
             outputMode="update",
             name="totals",
@@ -129,8 +140,6 @@ class Setting(Scene):
             most=ckpt.max("k"),
         )
         totals.to(DeltaSink(str(folder / "totals")), name="totals")
-        plain = rows.withColumn("raw", F.col("k").cast("binary")).withColumn("day", F.to_date("at"))
-        plain.to(DeltaSink(str(folder / "plain")), name="plain")
         rows.select("n", "k", "at").to(DeltaSink(str(folder / "merged"), engine="spark", keys=["n"]), name="merged")
 
     def act(self) -> None:
