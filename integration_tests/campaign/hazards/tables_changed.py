@@ -232,12 +232,16 @@ class TableChanged(Scene):
 
 
 def _read(site: Site, table: Path, columns: Sequence[str]) -> list[tuple[object, ...]]:
-    """By deltalake; by delta-spark if the table has a feature that deltalake cannot read."""
+    """By deltalake; by delta-spark if columns are mapped, which deltalake does not follow, or if it cannot read a feature."""
+    if not any((table / "_delta_log").glob("*.json")):
+        return []
     try:
-        return table_rows(table, columns)
+        if DeltaTable(str(table)).metadata().configuration.get("delta.columnMapping.mode", "none") == "none":
+            return table_rows(table, columns)
     except Exception as error:
         if "reader" not in str(error).lower() and "unsupported" not in str(error).lower():
             raise
+    site.forget_tables()
     frame = site.spark.read.format("delta").load(str(table))
     return [tuple(row.asDict().get(name) for name in columns) for row in frame.collect()]
 
