@@ -371,6 +371,18 @@ PAGES: tuple[str, ...] = (
     "docs/design/epoch-in-nine-steps.md",
     "docs/glossary.md",
     "docs/connectors.md",
+    "docs/operations.md",
+    "docs/backups.md",
+    "docs/moving.md",
+    "docs/changing.md",
+    "docs/second-driver.md",
+    "docs/stores.md",
+    "docs/state.md",
+    "docs/operators.md",
+    "docs/looking.md",
+    "docs/tutorial.md",
+    "docs/installing.md",
+    "docs/examples.md",
 )
 """Pages that keep the rules."""
 
