@@ -25,7 +25,7 @@ _READABLE_FEATURES = {
     "v2Checkpoint",
     "vacuumProtocolCheck",
 }
-"""Reader features that do not matter to a reader of plain Parquet files, unless a file that it reads uses them."""
+"""Reader features without effect on a reader of plain Parquet files, unless a file that it reads uses them."""
 
 
 @dataclass(frozen=True, slots=True)

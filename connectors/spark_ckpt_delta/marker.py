@@ -7,8 +7,8 @@ again.
 Checkpoints keep application transactions, so neither other commits nor log cleanup hide the marker. Epoch numbers never
 repeat in a log, not even after a rollback. RESTORE of the table does not bring back an old marker.
 
-The version omits the incarnation: a zombie and its successor must write the *same* version for an epoch, or delta-spark
-would not skip the second one. The incarnation has its own application id, where an engine can write two.
+The version omits the incarnation: a zombie and its successor must write the *same* version for an epoch. Otherwise
+delta-spark would not skip the second one. The incarnation has its own application id, where an engine can write two.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _decision_in_history(opened: DeltaTable, application: str, epoch: int) -> in
 def check_owner(table: str, opened: DeltaTable, context: SinkContext, engine: Engine) -> None:
     """Raise `SinkInvalid` if this sink has written the table with the other engine.
 
-    Some storages do not exclude the two engines from each other, and a marker of one does not guard the other's writes.
+    Some storages do not exclude the two engines from each other. A marker of one does not guard the other's writes.
     """
     for other in ENGINES:
         if other != engine and read_marker(opened, application_id(context, other)) is not None:

@@ -1,8 +1,8 @@
 """MERGE with concurrent writers: the conflicts that Delta reports, and the conditions and retries that avoid them.
 
-Delta's open-source isolation is serializable. A MERGE fails if another writer added rows to the data that it read since
-it began, even by a plain append. Without partitions it reads the whole table, so a writer that commits more often than
-a MERGE takes starves it. Two things help:
+Delta's open-source isolation is serializable. A MERGE fails if another writer added rows to its input since it began,
+even by a plain append. Without partitions it reads the whole table, so a writer that commits more often than a MERGE
+takes starves it. Two things help:
 
 - longer pauses after each conflict;
 - a condition that names the partitions of the rows, so that only writers of these partitions conflict.

@@ -3,9 +3,9 @@
     python -m spark_ckpt_delta.repair --table TABLE --store-id ID --sink SINK [--engine spark] show
     ... set 42       declare that epoch 42, and nothing after it, is in the table
 
-A job refuses to start when the table has less than its log says, because a backup or a lost commit removed rows. `set
-42` means: the job publishes the epoch after 42 next. It does not publish 42 and older ones again, whether their rows
-are there or not. The command adds one commit without rows. Stop the job first.
+A job refuses to start when the table has less than its log says: a backup or a lost commit removed rows. `set 42`
+means: the job publishes the epoch after 42 next. It does not publish 42 and older ones again, whether their rows are
+there or not. The command adds one commit without rows. Stop the job first.
 """
 
 from __future__ import annotations

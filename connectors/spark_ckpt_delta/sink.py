@@ -48,16 +48,16 @@ class DeltaSink:
       epoch). An existing table keeps its own.
     - `storage_options`: deltalake's. With engine "spark", Hadoop's settings must give access as well.
 
-    Merging with other writers: Delta refuses a merge if another writer added rows to the data that it read since it
-    began, even by a plain append. So a writer that commits more often than a merge takes can starve it. The sink makes
-    six attempts with growing pauses and logs each conflict. After that the epoch stays staged and is tried again like
-    any failed publish. If the table is partitioned by a column among `keys`, a merge reads only the partitions of the
-    epoch's rows: writers of other partitions do not conflict.
+    Merging with other writers: Delta refuses a merge if another writer added rows to its input since it began, even by
+    a plain append. So a writer that commits more often than a merge takes can starve it. The sink makes six attempts
+    with growing pauses and logs each conflict. After that the epoch stays staged and is tried again like any failed
+    publish. If the table is partitioned by a column among `keys`, a merge reads only the partitions of the epoch's
+    rows: writers of other partitions do not conflict.
 
     Partition values: Delta returns an empty text in a partition column as null, and with engine "spark" also the text
     `__HIVE_DEFAULT_PARTITION__`. A merge compares keys as the table stores them: rows with such a text and rows with
-    null have one key. A timestamp in a partition column needs engine "spark" and a session whose zone has a fixed
-    offset, such as UTC.
+    null have one key. A timestamp in a partition column needs engine "spark" and a session zone with a fixed offset,
+    such as UTC.
 
     With `interval="every batch"` the table gets one commit every ten seconds, with the rows of all epochs since the
     last. `to(sink, publish_every="1 second")` changes that.

@@ -3,7 +3,7 @@
 delta-spark's own streaming source is not used: its offsets hold a version and a file index, but a fresh query accepts
 only `startingVersion`, a whole version. Every incarnation of a job is a fresh query. A batch that ended inside a
 version could not be continued exactly, and whole versions would leave batches unbounded. Reading the log's add actions
-gives the same rows, restarts at every cut, bounds batches by files and bytes, and needs no jars.
+gives the same rows and restarts at every cut. It bounds batches by files and bytes, and needs no jars.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 class DeltaSource:
     """Read the rows appended to a Delta table. `table` is a path or URI, `storage_options` are deltalake's.
 
-    - `start`: "earliest" (the table's current rows, then appended ones), "latest" (rows appended from now on), or a version
-      (rows of it and later versions).
+    - `start`: "earliest" reads the table's current rows, then appended ones; "latest" reads rows appended from now on; a
+      version reads its rows and those of later versions.
     - `on_change`: a version that deletes or updates rows stops the job ("fail") or is skipped as a whole ("skip").
       Compaction (`dataChange` false) has no effect.
     - `files_per_batch` and `bytes_per_batch`: limits of a micro-batch; a version may be split over several.

@@ -19,7 +19,7 @@ _READERS = 4
 def verified(output: EpochOutput, sink: str) -> Sequence[pafs.FileInfo]:
     """Read and compare every byte of the epoch's files, and return their file system information, in the same order.
 
-    Raises `EpochDamaged` for the first file that differs from the manifest, and a `StoreOutage` if a file cannot be
+    Raises `EpochDamaged` for the first file that differs from the manifest. Raises a `StoreOutage` if a file cannot be
     read for now. Files are read block by block, several at a time.
     """
     system = filesystem(output.root, output.storage_options)

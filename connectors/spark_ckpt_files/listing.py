@@ -40,7 +40,7 @@ _LIST_RATHER_THAN_ASK = 50
 class DataFile:
     """A complete file: name relative to the directory, size in bytes, last modification (Unix time in ms).
 
-    `read` is False for a file that the job skipped at its start, and for one of which that is unknown.
+    `read` is False for a file that the job skipped at its start, or may have skipped.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Reads cursors of the first format: the last consumed name, and a fixed-size proof of everything consumed before it.
 
-That format consumed files by name. The proof is a count, the bytes, the sum of one hash per (name, size), and the
-exclusive or of all names. It can *name* one file that appeared, vanished or changed its size. Such a cursor is read
+That format consumed files by name. The proof has four parts: a count, the bytes, the sum of one hash per (name, size),
+the exclusive or of all names. It can *name* one file that appeared, vanished or changed its size. Such a cursor is read
 once, when a job continues from it, and never written.
 """
 

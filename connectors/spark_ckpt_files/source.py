@@ -49,12 +49,12 @@ class FilesSource:
       it for a side table. "keep" gives a row of nulls with `_corrupt_record`, `_file`, `_line`.
     - `positions`: adds `_file` and `_line` to every row.
     - `files_per_batch`, `bytes_per_batch`: limits of a micro-batch.
-    - `maxFileAge`: missing consumed files are remembered until they are so much older than the newest consumed one. A file
-      that appears with a greater age stops the job, with its name, because the job cannot know if it was read. Nothing is
-      skipped silently.
-    - `cleanSource`: "archive" moves files to `sourceArchiveDir` (below it their whole path, as Spark does), "delete" removes
-      them, "off" leaves them. It applies to files whose epoch is published and that no kept epoch or savepoint would read
-      again (settings `keep_epochs`, `keep_age`).
+    - `maxFileAge`: missing consumed files are remembered until they are so much older than the newest consumed one. A
+      file that appears with a greater age stops the job, with its name: the job cannot know if it was read. Nothing
+      is skipped silently.
+    - `cleanSource`: "archive" moves files to `sourceArchiveDir` (below it their whole path, as Spark does), "delete"
+      removes them, "off" leaves them. It applies to files of published epochs that no kept epoch or savepoint would
+      read again (settings `keep_epochs`, `keep_age`).
     - `ignoreMissingFiles`: restore an epoch although files that it would read again are gone.
     - CSV: `header` (columns are then found by name), `delimiter`, `quote`, `null_value` (unquoted), `multiline` (line ends
       inside quotes).

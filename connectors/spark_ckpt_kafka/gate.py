@@ -1,7 +1,7 @@
 """A gate between verifying and publishing: no shard of an epoch publishes before the rows of every shard are verified.
 
-Shards are separate transactions. If one published while the rows of another are damaged, a restore of the previous
-epoch would publish its rows twice.
+Shards are separate transactions. If one publishes while another's rows are damaged, a restore of the previous epoch
+publishes its rows twice.
 """
 
 from __future__ import annotations

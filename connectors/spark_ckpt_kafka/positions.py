@@ -66,7 +66,7 @@ def starting(
 ) -> dict[tuple[str, int], int]:
     """Return the configured start as explicit offsets of every partition. Raises `ConfigInvalid`.
 
-    `start` is "earliest", "latest" or a mapping of offsets by topic and partition, with -2 for earliest and -1 for
+    `start` is "earliest", "latest" or a mapping of offsets by topic and partition. There -2 means earliest and -1
     latest. Partitions that the mapping does not name start at the earliest offset.
     """
     every = [(topic, one) for topic, numbers in partitions.items() for one in numbers]

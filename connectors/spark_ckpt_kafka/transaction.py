@@ -47,7 +47,7 @@ class Transaction:
 class Ahead:
     """The open transaction of an early send, if there is one.
 
-    It is aborted when it is open for `longest_s` seconds, and when its files are no prefix of the next request's files.
+    It is aborted after `longest_s` seconds, and when its files are no prefix of the next request's files.
     """
 
     def __init__(self, longest_s: float, clock: Clock) -> None:

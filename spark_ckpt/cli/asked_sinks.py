@@ -13,8 +13,8 @@ from spark_ckpt.store.store import Store
 
 
 def sinks_behind(store: Store) -> tuple[list[Behind], dict[str, str]]:
-    """Return the sinks that lack rows which the newest epoch lists as published, and those that did not answer, with
-    the reason.
+    """Return two results: the sinks that lack rows which the newest epoch lists as published, and the reason of each
+    sink that did not answer.
 
     Covers only connectors that can read a marker from an endpoint (`connector.Connector.published`).
     """

@@ -27,9 +27,9 @@ def bootstrap(
 ) -> None:
     """Give a new operator of a job the state of another one, as a separate epoch. Refused while a driver runs.
 
-    Use it to rename an operator, to restore a removed one from an older epoch, or to take another job's state. It
-    copies keys, values and timeouts, but no source positions: you must know which source rows the state has seen. The
-    key and state columns of the new operator must be those of the old one; state columns may be added at the end.
+    Use it to rename an operator, to restore a removed one, or to take another job's state. It copies keys, values and
+    timeouts, but no source positions: you must know which source rows the state has seen. The key and state columns of
+    the new operator must be those of the old one; state columns may be added at the end.
     """
     if epoch is not None and savepoint is not None:
         raise typer.BadParameter("give --epoch or --savepoint, not both")

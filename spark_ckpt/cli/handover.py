@@ -21,8 +21,8 @@ from spark_ckpt.store.standbys import Standbys
 _POLL_S = 0.05
 _FIRST_EPOCH_S = 15.0
 _HEARD_S = 20.0
-"""Seconds to wait for a standby's note. A standby writes it every 2 s, or 5 s in an older version, but not during
-the first run of the job's plan.
+"""Seconds to wait for a standby's note. A standby writes it every 2 s (5 s in an older version), except during the
+first run of the job's plan.
 """
 
 

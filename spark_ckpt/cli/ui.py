@@ -12,8 +12,8 @@ from spark_ckpt.cli.output import print_line
 from spark_ckpt.errors import EnvironmentUnfit
 
 _YOUNG = 100_000
-"""Number of new objects that starts Python's garbage collector. With the default it would scan the objects of ten
-thousand epochs repeatedly, a third of the time of an overview. This process does nothing else.
+"""Number of new objects that starts Python's garbage collector. With the default, an overview of ten thousand epochs
+spends a third of its time in the collector. This process does nothing else.
 """
 
 

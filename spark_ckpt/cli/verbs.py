@@ -1,7 +1,7 @@
 """The commands of `spark-ckpt`: the product's own, and those that other installed packages register.
 
 A package registers each command with an entry point in the group `spark_ckpt.verbs`: the command's name and a `Verb`.
-So the lab, the rewind of plain queries and the demo add their commands, and the product imports none of them.
+So the lab, the rewind of plain queries and the demo add their commands; the product imports none of them.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ def verify(
 ) -> None:
     """Check that the files of every kept epoch exist, and with --deep every byte of them. Exit code 5 if not.
 
-    The files that sources keep in the store (lists of consumed files) are always read in full, as at every start. Delta
-    tables must have the rows that they have acknowledged: exit code 9 if one comes from an older backup.
+    Files that sources keep in the store (lists of consumed files) are always read in full, as at a start. Delta tables must have
+    the rows that they have acknowledged: exit code 9 if one comes from an older backup.
     """
     opened = open_store(store, storage_option)
     epochs = [brief.epoch for brief in opened.log.state().epochs] if epoch is None else [epoch]
