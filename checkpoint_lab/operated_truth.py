@@ -188,7 +188,7 @@ class Truth:
             again = {row for target in self.targets[sink] for row, attempt in target.shown if attempt not in kept}
             self.accepted[sink].update(again)
 
-    def begun_anew(self, topic: str, epoch: int) -> None:
+    def begun_again(self, topic: str, epoch: int) -> None:
         """Accept repetitions: an operator confirmed that this topic is read from its start.
 
         Its rows that sinks show, or will get from the lineage of `epoch`, are published again.

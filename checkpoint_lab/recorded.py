@@ -128,7 +128,7 @@ class Recording:
 def recording(scenario: sim.Scenario, trace: sim.Trace) -> Recording:
     """Run a trace in the scenario's world and judge it as a schedule is judged. Raises `NotOnTheMenu`."""
     world = scenario.world().watch()
-    begun = Scheduled.of(scenario, list(_told(world, 0)))
+    begun = Scheduled.of(scenario, list(_moments_since(world, 0)))
     chosen: list[Chosen] = []
     try:
         for done in _performed(world, trace, chosen):
@@ -149,9 +149,9 @@ def _performed(world: sim.World, trace: sim.Trace, done: list[Chosen]) -> Iterat
         try:
             world.perform(choice)
         except Exception:
-            done.append(Chosen(choice=choice, moments=list(_told(world, before))))
+            done.append(Chosen(choice=choice, moments=list(_moments_since(world, before))))
             raise
-        yield Chosen(choice=choice, moments=list(_told(world, before)))
+        yield Chosen(choice=choice, moments=list(_moments_since(world, before)))
         # `Driver.drain` judges rest at the first quiescence too
         if calm and not rested and world.quiescent:
             world.judge_rest()
@@ -167,7 +167,7 @@ def _judge_end(world: sim.World, calm: bool) -> None:
         world.judge_rounds()
 
 
-def _told(world: sim.World, since: int) -> Iterator[Told]:
+def _moments_since(world: sim.World, since: int) -> Iterator[Told]:
     for each in (world.moments or ())[since:]:
         yield each.step, each.process, each.kind, each.label, each.message
 

@@ -87,7 +87,7 @@ def missed_by(number: int, driver: SparkDriver) -> list[Choice]:
     return [("miss", number, operator) for operator in OPERATORS if reached]
 
 
-def has_told(driver: SparkDriver, sink: str, epoch: int) -> bool:
+def is_recorded(driver: SparkDriver, sink: str, epoch: int) -> bool:
     """Return True if the driver knows that the sink has the epoch, and all due acknowledgements are recorded."""
     owed = any(each <= epoch for name, owed in driver.core.unpublished.items() if name == sink for each in owed)
     said = any(isinstance(each, PublishEnded) and each.sink == sink for each in (*driver.inbox, *driver.answers))

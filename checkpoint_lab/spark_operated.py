@@ -193,7 +193,7 @@ class OperatedWorld(World):
         if self.start.chosen:
             self.truth.gone_back(driver.point.manifest.epoch)
         if driver.fresh:
-            self.truth.begun_anew(self.topic, driver.point.manifest.epoch)
+            self.truth.begun_again(self.topic, driver.point.manifest.epoch)
         self.driver, self.start, self.error, self.whim, self.obeyed = driver, Start(), None, False, 0
 
     def _refused(self, error: CkptError, rows: int) -> None:
@@ -238,14 +238,14 @@ class OperatedWorld(World):
         older = self.start.chosen and self.start.restore != self.store.log().state().latest
         self.asked = self.start.restore if older and names and not restore else None
         if restore and isinstance(self.error, EpochDamaged) and self.error.damaged_file:
-            self._judge_told(int(restore[1]))
+            self._judge_plan(int(restore[1]))
         self.tell("operator", "recover", f"obeys: job.start({way})")
         if "bring back what it lacks" in self.error.hint and number == 0:
             self.store.gone.clear()
         self.whim = self.whim and to == self.start.restore
         self.start, self.error = merged(self.start, to, names.get("sink", ""), names.get("source", "")), None
 
-    def _judge_told(self, back: int) -> None:
+    def _judge_plan(self, back: int) -> None:
         """O6: the error named every other sink that shows rows which will be repeated."""
         assert self.error is not None  # noqa: S101 - as above
         newest = self.store.log().state().latest

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 
 from checkpoint_lab.barrier_storage import ensure
-from checkpoint_lab.spark_choices import faults_of, has_told, missed_by, work_of
+from checkpoint_lab.spark_choices import faults_of, is_recorded, missed_by, work_of
 from checkpoint_lab.spark_deciding import Decision
 from checkpoint_lab.spark_driver import SHAPE, CoreOf, SparkDriver, shipped
 from checkpoint_lab.spark_identities import astray
@@ -149,7 +149,7 @@ class SparkWorld(World):
         """
         driver = self.current if len(self.drivers) == 1 else None
         markers = [(name, sink.marker) for name, sink in self.sinks.items() if sink.marker and sink.late is None]
-        return [("expire", name, "forgotten") for name, at in markers if driver and has_told(driver, name, at.epoch)]
+        return [("expire", name, "forgotten") for name, at in markers if driver and is_recorded(driver, name, at.epoch)]
 
     def fault_of(self, choice: Choice) -> str:
         """Return the kind of a fault, with the way in which it fails."""

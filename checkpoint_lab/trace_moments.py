@@ -45,12 +45,12 @@ def _has_ended(recorded: Recorded) -> bool:
 
 
 def _handled(event: Mapping[str, JsonValue], effects: Sequence[Mapping[str, JsonValue]]) -> Iterator[Said]:
-    yield from _told(event)
+    yield from _of_event(event)
     for effect in effects:
         yield from _asked(effect)
 
 
-def _told(event: Mapping[str, JsonValue]) -> Iterator[Said]:
+def _of_event(event: Mapping[str, JsonValue]) -> Iterator[Said]:
     match event:
         case {"kind": "BatchDone", "batch": batch}:
             yield DRIVER, "read", f"batch {batch}"

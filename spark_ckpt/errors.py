@@ -35,19 +35,19 @@ class CkptError(Exception):
 
     def __str__(self) -> str:
         lines = [f"[{self.condition}] {self.what}"]
-        lines += [f"  {name}:{_beside_or_below(str(value))}" for name, value in self._told().items()]
+        lines += [f"  {name}:{_inline_or_below(str(value))}" for name, value in self._fields().items()]
         if self.hint:
             lines.append(f"  next: {self.hint}")
         return "\n".join(lines)
 
-    def _told(self) -> dict[str, object]:
+    def _fields(self) -> dict[str, object]:
         return self.context
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.hint, self.context))
 
 
-def _beside_or_below(value: str) -> str:
+def _inline_or_below(value: str) -> str:
     """Format a value that is longer than a line (a traceback, say) below its name, indented."""
     return "\n" + indent(value, "    ") if "\n" in value else f" {value}"
 
@@ -171,7 +171,7 @@ class EpochDamaged(CkptError):
         """The one damaged file, as its manifest names it; empty if the error names none."""
         return str(self.context.get("file", ""))
 
-    def _told(self) -> dict[str, object]:
+    def _fields(self) -> dict[str, object]:
         # The first line names the file already.
         said = self.damaged_file in self.what
         return {name: value for name, value in self.context.items() if not (said and name == "file")}

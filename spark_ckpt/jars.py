@@ -162,7 +162,7 @@ def pyspark_jars() -> Path:
 
 
 @cache
-def told_version(java: Path) -> str:
+def reported_version(java: Path) -> str:
     """Return the output of `java -version`. It runs once per program, because it starts a JVM.
 
     Options that Java reads from the environment are removed, because Java would print them.
@@ -174,7 +174,7 @@ def told_version(java: Path) -> str:
 
 def _java_version(java: Path) -> int:
     """Return the feature release (17, 21, ...). 1.8 counts as 1, older than any accepted version."""
-    match = re.search(r'version "(\d+)', told_version(java))
+    match = re.search(r'version "(\d+)', reported_version(java))
     if match is None:
         raise EnvironmentUnfit("java does not tell its version", hint="set JAVA_HOME to a working JDK", java=java)
     return int(match.group(1))

@@ -24,7 +24,7 @@ def public_records(inputs: Inputs, line: Line, broker: TopicIndex | None) -> Ite
             at_ms = began_ms - inputs.declared.clock_skew_ms
             taken = _Taken(inputs, topic.topic, at_ms)
             yield from (
-                _told_by(broker, topic.topic, writer, at_ms, taken) if broker else _bounded(topic.topic, writer, taken)
+                _known_to(broker, topic.topic, writer, at_ms, taken) if broker else _bounded(topic.topic, writer, taken)
             )
 
 
@@ -47,7 +47,7 @@ class _Taken:
             self.before[partition] = max(offset, self.before.get(partition, 0))
 
 
-def _told_by(broker: TopicIndex, topic: str, writer: Checkpoint, at_ms: int, taken: _Taken) -> Iterator[PublicRange]:
+def _known_to(broker: TopicIndex, topic: str, writer: Checkpoint, at_ms: int, taken: _Taken) -> Iterator[PublicRange]:
     first_at = broker.first_at(topic, at_ms)
     for partition, end in sorted(broker.ends(topic).items()):
         first = first_at.get(partition, end)

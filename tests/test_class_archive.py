@@ -62,7 +62,7 @@ def test_java_options_of_the_environment_do_not_hide_the_archive(cache, monkeypa
     """Java names them wherever it tells its version."""
     before = class_archive.path()
     monkeypatch.setenv(variable, "-Dsome.property=1")
-    class_archive.jars.told_version.cache_clear()
+    class_archive.jars.reported_version.cache_clear()
 
     assert class_archive.path() == before
 

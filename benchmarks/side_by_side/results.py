@@ -53,7 +53,7 @@ def cell(line: Line) -> Cell:
 
 def machine(versions: dict[str, str]) -> Line:
     """What a run is on, and with."""
-    number = re.search(r'version "([^"]+)"', jars.told_version(jars.find_java()))
+    number = re.search(r'version "([^"]+)"', jars.reported_version(jars.find_java()))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     own = {"python": platform.python_version(), "java": number[1] if number else "unknown"}
     values = {

@@ -111,13 +111,13 @@ class SparkPublisher:
         if not output.files and marker is not None:
             return PublishReceipt(output.epoch, 0, replayed=False)
         verified(output, self._context.sink)
-        self._write_beside_others(output)
+        self._write_among_others(output)
         # A statement without an error is no proof: only the marker is.
         if not is_published(self._marker(), output, self._context):
             raise PublishFailed(f"{self._table}: the statement left no marker", sink=self._context.sink)
         return PublishReceipt(output.epoch, rows, replayed=False)
 
-    def _write_beside_others(self, output: EpochOutput) -> None:
+    def _write_among_others(self, output: EpochOutput) -> None:
         """Run the statement until the table has the epoch; wait with growing pauses after a conflict with another
         writer.
         """

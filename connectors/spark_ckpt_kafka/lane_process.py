@@ -92,11 +92,11 @@ class LaneProcess:
         while True:
             answer = wire.decode(self._line(stall_s or self._stall_s))
             if answer == wire.VERIFIED:
-                self._let_go(verified)
+                self._release(verified)
             elif "progress" not in answer:
                 return answer
 
-    def _let_go(self, verified: Callable[[], None]) -> None:
+    def _release(self, verified: Callable[[], None]) -> None:
         try:
             verified()
         except BaseException:

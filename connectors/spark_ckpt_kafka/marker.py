@@ -95,7 +95,7 @@ def decide(marker: TopicMarker | None, wanted: Wanted) -> Decision:
     Raises `PublishConflict` if the marker contradicts the log, and `Fenced` if a newer incarnation has published.
     """
     if marker is not None and marker.epoch in wanted.beside:
-        raise _beside(marker, wanted)
+        raise _diverged(marker, wanted)
     # The shard has the epoch already, from an earlier attempt or another driver.
     if marker is not None and marker.epoch >= wanted.epoch:
         _check_decided(marker, wanted)
@@ -111,7 +111,7 @@ def decide(marker: TopicMarker | None, wanted: Wanted) -> Decision:
     raise contradiction(marker, wanted)
 
 
-def _beside(marker: TopicMarker, wanted: Wanted) -> PublishConflict:
+def _diverged(marker: TopicMarker, wanted: Wanted) -> PublishConflict:
     return PublishConflict(
         f"the marker says epoch {marker.epoch}, which does not stand on epoch {wanted.epoch}: these rows need not be there",
         hint="go back to an epoch that the topic has, see `spark-ckpt restore STORE EPOCH --dry-run`",

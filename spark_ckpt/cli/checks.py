@@ -84,7 +84,7 @@ def python() -> Finding:
 def java() -> Finding:
     """Return the JVM for Spark. Raises `EnvironmentUnfit`."""
     place = jars.find_java()
-    match = re.search(r'version "([^"]+)"', jars.told_version(place))
+    match = re.search(r'version "([^"]+)"', jars.reported_version(place))
     return Finding("java", "ok", f"{match[1] if match else 'version unknown'} ({place})")
 
 

@@ -82,7 +82,7 @@ class Duty:
         try:
             if rules.out is not None:
                 self._take_in(self._log.state(), rules)
-            rules.heard([_told(name, note) for name, note in self._standbys.named().items()], _now_ms())
+            rules.heard([_report_of(name, note) for name, note in self._standbys.named().items()], _now_ms())
         except StoreOutage as outage:
             self._missed(outage)
         else:
@@ -145,7 +145,7 @@ def _turns_in(turns: Mapping[str, UpkeepTurn]) -> Mapping[str, tuple[int, int]]:
     return {node: (turn.since, turn.ttl_ms) for node, turn in turns.items()}
 
 
-def _told(name: str, note: StandbyNote) -> StandbyReport:
+def _report_of(name: str, note: StandbyNote) -> StandbyReport:
     return StandbyReport(ProcessId(name), note.lease_of, note.clock_ms, note.health, runs_here(note.holder))
 
 

@@ -24,7 +24,7 @@ from spark_ckpt.store.store import Store
 
 def refuse_newer_sinks(bindings: Iterable[SinkBinding], store: Store) -> None:
     """Raise `PublishConflict` if a sink has an epoch that the store's log lacks. Changes and fences nothing."""
-    told = _told(bindings, store)
+    told = _markers_of(bindings, store)
     # The log is read after the markers, so it contains the epochs that another driver commits meanwhile.
     log_state = store.log.state()
     markers = {name: published for name, published in told.items() if published is not None}
@@ -49,7 +49,7 @@ def sinks_taken_back(
     # A missing marker may have expired. Only for a sink with permanent markers does it mean that the sink has
     # nothing.
     stays = {binding.name for binding in judged if isinstance(binding.sink, DeclaresPublished)}
-    told = {name: marker for name, marker in _told(judged, store).items() if marker is not None or name in stays}
+    told = {name: marker for name, marker in _markers_of(judged, store).items() if marker is not None or name in stays}
     found = [late for each in published for late in sinks_behind.behind(told, each)]
     if found and restore == LATEST:
         _raise(found, bindings, store, log_state)
@@ -74,7 +74,7 @@ def _raise(late: list[sinks_behind.Behind], bindings: Sequence[SinkBinding], sto
         raise error
 
 
-def _told(bindings: Iterable[SinkBinding], store: Store) -> Mapping[str, Published | None]:
+def _markers_of(bindings: Iterable[SinkBinding], store: Store) -> Mapping[str, Published | None]:
     """Return the newest published epoch of each sink that reports it."""
     incarnation = Incarnation(store.log.state().incarnation)
     asked = {binding.name: binding.sink for binding in bindings if isinstance(binding.sink, TellsPublished)}

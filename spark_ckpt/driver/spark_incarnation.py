@@ -200,15 +200,15 @@ class SparkIncarnation:
     # -- the lease --------------------------------------------------------------------------------------------------------
 
     def _renew(self) -> None:
-        self._heed(self._plan.store.log.renew(self.incarnation, self._plan.config.lease_ms))
+        self._follow_requests(self._plan.store.log.renew(self.incarnation, self._plan.config.lease_ms))
 
     def _served(self, log_state: LogState) -> None:
         """Note a commit, which renews the lease."""
         self._keeper.renewed()
         self._progress.outage_over()
-        self._heed(log_state)
+        self._follow_requests(log_state)
 
-    def _heed(self, log_state: LogState) -> None:
+    def _follow_requests(self, log_state: LogState) -> None:
         """Check the log state, which was just read, for a request to hand over."""
         if log_state.handover_asked and not self._leaving:
             self._leaving = True

@@ -109,10 +109,10 @@ class Supervisor:
         """
         self._began_s = time.monotonic()
         try:
-            self._took_over(self._born(restore, takeover, ended, levels))
+            self._make_current(self._begin_incarnation(restore, takeover, ended, levels))
         # A failed start must not make other drivers wait for its lease.
         except BaseException:
-            self._let_go()
+            self._release_lease()
             raise
 
     def live(self) -> CkptError | None:
@@ -122,11 +122,11 @@ class Supervisor:
         silence.
         """
         try:
-            return self._lived()
+            return self._run_to_the_end()
         finally:
-            self._let_go()
+            self._release_lease()
 
-    def _lived(self) -> CkptError | None:
+    def _run_to_the_end(self) -> CkptError | None:
         ending = self.living.watch()
         while ending.outcome is not Outcome.STOPPED:
             error = self._reason(_as_error(ending))
@@ -141,7 +141,7 @@ class Supervisor:
             ending = self._next_incarnation()
         return None if ending.error is None else _as_error(ending)
 
-    def _let_go(self) -> None:
+    def _release_lease(self) -> None:
         """Free the lease, unless another driver has it. If the store is unavailable, the lease has to expire."""
         log = self._plan.store.log
         if log.own_incarnation is not None:
@@ -191,16 +191,16 @@ class Supervisor:
         """Run an incarnation from the newest epoch to its end. A failed start counts like any other failure."""
         self._began_s = time.monotonic()
         try:
-            incarnation = self._born(LATEST, takeover=False, ended=NO_OTHERS)
+            incarnation = self._begin_incarnation(LATEST, takeover=False, ended=NO_OTHERS)
         except Exception as error:  # noqa: BLE001 - the run ends with any error, or waits for its end
             self._began_s = time.monotonic()
             if not isinstance(error, CkptError):
                 _log.exception("job=%s the next incarnation could not begin", self._plan.job)
             return Ending(Outcome.FENCED if isinstance(error, Fenced) else Outcome.FAILED, typed(error), False)
-        self._took_over(incarnation)
+        self._make_current(incarnation)
         return incarnation.watch()
 
-    def _took_over(self, incarnation: SparkIncarnation) -> None:
+    def _make_current(self, incarnation: SparkIncarnation) -> None:
         """Make the incarnation current, and pass on the requests that came while it started."""
         self._incarnation, self._began_s = incarnation, time.monotonic()
         self._progress.outage_over()
@@ -209,7 +209,7 @@ class Supervisor:
         if self._abandoned.is_set():
             incarnation.abandon(self._close_within_s)
 
-    def _born(
+    def _begin_incarnation(
         self, restore: str | int, takeover: bool, ended: int | None = None, levels: Path | None = None
     ) -> SparkIncarnation:
         if self._incarnation is not None or ended is not None:

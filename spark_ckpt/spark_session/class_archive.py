@@ -34,7 +34,7 @@ _BATCHES = 2
 def path() -> Path:
     """Return the path of the archive for this Java and this PySpark, next to the jar cache. It need not exist."""
     java, spark = jars.find_java(), jars.pyspark_jars()
-    name = hashlib.sha256("\n".join([jars.told_version(java), str(java), str(spark)]).encode()).hexdigest()[:16]
+    name = hashlib.sha256("\n".join([jars.reported_version(java), str(java), str(spark)]).encode()).hexdigest()[:16]
     return jars.cache_folder().parent / "classes" / f"spark-{name}.jsa"
 
 

@@ -100,10 +100,10 @@ class DataTable:
         except LogDamaged:
             if not ours:
                 raise
-            self.begin_anew()
+            self.begin_again()
             materialize()
 
-    def begin_anew(self) -> None:
+    def begin_again(self) -> None:
         """Set the table's log aside, so that it is re-created from the manifests."""
         aside = f"_damaged{LOG}-{time.time_ns() // 1_000_000}"
         move_folder(self.location, LOG, aside)

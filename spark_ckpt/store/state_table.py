@@ -64,7 +64,7 @@ class StateTable:
             # Only the current incarnation repairs; a replaced driver must not touch the log.
             if log_state.incarnation != incarnation:
                 raise
-            self.table.begin_anew()
+            self.table.begin_again()
             for brief in log_state.epochs:
                 # Transaction versions only grow along a table, so later epochs cannot come before this one.
                 if txn_version(brief.incarnation, brief.epoch) < txn_version(incarnation, manifest.epoch):

@@ -20,7 +20,7 @@ def names_of(
         name, number = _parts(kind, each, there)
         if number not in there:
             raise ConfigInvalid(
-                f"--{kind} {each}: the query has no {kind} {number}", hint=_hint(kind, there), **_told(kind, there)
+                f"--{kind} {each}: the query has no {kind} {number}", hint=_hint(kind, there), **_listed(kind, there)
             )
         if number in found:
             raise ConfigInvalid(
@@ -32,7 +32,7 @@ def names_of(
     missing = [number for number in there if number not in found]
     if missing:
         what = f"{kind} {missing[0]} of the query has no name in the job"
-        raise ConfigInvalid(what, hint=_hint(kind, there), **_told(kind, there))
+        raise ConfigInvalid(what, hint=_hint(kind, there), **_listed(kind, there))
     return found
 
 
@@ -41,11 +41,11 @@ def _parts(kind: str, written: str, there: Mapping[str, str]) -> tuple[str, str]
     if equals:
         return name, number
     if len(there) != 1:
-        raise ConfigInvalid(f"--{kind} {written}: which {kind} is it?", hint=_hint(kind, there), **_told(kind, there))
+        raise ConfigInvalid(f"--{kind} {written}: which {kind} is it?", hint=_hint(kind, there), **_listed(kind, there))
     return name, next(iter(there))
 
 
-def _told(kind: str, there: Mapping[str, str]) -> dict[str, str]:
+def _listed(kind: str, there: Mapping[str, str]) -> dict[str, str]:
     return {f"{kind} {number}": words for number, words in there.items()}
 
 

@@ -98,7 +98,7 @@ def rows_of(log_state: LogState) -> Iterable[tuple[Json, ...]]:
     """Yield one row for each epoch, oldest first, with the fields of `COLUMNS`."""
     lineage = {brief.epoch for brief in log_state.lineage()}
     owed = {sink: set(log_state.unacked(sink)) for sink in log_state.sinks}
-    later = _told_later(log_state.by_id.values())
+    later = _acknowledged_later(log_state.by_id.values())
     names: dict[int, list[str]] = {}
     for name, epoch in sorted(log_state.savepoints.items()):
         names.setdefault(epoch, []).append(name)
@@ -114,7 +114,7 @@ def rows_of(log_state: LogState) -> Iterable[tuple[Json, ...]]:
         )  # fmt: skip
 
 
-def _told_later(briefs: Iterable[EpochBrief]) -> dict[tuple[int, str], int]:
+def _acknowledged_later(briefs: Iterable[EpochBrief]) -> dict[tuple[int, str], int]:
     """Return milliseconds by epoch and part, as later epochs record them."""
     found: dict[tuple[int, str], int] = {}
     for brief in briefs:
