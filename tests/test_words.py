@@ -46,6 +46,9 @@ PAGES: tuple[str, ...] = (
     "docs/tutorial.md",
     "docs/installing.md",
     "docs/examples.md",
+    "docs/graphs.md",
+    "docs/migrating.md",
+    "docs/porting.md",
 )
 """Pages that keep the rules."""
 
