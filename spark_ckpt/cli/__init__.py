@@ -1,4 +1,7 @@
-"""The command line `spark-ckpt`, one file for each command. No command here starts a JVM except `demo` and `doctor`."""
+"""The command line `spark-ckpt`, one file for each command.
+
+Only `demo`, `doctor`, `adopt` (for state) and `prepare` start a JVM.
+"""
 
 from __future__ import annotations
 
