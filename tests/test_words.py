@@ -32,6 +32,7 @@ OLD_NAMES = (
 PAGES: tuple[str, ...] = (
     "CONTRIBUTING.md",
     "docs/design/architecture.md",
+    "docs/design/contracts.md",
     "docs/design/epoch-in-nine-steps.md",
     "docs/glossary.md",
     "docs/connectors.md",
