@@ -33,6 +33,7 @@ PAGES: tuple[str, ...] = (
     "CONTRIBUTING.md",
     "docs/design/architecture.md",
     "docs/design/contracts.md",
+    "docs/design/traces.md",
     "docs/design/epoch-in-nine-steps.md",
     "docs/glossary.md",
     "docs/connectors.md",
