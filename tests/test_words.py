@@ -34,6 +34,7 @@ PAGES: tuple[str, ...] = (
     "docs/design/architecture.md",
     "docs/design/contracts.md",
     "docs/design/traces.md",
+    "docs/design/simulator.md",
     "docs/design/epoch-in-nine-steps.md",
     "docs/glossary.md",
     "docs/connectors.md",
