@@ -57,6 +57,15 @@ PAGES: tuple[str, ...] = (
     "docs/graphs.md",
     "docs/migrating.md",
     "docs/porting.md",
+    "docs/monitoring.md",
+    "docs/registry.md",
+    "docs/index.md",
+    "docs/trying-your-own.md",
+    "docs/rewind-tutorial.md",
+    "docs/writing-a-connector.md",
+    "docs/security.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
 )
 """Pages that keep the rules."""
 
