@@ -66,6 +66,7 @@ PAGES: tuple[str, ...] = (
     "docs/security.md",
     "SECURITY.md",
     "CHANGELOG.md",
+    "docs/rewind.md",
 )
 """Pages that keep the rules."""
 
