@@ -32,6 +32,14 @@ NAMES = (
         "an operator ends with its first text, if the session has it on",
     ),
     SparkName(
+        "spark.sql.execution.arrow.maxRecordsPerOutputBatch", _CONF, "QUERY_SETTINGS",
+        "every batch ends with an error of Arrow, if the session has a bound: Spark cannot slice structs",
+    ),
+    SparkName(
+        "spark.sql.execution.arrow.maxBytesPerOutputBatch", _CONF, "QUERY_SETTINGS",
+        "every batch ends with an error of Arrow, if the session has a bound: Spark cannot slice structs",
+    ),
+    SparkName(
         "spark.sql.streaming.stateStore.providerClass", _CONF, "QUERY_SETTINGS",
         "an operator ends with its first batch, if the session has RocksDB",
     ),
@@ -107,6 +115,8 @@ QUERY_SETTINGS = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     # The rest are Spark's defaults, pinned: tasks expect these types, and the driver reads the files.
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
+    "spark.sql.execution.arrow.maxRecordsPerOutputBatch": "-1",
+    "spark.sql.execution.arrow.maxBytesPerOutputBatch": "-1",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
     ),

@@ -40,6 +40,7 @@ def test_the_number_of_partitions_is_the_incarnations() -> None:
     ("key", "value"),
     [
         ("spark.sql.execution.arrow.useLargeVarTypes", "false"),
+        ("spark.sql.execution.arrow.maxRecordsPerOutputBatch", "-1"),
         ("spark.sql.streaming.stateStore.checkpointFormatVersion", "1"),
         ("spark.sql.streaming.offsetLog.formatVersion", "1"),
         ("spark.sql.streaming.noDataMicroBatches.enabled", "true"),
