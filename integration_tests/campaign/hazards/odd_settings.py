@@ -20,6 +20,9 @@ from integration_tests.campaign.hazards.trials import Drawn
 from integration_tests.campaign.hazards.verdicts import Rows, Scene, Way
 from spark_ckpt.errors import CkptError
 
+UTC_DAY = "date_from_unix_date(CAST(floor(unix_micros(CAST(at AS TIMESTAMP_LTZ)) / 86400000000) AS INT))"
+"""The day of a time in UTC: `to_date` follows the session's time zone, as Spark promises."""
+
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 ARROW, DELTA = "spark.sql.execution.arrow", "spark.databricks.delta.properties.defaults"
 SETTINGS: Sequence[Mapping[str, str]] = [
@@ -127,7 +130,7 @@ class Setting(Scene):
             fold, "k string, seen string, raw binary, total decimal(20,2)", STATE, "append", "NoTimeout"
         )
         state.to(DeltaSink(str(folder / "state")), name="state")
-        plain = rows.withColumn("raw", F.col("k").cast("binary")).withColumn("day", F.to_date("at"))
+        plain = rows.withColumn("raw", F.col("k").cast("binary")).withColumn("day", F.expr(UTC_DAY))
         plain.to(DeltaSink(str(folder / "plain")), name="plain")
 
     def _describe_totals(self, rows: ckpt.Stream, folder: Path) -> None:

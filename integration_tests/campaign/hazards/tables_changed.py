@@ -362,7 +362,8 @@ class SinkTopicChanged(Scene):
             self._gone = True
             make_topic(self._site.servers, self._topic)
         else:
-            for future in admin(self._site.servers).create_partitions([NewPartitions(self._topic, 3)]).values():
+            client = admin(self._site.servers)  # a client that is collected ends its pending requests
+            for future in client.create_partitions([NewPartitions(self._topic, 3)]).values():
                 future.result(30)
 
     def wanted(self) -> Rows:
