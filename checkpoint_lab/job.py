@@ -60,8 +60,7 @@ class JobWorld(World):
         clocks: Clocks,
         surroundings: Surroundings,
     ) -> None:
-        if protocol.needs.acyclic and graph.back_edges:
-            back = sorted(graph.back_edges)
+        if protocol.needs.acyclic and (back := sorted(graph.back_edges)):
             raise ProtocolViolation(f"{protocol.name} needs an acyclic graph, {graph.name} has {back}")
         self.protocol = protocol
         self.graph = graph

@@ -131,11 +131,7 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
             sink=context.sink,
         )
     if output.newest is not None and marker.epoch > output.newest:
-        raise PublishConflict(
-            f"the table says epoch {marker.epoch} is published, but the log has decided none above {output.newest}",
-            hint="the store was replaced or cut; publish to a new table, or restore the store",
-            sink=context.sink,
-        )
+        raise _unknown(marker, f"the log has decided none above {output.newest}", context)
     if marker.epoch in output.beside and output.files:
         raise PublishConflict(
             f"the table says epoch {marker.epoch} is published, which does not stand on epoch {output.epoch}: "
@@ -154,14 +150,18 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
         raise _behind(said, marker.epoch, context)
     # The marker is between the sink's last published epoch and this one, and no restore has dropped it.
     if marker.epoch > max(output.previous, output.begun_after or 0) and marker.epoch not in output.dropped:
-        raise PublishConflict(
-            f"the table says epoch {marker.epoch} is published, but the log decided {output.previous} "
-            f"before {output.epoch}",
-            hint="the store was replaced or cut; publish to a new table, or restore the store",
-            sink=context.sink,
-            marker=marker.epoch,
-        )
+        raise _unknown(marker, f"the log decided {output.previous} before {output.epoch}", context)
     return False
+
+
+def _unknown(marker: TableMarker, log: str, context: SinkContext) -> PublishConflict:
+    """Return the error for a marker of an epoch that the log does not know. `log`: the log's own epochs, as a clause."""
+    return PublishConflict(
+        f"the table says epoch {marker.epoch} is published, but {log}",
+        hint="the store was replaced or cut; publish to a new table, or restore the store",
+        sink=context.sink,
+        marker=marker.epoch,
+    )
 
 
 def _behind(said: str, marker: int, context: SinkContext) -> PublishConflict:

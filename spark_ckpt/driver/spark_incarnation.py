@@ -86,8 +86,7 @@ class SparkIncarnation:
     ) -> None:
         self._plan = plan
         self._point = point
-        self._announcer = announcer
-        self._progress = progress
+        self._announcer, self._progress = announcer, progress
         self._ending: Ending | None = None
         self._over = threading.Event()
         self._close_within_s = _JOIN_S

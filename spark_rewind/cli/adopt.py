@@ -60,8 +60,7 @@ def adopt(
     """Make the checkpoint of a plain query the first epoch of a job. The job continues at the next record, with all state.
 
     The query has to be stopped, and must not start again. Its checkpoint stays unchanged; the store has to be new.
-    Supported are Kafka and Delta sources and the state of applyInPandasWithState. Only state needs a JVM. See
-    docs/migrating.md.
+    Supported are Kafka and Delta sources and the state of applyInPandasWithState. Only state needs a JVM. See docs/migrating.md.
     """
     request = Request(checkpoint, source or (), operator or (), unfinished, output)
     target = Target(store, job, pairs(storage_option, "--storage-option"), key_groups)

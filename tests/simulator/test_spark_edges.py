@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from edge_bugs import PATCHED, PLANTED, what_is_still_in_flight_is_given_up, what_was_in_flight_is_not_put_back
 from host_bugs import core_with
@@ -19,7 +17,8 @@ from checkpoint_lab.spark_rows import LATER, LOOP, Name, Row, expected
 from checkpoint_lab.violations import ErasedTooEarly, Orphan, Violation
 
 ENOUGH = 200
-SEEDS = range(60)
+SEEDS = [*range(60), 383, 416]
+"""In the last two a driver dies after it has released segments, and before it deletes them."""
 
 
 def caught(name, core_of=shipped):
@@ -80,32 +79,10 @@ def test_rows_come_round_more_than_once_and_are_consumed_in_the_end(worlds):
     assert {(cut.consumed, cut.produced) for cut in last} == {(36, 36)}
 
 
-def test_segments_are_really_deleted(worlds):
-    deleted = [path for world in worlds for path in world.durable.spent if path not in world.durable.segments]
-    assert len(deleted) > 100
-
-
-def run_until_released(seed):
-    """A world, its schedule's dice, and the number of a driver that has released segments and not yet deleted them."""
-    world, dice = spark_world(seed), random.Random(seed)
-    for _ in range(400):
-        number = next((number for number, driver in enumerate(world.drivers) if driver.trash), None)
-        if number is not None:
-            return world, dice, number
-        world.perform(dice.choice(world.choices() or world.timers()[:1]))
-    return None
-
-
-def test_segments_that_a_dead_driver_left_are_deleted_by_its_successor():
-    world, dice, number = next(filter(None, map(run_until_released, SEEDS)))
-    released = [path for paths in world.drivers[number].trash for path in paths]
-    world.perform(("end", "crash", number))
-    world.calm()
-    while work := world.drain_choices():
-        world.perform(dice.choice(work))
-    world.judge()
-    assert released
-    assert set(released) & world.durable.segments.keys() == set()
+def test_segments_are_really_deleted_and_some_never_are(worlds):
+    spent = [path in world.durable.segments for world in worlds for path in world.durable.spent]
+    assert spent.count(False) > 100
+    assert spent.count(True) > 3
 
 
 def test_an_epoch_whose_segment_is_gone_is_found(worlds):
