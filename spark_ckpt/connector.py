@@ -330,7 +330,7 @@ class StagedFile:
     stats: str = "{}"
     """Delta's per-file statistics as JSON: numRecords, minValues, maxValues, nullCount."""
     sha256: str = ""
-    """SHA-256 of the file's bytes, in hexadecimal; empty if an older version staged it, so that it is unknown."""
+    """SHA-256 of the file's bytes, in hexadecimal; empty if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

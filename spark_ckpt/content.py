@@ -27,7 +27,7 @@ WAY_OUT = (
 
 
 class Committed(Protocol):
-    """Record of a file in a manifest. Format 1 wrote an empty `sha256`: only the size is known."""
+    """Record of a file in a manifest. With an empty `sha256`, only the size is known."""
 
     @property
     def path(self) -> str:

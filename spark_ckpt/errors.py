@@ -13,7 +13,7 @@ Keyword arguments become fields of the message. Never pass a secret.
 from __future__ import annotations
 
 from textwrap import indent
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class CkptError(Exception):
@@ -126,10 +126,23 @@ class StoreForeign(CkptError):
 
 
 class FormatUnknown(CkptError):
-    """The store was written in a format that this version does not know."""
+    """Data is in a format, newer or older, that this version does not read."""
 
     condition = "CKPT_FORMAT_UNKNOWN"
     exit_code = 3
+
+    @classmethod
+    def of(cls, what: str, found: object, read: int) -> Self:
+        """Return the error for `what` in the format `found`, where this version reads the format `read`."""
+        newer = isinstance(found, int) and found > read
+        return cls(
+            f"{what} is in format {found}, this version of spark_ckpt reads format {read}",
+            hint="upgrade spark_ckpt to the version that wrote it"
+            if newer
+            else "a version before 0.1.0 wrote it, and none reads it now: start the job on a new store",
+            found=found,
+            reads=read,
+        )
 
 
 class StoreInUse(CkptError):

@@ -12,7 +12,7 @@ from urllib.parse import urlparse
 import pyarrow.fs as pafs
 
 from spark_ckpt.connector import Cursor
-from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.errors import FormatUnknown, SourceInvalid
 from spark_ckpt_delta.log import Commit, TableFile, filesystem, read_commit, read_entry, snapshot_files
 
 OnChange = Literal["fail", "skip"]
@@ -49,9 +49,9 @@ class Position:
 
     @classmethod
     def of(cls, cursor: Mapping[str, Any]) -> Position:
-        """Return the position of a cursor. Raises `SourceInvalid` for a cursor that this version cannot read."""
+        """Return the position of a cursor. Raises `FormatUnknown`, `SourceInvalid`."""
         if cursor.get("format") != _FORMAT:
-            raise SourceInvalid(f"a Delta cursor of format {cursor.get('format')!r}; this version reads {_FORMAT}")
+            raise FormatUnknown.of("a cursor of a Delta source", cursor.get("format"), _FORMAT)
         table, version, index, snapshot = (cursor.get(name) for name in ("table", "version", "index", "snapshot"))
         places = all(type(number) is int and number >= 0 for number in (version, index))
         if not isinstance(table, str) or not places or not isinstance(snapshot, bool):

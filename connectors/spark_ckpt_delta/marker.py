@@ -14,7 +14,6 @@ delta-spark would not skip the second one. The incarnation has its own applicati
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -23,7 +22,7 @@ from deltalake import DeltaTable
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import EpochOutput, SinkContext
-from spark_ckpt.errors import Fenced, PublishConflict, SinkInvalid
+from spark_ckpt.errors import Fenced, FormatUnknown, PublishConflict, SinkInvalid
 
 Engine = Literal["deltalake", "spark"]
 _DECISION_BITS = 31
@@ -77,23 +76,15 @@ def incarnation_id(application: str) -> str:
 
 
 def read_marker(opened: DeltaTable, application: str) -> TableMarker | None:
-    """Return the marker of a table, or None before the first publish."""
+    """Return the marker of a table, or None before the first publish. Raises `FormatUnknown` for a bare epoch number."""
     version = opened.transaction_version(application)
     if version is None:
         return None
     incarnation = Incarnation(opened.transaction_version(incarnation_id(application)) or 0)
     epoch, decision = version >> _DECISION_BITS, version & (1 << _DECISION_BITS) - 1
-    if not epoch:  # an older version of the marker, without the manifest's bits
-        epoch, decision = version, _decision_in_history(opened, application, version)
+    if version and not epoch:
+        raise FormatUnknown.of(f"the marker of table {opened.table_uri}", 1, 2)
     return TableMarker(Epoch(epoch), incarnation, decision)
-
-
-def _decision_in_history(opened: DeltaTable, application: str, epoch: int) -> int:
-    """Return the epoch's fingerprint from the commits' metadata, as far back as the table's log reaches."""
-    pattern = re.compile(rf" epoch={epoch} .* decision=(?!{_UNDECIDED} )(\w+) application={re.escape(application)}$")
-    texts = (str(commit.get("userMetadata", "")) for commit in opened.history())
-    found = (pattern.search(text) for text in texts if text.startswith("spark-ckpt "))
-    return next((fingerprint(match.group(1)) for match in found if match), 0)
 
 
 def check_owner(table: str, opened: DeltaTable, context: SinkContext, engine: Engine) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from spark_ckpt.connector import Cursor, Folder, Json
-from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.errors import FormatUnknown, SourceInvalid
 from spark_ckpt_files.listing import DataFile
 
 FORMAT = 2
@@ -49,9 +49,9 @@ class Consumed:
 
     @classmethod
     def of(cls, cursor: Cursor) -> Consumed:
-        """Return the content of a cursor. Raises `SourceInvalid` for a cursor that this version cannot read."""
+        """Return the content of a cursor. Raises `FormatUnknown`, `SourceInvalid`."""
         if cursor.get("format") != FORMAT:
-            raise SourceInvalid(f"a files cursor of format {cursor.get('format')!r}; this version reads 1 and {FORMAT}")
+            raise FormatUnknown.of("a cursor of a files source", cursor.get("format"), FORMAT)
         try:
             numbers = {name: int(str(cursor[name])) for name in ("count", "bytes", "newest_ms")}
             segments = tuple(_checked(str(each)) for each in _list(cursor["segments"]))

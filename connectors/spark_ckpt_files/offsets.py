@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_ckpt.connector import Json
-from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.errors import FormatUnknown, SourceInvalid
 from spark_ckpt_files.ledger import files_of, rows_of
 from spark_ckpt_files.listing import DataFile
 
@@ -43,13 +43,13 @@ class Offset:
 
     @classmethod
     def of(cls, offset: Mapping[str, Json]) -> Offset:
-        """Return the offset of a JSON form. Raises `SourceInvalid` for anything else."""
+        """Return the offset of a JSON form. Raises `FormatUnknown`, `SourceInvalid`."""
         try:
             if offset["format"] == _FORMAT:
                 return cls(int(str(offset["count"])), int(str(offset["newest_ms"])), files_of(offset["files"]))
         except (KeyError, ValueError, TypeError) as error:
             raise SourceInvalid(f"not an offset of a files source: {str(offset)[:200]}") from error
-        raise SourceInvalid(f"an offset of format {offset['format']!r}; this version reads {_FORMAT}")
+        raise FormatUnknown.of("an offset of a files source", offset["format"], _FORMAT)
 
 
 def newest_of(files: Sequence[DataFile]) -> int:

@@ -11,7 +11,6 @@ from spark_ckpt.errors import SourceInvalid
 from spark_ckpt_files.cleaning import Cleaning
 from spark_ckpt_files.ledger import FORMAT, Consumed, Ledger, segment_bytes
 from spark_ckpt_files.listing import DataFile, Directory
-from spark_ckpt_files.old_cursor import is_old
 
 _NAMED_MAX = 5
 
@@ -47,8 +46,6 @@ def memory_damage(folder: Folder, cursors: Sequence[Cursor]) -> list[SourceInval
 
 
 def _damage(folder: Folder, cursor: Cursor, seen: dict[str, SourceInvalid | None]) -> SourceInvalid | None:
-    if is_old(cursor):  # an old cursor has no ledger
-        return None
     try:
         for name in Consumed.of(cursor).segments:
             if name not in seen:

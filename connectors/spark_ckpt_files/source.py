@@ -21,7 +21,6 @@ from spark_ckpt_files.cleaning import Cleaner, Cleaning, CleanSource
 from spark_ckpt_files.ledger import Consumed, Ledger, encoded
 from spark_ckpt_files.listing import DataFile, Directory, grown
 from spark_ckpt_files.offsets import Offset, newest_of
-from spark_ckpt_files.old_cursor import is_old, present_of_old
 from spark_ckpt_files.reading import check_file
 from spark_ckpt_files.replay import check_readable, memory_damage
 from spark_ckpt_files.settings import Format, OnError, Settings, age_ms, check_schema, declared, output_schema
@@ -118,7 +117,6 @@ class FilesSource:
         self._cleaner = Cleaner(self._cleaning)
         self._ignore_missing = ignoreMissingFiles
         self._ledger = Ledger()
-        self._old: dict[str, Consumed] = {}
         self._lists: Path | None = None
 
     def remember_in(self, folder: Folder) -> None:
@@ -151,8 +149,7 @@ class FilesSource:
         """Return a streaming DataFrame of the files after `cursor`. Raises `SourceInvalid` if a consumed file has
         another size.
         """
-        self._old.clear()  # from here on, planner and ledger agree on the files of an old cursor
-        consumed = self._consumed(cursor)
+        consumed = Consumed.of(cursor)
         files = self._ledger.files(consumed)
         self._check_sizes(files)
         here = place_of(self._settings.path)  # Python workers run in the folder where Java was started
@@ -168,7 +165,7 @@ class FilesSource:
 
     def cursor(self, offset: str, previous: Cursor) -> Cursor:
         """Return the cursor after the batch that ended at Spark's offset. The ledger then has its files."""
-        ended, before = Offset.of(json.loads(offset)), self._consumed(previous)
+        ended, before = Offset.of(json.loads(offset)), Consumed.of(previous)
         if ended.count == before.count:
             return previous
         if ended.count != before.count + len(ended.files):
@@ -186,15 +183,15 @@ class FilesSource:
         """Return True if all files of `end` are consumed or gone."""
         names = end["names"]
         assert isinstance(names, list)  # noqa: S101 - what end() gave
-        left = set(map(str, names)) - self._ledger.files(self._consumed(cursor)).keys()
+        left = set(map(str, names)) - self._ledger.files(Consumed.of(cursor)).keys()
         return not left or (len(left) <= _FORGETTING_PAYS and not self._directory.stat(left))
 
     def check_cursor(self, cursor: Cursor | None, newest: Cursor) -> None:
         """Raise `SourceInvalid` if files that were consumed between `cursor` and `newest` are gone."""
         if cursor is None and self._start == "latest":
             return
-        before = Consumed() if cursor is None else self._consumed(cursor)
-        missing = check_readable(self._ledger, self._directory, before, self._consumed(newest), self._cleaning)
+        before = Consumed() if cursor is None else Consumed.of(cursor)
+        missing = check_readable(self._ledger, self._directory, before, Consumed.of(newest), self._cleaning)
         if missing is not None and not self._ignore_missing:
             raise missing
         if missing is not None:
@@ -208,12 +205,12 @@ class FilesSource:
     def release(self, kept: Sequence[Cursor]) -> None:
         """Forget files that only older epochs needed, and clean files that no kept epoch would read again.
 
-        Nothing is removed while a cursor of the first format or of another directory is kept: it does not list the
-        consumed files of this directory.
+        Nothing is removed while a cursor of another directory is kept: it does not list the consumed files of this
+        directory.
         """
-        if any(is_old(cursor) or cursor.get("path") != self._settings.path for cursor in kept):
+        if any(cursor.get("path") != self._settings.path for cursor in kept):
             return
-        all_kept = [self._consumed(cursor) for cursor in kept]
+        all_kept = [Consumed.of(cursor) for cursor in kept]
         self._ledger.sweep(all_kept)
         if all_kept and not self._cleaner.busy and self._cleaning.is_on:
             self._cleaner.clean(self._unneeded(all_kept))
@@ -227,14 +224,6 @@ class FilesSource:
         return {"kind": "files", "path": self._settings.path, "format": self._settings.format}
 
     # -- inside -----------------------------------------------------------------------------------------------------------
-
-    def _consumed(self, cursor: Cursor) -> Consumed:
-        if not is_old(cursor):
-            return Consumed.of(cursor)
-        key = json.dumps(cursor)
-        if key not in self._old:
-            self._old[key] = present_of_old(self._settings.path, cursor, self._directory.files())
-        return self._old[key]
 
     def _check_sizes(self, consumed: Mapping[str, DataFile]) -> None:
         changed = []

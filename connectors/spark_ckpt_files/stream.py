@@ -7,7 +7,6 @@ directory under the same path. A batch takes one listing: an offset holds its ba
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -184,12 +183,10 @@ def _not_one_batch(path: str, first: Offset, last: Offset) -> SourceInvalid:
 def _too_old(path: str, file: DataFile, newest_ms: int, horizon_ms: int) -> SourceInvalid:
     days = (newest_ms - file.modified_ms) // _DAY_MS + 1
     longer = f"choose a longer maxFileAge: FilesSource(..., maxFileAge='{days} days')"
-    # A cursor of an older version may have a time in the future: a file of today is too old for it.
-    touch = "touch it to have it read, " if horizon_ms < time.time_ns() // 1_000_000 else ""
     return SourceInvalid(
         f"{path}: file {file.name} was modified {_utc(file.modified_ms)}, before {_utc(horizon_ms)}: consumed files of that "
         "age are forgotten when they are removed, so it cannot be said whether it was read",
-        hint=f"{touch}move it away to have it left out, or {longer}",
+        hint=f"touch it to have it read, move it away to have it left out, or {longer}",
         file=file.name,
     )
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_ckpt_files import FilesSource
-from spark_ckpt_files.offsets import Offset
-from spark_ckpt_files.old_cursor import Position
 
 import spark_ckpt as ckpt
 from integration_tests.survival.process import wait_until
 from integration_tests.survival.session import TIMEOUT_S, Place, drained
 from integration_tests.survival.test_restore import expected, found, records
-from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import RunFailed, SourceInvalid
 
 pytestmark = pytest.mark.spark
@@ -135,29 +130,6 @@ def test_going_back_over_files_that_are_gone_is_refused_and_leaves_the_job_where
     drained(job(place))
 
     assert found(place) == expected(one, two, three)
-
-
-def test_a_cursor_of_the_first_format_goes_on_though_files_behind_it_are_gone(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A job whose first epochs have old cursors, as the first format wrote them."""
-    one, two = records(0), records(50)
-    place.write(1, one)
-    monkeypatch.setattr(FilesSource, "cursor", _old_cursor)
-    drained(job(place))
-    monkeypatch.undo()
-    (place.folder / "in" / "part-0001.json").unlink()
-    place.write(2, two)
-    drained(job(place))
-
-    assert found(place) == expected(one, two)
-
-
-def _old_cursor(source: FilesSource, offset: str, previous: Cursor) -> Cursor:
-    files = sorted(Offset.of(json.loads(offset)).files, key=lambda file: file.name)
-    at = Position().after(files)
-    sums = {"sum": f"{at.sum:016x}", "names": f"{at.names:x}"}
-    return {"format": 1, "name": at.name, "count": at.count, "bytes": at.bytes} | sums
 
 
 def wait_for_rows(place: Place, count: int) -> None:

@@ -21,7 +21,7 @@ from spark_ckpt.store.standbys import Standbys
 _POLL_S = 0.05
 _FIRST_EPOCH_S = 15.0
 _HEARD_S = 20.0
-"""Seconds to wait for a standby's note. A standby writes it every 2 s (5 s in an older version), except during the
+"""Seconds to wait for a standby's note. A standby writes it every 2 s, except during the
 first run of the job's plan.
 """
 
@@ -131,5 +131,5 @@ def _not_begun(log_state: LogState, before: LogState, timeout: float) -> Handove
     return HandoverFailed(
         f"the driver has not ended within {timeout:g} s",
         holder=before.holder,
-        hint="it takes its final epoch yet, or an older version runs that cannot be asked: see spark-ckpt lease, or stop it",
+        hint="it may still commit its final epoch: see spark-ckpt lease, or stop it",
     )

@@ -91,8 +91,9 @@ _STORES: Mapping[str, Cause] = {
         "Give the job a folder of its own; it creates it if there is none.",
     ),
     "CKPT_FORMAT_UNKNOWN": Cause(
-        "A later version of spark_ckpt, or of Spark, wrote what this version is to read.",
-        "Upgrade spark_ckpt on this machine. All hosts of a job run one version.",
+        "Another version of spark_ckpt, or a later version of Spark, wrote the data. The message names both formats.",
+        "Upgrade spark_ckpt on this machine if the format is newer. All hosts of a job run one version. A store of an older "
+        "format cannot be read: start the job on a new store.",
     ),
     "CKPT_STORE_IN_USE": Cause(
         "Another driver holds the job's lease: it runs, or it died less than `lease` ago on another host.",

@@ -36,7 +36,7 @@ class Acknowledged:
 
 
 def newest_acknowledged(log: Location) -> Acknowledged | None:
-    """Return the newest acknowledged row of the log at `log`; None if it is unknown (format 1)."""
+    """Return the newest acknowledged row of the log at `log`; None if there is none."""
     return max(_all(log), key=lambda each: each.seq, default=None)
 
 

@@ -14,7 +14,7 @@ _MODULUS = 1 << 256
 
 
 class Vouching(Protocol):
-    """A row of a log. `history` is empty in rows of format 1, which vouch for nothing."""
+    """A row of a log."""
 
     @property
     def seq(self) -> int:
@@ -47,7 +47,7 @@ def is_whole(newest: Vouching | None, total: int, version: int) -> bool:
     """Return True if rows with the sum of weights `total`, `newest` among them, are the whole log at table version
     `version`.
     """
-    if newest is None or not newest.history:
+    if newest is None:
         return True
     return newest.seq == version and history(total - int(newest.seal, 16)) == newest.history
 

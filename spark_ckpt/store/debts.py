@@ -22,19 +22,6 @@ def lineage(epochs: Epochs, newest: int) -> Iterator[EpochBrief]:
         brief = epochs.get(brief.base) if brief.base < brief.epoch else None
 
 
-def passes_beside(epochs: Epochs, newest: int, epoch: int) -> bool:
-    """Return True if the branch that ends with `newest` is known not to contain `epoch`.
-
-    It is unknown, so False, if epochs between them were dropped from the log.
-    """
-    for brief in lineage(epochs, newest):
-        if brief.epoch <= epoch:
-            return brief.epoch < epoch
-        if not brief.base:
-            return True
-    return False
-
-
 class Debts:
     """Unpublished epochs per sink, updated row by row.
 
@@ -70,9 +57,7 @@ class Debts:
                 self._acked(record.acks)
             case LossAccepted():
                 self._taken_back()
-            case Folded(owed=None):
-                self._known_by_number(record.acked)
-            case Folded(owed=owed, last=last) if owed is not None:
+            case Folded(owed=owed, last=last):
                 self._left(owed, last)
 
     def take_back(self, sinks: Mapping[str, int]) -> None:
@@ -100,12 +85,6 @@ class Debts:
         for brief in self._epochs.values():
             for sink in brief.sinks if brief.epoch not in stays else ():
                 self._owed.setdefault(sink, set()).add(brief.epoch)
-
-    def _known_by_number(self, acked: Mapping[str, int]) -> None:
-        """Apply a summary of an older version, which recorded only one acknowledged id per sink."""
-        for sink, newest in acked.items():
-            owed = self._owed.get(sink, set())
-            owed -= {each for each in owed if each <= newest and not passes_beside(self._epochs, newest, each)}
 
     def _left(self, left: Mapping[str, tuple[int, ...]], last: int) -> None:
         """Apply a summary of dropped rows: `left` was unpublished when rows up to epoch `last` were dropped.

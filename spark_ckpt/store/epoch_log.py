@@ -79,7 +79,7 @@ class EpochLog:
         - `verify`: function that checks the files of an epoch.
         - `now_ms`: the wall clock, milliseconds since 1970 UTC.
 
-        Raises `StoreForeign` for another job's log, `FormatUnknown` for a newer format, `EpochDamaged` for a damaged
+        Raises `StoreForeign` for another job's log, `FormatUnknown` for another format, `EpochDamaged` for a damaged
         log.
         """
         table = LogTable.open(location, now_ms, create=create)

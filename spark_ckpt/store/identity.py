@@ -133,7 +133,7 @@ def known(log_state: LogState, base: Manifest, read: Read, whole: Whole) -> Know
     """Return the recorded endpoints for a job that continues from `base`. `whole`: see `Known`."""
     newest = _newest(log_state, base, read)
     unknown = {name for name in base.cursors if not base.source_identities.get(name)}
-    # Epochs of older versions, or of a connector that had no identity yet, record none. A later epoch may.
+    # Epochs of a connector that had no identity yet record none. A later epoch may.
     later = _told_later(log_state, base, read, unknown) if unknown else {}
     sources = {name: base.source_identities.get(name) or later.get(name, {}) for name in base.cursors}
     restore = None if base.epoch == log_state.latest else base.epoch

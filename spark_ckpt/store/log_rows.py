@@ -11,7 +11,7 @@ from spark_ckpt.errors import EpochDamaged, FormatUnknown
 from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.log_table import LogRow, NewRow
 from spark_ckpt.store.records import (
-    READABLE,
+    FORMAT,
     AnyRecord,
     CreatedRecord,
     EpochBrief,
@@ -82,11 +82,8 @@ def manifest_of(row: LogRow, body: str) -> Manifest:
             hint="it was written by another version of spark_ckpt: use that one",
             field=".".join(str(part) for part in error.errors()[0]["loc"]),
         ) from None
-    if manifest.format not in READABLE:
-        raise FormatUnknown(
-            f"epoch {row.epoch} is in format {manifest.format}, this version knows {READABLE[-1]} and older",
-            hint="upgrade spark_ckpt",
-        )
+    if manifest.format != FORMAT:
+        raise FormatUnknown.of(f"epoch {row.epoch}", manifest.format, FORMAT)
     return manifest
 
 

@@ -36,7 +36,7 @@ from spark_ckpt.store.acknowledged import Acknowledged, acknowledge, forget_olde
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_content import HINT_DAMAGED, LogContent, LogFile, refuse_if_lacking
-from spark_ckpt.store.records import FORMAT, READABLE
+from spark_ckpt.store.records import FORMAT
 from spark_ckpt.store.trim import old_before_ms, trim
 
 _SCHEMA = pa.schema(
@@ -80,7 +80,7 @@ class LogRow(NamedTuple):
 
     @property
     def history(self) -> str:
-        """Sum of the seals of all rows before this one, in hexadecimal; empty in format 1."""
+        """Sum of the seals of all rows before this one, in hexadecimal."""
         return str(json.loads(self.brief).get("history", ""))
 
     @property
@@ -448,10 +448,10 @@ def _checked(table: pa.Table, path: str) -> list[LogRow]:
     rows = _rows(table)
     for row in rows:
         sealed = row.seal == _seal(row)
-        # The seal first: a damaged format number must not be reported as a newer version.
-        if sealed and isinstance(row.format, int) and row.format > FORMAT:
-            raise FormatUnknown(f"the store is in format {row.format}, this version knows {FORMAT}", hint=_HINT_UPGRADE)
-        if not sealed or row.format not in READABLE:
+        # The seal first: a damaged format number must not be reported as another version.
+        if sealed and isinstance(row.format, int) and row.format != FORMAT:
+            raise FormatUnknown.of("the store", row.format, FORMAT)
+        if not sealed:
             raise EpochDamaged(
                 f"row {row.seq} of the control log does not match its seal", hint=HINT_DAMAGED, file=path
             )

@@ -1,7 +1,5 @@
 """The wire format of the epoch log, format 2. Every model is frozen and refuses unknown fields.
 
-Format 1 is still read: a field that format 2 added has a default, which means "not known".
-
 Paths are relative:
 
 - a state file's path to its operator's table (`Store.state(operator).location`),
@@ -20,10 +18,7 @@ from spark_ckpt.store.names import valid_name, valid_path
 from spark_ckpt.wording import counted
 
 FORMAT = 2
-"""Version that is written, of the whole store: rows of the log, manifests and the layout of the folders."""
-
-READABLE = (1, 2)
-"""Versions that are read. Format 2 added digests of files, and rows that vouch for the rows before them."""
+"""Version of the whole store: rows of the log, manifests and the layout of the folders. No other one is read."""
 
 Reason = Literal["interval", "stop", "savepoint", "initial", "drained", "rescaled", "bootstrap", "adopt"]
 Path = Annotated[str, AfterValidator(valid_path)]
@@ -34,7 +29,7 @@ SavepointName = Annotated[str, AfterValidator(lambda name: valid_name("savepoint
 StandbyName = Annotated[str, AfterValidator(lambda name: valid_name("standby", name))]
 Count = Annotated[int, Field(ge=0)]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
-"""SHA-256 of a file's bytes, in hexadecimal. Empty in format 1, whose files are checked by their sizes."""
+"""SHA-256 of a file's bytes, in hexadecimal. Empty if it is unknown; then only the size is compared."""
 
 
 class Record(BaseModel):
@@ -71,8 +66,6 @@ class OperatorSnapshot(Record):
 
     - `watermarks`: per input with event time that has had a row, in milliseconds since 1970 UTC.
     - `late_rows`: rows that came too late within this epoch.
-
-    Older versions wrote neither.
     """
 
     operator: OperatorName
@@ -191,14 +184,14 @@ class Manifest(Record):
     `base` is the epoch that it extends, `previous` the last id committed before it.
 
     - `source_identities`, `sink_identities`: endpoints that the names of `cursors` and `outputs` stood for. Sinks that
-      the job has dropped stay, in case their names return. Missing in older versions, and for connectors without
-      endpoints.
+      the job has dropped stay, in case their names return. Missing for connectors
+      without endpoints.
     - `held`: deferred rows, staged up to this epoch and published with a later one. A sink is in `outputs` or in
       `held`.
     - `rows_before`: per sink the newest earlier epoch of the branch that has rows for it; a sink without one is
       missing.
     - `late_watermark_ms`: watermark that decides if rows of the next batch are late. It is one batch older than
-      `watermark_ms`. None in manifests of older versions.
+      `watermark_ms`. None before the first epoch.
     - `timings`, `graph`: for observability only.
     """
 
@@ -404,8 +397,8 @@ class Folded(Entry):
 
     last: Count
     acked: dict[SinkName, int]
-    owed: dict[SinkName, tuple[int, ...]] | None = None
-    """Unpublished epochs up to `last`, per sink. None if an older version wrote the row."""
+    owed: dict[SinkName, tuple[int, ...]]
+    """Unpublished epochs up to `last`, per sink."""
 
 
 class LossAccepted(Entry):

@@ -310,7 +310,7 @@ def _verify(place: Location, files: Sequence[StateFile | StagedFileRecord], deep
 def compare(place: Location, file: StateFile | StagedFileRecord, **where: object) -> None:
     """Read `file` below `place` and compare it with the committed record.
 
-    A file of format 1 has no digest; its footer, page checksums and row count are checked instead.
+    For a file without a known digest, its footer, page checksums and row count are checked.
 
     Raises `EpochDamaged` with the context `where`, and a `StoreOutage`.
     """

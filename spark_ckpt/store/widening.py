@@ -31,16 +31,11 @@ def value_differences(written: str, declared: str) -> list[str]:
 
     An empty list means that they can.
     """
-    # Equal, or new columns at the end. No parsing, which the unquoted names of older versions might break.
-    if f"{_unquoted(declared)}, ".startswith(f"{written}, "):
-        return []
     return _differences(written, declared, widens=True)
 
 
 def key_differences(written: str, declared: str) -> list[str]:
     """Return the differences between key columns, one line each. No difference is allowed."""
-    if _unquoted(declared) == written:
-        return []
     new = [f"{name} is new" for name in column_names(declared) if name not in column_names(written)]
     return [*_differences(written, declared, widens=False), *new]
 
@@ -71,11 +66,6 @@ def _differences(written: str, declared: str, *, widens: bool) -> list[str]:
     if not found and list(now)[: len(before)] != list(before):
         found = [f"the order was {', '.join(before)}, is {', '.join(now)}"]
     return found
-
-
-def _unquoted(ddl: str) -> str:
-    # Older versions wrote names without quotes; their text cannot be split into columns reliably.
-    return ddl.replace("`", "")
 
 
 def _kept(name: str, before: str, now: str) -> Iterator[str]:

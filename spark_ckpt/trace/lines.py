@@ -44,12 +44,9 @@ class _Line(BaseModel):
 
 
 def _with_root(shape: object) -> object:
-    """Complete an older shape: roots are not recorded, and older lines have a delay of the whole job (null without
-    event time).
-    """
+    """Complete a recorded shape: roots are not recorded."""
     if not isinstance(shape, dict) or not isinstance(shape.get("sinks"), dict):
         return shape
-    shape = {name: value for name, value in shape.items() if (name, value) != ("watermark_delay_ms", None)}
     return shape | {"sinks": {name: {"root": "", **place} for name, place in shape["sinks"].items()}}
 
 

@@ -48,7 +48,7 @@ def test_no_damaged_file_becomes_part_of_the_table(table: Path) -> None:
 
 
 def test_without_digests_the_same_flips_reach_the_table(table: Path) -> None:
-    """Counter-example: what format 1 staged is checked by its size only."""
+    """Counter-example: a file without a digest is checked by its size only."""
     publisher = DeltalakePublisher(str(table), {}, context())
     file = replace(stage(table, {"id": [1, 2]}), sha256="")
     path = table / file.path

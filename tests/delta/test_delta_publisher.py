@@ -19,16 +19,14 @@ from spark_ckpt_delta.marker import (
     TableMarker,
     application_id,
     check_owner,
-    commit_metadata,
-    fingerprint,
+    declared_version,
     is_published,
-    read_marker,
 )
 from spark_ckpt_delta.publisher import DeltalakePublisher
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import SinkContext
-from spark_ckpt.errors import EpochDamaged, Fenced, PublishConflict, PublishFailed, SinkInvalid
+from spark_ckpt.errors import EpochDamaged, Fenced, FormatUnknown, PublishConflict, PublishFailed, SinkInvalid
 
 
 def opened(table: Path, incarnation: int = 1, **who: Any) -> DeltalakePublisher:
@@ -333,7 +331,7 @@ def test_a_published_table_stays_in_the_oldest_protocol(table: Path) -> None:
 
 
 def test_the_other_engine_is_refused_once_this_one_has_published(table: Path) -> None:
-    mark = Transaction(application_id(context(), "spark"), 1)
+    mark = Transaction(application_id(context(), "spark"), declared_version(Epoch(1)))
     handle = DeltaTable(str(table))
     properties = CommitProperties(app_transactions=[mark])
     handle.create_write_transaction([], "append", handle.schema(), commit_properties=properties)
@@ -398,21 +396,12 @@ def test_another_decision_is_noticed_however_many_commits_of_others_lie_above_it
         opened(table, incarnation=2).publish(again)
 
 
-def test_a_marker_written_before_it_carried_the_decision_is_read(table: Path) -> None:
-    """Its version is the epoch itself; the decision is in the commit's metadata, however far back."""
+def test_a_marker_of_an_older_format_is_refused(table: Path) -> None:
+    """Its version is the bare epoch, without bits of the manifest's name."""
     handle = DeltaTable(str(table))
-    mark = [Transaction(application_id(context(), "deltalake"), 3)]
-    text = commit_metadata(context(), replace(output(table, 3, []), decision="a" * 32), "deltalake")
-    properties = CommitProperties(app_transactions=mark, custom_metadata=dict(text))
-    handle.create_write_transaction([], "append", handle.schema(), commit_properties=properties)
-    for n in range(60):
-        append(table, [[100 + n]])
-    second = opened(table, incarnation=2)
+    mark = CommitProperties(app_transactions=[Transaction(application_id(context(), "deltalake"), 3)])
+    handle.create_write_transaction([], "append", handle.schema(), commit_properties=mark)
 
-    assert second.publish(replace(output(table, 3, []), decision="a" * 32)).replayed
-    with pytest.raises(PublishConflict, match="another decision"):
-        second.publish(replace(output(table, 3, []), decision="b" * 32))
-    second.publish(replace(output(table, 4, [stage(table, {"id": [4]})]), decision="c" * 32))
-    assert read_marker(DeltaTable(str(table)), application_id(context(), "deltalake")) == TableMarker(
-        Epoch(4), Incarnation(2), fingerprint("c" * 32)
-    )
+    with pytest.raises(FormatUnknown) as refused:
+        opened(table, incarnation=2).publish(output(table, 4, [stage(table, {"id": [4]})]))
+    assert refused.value.context == {"found": 1, "reads": 2}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from spark_ckpt_files import FilesSource
+from spark_ckpt_files.ledger import Consumed
 from spark_ckpt_files.offsets import Offset
 
 from spark_ckpt.connector import Cursor, Remembers
@@ -43,7 +44,7 @@ class World:
             os.utime(path, (modified_s, modified_s))
 
     def consume(self, *names: str) -> Cursor:
-        before = self.source._consumed(self.cuts[-1])
+        before = Consumed.of(self.cuts[-1])
         files = list(self.source._directory.stat(names).values())
         offset = Offset(before.count, before.newest_ms).after(files)
         self.cuts.append(self.source.cursor(json.dumps(offset.json()), self.cuts[-1]))
@@ -103,11 +104,9 @@ def test_on_another_branch_a_file_is_needed_that_was_read_on_this_one(world: Wor
     assert world.there == {"b", "c", "d"}
 
 
-def test_nothing_goes_while_an_epoch_of_another_directory_or_of_the_first_format_is_kept(world: World) -> None:
+def test_nothing_goes_while_an_epoch_of_another_directory_is_kept(world: World) -> None:
     elsewhere = dict(world.cuts[3]) | {"path": "/elsewhere"}
-    old = {"format": 1, "name": "b", "count": 2, "bytes": 4, "sum": "0", "names": "0"}
-    for kept in (elsewhere, old):
-        world.release([kept, world.cuts[3]])
+    world.release([elsewhere, world.cuts[3]])
 
     assert world.there == {"a", "b", "c"}
 
@@ -246,5 +245,5 @@ def test_files_that_are_gone_and_too_old_to_come_back_are_forgotten(
 
     last = world.consume("p", "q", "r", "s")
 
-    known = world.source._ledger.files(world.source._consumed(last))
+    known = world.source._ledger.files(Consumed.of(last))
     assert set(known) == {"here-old", "gone-young", "p", "q", "r", "s"}

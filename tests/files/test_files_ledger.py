@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark_ckpt_files.ledger import Consumed, Ledger, decoded, encoded
 from spark_ckpt_files.listing import DataFile
 
-from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.errors import FormatUnknown, SourceInvalid
 from spark_ckpt.testing.sources import MemoryFolder
 
 
@@ -97,9 +97,11 @@ def test_a_segment_that_is_none_is_refused(segment: str) -> None:
         Consumed.of({"format": 2, "count": 1, "bytes": 1, "newest_ms": 1, "segments": [segment]})
 
 
-def test_a_cursor_of_an_unknown_format_is_refused() -> None:
-    with pytest.raises(SourceInvalid, match="format 9"):
-        Consumed.of({"format": 9})
+@pytest.mark.parametrize("written", [1, 9], ids=["older", "newer"])
+def test_a_cursor_of_another_format_is_refused(written: int) -> None:
+    with pytest.raises(FormatUnknown) as caught:
+        Consumed.of({"format": written})
+    assert caught.value.context == {"found": written, "reads": 2}
 
 
 # -- what may go ------------------------------------------------------------------------------------------------------

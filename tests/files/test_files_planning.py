@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import re
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -177,25 +176,6 @@ def test_a_cursor_never_stands_in_the_future(start: Any, tmp_path: Path) -> None
     cursor = source.cursor(json.dumps(end), began) if start == "earliest" else began
 
     assert 0 < int(str(cursor["newest_ms"])) <= time.time() * 1000
-
-
-def test_where_an_older_version_stood_in_the_future_the_advice_reads_the_file(tmp_path: Path) -> None:
-    """Its cursor has the time of a file that was dated in 2096; a touched file is too old for it."""
-    fill(tmp_path, 1)
-    chosen = settings(tmp_path)
-    stands = Offset(1, int(4e12), (DataFile("gone.csv", 2, int(4e12)),))
-    (tmp_path / "consumed").write_bytes(encoded(stands.files))
-    plan = FilesStreamReader(chosen, output_schema(DATA, chosen), stands, str(tmp_path / "consumed"))
-
-    with pytest.raises(SourceInvalid) as caught:
-        plan.latestOffset(dict(stands.json()), ReadMaxFiles(1))
-
-    assert "touch" not in caught.value.hint
-    longer = re.search(r"maxFileAge='(.*?)'", caught.value.hint)
-    assert longer is not None
-    chosen = settings(tmp_path, maxFileAge=longer[1])
-    plan = FilesStreamReader(chosen, output_schema(DATA, chosen), stands, str(tmp_path / "consumed"))
-    assert ids(plan, dict(stands.json()), plan.latestOffset(dict(stands.json()), ReadMaxFiles(1))) == [0]
 
 
 def test_a_backlog_of_any_age_is_read_oldest_first(tmp_path: Path) -> None:

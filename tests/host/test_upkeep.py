@@ -111,7 +111,7 @@ def gives_nothing_to_who_waits_behind_another_incarnation(kind: Kind) -> None:
 
 
 def gives_nothing_to_who_takes_no_lease(kind: Kind) -> None:
-    """A standby of an older version: the upkeep stays the driver's."""
+    """Its note has no clock: the maintenance stays the driver's."""
     delegation = driver(kind)
     delegation.heard([told(clock_ms=None, is_here=True)], 0)
     assert delegation.asks(0, 0) is None

@@ -111,7 +111,7 @@ def test_a_stamp_goes_behind_the_rows_own_headers() -> None:
 
 @pytest.mark.parametrize("header", [None, {"key": None, "value": b"x"}])
 def test_a_header_that_no_record_can_have_is_no_damage(tmp_path: Path, header: dict[str, object] | None) -> None:
-    """An older version staged it. No backup of the file would help."""
+    """No backup of the file would help."""
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     staged = _staged(tmp_path, pa.table({"value": [b"x"], "headers": pa.array([[header]], kind)}))
 
@@ -203,9 +203,9 @@ def outcome(staged: StagedRows, expected: list[bytes]) -> str:
     return "same" if found == expected else "other rows"
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["digest", "format 1"])
+@pytest.mark.parametrize("known", [True, False], ids=["digest", "no digest"])
 def test_every_flip_of_a_staged_file_is_found_by_its_digest(tmp_path: Path, known: bool) -> None:
-    """Without a digest (a planted lack, and what format 1 had) errors are typed, but some flips publish other rows."""
+    """Without a digest (a planted lack) errors are typed, but some flips publish other rows."""
     values = [b"value %d" % number for number in range(300)]
     staged = _staged(tmp_path, pa.table({"key": values, "value": values}), row_group=100)
     if not known:

@@ -231,7 +231,6 @@ def test_the_rows_that_fold_a_log_and_those_that_shorten_it_vouch_for_what_stays
 
 
 def test_a_log_that_acknowledges_an_epoch_it_does_not_have_is_damaged() -> None:
-    """Format 1 has no rows that vouch: what it says about itself is all there is."""
     assert "sink out has epoch 52, but its newest epoch is 51" in LogState(last=51, acked={SINK: 52}).contradiction()
     assert LogState(last=52, acked={SINK: 52}).contradiction() == ""
 

@@ -84,7 +84,7 @@ def test_no_damage_of_a_file_gives_another_answer_and_each_is_found(world: World
 
 
 def test_a_file_of_unknown_digest_is_checked_by_its_size_and_decoded(world: World) -> None:
-    """What format 1 wrote: a flip may go unnoticed, which is what the digest is for (counter-example)."""
+    """A flip may go unnoticed, which is what the digest is for (counter-example)."""
     path, manifest = path_of(world, "rows"), world.store.log.manifest(3)
     output = manifest.outputs[SINK]
     files = tuple(file.model_copy(update={"sha256": ""}) for file in output.files)

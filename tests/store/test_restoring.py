@@ -233,18 +233,23 @@ def test_a_job_name_that_is_no_name_is_refused(tmp_path: Path, job: str) -> None
         Store.open(str(tmp_path / "store"), job)
 
 
-def test_a_newer_format_is_refused_with_a_hint(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_table, "FORMAT", 3)
-    world.store.log.add_savepoint("new", world.epoch({"a": 1}).epoch)
+@pytest.mark.parametrize(("written", "advice"), [(1, "new store"), (3, "upgrade spark_ckpt")], ids=["older", "newer"])
+def test_a_store_of_another_format_is_refused_with_both_formats(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int, advice: str
+) -> None:
+    monkeypatch.setattr(log_table, "FORMAT", written)
+    world.store.log.add_savepoint("other", world.epoch({"a": 1}).epoch)
     monkeypatch.undo()
-    with pytest.raises(FormatUnknown, match="format 3") as caught:
+    with pytest.raises(FormatUnknown) as caught:
         Store.open(str(tmp_path / "store"), JOB)
-    assert "upgrade" in caught.value.hint
+    assert caught.value.context == {"found": written, "reads": records.FORMAT}
+    assert advice in caught.value.hint
 
 
-def test_a_manifest_of_a_newer_format_is_refused(world: World) -> None:
+@pytest.mark.parametrize("written", [records.FORMAT - 1, records.FORMAT + 1])
+def test_a_manifest_of_another_format_is_refused(world: World, written: int) -> None:
     world.snapshot({"a": 1})
-    manifest = world.manifest().model_copy(update={"format": records.FORMAT + 1})
+    manifest = world.manifest().model_copy(update={"format": written})
     world.store.log.commit_epoch(manifest)
     with pytest.raises(FormatUnknown):
         world.store.log.manifest(1)

@@ -232,14 +232,3 @@ def test_columns_of_any_name_are_read_as_they_are_written(names: list[str]) -> N
     assert column_names(text) == ["n", *names]
     nested = pa.map_(pa.string(), pa.list_(pa.struct([(name, pa.string()) for name in names])))
     assert arrow_schema(text) == pa.schema([("n", pa.int64()), *((name, nested) for name in names)])
-
-
-@pytest.mark.parametrize("name", ["total amount", "a/b", "it's", "a,b", "(x)"])
-def test_state_goes_on_that_was_written_before_names_were_quoted(name: str) -> None:
-    quoted = ddl(StructType().add(name, StringType()).add("v", LongType()))
-    before = snapshot_of(f"{name} string, v bigint", f"{name} string, v bigint")
-    check_state(before, quoted, f"{quoted}, more string", 3)
-    with pytest.raises(StateSchemaChanged):
-        check_state(before, f"{quoted}, more string", quoted, 3)
-    with pytest.raises(StateSchemaChanged):
-        check_state(before, quoted, f"more string, {quoted}", 3)

@@ -140,19 +140,6 @@ def brief(epoch: int, base: int) -> EpochBrief:
     )  # fmt: skip
 
 
-def test_rows_that_an_older_version_summed_up_are_read_by_number_where_the_lineage_does_not_say_otherwise() -> None:
-    debts = Debts({}, {})
-    for each in (brief(1, 0), brief(2, 1), brief(3, 1), brief(6, 5), brief(7, 3)):
-        debts.take_in(each)
-    debts.take_in(Folded(last=7, acked={SINK: 6}))
-    assert debts.owed() == {SINK: frozenset({7})}, "between 1 and 6 nothing is known: as it was"
-    debts = Debts({}, {})
-    for each in (brief(1, 0), brief(2, 1), brief(3, 1)):
-        debts.take_in(each)
-    debts.take_in(Folded(last=3, acked={SINK: 3}))
-    assert debts.owed() == {SINK: frozenset({2})}
-
-
 def test_a_sum_says_nothing_of_later_epochs_and_takes_nothing_back() -> None:
     debts = Debts({}, {})
     for each in (brief(1, 0), brief(2, 1)):

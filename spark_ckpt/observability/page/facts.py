@@ -19,7 +19,7 @@ COLUMNS = (
     "epoch", "status", "incarnation", "base", "created_ms", "duration_ms", "barrier_ms", "snapshot_ms", "decision_ms",
     "publish_ms", "rows_in", "rows_out", "state_bytes", "reason", "savepoints",
 )  # fmt: skip
-"""Columns of an epoch in the overview. Null means unknown: an older version wrote the epoch, or it was not measured."""
+"""Columns of an epoch in the overview. Null means that it was not measured."""
 
 Facts = dict[str, Json]
 

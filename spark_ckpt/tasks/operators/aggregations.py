@@ -232,7 +232,7 @@ class RunningAggregates:
         yield output
 
     def _time_restored(self, group: KeyGroupState) -> None:
-        """Give restored keys their timeouts. State of an older version or of another watermark may have none."""
+        """Give restored keys their timeouts. State of another watermark may have none."""
         if self._closing is None:
             return
         found = group.untimed()
