@@ -1,10 +1,7 @@
 """Deterministic simulator of the protocols: worlds, schedules, oracles, exploration, measurements, stories."""
 
 from checkpoint_lab.application import Application
-from checkpoint_lab.barrier_storage import BARRIER_GRAPHS, BarrierGraph
-from checkpoint_lab.barrier_world import BarrierWorld
-from checkpoint_lab.campaign import Report, barrier_campaign, campaign
-from checkpoint_lab.clockwork import Latencies, Measurement
+from checkpoint_lab.campaign import Report, campaign
 from checkpoint_lab.diagram import html, svg
 from checkpoint_lab.drawing import drawn_world
 from checkpoint_lab.drivers_schedules import run_drivers
@@ -14,16 +11,13 @@ from checkpoint_lab.graphs import ACYCLIC, GRAPHS
 from checkpoint_lab.message_world import MessageWorld
 from checkpoint_lab.schedules import (
     Outcome,
-    barrier_world,
     drive,
     replay,
     run,
-    run_barrier,
     run_operated,
     run_spark,
 )
 from checkpoint_lab.scripted import (
-    BARRIER,
     DRIVERS,
     LEASE,
     NAMES,
@@ -41,15 +35,12 @@ from checkpoint_lab.spark_operated import OperatedWorld
 from checkpoint_lab.spark_world import SparkWorld
 from checkpoint_lab.story import chart, story
 from checkpoint_lab.surroundings import CONTRACT, Surroundings
-from checkpoint_lab.timed import TIMED, measure
-from checkpoint_lab.timed_barrier import measure_barrier
+from checkpoint_lab.timed import TIMED, Latencies, Measurement, measure
 from checkpoint_lab.violations import NoEnd, Violation
 from checkpoint_lab.world import Choice, Moment, NotPossible, Trace, World
 
 __all__ = [
     "ACYCLIC",
-    "BARRIER",
-    "BARRIER_GRAPHS",
     "CONTRACT",
     "DRIVERS",
     "GRAPHS",
@@ -61,8 +52,6 @@ __all__ = [
     "SPARK",
     "TIMED",
     "Application",
-    "BarrierGraph",
-    "BarrierWorld",
     "Choice",
     "Clock",
     "Clocks",
@@ -88,8 +77,6 @@ __all__ = [
     "Trace",
     "Violation",
     "World",
-    "barrier_campaign",
-    "barrier_world",
     "campaign",
     "chart",
     "drawn_world",
@@ -100,11 +87,9 @@ __all__ = [
     "html",
     "many",
     "measure",
-    "measure_barrier",
     "options_of",
     "replay",
     "run",
-    "run_barrier",
     "run_drivers",
     "run_operated",
     "run_spark",

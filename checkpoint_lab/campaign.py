@@ -10,16 +10,11 @@ from functools import partial
 from multiprocessing import get_context
 from time import process_time
 
-from checkpoint_lab.barrier_processes import LIMITS
-from checkpoint_lab.barrier_storage import BarrierGraph
-from checkpoint_lab.barrier_world import ROLES
 from checkpoint_lab.drivers_schedules import drivers_world
 from checkpoint_lab.faults import Faults, hostile
 from checkpoint_lab.lease_world import LeaseWorld
 from checkpoint_lab.message_world import DEFAULT, MessageWorld
 from checkpoint_lab.schedules import (
-    BARRIER_FAULT_RATE,
-    BARRIER_STEPS,
     DRIVERS_FAULT_RATE,
     DRIVERS_STEPS,
     FAULT_RATE,
@@ -31,13 +26,11 @@ from checkpoint_lab.schedules import (
     SPARK_STEPS,
     STEPS,
     Outcome,
-    barrier_world,
     drive,
     operated_world,
     spark_world,
 )
 from checkpoint_lab.world import Cell, World
-from checkpoint_protocols.barrier.settings import Limits
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import Incarnation
 from checkpoint_protocols.lease.primary import Primary
@@ -105,21 +98,6 @@ def campaign(
     make = partial(_message_world, protocol, graph, faults, inputs, settings)
     total = Report(protocol.name, graph.name, cells=handled_cells(_machines(protocol, graph)))
     return _spread(partial(_run, make, steps, fault_rate), total, list(seeds), processes)
-
-
-def barrier_campaign(
-    graph: BarrierGraph,
-    seeds: Iterable[int],
-    processes: int = 1,
-    steps: int = BARRIER_STEPS,
-    fault_rate: float = BARRIER_FAULT_RATE,
-    limits: Limits = LIMITS,
-) -> Report:
-    """Run one schedule per seed of the shipped barrier machines."""
-    total = Report("barrier", graph.name, cells=handled_cells(ROLES.values()))
-    return _spread(
-        partial(_run, partial(barrier_world, graph, limits=limits), steps, fault_rate), total, list(seeds), processes
-    )
 
 
 def lease_campaign(

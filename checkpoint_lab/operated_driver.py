@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from checkpoint_lab.barrier_storage import ensure
 from checkpoint_lab.operated_truth import SINKS, SOURCE, OperatedStore, Read, Target
 from checkpoint_lab.spark_driver import HOLDER, LIMITS, CoreOf
 from checkpoint_lab.spark_store import JOB
+from checkpoint_lab.violations import ensure
 from checkpoint_protocols.barrier import Outcome
 from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt.connector import EpochOutput, Json

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
-from checkpoint_lab.barrier_storage import ensure
 from checkpoint_lab.spark_store import JOB, MemoryTable, Shared
+from checkpoint_lab.violations import ensure
 from spark_ckpt.connector import EpochOutput, SinkContext
 from spark_ckpt.connector_parts.sink_rules import SinkMarker, is_published, marker_of
 from spark_ckpt.content import damaged

@@ -11,9 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from checkpoint_lab.barrier_processes import LIMITS
-from checkpoint_lab.barrier_storage import BarrierGraph
-from checkpoint_lab.barrier_world import ROLES, BarrierWorld, Roles
 from checkpoint_lab.faults import Faults, hostile
 from checkpoint_lab.message_world import DEFAULT, MessageWorld
 from checkpoint_lab.spark_driver import CoreOf, shape_of, shipped
@@ -21,7 +18,6 @@ from checkpoint_lab.spark_operated import LONG, SHORT, OperatedWorld
 from checkpoint_lab.spark_world import ROWS, SparkWorld
 from checkpoint_lab.violations import NoEnd, Violation
 from checkpoint_lab.world import CALM, Choice, Moment, World, kind_of
-from checkpoint_protocols.barrier.settings import Limits
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.recovery import Protocol, Settings
@@ -44,10 +40,6 @@ previous one has ended, as happens with clocks that drift.
 
 FAULT_RATE = 0.15
 """Faults per step of the random phase; each seed multiplies it by 0, 0.5, 1 or 2."""
-
-BARRIER_STEPS = 200
-BARRIER_FAULT_RATE = 0.03
-"""A crash of the coordinator aborts its epoch, so a higher rate would leave no committed epoch."""
 
 SPARK_STEPS = 250
 SPARK_FAULT_RATE = 0.08
@@ -262,26 +254,6 @@ def run(
     if story:
         world.watch()
     return drive(world, seed, steps)
-
-
-def run_barrier(
-    graph: BarrierGraph,
-    seed: int,
-    roles: Roles = ROLES,
-    steps: int = BARRIER_STEPS,
-    fault_rate: float = BARRIER_FAULT_RATE,
-    story: bool = False,
-) -> Outcome:
-    """Run one schedule of the shipped barrier machines."""
-    world = barrier_world(graph, seed, roles)
-    if story:
-        world.watch()
-    return drive(world, seed, steps, fault_rate)
-
-
-def barrier_world(graph: BarrierGraph, seed: int, roles: Roles = ROLES, limits: Limits = LIMITS) -> BarrierWorld:
-    """Return the world in which the schedule of a seed begins."""
-    return BarrierWorld(graph, roles, newest_marker_only=seed % 2 == 1, limits=limits)
 
 
 def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:

@@ -1,9 +1,8 @@
 """Runs by name: any protocol on any graph, from a seed, with crashes at chosen steps.
 
-- `spark`: a job on Spark with all its rules
+- `spark`: a job on Spark with all its rules: the barriers, commits and publishes that ship
 - `operated`: such a job with an operator who restores epochs and replaces sources and sinks
 - `drivers`: the lease of a job for which several drivers compete
-- `barrier`: the protocol inside the job, on graphs of any shape
 - `lease`: the rotation of checkpoints among replicas
 - all others: `protocol.menu`
 """
@@ -14,11 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from checkpoint_lab.barrier_processes import LIMITS
-from checkpoint_lab.barrier_storage import BARRIER_GRAPHS, BarrierGraph
 from checkpoint_lab.campaign import (
     Report,
-    barrier_campaign,
     campaign,
     drivers_campaign,
     lease_campaign,
@@ -31,8 +27,6 @@ from checkpoint_lab.graphs import ACYCLIC, GRAPHS
 from checkpoint_lab.lease_world import LeaseWorld
 from checkpoint_lab.message_world import DEFAULT, MessageWorld
 from checkpoint_lab.schedules import (
-    BARRIER_FAULT_RATE,
-    BARRIER_STEPS,
     DRIVERS_FAULT_RATE,
     DRIVERS_STEPS,
     FAULT_RATE,
@@ -45,25 +39,23 @@ from checkpoint_lab.schedules import (
     STEPS,
     Driver,
     Outcome,
-    barrier_world,
     drive,
     operated_world,
     spark_world,
 )
-from checkpoint_lab.timed_barrier import with_sinks
 from checkpoint_lab.world import Choice, World
-from checkpoint_protocols.barrier.settings import Limits
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.menu import MENU
 from checkpoint_protocols.recovery import Settings
 from checkpoint_protocols.vocabulary import Json
 
-BARRIER, LEASE, SPARK, OPERATED, DRIVERS = "barrier", "lease", "spark", "operated", "drivers"
-NAMES: tuple[str, ...] = (BARRIER, LEASE, SPARK, OPERATED, DRIVERS, *MENU)
+SPARK, OPERATED, DRIVERS, LEASE = "spark", "operated", "drivers", "lease"
+NAMES: tuple[str, ...] = (SPARK, OPERATED, DRIVERS, LEASE, *MENU)
+SHIPPED = "barrier"
+"""The protocol of `Job(protocol=...)`. It has no world of its own: it runs inside the job."""
 ONLY_GRAPH = {LEASE: "replicas", SPARK: "job", OPERATED: "job", DRIVERS: "hosts"}
 """Worlds of one shape, without times and options of their own."""
 PACE = {
-    BARRIER: (BARRIER_STEPS, BARRIER_FAULT_RATE),
     LEASE: (LEASE_STEPS, LEASE_FAULT_RATE),
     SPARK: (SPARK_STEPS, SPARK_FAULT_RATE),
     OPERATED: (OPERATED_STEPS, OPERATED_FAULT_RATE),
@@ -116,27 +108,12 @@ class Scenario:
         }
         return replace(DEFAULT, **given, options=options_of(self.protocol, self.options))
 
-    def limits(self) -> Limits:
-        """Return the limits of the shipped barrier machines. Raises `NotOnTheMenu`."""
-        options_of(self.protocol, self.options)
-        wait = self.timeout_ms or LIMITS.epoch_timeout_ms
-        return replace(
-            LIMITS,
-            interval_ms=self.interval_ms or LIMITS.interval_ms,
-            epoch_timeout_ms=wait,
-            store_timeout_ms=wait,
-            publish_timeout_ms=wait,
-        )
-
     def world(self) -> World:
         """Return the world before its first step. Raises `NotOnTheMenu`."""
         if self.protocol in ONLY_GRAPH:
             _refuse_settings(self)
             return self._only_world()
-        graph = _graph(self)
-        if isinstance(graph, BarrierGraph):
-            return barrier_world(graph, self.seed, limits=self.limits())
-        return MessageWorld(MENU[self.protocol], graph, self.budget(), self.inputs, settings=self.settings())
+        return MessageWorld(MENU[self.protocol], _graph(self), self.budget(), self.inputs, settings=self.settings())
 
     def _only_world(self) -> World:
         if self.protocol == LEASE:
@@ -199,8 +176,8 @@ def graphs_of(protocol: str) -> tuple[str, ...]:
     """Return the names of the graphs that a protocol runs on. Raises `NotOnTheMenu`."""
     if protocol in ONLY_GRAPH:
         return (ONLY_GRAPH[protocol],)
-    if protocol == BARRIER:
-        return tuple(BARRIER_GRAPHS)
+    if protocol == SHIPPED:
+        raise NotOnTheMenu(f"{SHIPPED} runs inside a job: simulate {SPARK}", NAMES)
     if protocol not in MENU:
         raise NotOnTheMenu(f"no protocol {protocol!r}", NAMES)
     return tuple(runnable(protocol))
@@ -214,8 +191,6 @@ def many(scenario: Scenario, schedules: int, processes: int = 1) -> Report:
         _refuse_settings(scenario)
         return CAMPAIGNS[scenario.protocol](seeds, processes, steps, rate)
     graph = _graph(scenario)
-    if isinstance(graph, BarrierGraph):
-        return barrier_campaign(graph, seeds, processes, steps, rate, scenario.limits())
     protocol, settings = MENU[scenario.protocol], scenario.settings()
     # a campaign draws the budgets of each seed itself, unless crashes are named
     faults = None if scenario.faults and not scenario.crashes else scenario.budget()
@@ -242,20 +217,20 @@ def _refuse_settings(scenario: Scenario) -> None:
         raise NotOnTheMenu(f"{scenario.protocol} takes no graph, times or options", [ONLY_GRAPH[scenario.protocol]])
 
 
-def _graph(scenario: Scenario) -> Graph | BarrierGraph:
+def _graph(scenario: Scenario) -> Graph:
     if scenario.own is not None:
         return _own_graph(scenario, scenario.own)
     names = graphs_of(scenario.protocol)
     if scenario.graph not in names:
         raise NotOnTheMenu(f"{scenario.protocol} does not run on a graph {scenario.graph!r}", names)
-    return BARRIER_GRAPHS[scenario.graph] if scenario.protocol == BARRIER else GRAPHS[scenario.graph]
+    return GRAPHS[scenario.graph]
 
 
-def _own_graph(scenario: Scenario, graph: Graph) -> Graph | BarrierGraph:
-    able = [BARRIER, *MENU]
+def _own_graph(scenario: Scenario, graph: Graph) -> Graph:
+    able = [*MENU]
     if graph.back_edges:
         able = [name for name, protocol in MENU.items() if not protocol.needs.acyclic]
     if scenario.protocol not in able:
         why = f", which loops at {', '.join(sorted(graph.back_edges))}" if graph.back_edges else ""
         raise NotOnTheMenu(f"{scenario.protocol} does not run on {graph.name}{why}", able)
-    return with_sinks(graph, scenario.inputs) if scenario.protocol == BARRIER else graph
+    return graph

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from checkpoint_lab.barrier_storage import ensure
 from checkpoint_lab.spark_rows import (
     DELAY_MS,
     EDGES,
@@ -30,6 +29,7 @@ from checkpoint_lab.spark_rows import (
     key_of,
 )
 from checkpoint_lab.spark_store import Shared
+from checkpoint_lab.violations import ensure
 from spark_ckpt.connector import Json, StagedFile
 from spark_ckpt.coordination.edges import Bound, segments_in
 from spark_ckpt.coordination.epoch_builder import Chains

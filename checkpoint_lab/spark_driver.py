@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from checkpoint_lab.barrier_storage import ensure
 from checkpoint_lab.spark_batches import Query, restored
 from checkpoint_lab.spark_deciding import Deciding
 from checkpoint_lab.spark_identities import FOUND, standing
@@ -21,6 +20,7 @@ from checkpoint_lab.spark_retention import Sweeper, swept
 from checkpoint_lab.spark_rows import DELAY_MS, EDGES, GROUPS, OPERATORS, SINKS, SOURCES
 from checkpoint_lab.spark_sink import SparkSink
 from checkpoint_lab.spark_store import JOB, Shared
+from checkpoint_lab.violations import ensure
 from checkpoint_protocols.barrier import Limits, Outcome
 from checkpoint_protocols.machine import Effect, Event
 from checkpoint_protocols.vocabulary import Note

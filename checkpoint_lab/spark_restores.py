@@ -6,9 +6,9 @@ rows.
 
 from __future__ import annotations
 
-from checkpoint_lab.barrier_storage import ensure
 from checkpoint_lab.spark_driver import CoreOf, SparkDriver
 from checkpoint_lab.spark_store import Shared
+from checkpoint_lab.violations import ensure
 from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.connector import EpochOutput
 from spark_ckpt.coordination.messages import PublishEnded

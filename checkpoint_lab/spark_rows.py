@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from checkpoint_lab.barrier_storage import ensure
+from checkpoint_lab.violations import ensure
 
 OPERATORS = ("counts", "totals")
 SOURCES, SINKS = ("a", "b"), ("out", "tap")

@@ -5,7 +5,7 @@ Time, in seconds, advances only with incarnations and pauses, so that an outage 
 
 from __future__ import annotations
 
-from checkpoint_lab.barrier_storage import ensure
+from checkpoint_lab.violations import ensure
 from spark_ckpt.coordination.patience import Ended, Patience, Pause
 from spark_ckpt.errors import CkptError, StoreOutage
 

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from checkpoint_lab.barrier_storage import ensure
 from checkpoint_lab.spark_rows import (
     EDGES,
     GETS,
@@ -29,6 +28,7 @@ from checkpoint_lab.spark_rows import (
     outputs_of,
     watermark_ms,
 )
+from checkpoint_lab.violations import ensure
 from spark_ckpt.errors import EpochDamaged, StoreUnreachable
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.epoch_log import EpochLog

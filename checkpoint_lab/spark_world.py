@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
-from checkpoint_lab.barrier_storage import ensure
 from checkpoint_lab.spark_choices import faults_of, is_recorded, missed_by, work_of
 from checkpoint_lab.spark_deciding import Decision
 from checkpoint_lab.spark_driver import SHAPE, CoreOf, SparkDriver, shipped
@@ -22,6 +21,7 @@ from checkpoint_lab.spark_rows import GETS, OPERATORS, SINKS, by_key, in_order, 
 from checkpoint_lab.spark_run import SparkRun
 from checkpoint_lab.spark_sink import SparkSink
 from checkpoint_lab.spark_store import Shared
+from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice, World
 from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.coordination.job_shape import JobShape

@@ -1,18 +1,21 @@
-"""Timed runs of protocols over plain messages; timers run by each process's own clock.
+"""Timed runs of protocols over plain messages: a seeded draw gives every step its duration, the earliest comes first.
 
-They measure rates of orphans and losses against the skew of clocks, and compare the costs of protocols.
+Timers run by each process's own clock. The runs measure rates of orphans and losses against the skew of clocks, and
+compare the costs of protocols. The world is unchanged: this is another way of choosing. The trace contains the time
+(`tick`), so it replays like any other.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from checkpoint_lab.clockwork import LATENCIES, STATE_BYTES, Clockwork, Latencies, Measurement
 from checkpoint_lab.faults import Clock, Clocks, Faults
+from checkpoint_lab.job_recovery import Audit
 from checkpoint_lab.message_world import MessageWorld
-from checkpoint_lab.violations import Violation
-from checkpoint_lab.world import Choice
+from checkpoint_lab.violations import NoEnd, Violation
+from checkpoint_lab.world import Choice, Moment
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import ChannelId, ProcessId
 from checkpoint_protocols.machine import ProtocolViolation
@@ -21,19 +24,102 @@ from checkpoint_protocols.recovery import Protocol, Settings
 
 ROUNDS_MAX = 20
 
+STEPS_MAX = 50_000
+
+STATE_BYTES = 1_000
+"""Default size of a process's application state, in bytes."""
+
 TIMED = Settings(interval_ms=200)
 """Settings with a checkpoint about every ten inputs."""
 
 
-class TimedRun(Clockwork[MessageWorld]):
-    """Drives a message world by the clock."""
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Means of exponential draws, in ms."""
+
+    message_ms: float = 10.0
+    store_ms: float = 20.0
+    read_ms: float = 20.0
+    """Time from one input of a source to the next."""
+    recovery_ms: float = 50.0
+    """Time until a failure is noticed, then until each process has done its part."""
+
+
+LATENCIES = Latencies()
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One timed run. `recovery_ms`: time from each crash until every process had done its part."""
+
+    protocol: str
+    seed: int
+    duration_ms: float
+    counts: Mapping[str, int]
+    audits: tuple[Audit, ...]
+    recovery_ms: tuple[float, ...]
+    reread: int
+    """Number of inputs that recoveries read again."""
+    held_ms: float
+    """Time that channels were held back, summed over channels: the application's wait for the protocol."""
+    shown_ms: tuple[float, ...]
+    """Time of each row at a sink, in order: from the first reading of its input until the sink showed it."""
+    state_bytes: int
+    """Bytes of stored application state and staged rows: see `stored_size`."""
+    trace: tuple[Choice, ...]
+    moments: tuple[Moment, ...] = ()
+    condemned: str = ""
+    """Complaint that ended the run of an unsound protocol early."""
+
+
+class TimedRun:
+    """Drives a message world by the clock. `crashes`: (ms, process) pairs, in order."""
 
     def __init__(
         self, world: MessageWorld, seed: int, latencies: Latencies, crashes: Sequence[tuple[float, str]] = ()
     ) -> None:
-        super().__init__(world, seed, latencies, world.settings.interval_ms, crashes)
+        self.world = world
+        self.latencies = latencies
+        self.random = random.Random(seed)  # noqa: S311 - not for secrets
+        self.due: dict[Hashable, float] = {}
         self.newest_arrival: dict[ChannelId, float] = {}
+        self.crashes = list(crashes)
+        self.trace: list[Choice] = []
+        self.reads = 0
+        self.down_since: float | None = None
+        self.recoveries: list[float] = []
+        self.held_ms = 0.0
+        self.first_read: dict[str, float] = {}
+        self.shown_ms: list[float] = []
         self.seen = dict.fromkeys(world.sinks, 0)
+
+    def run(self, rounds: float = 2.0) -> None:
+        """Run until the application is done, `rounds` intervals longer, then until quiescence. Raises `NoEnd`."""
+        quiet_since: float | None = None
+        for _ in range(STEPS_MAX):
+            quiet_since = None if self.busy() else (self.now if quiet_since is None else quiet_since)
+            over = quiet_since is not None and self.now > quiet_since + rounds * self.world.settings.interval_ms
+            if over or not self._step():
+                return self.settle()
+        raise NoEnd(f"no end after {STEPS_MAX} timed steps")
+
+    def settle(self) -> None:
+        """Perform calm steps until nothing is left to happen."""
+        for _ in range(STEPS_MAX):
+            choices = self.world.drain_choices()
+            if not choices:
+                return
+            self.record(choices[0])
+        raise NoEnd(f"no end after {STEPS_MAX} calm steps")
+
+    def record(self, choice: Choice) -> None:
+        """Record and perform a choice."""
+        self.trace.append(choice)
+        self.world.do(choice)
+
+    def draw(self, mean: float) -> float:
+        """Draw a duration, in ms."""
+        return self.random.expovariate(1 / mean) if mean else 0.0
 
     def show_the_rest(self) -> None:
         """Repeat periodic checkpoints until every row is shown."""
@@ -80,8 +166,39 @@ class TimedRun(Clockwork[MessageWorld]):
             yield from (world.app.lineage(world.truth.message(bit).body).partition(">")[0] for bit in bits)
 
     def _step(self) -> bool:
+        """Perform the step that is due next; return False if there is none."""
         self._note_arrivals()
-        return super()._step()
+        candidates = [(self.when(choice), choice) for choice in self.world.choices()]
+        candidates += [(self.ring(choice), choice) for choice in self.world.timers()]
+        if self.crashes:
+            when, name = self.crashes[0]
+            candidates.append((when, self.world.crash_of(name)))
+        if not candidates:
+            return False
+        when, choice = min(candidates, key=lambda each: each[0])
+        self._do(max(when, self.now), choice)
+        return True
+
+    def _do(self, when: float, choice: Choice) -> None:
+        now = int(when)
+        # time passes in its own trace entry, so that a replay needs no draws
+        if now > self.now:
+            self.held_ms += self.held() * (now - self.now)
+            self.record(("tick", now))
+        if str(choice[0]).startswith("crash"):
+            self.crashes.pop(0)
+            if choice not in self.world.faults():
+                return  # the process is already down
+            self.down_since = self.now
+        if choice[0] == "read":
+            self.reads += 1
+            self.first_read.setdefault(self.next_input(str(choice[1])), self.now)
+        recovering = self.recovering()
+        self.record(choice)
+        if recovering and not self.recovering() and self.down_since is not None:
+            self.recoveries.append(self.now - self.down_since)
+            self.down_since = None
+        self.shown_ms += [self.now - self.first_read[name] for name in self.newly_shown()]
 
     def _note_arrivals(self) -> None:
         """Draw the arrival of each message when it is sent; on a FIFO channel no message overtakes another."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from checkpoint_lab.world import Choice
+from checkpoint_protocols.machine import ProtocolViolation
 
 
 class Violation(AssertionError):
@@ -154,3 +155,15 @@ BY_ORACLE: dict[str, type[Violation]] = {
     )
 }
 """Verdict classes by their number in the literature."""
+
+
+def ensure(holds: bool, oracle: str, detail: object) -> None:
+    """Raise the oracle's violation unless `holds`.
+
+    A name of no oracle stands for a rule of the host: `ProtocolViolation`.
+    """
+    if holds:
+        return
+    if oracle not in BY_ORACLE:
+        raise ProtocolViolation(f"{oracle}: {detail}")
+    raise BY_ORACLE[oracle](str(detail))

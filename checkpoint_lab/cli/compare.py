@@ -92,8 +92,8 @@ def compare(
     options = _options(pairs(option, "--option"))
     measured = {
         name: [_measure(name, load, number, options.get(name, {})) for number in load.seeds]
-        for name in (sim.BARRIER, *MENU)
-        if not (chosen.back_edges and _needs_acyclic(name))
+        for name, protocol in MENU.items()
+        if not (chosen.back_edges and protocol.needs.acyclic)
     }
     if as_json:
         print_json([_fields(name, found) for name, found in measured.items()])
@@ -117,10 +117,6 @@ def _options(written: Mapping[str, str]) -> dict[str, dict[str, Json]]:
         }
     except sim.NotOnTheMenu as error:
         raise ConfigInvalid(error.what, hint=f"there are: {', '.join(error.options)}") from error
-
-
-def _needs_acyclic(name: str) -> bool:
-    return name == sim.BARRIER or MENU[name].needs.acyclic
 
 
 def _print(load: Workload, measured: Mapping[str, Sequence[sim.Measurement]]) -> None:
@@ -147,18 +143,8 @@ def _crash(written: str, processes: Sequence[str]) -> tuple[float, str]:
 
 def _measure(name: str, load: Workload, seed: int, options: Mapping[str, Json]) -> sim.Measurement:
     """Run one protocol once. A violation by a sound protocol is a bug of this project and is reported as such."""
-    crashes = [each for each in load.crashes if each[1] != COORDINATOR or _has_coordinator(name)]
+    crashes = [each for each in load.crashes if each[1] != COORDINATOR or MENU[name].coordinator]
     try:
-        if name == sim.BARRIER:
-            return sim.measure_barrier(
-                load.graph,
-                seed,
-                inputs=load.inputs,
-                interval_ms=load.times.interval_ms,
-                timeout_ms=load.times.timeout_ms,
-                crashes=crashes,
-                state_bytes=load.state_bytes,
-            )
         return sim.measure(
             MENU[name],
             load.graph,
@@ -177,10 +163,6 @@ def _measure(name: str, load: Workload, seed: int, options: Mapping[str, Json]) 
             hint = "take a longer --interval-ms or --timeout-ms"
             raise ConfigInvalid(f"{where}, makes no progress with these times: {what}", hint=hint) from complaint
         raise ProtocolCondemned(f"{where}: {what}", hint="report it with this line, it is a bug") from complaint
-
-
-def _has_coordinator(name: str) -> bool:
-    return name == sim.BARRIER or MENU[name].coordinator is not None
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -53,7 +53,7 @@ Everything = Annotated[bool, typer.Option("--everything", help="Tell also of tim
 
 def simulate(
     context: typer.Context,
-    protocol: ProtocolName = "barrier",
+    protocol: ProtocolName = sim.SPARK,
     graph: GraphName = None,
     seed: Seed = 0,
     steps: Steps = None,
@@ -157,7 +157,6 @@ _PROMISES = {
     sim.LEASE: "each token once, growing",
     sim.OPERATED: "every row that was read, none twice unless somebody was told",
     sim.SPARK: "every row once, in the order of its key, with a decided epoch",
-    sim.BARRIER: "every row once, with its epoch, epochs in order",
     sim.DRIVERS: "one driver's rows at a time, epochs in order",
 }
 """Promises of the worlds that are not on the menu."""

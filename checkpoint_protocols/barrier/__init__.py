@@ -1,8 +1,7 @@
-"""Aligned barrier checkpoints with two-phase-commit sinks and incarnations: the protocol's public interface.
+"""Aligned barrier checkpoints with two-phase-commit sinks and incarnations: the coordinator of an epoch.
 
-There are three roles with one machine each; their events and effects are in `barrier.messages`. The host carries
-effects from one role to the other. In a Spark driver, tasks and sinks never fail alone. Such a host may run the
-coordinator only and report for the other roles.
+In a Spark driver, tasks and sinks never fail alone. The host reports for them. `checkpoint_protocols.snapshots` has the
+machines of tasks that fail one by one.
 """
 
 from checkpoint_protocols.barrier.coordinator import STORE_TIMER, Coordinator, CoordinatorPhase
@@ -56,17 +55,11 @@ from checkpoint_protocols.barrier.messages import (
     VoteNo,
     VoteYes,
 )
-from checkpoint_protocols.barrier.operator import Operator, OperatorPhase
 from checkpoint_protocols.barrier.settings import Limits, Topology
-from checkpoint_protocols.barrier.sink import SinkParticipant, SinkPhase
 from checkpoint_protocols.vocabulary import Deliver, Drop, Hold, Note, Release, SetTimer
-
-ROLES = (Coordinator, Operator, SinkParticipant)
-"""Every machine of this protocol, for documentation and tests."""
 
 __all__ = [
     "NIL",
-    "ROLES",
     "STORE_TIMER",
     "AbortEpoch",
     "AckPublished",
@@ -95,8 +88,6 @@ __all__ = [
     "IntervalElapsed",
     "Limits",
     "Note",
-    "Operator",
-    "OperatorPhase",
     "Outcome",
     "PauseElapsed",
     "PrepareFailed",
@@ -115,8 +106,6 @@ __all__ = [
     "SetTimer",
     "SinkCommitFailed",
     "SinkCommitted",
-    "SinkParticipant",
-    "SinkPhase",
     "SinkPrepared",
     "SinkRefused",
     "SnapshotAcked",

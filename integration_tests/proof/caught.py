@@ -11,14 +11,10 @@ from time import process_time
 import pytest
 
 import checkpoint_lab as sim
-from checkpoint_lab.schedules import VERDICTS
 from checkpoint_lab.spark_driver import CoreOf, shipped
 from integration_tests.survival.process import ROOT
 from tests.protocol import audited, test_line_bugs, test_logging_bugs, test_snapshot_bugs
-from tests.protocol.barrier_runs import run_long as run_barrier
 from tests.protocol.long_runs import play_long
-from tests.protocol.test_planted_bugs import GRAPHS as BARRIER_GRAPHS
-from tests.protocol.test_planted_bugs import PLANTED as IN_BARRIERS
 from tests.simulator.driver_bugs import PLANTED as IN_DRIVERS
 from tests.simulator.planted import PLANTED as IN_MARKERS
 from tests.simulator.planted import either
@@ -72,22 +68,10 @@ def _planted() -> Iterator[tuple[str, str, Fails]]:
         yield "checkpoints", bug, lambda seed, p=protocol: test_line_bugs.play(p, seed).condemned
     for bug, (protocol, _) in test_snapshot_bugs.BUGS.items():
         yield "snapshots", bug, lambda seed, p=protocol: audited.play_long(p, seed).condemned
-    for role, machine, _ in IN_BARRIERS:
-        yield "shipped machines", machine.__name__, lambda seed, r=role, m=machine: _barrier(seed, {r: m})
     for bug in IN_RETURNS:
         yield "leases that are returned", bug.name, lambda seed, b=bug: b.run(seed).complaint is not None
     for bug in IN_DRIVERS:
         yield "the lease of a job's driver", bug.name, lambda seed, b=bug: b.run(seed).condemned
-
-
-def _barrier(seed: int, machines: dict[str, type]) -> bool:
-    """One seed is one graph here, in turn."""
-    graph = BARRIER_GRAPHS[seed % len(BARRIER_GRAPHS)]
-    try:
-        run_barrier(graph, seed, machines)
-    except VERDICTS:
-        return True
-    return False
 
 
 def _in_the_rules() -> Iterator[Caught]:

@@ -19,8 +19,7 @@ from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.trace.lines import Begun, Handled
 from spark_ckpt.trace.reading import Recorded, read_traces
 from spark_ckpt.trace.replay import differences
-from tests.specs.barrier_traces import MODULE
-from tests.specs.recorded_steps import SOURCES, recorded_steps
+from tests.specs.recorded_steps import MODULE, SOURCES, recorded_steps
 from tests.specs.tla import Step, traces_module
 from tests.specs.tlc import check
 

@@ -1,8 +1,8 @@
 """An operator as Spark runs it: one function call per key group and micro-batch.
 
-The call hosts the group's state, the user's operator and the group's barrier machine. Everything here runs in Python
-workers, possibly more than once for one batch. It changes nothing outside the task except uniquely named files. It
-returns its results through `Reports`, which arrive only if the task succeeds.
+The call hosts the group's state and the user's operator, and takes the group's snapshot at a barrier. Everything here
+runs in Python workers, possibly more than once for one batch. It changes nothing outside the task except uniquely
+named files. It returns its results through `Reports`, which arrive only if the task succeeds.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from checkpoint_protocols import barrier
-from checkpoint_protocols.ids import ChannelId, Epoch, Incarnation, TaskId
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.markers import AHEAD, BARRIERS
 from spark_ckpt.coordination.reports import scope_of_group
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
 
 _OUTPUT = f"{BLOB} binary"
 _STATE = "held binary"
-_CHANNEL = ChannelId("input")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +177,6 @@ class _GroupCall:
         self._reports = reports
         self._began_ms = _now_ms()
         self._held = host.state_of(group, state)
-        self._task = TaskId(f"{host.name}/{group}")
-        self._machine = barrier.Operator(
-            self._task, (_CHANNEL,), Incarnation(host.incarnation), Epoch(self._held.epoch)
-        )
 
     def run(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         unpacked = unpack_ordered(frames)
@@ -225,22 +218,11 @@ class _GroupCall:
         return {"late": self._held.counters.late_rows}
 
     def _on_barrier(self, epoch: int) -> dict[str, Json]:
-        """Feed the barrier to the group's machine and execute its effects.
-
-        Return the acknowledgement; empty if there is none.
-        """
-        told: dict[str, Json] = {}
-        incarnation = Incarnation(self._host.incarnation)
-        effects = self._machine.handle(barrier.BarrierArrived(_CHANNEL, Epoch(epoch), incarnation))
-        while effects:
-            effect = effects.pop(0)
-            if isinstance(effect, barrier.CaptureSnapshot):
-                told["file"] = self._capture(epoch)
-                # the write above is synchronous, so the snapshot is stored at this point
-                effects += self._machine.handle(barrier.SnapshotStored(effect.epoch, incarnation))
-            elif isinstance(effect, barrier.AckSnapshot):
-                told["epoch"] = effect.epoch
-        return told
+        """Take the snapshot and return the acknowledgement; empty for a barrier of an epoch that is over here."""
+        # a group has one input, so no other input has to be held until the barrier arrives on it
+        if epoch <= self._held.epoch:
+            return {}
+        return {"file": self._capture(epoch), "epoch": epoch}
 
     def _capture(self, epoch: int) -> dict[str, Json] | None:
         # Step 4 of docs/design/epoch-in-nine-steps.md.

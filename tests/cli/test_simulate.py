@@ -23,9 +23,9 @@ def out(capsys: Captured, *arguments: str, code: int = 0) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("protocol", ["barrier", "lease", "spark", *SOUND])
+@pytest.mark.parametrize("protocol", ["lease", "spark", *SOUND])
 def test_every_protocol_tells_its_story_and_survives_a_crash(capsys: Captured, protocol: str) -> None:
-    victim = {"lease": "b", "barrier": "b", "spark": "driver"}.get(protocol, "a")
+    victim = {"lease": "b", "spark": "driver"}.get(protocol, "a")
     graph = () if protocol in ("lease", "spark") else ("--graph", "diamond")
 
     told = out(capsys, "simulate", "-p", protocol, *graph, "--no-faults", "--crash", f"{victim}@12")
@@ -81,14 +81,14 @@ def test_many_schedules_are_summed_up_and_failures_named(capsys: Captured) -> No
     assert bad["failed_seeds"][0] == failing_seed()
 
 
-@pytest.mark.parametrize("protocol", ["barrier", "lease", "spark"])
+@pytest.mark.parametrize("protocol", ["lease", "spark"])
 def test_protocols_with_words_of_their_own_have_campaigns_too(capsys: Captured, protocol: str) -> None:
     report = json.loads(out(capsys, "simulate", "-p", protocol, "--schedules", "5", "--json"))
 
     assert (report["protocol"], report["schedules"], report["failed"]) == (protocol, 5, 0)
 
 
-@pytest.mark.parametrize("protocol", ["barrier", "lease", "spark", "markers"])
+@pytest.mark.parametrize("protocol", ["lease", "spark", "markers"])
 def test_many_schedules_without_faults_have_none(capsys: Captured, protocol: str) -> None:
     calm = json.loads(out(capsys, "simulate", "-p", protocol, "--schedules", "8", "--no-faults", "--json"))
     rough = json.loads(out(capsys, "simulate", "-p", protocol, "--schedules", "8", "--json"))
@@ -103,7 +103,7 @@ def compared(capsys: Captured, *arguments: str) -> dict[str, dict[str, float]]:
 def test_compare_puts_every_protocol_that_can_run_beside_the_others(capsys: Captured) -> None:
     rows = compared(capsys, "--runs", "3")
 
-    assert list(rows) == ["barrier", *MENU]
+    assert list(rows) == [*MENU]
     assert rows["wall-clock"]["lost"] > 0
     assert rows["synchronous-logging"]["control messages"] == 0
     assert rows["snapshots"]["held ms"] > rows["epochs"]["held ms"] == 0
@@ -113,8 +113,8 @@ def test_compare_puts_every_protocol_that_can_run_beside_the_others(capsys: Capt
 def test_every_column_of_the_comparison_tells_sound_protocols_apart(capsys: Captured) -> None:
     rows = compared(capsys, "--runs", "2")
 
-    for column in set(rows["barrier"]) - {"protocol"}:
-        assert len({rows[name][column] for name in ("barrier", *SOUND)}) > 2, column
+    for column in set(rows["markers"]) - {"protocol"}:
+        assert len({rows[name][column] for name in SOUND}) > 2, column
 
 
 def test_what_goes_wrong_under_skewed_clocks_is_a_result(capsys: Captured) -> None:
@@ -129,19 +129,17 @@ def test_what_goes_wrong_under_skewed_clocks_is_a_result(capsys: Captured) -> No
 def test_bytes_hold_the_state_that_checkpoints_store(capsys: Captured) -> None:
     none, some = (compared(capsys, "--runs", "2", "--state-bytes", size) for size in ("0", "1000"))
 
-    for name in ("barrier", "snapshots", "uncoordinated"):
+    for name in ("snapshots", "uncoordinated"):
         checkpoints = (some[name]["state bytes"] - none[name]["state bytes"]) / 1000
         assert checkpoints >= 3
         assert some[name]["log bytes"] == none[name]["log bytes"] > 0
 
 
-def test_the_shipped_barriers_go_through_the_same_failures(capsys: Captured) -> None:
-    calm, killed = (
-        compared(capsys, "--runs", "3", "--crash", crash)["barrier"] for crash in ("a@9000", "coordinator@250")
-    )
+def test_a_killed_coordinator_costs_time_where_there_is_one(capsys: Captured) -> None:
+    killed = compared(capsys, "--runs", "3", "--crash", "coordinator@250")
 
-    assert calm["read again"] < killed["read again"]
-    assert killed["recovery ms"] > 0
+    assert killed["snapshots"]["recovery ms"] > 0
+    assert killed["synchronous-logging"]["recovery ms"] == 0
 
 
 def test_a_sound_protocol_that_is_condemned_is_told_without_a_traceback(
@@ -205,7 +203,7 @@ def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("simulate", "-p", "paxos"), "there are: barrier, lease, spark, operated, drivers, markers"),
+        (("simulate", "-p", "paxos"), "there are: spark, operated, drivers, lease, markers"),
         (("simulate", "-p", "snapshots", "-g", "cycle"), "snapshots does not run on a graph 'cycle'"),
         (("simulate", "-p", "markers", "--crash", "z@3"), "has no process 'z'"),
         (("simulate", "-p", "markers", "--crash", "a"), "is not PROCESS@STEP"),
@@ -215,12 +213,13 @@ def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) 
         (("compare", "--crash", "a"), "is not PROCESS@MS"),
         (("compare", "--crash", "z@5"), "no process 'z'"),
         (("compare", "-g", "/no/such/graph.json"), "No such file or directory"),
-        (("compare", "--timeout-ms", "1"), "makes no progress with these times"),
+        (("compare", "--runs", "1", "--inputs", "300", "--interval-ms", "1"), "makes no progress with these times"),
         (("compare", "--option", "speed=1"), "no protocol has an option 'speed'"),
         (("compare", "--option", "overlap=0"), "not a whole number from 1 on"),
         (("simulate", "-p", "markers", "--option", "overlap=1"), "markers has no option 'overlap'"),
         (("simulate", "-p", "uncoordinated", "--option", "forcing=much"), "none, hmnr"),
-        (("simulate", "-p", "barrier", "--option", "overlap=1"), "barrier has no option 'overlap'"),
+        (("simulate", "-p", "barrier"), "barrier runs inside a job: simulate spark"),
+        (("simulate", "--option", "overlap=1"), "spark takes no graph, times or options"),
         (("simulate", "-p", "lease", "--interval-ms", "5"), "lease takes no graph, times or options"),
     ],
 )
@@ -229,7 +228,7 @@ def test_mistakes_are_told_with_what_there_is(capsys: Captured, arguments: tuple
     assert told in capsys.readouterr().err
 
 
-COORDINATED = ["barrier", *(name for name in SOUND if MENU[name].coordinator)]
+COORDINATED = [name for name in SOUND if MENU[name].coordinator]
 
 
 @pytest.mark.parametrize("protocol", COORDINATED)
@@ -242,7 +241,7 @@ def test_the_coordinator_can_be_killed(capsys: Captured, protocol: str) -> None:
     assert ["coordinator", "crash"] in [moment[1:3] for moment in fields["moments"]]
 
 
-@pytest.mark.parametrize("protocol", ["barrier", *SOUND])
+@pytest.mark.parametrize("protocol", SOUND)
 def test_every_protocol_runs_on_a_graph_of_a_file(capsys: Captured, tmp_path: Path, protocol: str) -> None:
     edges = [["s", "a"], ["s", "b"], ["a", "k"], ["b", "k"], ["b", "l"]]
     graph = graph_file(tmp_path, processes=["s", "a", "b", "k", "l"], channels=edges)
@@ -254,7 +253,7 @@ def test_every_protocol_runs_on_a_graph_of_a_file(capsys: Captured, tmp_path: Pa
     assert (report["graph"], report["failed"]) == ("mine", 0)
 
 
-@pytest.mark.parametrize("protocol", ["barrier", *(name for name in SOUND if MENU[name].needs.acyclic)])
+@pytest.mark.parametrize("protocol", [name for name in SOUND if MENU[name].needs.acyclic])
 def test_protocols_without_loops_refuse_a_self_loop_by_name(capsys: Captured, tmp_path: Path, protocol: str) -> None:
     graph = graph_file(tmp_path, processes=["s", "a", "k"], channels=[["s", "a"], ["a", "a"], ["a", "k"]])
 
@@ -265,7 +264,7 @@ def test_protocols_without_loops_refuse_a_self_loop_by_name(capsys: Captured, tm
 def test_a_longer_interval_costs_less_and_shows_later(capsys: Captured) -> None:
     often, rarely = (compared(capsys, "--runs", "2", "--interval-ms", str(ms)) for ms in (100, 400))
 
-    for name in ("barrier", "markers", "snapshots"):
+    for name in ("markers", "snapshots"):
         assert rarely[name]["state bytes"] < often[name]["state bytes"]
         assert rarely[name]["shown after ms"] > often[name]["shown after ms"]
 
@@ -292,9 +291,10 @@ def test_every_value_of_an_option_keeps_the_promise(capsys: Captured, protocol: 
     assert report["failed"] == 0
 
 
-def test_settings_change_the_schedule_of_the_shipped_machines(capsys: Captured) -> None:
+def test_settings_change_the_schedule(capsys: Captured) -> None:
     usual, patient = (
-        json.loads(out(capsys, "simulate", *more, "--json"))["trace"] for more in ((), ("--interval-ms", "1000"))
+        json.loads(out(capsys, "simulate", "-p", "snapshots", *more, "--json"))["trace"]
+        for more in ((), ("--timeout-ms", "1"))
     )
 
     assert usual != patient

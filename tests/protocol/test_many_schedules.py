@@ -18,7 +18,7 @@ from checkpoint_protocols.menu import MENU
 SCHEDULES = int(os.environ.get("SPARK_CKPT_SCHEDULES", "250"))
 PROCESSES = 1 if SCHEDULES <= 1000 else os.cpu_count() or 1
 """Starting another one takes longer than the schedules of a graph."""
-SOUND = ["barrier", "lease", *(name for name, protocol in MENU.items() if protocol.sound)]
+SOUND = ["spark", "lease", *(name for name, protocol in MENU.items() if protocol.sound)]
 
 
 @pytest.mark.parametrize("protocol", SOUND)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from checkpoint_lab import spark_batches, spark_retention
-from checkpoint_protocols.barrier import Coordinator
+from checkpoint_protocols.barrier import CommitSink, Coordinator
 from spark_ckpt.coordination import incarnation, manifests, patience, reports
 from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.patience import Patience
@@ -109,6 +109,40 @@ def an_epoch_whose_decision_is_overdue_is_aborted(monkeypatch):
     monkeypatch.setattr(Coordinator, "_on_store_timeout", lambda machine, event: machine._abort("no answer"))
 
 
+def sinks_are_enough(monkeypatch):
+    """Seed 001 as it is written: the checkpoint is committed when every sink has acknowledged (erratum E2)."""
+    stores = Coordinator._store_if_complete
+
+    def hasty(machine, opened):
+        if not opened.sinks_missing:
+            opened.tasks_missing.clear()
+        return stores(machine, opened)
+
+    monkeypatch.setattr(Coordinator, "_store_if_complete", hasty)
+
+
+def an_aborted_epoch_gives_its_number_to_the_next(monkeypatch):
+    aborts = Coordinator._abort
+
+    def again(machine, why):
+        effects = aborts(machine, why)
+        machine._last_used -= 1
+        return effects
+
+    monkeypatch.setattr(Coordinator, "_abort", again)
+
+
+def an_epoch_is_published_before_it_is_committed(monkeypatch):
+    stores = Coordinator._store_if_complete
+
+    def hasty(machine, opened):
+        effects = stores(machine, opened)
+        commits = [CommitSink(sink, opened.epoch, machine.incarnation) for sink in machine.topology.sinks]
+        return [*effects, *commits] if effects else []
+
+    monkeypatch.setattr(Coordinator, "_store_if_complete", hasty)
+
+
 def a_sweep_forgets_what_a_sink_is_owed(monkeypatch):
     monkeypatch.setattr(
         spark_retention, "kept_epochs", lambda log_state, policy, now_ms: {log_state.latest, log_state.base} - {0}
@@ -175,6 +209,9 @@ PLANTED_BESIDE = [
     a_sweep_keeps_the_newest_file_of_a_chain_only,
     a_sweep_takes_what_is_in_flight_for_garbage,
     an_epoch_whose_decision_is_overdue_is_aborted,
+    sinks_are_enough,
+    an_aborted_epoch_gives_its_number_to_the_next,
+    an_epoch_is_published_before_it_is_committed,
     an_outage_counts_as_a_failure,
     a_failure_passes_like_an_outage,
     the_time_of_work_counts_as_outage,

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import checkpoint_lab as sim
-from checkpoint_lab.barrier_world import BarrierWorld
 from checkpoint_lab.message_world import MessageWorld
-from checkpoint_lab.schedules import barrier_world, drive
+from checkpoint_lab.schedules import drive, spark_world
+from checkpoint_lab.spark_world import SparkWorld
 from checkpoint_lab.world import NotPossible
 from tests.simulator import markers
 
@@ -32,7 +32,7 @@ def digests() -> str:
     for seed in range(12):
         for outcome in (
             sim.run(markers.protocol(), sim.GRAPHS["nested_cycle"], seed, story=True),
-            sim.run_barrier(sim.BARRIER_GRAPHS["join"], seed, story=True),
+            sim.Scenario(sim.SPARK, "job", seed).run(),
         ):
             told += [json.dumps(outcome.trace), sim.story(outcome.moments, everything=True), sim.svg(outcome.moments)]
     return hashlib.sha256("".join(told).encode()).hexdigest()
@@ -67,9 +67,9 @@ def test_a_trace_replays_byte_for_byte(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_trace_of_the_barrier_world_replays(seed: int) -> None:
-    def make() -> BarrierWorld:
-        return barrier_world(sim.BARRIER_GRAPHS["diamond"], seed).watch()
+def test_a_trace_of_a_job_replays(seed: int) -> None:
+    def make() -> SparkWorld:
+        return spark_world(seed).watch()
 
     outcome = drive(make(), seed, 100, 0.03)
 

@@ -39,15 +39,6 @@ def test_a_campaign_keeps_failures_with_their_traces() -> None:
     assert all(failure.trace for failure in report.failures)
 
 
-def test_a_barrier_campaign_counts_the_same() -> None:
-    report = sim.barrier_campaign(sim.BARRIER_GRAPHS["pipeline"], range(30))
-
-    assert report.failures == []
-    assert report.counts["complete"] > 30
-    assert report.coverage > 0.3
-    assert {machine for machine, _, _ in report.cells} == {"Coordinator", "Operator", "SinkParticipant"}
-
-
 def test_only_cells_with_a_handler_count() -> None:
     cells = handled_cells([markers.Worker])
 

@@ -106,14 +106,20 @@ def test_a_chart_wraps_and_explains_its_signs() -> None:
     assert chart[-1] == "r read  X crash  | recover"
 
 
-def test_the_barrier_world_tells_its_story_too() -> None:
-    run = sim.run_barrier(sim.BARRIER_GRAPHS["pipeline"], 3, story=True)
+def test_the_world_of_a_job_tells_how_a_barrier_becomes_output() -> None:
+    """Seed 001: the initiator sends a barrier, the epoch is committed, every sink publishes; a crash replays the rest."""
+    run = sim.Scenario(sim.SPARK, "job", 10, steps=60, faults=False, crashes=(sim.Crash("driver", 70),)).run()
+    told = [(moment.process, moment.kind) for moment in run.moments]
+    crashed = told.index(("driver", "crash"))
+    steps = [("driver", "inject"), ("log", "complete"), ("out", "publish"), ("tap", "publish")]
     document = ElementTree.fromstring(sim.svg(run.moments))
 
     assert run.ok
-    assert marks(document, "checkpoint") == count(run, "capture") > 0
-    assert marks(document, "row") > 0
-    assert marks(document, "control") > 0
+    assert ("driver", "recover") in told[crashed:]
+    after = [told.index(step, crashed) for step in steps if step != ("log", "complete")]
+    assert after == sorted(after)
+    assert all(told.count(step) > 3 for step in steps)
+    assert marks(document, "crash") == 1
 
 
 def test_runs_without_a_story_remember_nothing() -> None:

@@ -25,6 +25,7 @@ from spark_ckpt.trace.lines import asked_for
 from spark_ckpt.trace.reading import Recorded
 from tests.specs.tla import Step, record, sequence, set_of
 
+MODULE = "TraceBarrierCommit"
 SOURCES, SINK = ("s", "t"), "k"
 NOWHERE = 999
 """Stands for a number that nothing in the trace explains: no behaviour has it."""

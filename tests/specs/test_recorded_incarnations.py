@@ -14,8 +14,7 @@ from checkpoint_lab.spark_store import Shared
 from checkpoint_lab.world import Choice
 from checkpoint_protocols import barrier
 from tests.simulator import host_bugs
-from tests.specs.barrier_traces import MODULE
-from tests.specs.recorded_steps import NotMapped, recorded_steps
+from tests.specs.recorded_steps import MODULE, NotMapped, recorded_steps
 from tests.specs.tla import Step, traces_module
 from tests.specs.tlc import check
 from tests.trace.recording import Recording
