@@ -20,7 +20,8 @@ from checkpoint_protocols.checkpoints.coordinated_instance import (
 from checkpoint_protocols.graph import Graph, channel_between
 from checkpoint_protocols.ids import Epoch, ProcessId, TimerId
 from checkpoint_protocols.machine import Drop, Effect, rows
-from checkpoint_protocols.message_machine import APP, MessageMachine
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.message_worker import PERIODIC, WORKER_EVENTS, WORKING, MessageWorker, erase_before
 from checkpoint_protocols.record_fields import as_counts, counts, items, mapping, number
 from checkpoint_protocols.recovery import Birth, Record, checkpoint_key, checkpoints
 from checkpoint_protocols.vocabulary import (
@@ -37,14 +38,12 @@ from checkpoint_protocols.vocabulary import (
     Received,
     Release,
     SetTimer,
-    SinkOp,
-    SinkTransaction,
     Store,
     Stored,
     TimerElapsed,
 )
 
-PERIODIC, PATIENCE = "checkpoint", "decision"
+PATIENCE = "decision"
 REQUEST, VOTE, DECIDE, DONE, ASK = "request", "vote", "decide", "done", "ask"
 
 
@@ -60,30 +59,23 @@ class CoordinatedPhase(Enum):
 
 P = CoordinatedPhase
 
-_EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
 _TENTATIVE = {Received: "_on_received", TimerElapsed: "_on_timer_while_tentative", Stored: "_on_stored"}
 
 
-class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
+class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
     """One process. `attempt` numbers its checkpoints; `permanent` is the newest that counts."""
 
     PHASES = CoordinatedPhase
     AT_REST = (P.FREE,)
-    EVENTS = _EVENTS
     TABLE = rows(
         {
             P.BORN: {Commanded: "_on_start"},
-            P.FREE: {
-                Received: "_on_received",
-                AppSent: "_on_sent",
-                TimerElapsed: "_on_timer",
-                Stored: "_on_stored",
-            },
+            P.FREE: WORKING,
             P.ASKING: _TENTATIVE,
             P.VOTED: _TENTATIVE,
             P.DECIDING: _TENTATIVE,
         },
-        _EVENTS,
+        WORKER_EVENTS,
     )
     MESSAGES: ClassVar[dict[str, dict[CoordinatedPhase, str]]] = {
         # kind      in no instance             asking                     voted                      deciding
@@ -97,10 +89,8 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.BORN, birth)
-        self.is_sink = not self.graph.outputs[self.me]
         self.initiates = self.me in _initiators(birth)
         self.attempt = self.permanent = 0
-        self.shown = birth.shown
         self.received: Counts = {}
         self.sent_then: Counts = {}
         self.received_then: Counts = {}
@@ -116,7 +106,6 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         self._unmarked: dict[int, Record] = {
             index: record for index, record in checkpoints(birth.records).items() if record["kind"] == TENTATIVE
         }
-        self._timer = 0
 
     def _continue(self, record: Record) -> None:
         self.attempt = number(record["index"])
@@ -182,11 +171,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
     # -- messages of the application -----------------------------------------------------------------------------
 
     def _on_received(self, event: Received) -> list[Effect]:
-        handler = self.MESSAGES.get(event.message.kind, {}).get(self.phase)
-        if handler is None:
-            raise self._invalid(event, "there is no such message")
-        effects: list[Effect] = getattr(self, handler)(event)
-        return effects
+        return self._call(self.MESSAGES.get(event.message.kind, {}).get(self.phase), event)
 
     def _take(self, event: Received) -> list[Effect]:
         before = self.received.get(event.channel, 0)
@@ -199,11 +184,6 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return [self._send_app(event.channel, event.body, self.attempt)]
 
     # -- phase one: tentative checkpoints ------------------------------------------------------------------------
-
-    def _set_timer(self) -> Effect:
-        self._timer += 1
-        timer = TimerId(self._timer)
-        return SetTimer(PERIODIC, self.settings.interval_ms, timer, TimerElapsed(PERIODIC, timer, 0))
 
     def _on_timer(self, event: TimerElapsed) -> list[Effect]:
         if event.name != PERIODIC:
@@ -394,11 +374,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
 
     def _show(self) -> list[Effect]:
         """Publish all rows of the permanent checkpoint."""
-        first, last = self.shown, sum(self.received_then.values())
-        if not self.is_sink or last <= first:
-            return []
-        self.shown = last
-        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}/{self.permanent}", first, last)]
+        return self._publish(sum(self.received_then.values()), f"{self.me}/{self.permanent}")
 
     # -- durable records, and those that are erased ------------------------------------------------------------------
 
@@ -438,9 +414,7 @@ class CoordinatedWorker(MessageMachine[CoordinatedPhase]):
         return [*self._erase_before(newest), *self._say_done(str(record["instance"]))]
 
     def _erase_before(self, newest: int) -> list[Effect]:
-        older = sorted(kept for kept in self.kept if kept < newest)
-        self.kept -= set(older)
-        return [Erase(tuple(map(checkpoint_key, older)))] if older else []
+        return erase_before(self.kept, newest)
 
     def _is_marking(self, instance: str) -> bool:
         return any(record["instance"] == instance for record in self.marking.values())

@@ -36,10 +36,10 @@ from enum import Enum
 
 from checkpoint_protocols.checkpoints.index_records import Kept, clipped, kept_in, log_key, logged, plan, rejoin
 from checkpoint_protocols.graph import channel_between
-from checkpoint_protocols.ids import Epoch, ProcessId, TimerId
+from checkpoint_protocols.ids import Epoch, ProcessId
 from checkpoint_protocols.incarnation import Age, age
 from checkpoint_protocols.machine import Drop, Effect, rows
-from checkpoint_protocols.message_machine import MessageMachine
+from checkpoint_protocols.message_worker import PERIODIC, WORKER_EVENTS, WORKING, MessageWorker
 from checkpoint_protocols.receipts import Receipts
 from checkpoint_protocols.record_fields import as_counts, counts, envelopes, number
 from checkpoint_protocols.recovery import Birth, Key, Needs, Output, Protocol, Record, checkpoint_key
@@ -59,14 +59,11 @@ from checkpoint_protocols.vocabulary import (
     Release,
     Send,
     SetTimer,
-    SinkOp,
-    SinkTransaction,
     Store,
     Stored,
     TimerElapsed,
 )
 
-PERIODIC = "checkpoint"
 DURABLE = "durable"
 
 
@@ -79,31 +76,22 @@ class IndexPhase(Enum):
 
 P = IndexPhase
 
-_EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
 
-
-class IndexWorker(MessageMachine[IndexPhase]):
+class IndexWorker(MessageWorker[IndexPhase]):
     """One process. `index` is the newest durable one; 0 is the initial state."""
 
     PHASES = IndexPhase
     AT_REST = (P.RUNNING,)
-    EVENTS = _EVENTS
     TABLE = rows(
         {
-            P.RUNNING: {
-                Commanded: "_on_start",
-                Received: "_on_received",
-                AppSent: "_on_sent",
-                TimerElapsed: "_on_tick",
-                Stored: "_on_stored",
-            },
+            P.RUNNING: {Commanded: "_on_start", **WORKING},
             P.SAVING: {
                 Received: "_on_received_while_saving",
-                TimerElapsed: "_on_tick_while_saving",
+                TimerElapsed: "_on_timer_while_saving",
                 Stored: "_on_stored",
             },
         },
-        _EVENTS,
+        WORKER_EVENTS,
     )
 
     def __init__(self, birth: Birth) -> None:
@@ -113,7 +101,6 @@ class IndexWorker(MessageMachine[IndexPhase]):
         self.sent = counts(now.get("sent", {}))
         self.received = Receipts(now.get("received"))
         self.delivered = number(now.get("delivered", 0))
-        self.shown = birth.shown
         self.complete = number(now.get("complete", 0))
         self.logged = number(now.get("logged", 0))
         self._kept = [kept for kept in kept_in(birth.records, birth.table) if kept.low <= self.index]
@@ -151,7 +138,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
     # -- begin, send, tick -------------------------------------------------------------------------------------------
 
     def _on_start(self, event: Commanded) -> list[Effect]:
-        timer = self._timer(number(event.arguments.get("local_ms", 0)), 1)
+        timer = self._tick(number(event.arguments.get("local_ms", 0)))
         known = any(kept.low <= self.complete for kept in self._kept)
         return [timer, *self._send_durable(), *(self._show() if known else ()), *self._take_in_waiting()]
 
@@ -161,20 +148,18 @@ class IndexWorker(MessageMachine[IndexPhase]):
     def _header(self) -> Mapping[str, Json]:
         return {}
 
-    def _on_tick(self, event: TimerElapsed) -> list[Effect]:
-        timer = self._timer(event.local_ms, event.timer + 1)
+    def _on_timer(self, event: TimerElapsed) -> list[Effect]:
+        timer = self._tick(event.local_ms)
         # The clock proposes the index, so that checkpoints of different processes coincide.
         due = event.local_ms // self.settings.interval_ms
         return [timer, *(self._take(due, CheckpointKind.BASIC) if due > self.index else ())]
 
-    def _on_tick_while_saving(self, event: TimerElapsed) -> list[Effect]:
-        return [self._timer(event.local_ms, event.timer + 1)]
+    def _on_timer_while_saving(self, event: TimerElapsed) -> list[Effect]:
+        return [self._tick(event.local_ms)]
 
-    def _timer(self, local_ms: int, timer: int) -> SetTimer:
+    def _tick(self, local_ms: int) -> SetTimer:
         """Set the timer to the next full interval of this process's clock."""
-        interval = self.settings.interval_ms
-        elapsed = TimerElapsed(PERIODIC, TimerId(timer), 0)
-        return SetTimer(PERIODIC, interval - local_ms % interval, TimerId(timer), elapsed)
+        return self._set(PERIODIC, self.settings.interval_ms - local_ms % self.settings.interval_ms)
 
     # -- receive -----------------------------------------------------------------------------------------------------
 
@@ -263,7 +248,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
         return age(message.source, message.incarnation, index, self.incarnation, self.table) is Age.UNDONE
 
     def _gates(self, gate: type[Hold] | type[Release]) -> Sequence[Effect]:
-        return [gate(channel) for channel in (*self.graph.inputs[self.me], OUT)]
+        return [gate(channel) for channel in (*self.inputs, OUT)]
 
     def _store_checkpoint(self) -> Store:
         assert self._saving is not None  # noqa: S101 - callers are in SAVING
@@ -321,11 +306,7 @@ class IndexWorker(MessageMachine[IndexPhase]):
 
     def _show(self) -> list[Effect]:
         """Publish a sink's rows before the checkpoint that serves the complete index: they are never undone (rule G6)."""
-        first, last = self.shown, self._serving().delivered
-        if self.graph.outputs[self.me] or last <= first:
-            return []
-        self.shown = last
-        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}@{self.complete}", first, last)]
+        return self._publish(self._serving().delivered, f"{self.me}@{self.complete}")
 
     def _erase(self) -> list[Effect]:
         """Erase checkpoints before the one that serves the complete index, and logged messages that it contains."""

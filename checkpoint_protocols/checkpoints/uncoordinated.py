@@ -32,9 +32,9 @@ from enum import Enum
 from checkpoint_protocols.checkpoints.forcing import Forcing
 from checkpoint_protocols.checkpoints.interval_graph import NOTHING_SEEN, IntervalGraph, Marks, Seen
 from checkpoint_protocols.graph import COORDINATOR
-from checkpoint_protocols.ids import Epoch, ProcessId, TimerId
+from checkpoint_protocols.ids import Epoch, ProcessId
 from checkpoint_protocols.machine import Effect, rows
-from checkpoint_protocols.message_machine import MessageMachine
+from checkpoint_protocols.message_worker import WORKER_EVENTS, WORKING, MessageWorker, ReportedCoordinator
 from checkpoint_protocols.record_fields import as_counts, counts, items, mapping, number, receipts
 from checkpoint_protocols.recovery import (
     Birth,
@@ -60,15 +60,11 @@ from checkpoint_protocols.vocabulary import (
     Note,
     Received,
     Send,
-    SetTimer,
-    SinkOp,
-    SinkTransaction,
     Store,
     Stored,
     TimerElapsed,
 )
 
-PERIODIC = "checkpoint"
 REPORT = "report"
 """Worker to coordinator: [[index, seen], ...] of durable checkpoints; its index is the newest reported before."""
 LINE = "line"
@@ -84,15 +80,12 @@ class SavingPhase(Enum):
 
 P = SavingPhase
 
-_WORKER_EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
 
-
-class UncoordinatedWorker(MessageMachine[SavingPhase]):
+class UncoordinatedWorker(MessageWorker[SavingPhase]):
     """One process. `interval` is the newest checkpoint, durable or not, and the work since."""
 
     PHASES = SavingPhase
     AT_REST = (P.WORKING,)
-    EVENTS = _WORKER_EVENTS
     TABLE = rows(
         {
             P.WORKING: {
@@ -101,14 +94,9 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
                 AppSent: "_on_sent",
                 TimerElapsed: "_on_timer",
             },
-            P.SAVING: {
-                Received: "_on_received",
-                AppSent: "_on_sent",
-                TimerElapsed: "_on_timer_while_saving",
-                Stored: "_on_stored",
-            },
+            P.SAVING: {**WORKING, TimerElapsed: "_on_timer_while_saving"},
         },
-        _WORKER_EVENTS,
+        WORKER_EVENTS,
     )
 
     def __init__(self, birth: Birth) -> None:
@@ -119,7 +107,6 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         self.received = counts(now.get("received", {}))
         self.seen = dict(seen_in(now))
         self.delivered = number(now.get("delivered", 0))
-        self.shown = birth.shown
         forced = self.settings.options.get("forcing", "none") == "hmnr"
         self.forcing = Forcing(self.me, self.graph.processes, now.get("forcing")) if forced else None
         kept = checkpoints(birth.records)
@@ -157,7 +144,7 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
         waiting, self._waiting = self._waiting, []
         # A forced checkpoint keeps the message that caused it; a recovery may have undone its send since.
         late = [effect for each in waiting for effect in self._door(each) or self._on_received(each)]
-        return [self._timer(1), self._report(sorted(self._durable)), *late]
+        return [self._set_timer(), self._report(sorted(self._durable)), *late]
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
         target = self.graph.ends[event.channel][1]
@@ -182,11 +169,11 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
     def _on_timer(self, event: TimerElapsed) -> list[Effect]:
         """Take a checkpoint if there is new work to save."""
         if self._work() == self._unchanged:
-            return [self._timer(event.timer + 1)]
-        return [self._timer(event.timer + 1), *self._take(CheckpointKind.BASIC)]
+            return [self._set_timer()]
+        return [self._set_timer(), *self._take(CheckpointKind.BASIC)]
 
     def _on_timer_while_saving(self, event: TimerElapsed) -> list[Effect]:
-        return [self._timer(event.timer + 1)]
+        return [self._set_timer()]
 
     def _force(self, event: Received) -> list[Effect]:
         """Take a checkpoint before the delivery, if the rule requires one. The message is in its record, not in its state."""
@@ -226,10 +213,6 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
     def _work(self) -> tuple[int, int]:
         return sum(self.sent.values()), self.delivered
 
-    def _timer(self, timer: int) -> SetTimer:
-        elapsed = TimerElapsed(PERIODIC, TimerId(timer), 0)
-        return SetTimer(PERIODIC, self.settings.interval_ms, TimerId(timer), elapsed)
-
     # -- the line ------------------------------------------------------------------------------------------------------
 
     def _report(self, ready: Sequence[int]) -> Send:
@@ -253,11 +236,7 @@ class UncoordinatedWorker(MessageMachine[SavingPhase]):
 
         A late, older line may name a checkpoint that a newer line has erased. It adds no rows.
         """
-        first, last = self.shown, number(self._durable.get(line, {}).get("delivered", 0))
-        if self.graph.outputs[self.me] or last <= first:
-            return []
-        self.shown = last
-        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}@{line}", first, last)]
+        return self._publish(number(self._durable.get(line, {}).get("delivered", 0)), f"{self.me}@{line}")
 
 
 class GatheringPhase(Enum):
@@ -269,21 +248,18 @@ class GatheringPhase(Enum):
 
 G = GatheringPhase
 
-_COORDINATOR_EVENTS = (Commanded, Received)
 
-
-class LineCoordinator(MessageMachine[GatheringPhase]):
-    """Coordinator that knows only the durable checkpoints of all workers. It stores nothing, since workers report again."""
+class LineCoordinator(ReportedCoordinator[GatheringPhase]):
+    """Coordinator that knows only the durable checkpoints of all workers."""
 
     PHASES = GatheringPhase
     AT_REST = (G.DECIDING,)
-    EVENTS = _COORDINATOR_EVENTS
     TABLE = rows(
         {
             G.GATHERING: {Commanded: "_on_start", Received: "_on_first_report"},
             G.DECIDING: {Received: "_on_report"},
         },
-        _COORDINATOR_EVENTS,
+        ReportedCoordinator.EVENTS,
     )
 
     def __init__(self, birth: Birth) -> None:
@@ -293,17 +269,10 @@ class LineCoordinator(MessageMachine[GatheringPhase]):
         self._early: dict[ProcessId, dict[int, Json]] = {process: {} for process in self.graph.processes}
         self.line: Mapping[ProcessId, int] = dict.fromkeys(self.graph.processes, 0)
 
-    def record(self) -> Record:
-        """Return an empty record: workers report everything again."""
-        return {"incarnation": self.incarnation, "index": 0}
-
     def validate(self) -> None:
         """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         everybody = self._seen.keys() == set(self.graph.processes)
         self._ensure(everybody == (self.phase is G.DECIDING), "deciding iff everybody reported")
-
-    def _on_start(self, event: Commanded) -> list[Effect]:
-        return []
 
     def _on_first_report(self, event: Received) -> list[Effect]:
         self._learn(event.message)

@@ -33,7 +33,7 @@ from enum import Enum
 
 from checkpoint_protocols.checkpoints.recovery_line import Candidate, recovery_line
 from checkpoint_protocols.graph import COORDINATOR, Graph
-from checkpoint_protocols.ids import Epoch, Incarnation, ProcessId, TimerId
+from checkpoint_protocols.ids import Epoch, Incarnation, ProcessId
 from checkpoint_protocols.machine import Drop, Effect, ProtocolViolation, rows
 from checkpoint_protocols.message_logging.recoverable import Ddv, RecoveryVector
 from checkpoint_protocols.message_logging.volatile_log import (
@@ -47,7 +47,7 @@ from checkpoint_protocols.message_logging.volatile_log import (
     rebuildable,
     receipts_in,
 )
-from checkpoint_protocols.message_machine import MessageMachine
+from checkpoint_protocols.message_worker import PERIODIC, WORKER_EVENTS, WORKING, MessageWorker, ReportedCoordinator
 from checkpoint_protocols.record_fields import as_counts, counts, items, number
 from checkpoint_protocols.recovery import (
     Birth,
@@ -73,15 +73,11 @@ from checkpoint_protocols.vocabulary import (
     Note,
     Received,
     Send,
-    SetTimer,
-    SinkOp,
-    SinkTransaction,
     Store,
     Stored,
     TimerElapsed,
 )
 
-PERIODIC = "checkpoint"
 STABLE = "stable"
 """Worker to coordinator: [[interval, ddv], ...]."""
 RECOVERABLE = "recoverable"
@@ -99,15 +95,12 @@ class FlushPhase(Enum):
 
 P = FlushPhase
 
-_WORKER_EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
 
-
-class AsynchronousWorker(MessageMachine[FlushPhase]):
+class AsynchronousWorker(MessageWorker[FlushPhase]):
     """One process. `interval` counts receipts; `memory` holds those that are not on disk."""
 
     PHASES = FlushPhase
     AT_REST = (P.IDLE,)
-    EVENTS = _WORKER_EVENTS
     TABLE = rows(
         {
             P.IDLE: {
@@ -116,14 +109,9 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
                 AppSent: "_on_sent",
                 TimerElapsed: "_on_timer",
             },
-            P.FLUSHING: {
-                Received: "_on_received",
-                AppSent: "_on_sent",
-                TimerElapsed: "_on_timer_while_flushing",
-                Stored: "_on_stored",
-            },
+            P.FLUSHING: {**WORKING, TimerElapsed: "_on_timer_while_flushing"},
         },
-        _WORKER_EVENTS,
+        WORKER_EVENTS,
     )
 
     def __init__(self, birth: Birth) -> None:
@@ -134,14 +122,12 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         self.sent = counts(now.get("sent", {}))
         self.received = counts(now.get("received", {}))
         self.ddv: Ddv = ddv_of(now.get("ddv", {}))
-        self.shown = birth.shown
         self.recoverable = number(now.get("recoverable", 0))
         self.target = _target(birth, self.interval)
         self.memory = {receipt.interval: receipt for receipt in receipts_in(now or {"log": []})}
         self._durable = rebuildable(self.me, birth.records, birth.incarnation, birth.table)
         self._batches = batches_in(birth.records)
-        is_source = not self.graph.inputs[self.me]
-        self._needless = _older(birth.records) if is_source else _undone(birth.records, self._durable)
+        self._needless = _older(birth.records) if self.is_source else _undone(birth.records, self._durable)
         self._flushes = 0
         self._flushing: list[Receipt] = []
         self._saving: Record | None = None
@@ -175,11 +161,11 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
 
     def _position(self) -> int:
         """Count the inputs that the state depends on: receipts; at a source, the messages it sent."""
-        return self.interval if self.graph.inputs[self.me] else sum(self.sent.values())
+        return sum(self.sent.values()) if self.is_source else self.interval
 
     def _stored_position(self) -> int:
         """Return the position on disk. A record that was being stored at the end of the last incarnation may be lost."""
-        if self.graph.inputs[self.me]:
+        if not self.is_source:
             return max(self._durable.intervals)
         return max((number(record["position"]) for record in self._durable.checkpoints.values()), default=0)
 
@@ -188,7 +174,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
     def _on_start(self, event: Commanded) -> list[Effect]:
         known = {k: ddv for k, ddv in self._durable.intervals.items() if k}
         erased: list[Effect] = [Erase(self._needless)] if self._needless else []
-        return [self._timer(1), *([self._report(known)] if known else ()), *erased]
+        return [self._set_timer(), *([self._report(known)] if known else ()), *erased]
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
         # Numbers depend on the newest receipt's incarnation, so that a replay repeats them and new work never does.
@@ -215,7 +201,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
     # -- flush -------------------------------------------------------------------------------------------------------
 
     def _on_timer(self, event: TimerElapsed) -> list[Effect]:
-        timer = self._timer(event.timer + 1)
+        timer = self._set_timer()
         if self._position() <= self._saved_work:
             return [timer]
         self._saved_work = self._position()
@@ -230,7 +216,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         return [timer, self._store()]
 
     def _on_timer_while_flushing(self, event: TimerElapsed) -> list[Effect]:
-        return [self._timer(event.timer + 1)]
+        return [self._set_timer()]
 
     def _store(self) -> Store:
         if self._saving is not None:
@@ -242,10 +228,6 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
             "log": [receipt.as_record() for receipt in self._flushing],
         }
         return Store(batch_key(first), record, PERIODIC)
-
-    def _timer(self, timer: int) -> SetTimer:
-        elapsed = TimerElapsed(PERIODIC, TimerId(timer), 0)
-        return SetTimer(PERIODIC, self.settings.interval_ms, TimerId(timer), elapsed)
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         if not event.ok:
@@ -265,7 +247,7 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         before = self._durable.checkpoints.get(interval)
         self._durable.checkpoints[interval] = saved
         self._forget_up_to(interval)
-        if not self.graph.inputs[self.me]:
+        if self.is_source:
             return [Erase((key_of(before),))] if before else []
         return [self._report({interval: ddv_of(saved["ddv"])}), *self._erase()]
 
@@ -286,11 +268,8 @@ class AsynchronousWorker(MessageMachine[FlushPhase]):
         """Publish a sink's rows up to RV, one per receipt: they are never undone (rule G6). A replay may not have
         reached RV yet.
         """
-        first, last = self.shown, min(self.recoverable, self.interval)
-        if self.graph.outputs[self.me] or last <= first:
-            return []
-        self.shown = last
-        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}@{last}", first, last)]
+        last = min(self.recoverable, self.interval)
+        return self._publish(last, f"{self.me}@{last}")
 
     def _erase(self) -> list[Effect]:
         """Erase all records older than the checkpoint that RV is rebuilt from."""
@@ -309,34 +288,23 @@ class StablePhase(Enum):
     READY = "counts"
 
 
-_COORDINATOR_EVENTS = (Commanded, Received)
-
-
-class RecoveryCoordinator(MessageMachine[StablePhase]):
+class RecoveryCoordinator(ReportedCoordinator[StablePhase]):
     """Coordinator that keeps RV. It begins with 0 in every incarnation; workers report the stable intervals."""
 
     PHASES = StablePhase
     AT_REST = (StablePhase.READY,)
-    EVENTS = _COORDINATOR_EVENTS
-    TABLE = rows({StablePhase.READY: {Commanded: "_on_start", Received: "_on_stable"}}, _COORDINATOR_EVENTS)
+    TABLE = rows({StablePhase.READY: {Commanded: "_on_start", Received: "_on_stable"}}, ReportedCoordinator.EVENTS)
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(StablePhase.READY, birth)
         self.vector = RecoveryVector()
         self._told: dict[ProcessId, int] = {}
 
-    def record(self) -> Record:
-        """Return an empty record: workers report everything again."""
-        return {"incarnation": self.incarnation, "index": 0}
-
     def validate(self) -> None:
         """Check the invariants that hold between two events. Raises `InvariantBroken`."""
         self._ensure(self.vector.consistent, "in RV nobody has received what is not sent")
         back = [process for process, interval in self._told.items() if self.vector.of(process) < interval]
         self._ensure(not back, "RV never moves back")
-
-    def _on_start(self, event: Commanded) -> list[Effect]:
-        return []
 
     def _on_stable(self, event: Received) -> list[Effect]:
         for interval, ddv in map(items, items(event.message.body)):

@@ -37,10 +37,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import count, takewhile
 
-from checkpoint_protocols.ids import Epoch, ProcessId
+from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.message_logging.sender_log import Entry, SenderLog, durable_entries
 from checkpoint_protocols.message_logging.sender_logging_worker import SenderLoggingWorker, SenderPhase
+from checkpoint_protocols.message_worker import replay_of_the_failed
 from checkpoint_protocols.receipt_order import ReceiptOrder
 from checkpoint_protocols.record_fields import mapping
 from checkpoint_protocols.recovery import (
@@ -48,11 +49,9 @@ from checkpoint_protocols.recovery import (
     Needs,
     Option,
     Output,
-    Part,
     Plan,
     Protocol,
     Record,
-    checkpoint_key,
     checkpoints,
 )
 from checkpoint_protocols.vocabulary import Envelope
@@ -74,11 +73,11 @@ def plan(failure: Failure) -> Plan:
 def replay_the_failed(failure: Failure) -> Plan:
     """Return the plan that replays all known receipts without a gap, without the check of dependencies."""
     known = _known_receipts(failure)
-    parts = {process: _part(failure, process, known[process]) for process in failure.graph.processes}
-    receivers = (process for process in failure.graph.processes if failure.graph.inputs[process])
-    # Receipts after the replay are unknown, so sends that follow them are undone.
-    row = {p: _order(failure, p).rsn + len(parts[p].replay) + 1 for p in receivers if p in failure.failed}
-    return Plan(failure.incarnation, {process: Epoch(first) for process, first in row.items()}, parts)
+    return replay_of_the_failed(
+        failure,
+        lambda process: _order(failure, process).rsn,
+        lambda process: _behind(_order(failure, process).rsn, known[process]),
+    )
 
 
 def _known_receipts(failure: Failure) -> dict[ProcessId, dict[int, Envelope]]:
@@ -109,14 +108,6 @@ def _base(failure: Failure, process: ProcessId) -> Record | None:
 def _order(failure: Failure, process: ProcessId) -> ReceiptOrder:
     record = _base(failure, process)
     return ReceiptOrder.of(mapping(record["order"])) if record else ReceiptOrder()
-
-
-def _part(failure: Failure, process: ProcessId, known: Receipts) -> Part:
-    if process not in failure.failed:
-        return Part(None, because="it lives and keeps its state")
-    newest = max(checkpoints(failure.records[process]), default=None)
-    key = None if newest is None else checkpoint_key(newest)
-    return Part(key, _behind(_order(failure, process).rsn, known), initial=key is None, because="it failed")
 
 
 def _behind(rsn: int, known: Receipts) -> tuple[Envelope, ...]:

@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import ClassVar
 
-from checkpoint_protocols.ids import ChannelId, Epoch, TimerId
+from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.machine import Drop, Effect, ProtocolViolation, rows
 from checkpoint_protocols.message_logging.sender_log import Entry, SenderLog, durable_entries, log_key, log_record
-from checkpoint_protocols.message_machine import APP, MessageMachine
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.message_worker import PERIODIC, WORKER_EVENTS, WORKING, CheckpointingWorker, erase_before
 from checkpoint_protocols.receipt_order import ReceiptOrder
 from checkpoint_protocols.record_fields import as_counts, counts, mapping, number
-from checkpoint_protocols.recovery import Birth, Key, Record, Settings, checkpoint_key, checkpoints
+from checkpoint_protocols.recovery import Birth, Key, Record, Settings, checkpoints
 from checkpoint_protocols.vocabulary import (
     OUT,
     AppSent,
-    Capture,
-    CheckpointKind,
     Commanded,
     Deliver,
     Erase,
@@ -27,15 +26,12 @@ from checkpoint_protocols.vocabulary import (
     Received,
     Release,
     Send,
-    SetTimer,
-    SinkOp,
-    SinkTransaction,
     Store,
     Stored,
     TimerElapsed,
 )
 
-PERIODIC, REPEAT = "checkpoint", "repeat"
+REPEAT = "repeat"
 ACK, ACKACK, COVERED = "ack", "ackack", "covered"
 
 STABLE, VOLATILE = "stable", "volatile"
@@ -52,53 +48,35 @@ class SenderPhase(Enum):
 
 P = SenderPhase
 
-_EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
 
-
-class SenderLoggingWorker(MessageMachine[SenderPhase]):
+class SenderLoggingWorker(CheckpointingWorker[SenderPhase]):
     """One process. `order` is its own receipts, `log` its sent messages; `captured` numbers its checkpoints."""
 
     PHASES = SenderPhase
     AT_REST = (P.OPEN,)
-    EVENTS = _EVENTS
     TABLE = rows(
         {
             P.BORN: {Commanded: "_on_start"},
-            P.OPEN: {
-                Received: "_on_received",
-                AppSent: "_on_sent",
-                TimerElapsed: "_on_timer",
-                Stored: "_on_stored",
-            },
+            P.OPEN: WORKING,
             P.GATED: {Received: "_on_received", TimerElapsed: "_on_timer", Stored: "_on_stored"},
         },
-        _EVENTS,
+        WORKER_EVENTS,
     )
     MESSAGES: ClassVar[dict[str, str]] = {APP: "_take", ACK: "_learn", ACKACK: "_fully_logged", COVERED: "_trim"}
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.BORN, birth)
-        self.is_source = not self.graph.inputs[self.me]
-        self.is_sink = not self.graph.outputs[self.me]
         self.is_stable = option(birth.settings, "log", STABLE, VOLATILE) == STABLE
         self.is_strict = option(birth.settings, "block", SENDS, RECEIPTS) == RECEIPTS
         self.order, self.log = ReceiptOrder(), SenderLog()
-        self.captured, self.shown = 0, birth.shown
         if birth.checkpoint is not None:
             self._continue(birth.checkpoint)
         self._durable: dict[Key, int] = {}
         """Every durable record of the log, with the number of its message."""
-        self._kept: set[int] = set(checkpoints(birth.records))
+        self.kept: set[int] = set(checkpoints(birth.records))
         self._void: tuple[Key, ...] = ()
         self._read(birth)
         self._writing: dict[str, Key] = {}
-        self._storing: tuple[int, int, dict[ChannelId, int]] | None = None
-        self._saving: Record = {}
-        self._saved = max(map(self._work_in, checkpoints(birth.records).values()), default=0)
-        """Work in the newest durable checkpoint. A checkpoint that was being stored at the end of the last incarnation
-        may be lost.
-        """
-        self._timer = 0
         self._is_armed = False
 
     def _continue(self, record: Record) -> None:
@@ -135,9 +113,9 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         }
 
     @property
-    def index(self) -> int:
-        """The receipt that began the present state; a source counts its checkpoints."""
-        return self.captured if self.is_source else self.order.rsn
+    def receipts(self) -> int:
+        """Number of messages received."""
+        return self.order.rsn
 
     def validate(self) -> None:
         """Check the invariants that hold between two events. Raises `InvariantBroken`."""
@@ -186,11 +164,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
     # -- receiving -----------------------------------------------------------------------------------------------
 
     def _on_received(self, event: Received) -> list[Effect]:
-        handler = self.MESSAGES.get(event.message.kind)
-        if handler is None:
-            raise self._invalid(event, "there is no such message")
-        effects: list[Effect] = getattr(self, handler)(event)
-        return effects
+        return self._call(self.MESSAGES.get(event.message.kind), event)
 
     def _take(self, event: Received) -> list[Effect]:
         if self.order.is_known(event):
@@ -237,7 +211,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         if self.phase is P.GATED:
             return []
         self.phase = P.GATED
-        inputs = self.graph.inputs[self.me] if self.is_strict else ()
+        inputs = self.inputs if self.is_strict else ()
         return [Note("gated"), Hold(OUT), *map(Hold, inputs)]
 
     def _open(self) -> list[Effect]:
@@ -249,7 +223,7 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         if early or self.phase is P.OPEN:
             return [*shown, *early]
         self.phase = P.OPEN
-        inputs = self.graph.inputs[self.me] if self.is_strict else ()
+        inputs = self.inputs if self.is_strict else ()
         return [*shown, Release(OUT), *map(Release, inputs)]
 
     def _fully_logged(self, event: Received) -> list[Effect]:
@@ -269,11 +243,8 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
 
     def _show(self) -> list[Effect]:
         """Publish rows of fully logged receipts. Output cannot be undone, so it waits as sends do (G6)."""
-        first, last = self.shown, max(self.order.fully_logged, self.order.covered)
-        if not self.is_sink or last <= first:
-            return []
-        self.shown = last
-        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}/{last}", first, last)]
+        last = max(self.order.fully_logged, self.order.covered)
+        return self._publish(last, f"{self.me}/{last}")
 
     # -- sending -------------------------------------------------------------------------------------------------
 
@@ -322,46 +293,20 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
 
     # -- checkpoints and timers ----------------------------------------------------------------------------------
 
-    def _set(self, name: str, delay_ms: int) -> Effect:
-        self._timer += 1
-        timer = TimerId(self._timer)
-        return SetTimer(name, delay_ms, timer, TimerElapsed(name, timer, 0))
-
-    def _set_timer(self) -> Effect:
-        return self._set(PERIODIC, self.settings.interval_ms)
-
     def _on_timer(self, event: TimerElapsed) -> list[Effect]:
         if event.name == PERIODIC:
             return [*self._checkpoint(), self._set_timer()]
         self._is_armed = False
         return self._repeat()
 
-    def _checkpoint(self) -> list[Effect]:
-        """Take a checkpoint of new work, one at a time."""
-        work = sum(self.sent.values()) if self.is_source else self.order.rsn
-        if self._storing is not None or work <= self._saved:
-            return []
-        self._saved = work
-        self.captured = self.captured + 1 if self.is_source else self.order.rsn
-        self._storing = self.captured, self.order.rsn, dict(self.order.received)
-        self._saving = self.record()
-        return [Capture(Epoch(self.captured), CheckpointKind.BASIC), self._store(self.captured)]
-
-    def _work_in(self, record: Record) -> int:
-        """Return the number of receipts in a checkpoint; at a source, of messages sent."""
-        return sum(counts(record["sent" if self.is_source else "received"]).values())
-
-    def _store(self, index: int) -> Effect:
-        key = checkpoint_key(index)
-        return Store(key, self._saving, "/".join(key))
+    def _receipts_in(self, record: Record) -> int:
+        return sum(counts(record["received"]).values())
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         key = self._writing.pop(event.token, None)
         if key is not None:
             return self._log_stored(key, event.ok)
-        if self._storing is None or event.token != "/".join(checkpoint_key(self._storing[0])):
-            raise self._invalid(event, "nothing of that name is being stored")
-        return self._checkpoint_stored(*self._storing, ok=event.ok)
+        return self._on_checkpoint_stored(event)
 
     def _log_stored(self, key: Key, ok: bool) -> list[Effect]:
         channel, seq, rsn = ChannelId(key[1]), int(key[2]), int(key[3])
@@ -374,19 +319,14 @@ class SenderLoggingWorker(MessageMachine[SenderPhase]):
         self._durable[key] = seq
         return [self._ackack(channel, rsn)]
 
-    def _checkpoint_stored(self, index: int, rsn: int, received: dict[ChannelId, int], ok: bool) -> list[Effect]:
-        if not ok:
-            return [self._store(index)]
-        self._storing = None
-        self._kept.add(index)
-        self.order.cover(rsn, received)
-        return [Note("checkpoint", str(index)), *self._erase_older(), *self._say_covered(), *self._open()]
+    def _kept(self, index: int, saved: Record) -> list[Effect]:
+        self.kept.add(index)
+        self.order.cover(number(mapping(saved["order"])["rsn"]), counts(saved["received"]))
+        return [*self._erase_older(), *self._say_covered(), *self._open()]
 
     def _erase_older(self) -> list[Effect]:
         """Erase all checkpoints except the newest. One may have become durable after its writer failed."""
-        older = sorted(self._kept)[:-1]
-        self._kept.difference_update(older)
-        return [Erase(tuple(map(checkpoint_key, older)))] if older else []
+        return erase_before(self.kept, max(self.kept, default=0))
 
     def _say_covered(self) -> list[Effect]:
         return [self._covered(channel) for channel in self.order.covered_up_to]

@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from checkpoint_protocols.ids import ChannelId, Epoch, ProcessId, TimerId
+from checkpoint_protocols.ids import ChannelId, ProcessId
 from checkpoint_protocols.machine import Drop, Effect, rows
-from checkpoint_protocols.message_machine import MessageMachine
+from checkpoint_protocols.message_worker import WORKER_EVENTS, WORKING, CheckpointingWorker, replay_of_the_failed
 from checkpoint_protocols.record_fields import as_counts, counts, envelopes, number, receipts
 from checkpoint_protocols.recovery import (
     Birth,
@@ -35,7 +35,6 @@ from checkpoint_protocols.recovery import (
     Key,
     Needs,
     Output,
-    Part,
     Plan,
     Protocol,
     Record,
@@ -45,24 +44,16 @@ from checkpoint_protocols.recovery import (
 )
 from checkpoint_protocols.vocabulary import (
     AppSent,
-    Capture,
-    CheckpointKind,
     Commanded,
     Deliver,
     Envelope,
     Erase,
     Json,
-    Note,
     Received,
-    SetTimer,
-    SinkOp,
-    SinkTransaction,
     Store,
     Stored,
     TimerElapsed,
 )
-
-PERIODIC = "checkpoint"
 
 
 class LoggingPhase(Enum):
@@ -76,10 +67,8 @@ class LoggingPhase(Enum):
 
 P = LoggingPhase
 
-_EVENTS = (Commanded, Received, AppSent, TimerElapsed, Stored)
 
-
-class LoggingWorker(MessageMachine[LoggingPhase]):
+class LoggingWorker(CheckpointingWorker[LoggingPhase]):
     """One process.
 
     `order` counts delivered messages; `batch` is being stored; `waiting` is for the next record.
@@ -87,34 +76,19 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
 
     PHASES = LoggingPhase
     AT_REST = (P.IDLE,)
-    EVENTS = _EVENTS
     TABLE = rows(
         {
             P.BORN: {Commanded: "_on_start"},
             P.REPLAYING: {Received: "_on_replayed", AppSent: "_on_sent", TimerElapsed: "_on_early_timer"},
-            P.IDLE: {
-                Received: "_on_received",
-                AppSent: "_on_sent",
-                TimerElapsed: "_on_timer",
-                Stored: "_on_checkpoint_stored",
-            },
-            P.LOGGING: {
-                Received: "_on_another",
-                AppSent: "_on_sent",
-                TimerElapsed: "_on_timer",
-                Stored: "_on_stored",
-            },
+            P.IDLE: {**WORKING, Stored: "_on_checkpoint_stored"},
+            P.LOGGING: {**WORKING, Received: "_on_another"},
         },
-        _EVENTS,
+        WORKER_EVENTS,
     )
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.BORN, birth)
-        self.is_source = not self.graph.inputs[self.me]
-        self.is_sink = not self.graph.outputs[self.me]
         self.order = 0
-        self.captured = 0
-        self.shown = birth.shown
         self.received: dict[ChannelId, int] = {}
         self.batch: list[Received] = []
         self.waiting: list[Received] = []
@@ -128,13 +102,6 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         self.kept = {key: number(record["index"]) for key, record in birth.records.items()}
         if self._has_failed():
             self._replays = len(logged(birth.records, self.order))
-        self._storing: int | None = None
-        self._saving: Record = {}
-        self._saved = self._work_in(birth.records)
-        """Work in the newest durable checkpoint. A checkpoint that was being stored at the end of the last incarnation
-        may be lost.
-        """
-        self._timer = 0
 
     def _has_failed(self) -> bool:
         """Return True if this incarnation begins with a replay: the recovery's row names only processes that failed."""
@@ -165,9 +132,9 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
         }
 
     @property
-    def index(self) -> int:
-        """The receipt that began the present state; a source counts its checkpoints."""
-        return self.captured if self.is_source else self.order
+    def receipts(self) -> int:
+        """Number of messages received."""
+        return self.order
 
     def validate(self) -> None:
         """Check the invariants that hold between two events. Raises `InvariantBroken`."""
@@ -269,18 +236,9 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
 
     def _show(self) -> list[Effect]:
         """Publish delivered rows. A replay repeats rows that are visible; rows in transit to the sink at the last crash are not."""
-        first, last = self.shown, self.order
-        if not self.is_sink or last <= first:
-            return []
-        self.shown = last
-        return [SinkTransaction(SinkOp.COMMIT, f"{self.me}/{last}", first, last)]
+        return self._publish(self.order, f"{self.me}/{self.order}")
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
-
-    def _set_timer(self) -> Effect:
-        self._timer += 1
-        timer = TimerId(self._timer)
-        return SetTimer(PERIODIC, self.settings.interval_ms, timer, TimerElapsed(PERIODIC, timer, 0))
 
     def _on_early_timer(self, event: TimerElapsed) -> list[Effect]:
         return [self._set_timer()]
@@ -288,35 +246,11 @@ class LoggingWorker(MessageMachine[LoggingPhase]):
     def _on_timer(self, event: TimerElapsed) -> list[Effect]:
         return [*self._checkpoint(), self._set_timer()]
 
-    def _checkpoint(self) -> list[Effect]:
-        """Take a checkpoint of new work, one at a time."""
-        work = sum(self.sent.values()) if self.is_source else self.order
-        if self._storing is not None or work <= self._saved:
-            return []
-        self._saved = work
-        self.captured = self._storing = self.captured + 1 if self.is_source else self.order
-        self._saving = self.record()
-        return [Capture(Epoch(self.captured), CheckpointKind.BASIC), self._store(self.captured)]
+    def _receipts_in(self, record: Record) -> int:
+        return number(record["order"])
 
-    def _work_in(self, records: Records) -> int:
-        """Return the number of receipts in the newest checkpoint; at a source, of messages sent."""
-        known = checkpoints(records)
-        if not known:
-            return 0
-        newest = known[max(known)]
-        return sum(counts(newest["sent"]).values()) if self.is_source else number(newest["order"])
-
-    def _store(self, index: int) -> Effect:
-        key = checkpoint_key(index)
-        return Store(key, self._saving, "/".join(key))
-
-    def _on_checkpoint_stored(self, event: Stored) -> list[Effect]:
-        if self._storing is None or event.token != "/".join(checkpoint_key(self._storing)):
-            raise self._invalid(event, "nothing of that name is being stored")
-        if not event.ok:
-            return [self._store(self._storing)]
-        index, self._storing = self._storing, None
-        return [Note("checkpoint", str(index)), *self._erase(index)]
+    def _kept(self, index: int, saved: Record) -> list[Effect]:
+        return self._erase(index)
 
     def _erase_again(self) -> list[Effect]:
         """Erase records before the newest checkpoint: it may have become durable after its writer failed."""
@@ -354,19 +288,11 @@ def logged(records: Records, order: int) -> tuple[Envelope, ...]:
 
 def plan(failure: Failure) -> Plan:
     """Return the plan: failed processes restore their newest checkpoints and replay their logs; no other process acts."""
-    parts = {process: _part(failure, process) for process in failure.graph.processes}
-    receivers = (process for process in failure.graph.processes if failure.graph.inputs[process])
-    row = {p: Epoch(_order(failure, p) + len(parts[p].replay) + 1) for p in receivers if p in failure.failed}
-    return Plan(failure.incarnation, row, parts)
-
-
-def _part(failure: Failure, process: ProcessId) -> Part:
-    if process not in failure.failed:
-        return Part(None, because="it lives and keeps its state")
-    records = failure.records[process]
-    newest = max(checkpoints(records), default=None)
-    key = None if newest is None else checkpoint_key(newest)
-    return Part(key, logged(records, _order(failure, process)), initial=key is None, because="it failed")
+    return replay_of_the_failed(
+        failure,
+        lambda process: _order(failure, process),
+        lambda process: logged(failure.records[process], _order(failure, process)),
+    )
 
 
 def _order(failure: Failure, process: ProcessId) -> int:

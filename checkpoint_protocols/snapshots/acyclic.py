@@ -25,10 +25,10 @@ from checkpoint_protocols.machine import Effect, rows
 from checkpoint_protocols.message_machine import APP
 from checkpoint_protocols.recovery import Birth, Failure, Needs, Plan, Protocol, Record
 from checkpoint_protocols.snapshots.alignment import BARRIER, AligningWorker
-from checkpoint_protocols.snapshots.coordinator import ABORT, BEGIN, COMMIT, Coordinator
+from checkpoint_protocols.snapshots.coordinator import BEGIN, Coordinator
 from checkpoint_protocols.snapshots.records import everybody_back, nothing_in_flight
-from checkpoint_protocols.snapshots.worker import WORKER_EVENTS
-from checkpoint_protocols.vocabulary import AppSent, Commanded, Received, SinkReplied, Stored
+from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, messages
+from checkpoint_protocols.vocabulary import Commanded
 
 
 class SnapshotPhase(Enum):
@@ -41,31 +41,19 @@ class SnapshotPhase(Enum):
 
 P = SnapshotPhase
 
-_ALWAYS = {
-    Received: "_on_received",
-    AppSent: "_on_app_sent",
-    Stored: "_on_stored",
-    SinkReplied: "_on_sink_replied",
-}
-
 
 class SnapshotTask(AligningWorker[SnapshotPhase]):
     """One task."""
 
     PHASES = SnapshotPhase
     AT_REST = (P.RUNNING,)
-    TABLE = rows({P.STARTING: {Commanded: "_on_start"}, P.RUNNING: _ALWAYS, P.ALIGNING: _ALWAYS}, WORKER_EVENTS)
-    MESSAGES = {  # noqa: RUF012 - a table like TABLE
-        (P.RUNNING, APP): "_deliver",
-        (P.RUNNING, BEGIN): "_on_begin",
-        (P.RUNNING, BARRIER): "_on_barrier",
-        (P.RUNNING, COMMIT): "_on_commit",
-        (P.RUNNING, ABORT): "_on_abort",
-        (P.ALIGNING, APP): "_deliver",
-        (P.ALIGNING, BARRIER): "_on_barrier",
-        (P.ALIGNING, COMMIT): "_on_commit",
-        (P.ALIGNING, ABORT): "_on_abort",
-    }
+    TABLE = rows({P.STARTING: {Commanded: "_on_start"}, P.RUNNING: ALWAYS, P.ALIGNING: ALWAYS}, SNAPSHOT_EVENTS)
+    MESSAGES = messages(
+        {
+            P.RUNNING: {APP: "_deliver", BEGIN: "_on_begin", BARRIER: "_on_barrier", **DECISIONS},
+            P.ALIGNING: {APP: "_deliver", BARRIER: "_on_barrier", **DECISIONS},
+        }
+    )
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.STARTING, birth)

@@ -28,17 +28,14 @@ from checkpoint_protocols.machine import Effect, Event, rows
 from checkpoint_protocols.message_machine import APP
 from checkpoint_protocols.recovery import Birth, Failure, Needs, Plan, Protocol, Record
 from checkpoint_protocols.snapshots.alignment import BARRIER, AligningWorker
-from checkpoint_protocols.snapshots.coordinator import ABORT, BEGIN, COMMIT, Coordinator
+from checkpoint_protocols.snapshots.coordinator import BEGIN, Coordinator
 from checkpoint_protocols.snapshots.records import everybody_back, kept_with_checkpoint
-from checkpoint_protocols.snapshots.worker import WORKER_EVENTS
+from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, messages
 from checkpoint_protocols.vocabulary import (
-    AppSent,
     Commanded,
     Envelope,
     Note,
     Received,
-    SinkReplied,
-    Stored,
 )
 
 
@@ -53,13 +50,6 @@ class CyclicPhase(Enum):
 
 P = CyclicPhase
 
-_ALWAYS = {
-    Received: "_on_received",
-    AppSent: "_on_app_sent",
-    Stored: "_on_stored",
-    SinkReplied: "_on_sink_replied",
-}
-
 
 class CyclicTask(AligningWorker[CyclicPhase]):
     """One task."""
@@ -67,24 +57,16 @@ class CyclicTask(AligningWorker[CyclicPhase]):
     PHASES = CyclicPhase
     AT_REST = (P.RUNNING,)
     TABLE = rows(
-        {P.STARTING: {Commanded: "_on_start"}, P.RUNNING: _ALWAYS, P.ALIGNING: _ALWAYS, P.LOGGING: _ALWAYS},
-        WORKER_EVENTS,
+        {P.STARTING: {Commanded: "_on_start"}, P.RUNNING: ALWAYS, P.ALIGNING: ALWAYS, P.LOGGING: ALWAYS},
+        SNAPSHOT_EVENTS,
     )
-    MESSAGES = {  # noqa: RUF012 - a table like TABLE
-        (P.RUNNING, APP): "_deliver",
-        (P.RUNNING, BEGIN): "_on_begin",
-        (P.RUNNING, BARRIER): "_on_barrier",
-        (P.RUNNING, COMMIT): "_on_commit",
-        (P.RUNNING, ABORT): "_on_abort",
-        (P.ALIGNING, APP): "_deliver",
-        (P.ALIGNING, BARRIER): "_on_barrier",
-        (P.ALIGNING, COMMIT): "_on_commit",
-        (P.ALIGNING, ABORT): "_on_abort",
-        (P.LOGGING, APP): "_on_logged_message",
-        (P.LOGGING, BARRIER): "_on_barrier_while_logging",
-        (P.LOGGING, COMMIT): "_on_commit",
-        (P.LOGGING, ABORT): "_on_abort",
-    }
+    MESSAGES = messages(
+        {
+            P.RUNNING: {APP: "_deliver", BEGIN: "_on_begin", BARRIER: "_on_barrier", **DECISIONS},
+            P.ALIGNING: {APP: "_deliver", BARRIER: "_on_barrier", **DECISIONS},
+            P.LOGGING: {APP: "_on_logged_message", BARRIER: "_on_barrier_while_logging", **DECISIONS},
+        }
+    )
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.STARTING, birth)

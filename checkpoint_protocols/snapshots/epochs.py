@@ -30,16 +30,15 @@ from checkpoint_protocols.ids import Epoch, ProcessId
 from checkpoint_protocols.machine import Effect, rows
 from checkpoint_protocols.message_machine import APP
 from checkpoint_protocols.recovery import Birth, Failure, Key, Needs, Option, Output, Plan, Protocol, Record, Records
-from checkpoint_protocols.snapshots.coordinator import ABORT, ACK, BEGIN, COMMIT, REFUSE, Coordinator, Open
+from checkpoint_protocols.snapshots.coordinator import ACK, BEGIN, REFUSE, Coordinator, Open
 from checkpoint_protocols.snapshots.records import counts_in, everybody_back, messages_in, number_in, record_key
-from checkpoint_protocols.snapshots.worker import WORKER_EVENTS, SnapshotWorker
+from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, SnapshotWorker, messages
 from checkpoint_protocols.vocabulary import (
     AppSent,
     Commanded,
     Envelope,
     Erase,
     Received,
-    SinkReplied,
     Store,
     Stored,
 )
@@ -69,21 +68,11 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
     TABLE = rows(
         {
             P.STARTING: {Commanded: "_on_start"},
-            P.RUNNING: {
-                Received: "_on_received",
-                AppSent: "_on_app_sent",
-                Stored: "_on_stored",
-                SinkReplied: "_on_sink_replied",
-            },
+            P.RUNNING: ALWAYS,
         },
-        WORKER_EVENTS,
+        SNAPSHOT_EVENTS,
     )
-    MESSAGES = {  # noqa: RUF012 - a table like TABLE
-        (P.RUNNING, APP): "_on_message",
-        (P.RUNNING, BEGIN): "_on_begin",
-        (P.RUNNING, COMMIT): "_on_commit",
-        (P.RUNNING, ABORT): "_on_abort",
-    }
+    MESSAGES = messages({P.RUNNING: {APP: "_on_message", BEGIN: "_on_begin", **DECISIONS}})
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.STARTING, birth)

@@ -23,10 +23,10 @@ from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.machine import Effect, Event, rows
 from checkpoint_protocols.message_machine import APP
 from checkpoint_protocols.recovery import Birth, Failure, Needs, Plan, Protocol, Record
-from checkpoint_protocols.snapshots.coordinator import ABORT, BEGIN, COMMIT, Coordinator
+from checkpoint_protocols.snapshots.coordinator import BEGIN, Coordinator
 from checkpoint_protocols.snapshots.records import everybody_back, kept_with_checkpoint
-from checkpoint_protocols.snapshots.worker import WORKER_EVENTS, SnapshotWorker
-from checkpoint_protocols.vocabulary import AppSent, Commanded, Envelope, Note, Received, SinkReplied, Stored
+from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, SnapshotWorker, messages
+from checkpoint_protocols.vocabulary import Commanded, Envelope, Note, Received
 
 MARKER = "marker"
 
@@ -50,32 +50,17 @@ class MarkerWorker(SnapshotWorker[MarkerPhase]):
     TABLE = rows(
         {
             P.STARTING: {Commanded: "_on_start"},
-            P.IDLE: {
-                Received: "_on_received",
-                AppSent: "_on_app_sent",
-                Stored: "_on_stored",
-                SinkReplied: "_on_sink_replied",
-            },
-            P.RECORDING: {
-                Received: "_on_received",
-                AppSent: "_on_app_sent",
-                Stored: "_on_stored",
-                SinkReplied: "_on_sink_replied",
-            },
+            P.IDLE: ALWAYS,
+            P.RECORDING: ALWAYS,
         },
-        WORKER_EVENTS,
+        SNAPSHOT_EVENTS,
     )
-    MESSAGES = {  # noqa: RUF012 - a table like TABLE
-        (P.IDLE, APP): "_deliver",
-        (P.IDLE, BEGIN): "_on_begin",
-        (P.IDLE, MARKER): "_on_first_marker",
-        (P.IDLE, COMMIT): "_on_commit",
-        (P.IDLE, ABORT): "_on_abort",
-        (P.RECORDING, APP): "_on_recorded_message",
-        (P.RECORDING, MARKER): "_on_marker",
-        (P.RECORDING, COMMIT): "_on_commit",
-        (P.RECORDING, ABORT): "_on_abort",
-    }
+    MESSAGES = messages(
+        {
+            P.IDLE: {APP: "_deliver", BEGIN: "_on_begin", MARKER: "_on_first_marker", **DECISIONS},
+            P.RECORDING: {APP: "_on_recorded_message", MARKER: "_on_marker", **DECISIONS},
+        }
+    )
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.STARTING, birth)

@@ -31,7 +31,7 @@ from checkpoint_protocols.machine import Drop, Effect, rows
 from checkpoint_protocols.message_machine import APP
 from checkpoint_protocols.recovery import Birth, Failure, Key, Needs, Plan, Protocol, Record, Records
 from checkpoint_protocols.snapshots.alignment import BARRIER, AligningWorker
-from checkpoint_protocols.snapshots.coordinator import ABORT, BEGIN, COMMIT, REFUSE, Coordinator
+from checkpoint_protocols.snapshots.coordinator import BEGIN, REFUSE, Coordinator
 from checkpoint_protocols.snapshots.records import (
     back_to,
     counts_in,
@@ -40,15 +40,13 @@ from checkpoint_protocols.snapshots.records import (
     number_in,
     record_key,
 )
-from checkpoint_protocols.snapshots.worker import WORKER_EVENTS
+from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, messages
 from checkpoint_protocols.vocabulary import (
-    AppSent,
     Capture,
     Commanded,
     Envelope,
     Erase,
     Received,
-    SinkReplied,
     Store,
     Stored,
 )
@@ -69,13 +67,6 @@ class PartialPhase(Enum):
 
 P = PartialPhase
 
-_ALWAYS = {
-    Received: "_on_received",
-    AppSent: "_on_app_sent",
-    Stored: "_on_stored",
-    SinkReplied: "_on_sink_replied",
-}
-
 
 class PartialTask(AligningWorker[PartialPhase]):
     """One task. `position` counts the messages that a merge has delivered."""
@@ -85,30 +76,21 @@ class PartialTask(AligningWorker[PartialPhase]):
     TABLE = rows(
         {
             P.STARTING: {Commanded: "_on_start"},
-            P.REPLAYING: _ALWAYS,
-            P.RUNNING: _ALWAYS,
-            P.ALIGNING: _ALWAYS,
-            P.ORDERING: _ALWAYS,
+            P.REPLAYING: ALWAYS,
+            P.RUNNING: ALWAYS,
+            P.ALIGNING: ALWAYS,
+            P.ORDERING: ALWAYS,
         },
-        WORKER_EVENTS,
+        SNAPSHOT_EVENTS,
     )
-    MESSAGES = {  # noqa: RUF012 - a table like TABLE
-        (P.REPLAYING, APP): "_on_message",
-        (P.REPLAYING, BARRIER): "_on_untimely_barrier",
-        (P.REPLAYING, COMMIT): "_on_commit",
-        (P.REPLAYING, ABORT): "_on_abort",
-        (P.RUNNING, APP): "_on_message",
-        (P.RUNNING, BEGIN): "_on_begin",
-        (P.RUNNING, BARRIER): "_on_barrier",
-        (P.RUNNING, COMMIT): "_on_commit",
-        (P.RUNNING, ABORT): "_on_abort",
-        (P.ALIGNING, APP): "_on_message",
-        (P.ALIGNING, BARRIER): "_on_barrier",
-        (P.ALIGNING, COMMIT): "_on_commit",
-        (P.ALIGNING, ABORT): "_on_abort",
-        (P.ORDERING, COMMIT): "_on_commit",
-        (P.ORDERING, ABORT): "_on_abort",
-    }
+    MESSAGES = messages(
+        {
+            P.REPLAYING: {APP: "_on_message", BARRIER: "_on_untimely_barrier", **DECISIONS},
+            P.RUNNING: {APP: "_on_message", BEGIN: "_on_begin", BARRIER: "_on_barrier", **DECISIONS},
+            P.ALIGNING: {APP: "_on_message", BARRIER: "_on_barrier", **DECISIONS},
+            P.ORDERING: DECISIONS,
+        }
+    )
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.STARTING, birth)

@@ -21,14 +21,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from checkpoint_protocols.ids import ProcessId, TimerId
+from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.machine import Effect, rows
 from checkpoint_protocols.message_machine import APP, AnyMessageMachine
 from checkpoint_protocols.recovery import Birth, Failure, Needs, Option, Plan, Protocol, Settings
 from checkpoint_protocols.snapshots.coordinator import (
-    ABORT,
     BEGIN,
-    COMMIT,
     PERIODIC,
     Coordinator,
     CoordinatorPhase,
@@ -36,15 +34,12 @@ from checkpoint_protocols.snapshots.coordinator import (
     Step,
 )
 from checkpoint_protocols.snapshots.records import everybody_back, nothing_in_flight, number_in
-from checkpoint_protocols.snapshots.worker import WORKER_EVENTS, SnapshotWorker
+from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, SnapshotWorker, messages
 from checkpoint_protocols.vocabulary import (
-    AppSent,
     Commanded,
     Envelope,
     Received,
     SetTimer,
-    SinkReplied,
-    Stored,
     TimerElapsed,
 )
 
@@ -60,7 +55,7 @@ class ClockPhase(Enum):
 
 P = ClockPhase
 
-_EVENTS = (*WORKER_EVENTS, TimerElapsed)
+_EVENTS = (*SNAPSHOT_EVENTS, TimerElapsed)
 
 
 class ClockWorker(SnapshotWorker[ClockPhase]):
@@ -72,26 +67,14 @@ class ClockWorker(SnapshotWorker[ClockPhase]):
     TABLE = rows(
         {
             P.STARTING: {Commanded: "_on_start"},
-            P.RUNNING: {
-                Received: "_on_received",
-                AppSent: "_on_app_sent",
-                Stored: "_on_stored",
-                SinkReplied: "_on_sink_replied",
-                TimerElapsed: "_on_timer",
-            },
+            P.RUNNING: {**ALWAYS, TimerElapsed: "_on_timer"},
         },
         _EVENTS,
     )
-    MESSAGES = {  # noqa: RUF012 - a table like TABLE
-        (P.RUNNING, APP): "_deliver",
-        (P.RUNNING, BEGIN): "_on_begin",
-        (P.RUNNING, COMMIT): "_on_commit",
-        (P.RUNNING, ABORT): "_on_abort",
-    }
+    MESSAGES = messages({P.RUNNING: {APP: "_deliver", BEGIN: "_on_begin", **DECISIONS}})
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(P.STARTING, birth)
-        self._timers = 0
 
     def _on_start(self, event: Commanded) -> list[Effect]:
         self.phase = P.RUNNING
@@ -108,10 +91,7 @@ class ClockWorker(SnapshotWorker[ClockPhase]):
         return [*taken, self._wait_until_next(event.local_ms)]
 
     def _wait_until_next(self, local_ms: int) -> SetTimer:
-        self._timers += 1
-        interval = self.settings.interval_ms
-        elapsed = TimerElapsed(PERIODIC, TimerId(self._timers), 0)
-        return SetTimer(PERIODIC, interval - local_ms % interval, elapsed.timer, elapsed)
+        return self._set(PERIODIC, self.settings.interval_ms - local_ms % self.settings.interval_ms)
 
     def _take(self, number: int) -> list[Effect]:
         if number <= self.over:

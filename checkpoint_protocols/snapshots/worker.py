@@ -17,9 +17,9 @@ from typing import ClassVar, TypeVar
 from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import ChannelId, Epoch
 from checkpoint_protocols.machine import Cell, Effect, Event
-from checkpoint_protocols.message_machine import MessageMachine
+from checkpoint_protocols.message_worker import MessageWorker, erase_before
 from checkpoint_protocols.recovery import Birth, Record, checkpoint_key
-from checkpoint_protocols.snapshots.coordinator import ACK, REFUSE
+from checkpoint_protocols.snapshots.coordinator import ABORT, ACK, COMMIT, REFUSE
 from checkpoint_protocols.snapshots.records import counts_in, number_in
 from checkpoint_protocols.vocabulary import (
     AppSent,
@@ -28,7 +28,6 @@ from checkpoint_protocols.vocabulary import (
     Commanded,
     Deliver,
     Envelope,
-    Erase,
     Received,
     SinkOp,
     SinkReplied,
@@ -39,28 +38,41 @@ from checkpoint_protocols.vocabulary import (
 
 PhaseT = TypeVar("PhaseT", bound=Enum)
 
-WORKER_EVENTS: tuple[type[Event], ...] = (Commanded, Received, AppSent, Stored, SinkReplied)
+SNAPSHOT_EVENTS: tuple[type[Event], ...] = (Commanded, Received, AppSent, Stored, SinkReplied)
+
+ALWAYS = {
+    Received: "_on_received",
+    AppSent: "_on_app_sent",
+    Stored: "_on_stored",
+    SinkReplied: "_on_sink_replied",
+}
+"""Handlers of every phase after the first."""
+
+DECISIONS = {COMMIT: "_on_commit", ABORT: "_on_abort"}
+"""Handlers of the coordinator's decisions."""
 
 
-class SnapshotWorker(MessageMachine[PhaseT]):
+def messages(cells: Mapping[PhaseT, Mapping[str, str]]) -> dict[tuple[Enum, str], Cell]:
+    """Return the second half of a table: the handlers of each phase, by the kind of the message."""
+    return {(phase, kind): handler for phase, handlers in cells.items() for kind, handler in handlers.items()}
+
+
+class SnapshotWorker(MessageWorker[PhaseT]):
     """Base of the workers. Subclasses define phases, `TABLE`, `MESSAGES` and the events that make them capture."""
 
-    EVENTS = WORKER_EVENTS
+    EVENTS = SNAPSHOT_EVENTS
     MESSAGES: ClassVar[Mapping[tuple[Enum, str], Cell]]
     """Second half of the table: the handler of each phase and message kind."""
 
     def __init__(self, phase: PhaseT, birth: Birth) -> None:
         super().__init__(phase, birth)
         known = birth.checkpoint or {}
-        self.inputs = birth.graph.inputs[birth.me]
-        self.outputs = birth.graph.outputs[birth.me]
         self.index = number_in(known, "index")
         self.over = max(self.index, number_in(known, "over"))
         self.sent = {ChannelId(c): n for c, n in counts_in(known, "sent").items()}
         self.received = {ChannelId(c): n for c, n in counts_in(known, "received").items()}
         self.delivered = number_in(known, "delivered")
         self.cuts = {int(n): rows for n, rows in counts_in(known, "cuts").items()}
-        self.shown = birth.shown
         self.kept = {int(key[1]) for key in birth.records if key[0] == "checkpoint"}
         """Durable checkpoints known in this incarnation."""
 
@@ -85,11 +97,7 @@ class SnapshotWorker(MessageMachine[PhaseT]):
     # -- the door and the second half of the table ---------------------------------------------------------------
 
     def _on_received(self, event: Received) -> list[Effect]:
-        cell = self.MESSAGES.get((self.phase, event.message.kind))
-        if not isinstance(cell, str):
-            raise self._invalid(event, f"a {event.message.kind} cannot come now")
-        effects: list[Effect] = getattr(self, cell)(event)
-        return effects
+        return self._call(self.MESSAGES.get((self.phase, event.message.kind)), event)
 
     # -- the application -----------------------------------------------------------------------------------------
 
@@ -151,6 +159,4 @@ class SnapshotWorker(MessageMachine[PhaseT]):
         return [self._show_rows(int(number), int(first), int(last))]
 
     def _erase_before(self, number: int) -> list[Effect]:
-        old = sorted(each for each in self.kept if each < number)
-        self.kept.difference_update(old)
-        return [Erase(tuple(checkpoint_key(each) for each in old))] if old else []
+        return erase_before(self.kept, number)

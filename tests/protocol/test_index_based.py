@@ -197,7 +197,7 @@ def test_what_comes_with_a_newer_incarnation_waits_for_the_checkpoint():
     machine, _ = worker()
     machine.handle(tick(1_000))
     assert machine.handle(received()) == []
-    assert machine.handle(tick(1_500)) == [SetTimer("checkpoint", 500, TimerId(2), tick(0, 2))]
+    assert machine.handle(tick(1_500)) == [SetTimer("checkpoint", 500, TimerId(3), tick(0, 3))]
     stored = machine.handle(Stored("checkpoint", True))
     assert kinds(stored)[-1] is Store  # index 0 is late now
 

@@ -107,7 +107,7 @@ def test_the_proof_page_can_measure_every_world(name: str) -> None:
     assert found.failures == []
 
 
-@pytest.mark.parametrize("protocol", [sim.BARRIER, sim.LEASE, sim.SPARK, sim.OPERATED, sim.DRIVERS])
+@pytest.mark.parametrize("protocol", [sim.LEASE, sim.SPARK, sim.OPERATED, sim.DRIVERS])
 def test_in_a_world_with_faults_of_its_own_each_happens_in_two_fifths_of_the_schedules_that_offer_it(
     protocol: str,
 ) -> None:

@@ -16,7 +16,7 @@ from checkpoint_lab.violations import Lost
 from checkpoint_protocols.machine import ProtocolViolation
 from integration_tests.proof.caught import seeds_until
 from spark_ckpt.errors import CkptError
-from tests.protocol import literal, test_line_bugs, test_planted_bugs, test_snapshot_bugs
+from tests.protocol import literal, test_line_bugs, test_snapshot_bugs
 from tests.simulator import driver_bugs, holding_bugs, planted, return_bugs, surroundings_bugs
 
 
@@ -64,7 +64,7 @@ def test_a_bug_planted_on_a_name_that_is_there_is_counted():
 # -- plantings by subclass ----------------------------------------------------------------------------------------------
 
 COLLECTIONS = (
-    driver_bugs, holding_bugs, planted, return_bugs, surroundings_bugs, test_line_bugs, test_planted_bugs, test_snapshot_bugs,
+    driver_bugs, holding_bugs, planted, return_bugs, surroundings_bugs, test_line_bugs, test_snapshot_bugs,
     *(import_module(each.name) for each in iter_modules(literal.__path__, f"{literal.__name__}.")),
 )  # fmt: skip
 
