@@ -14,12 +14,11 @@ from typing import NamedTuple
 from zlib import crc32
 
 from checkpoint_lab.state import Cut
-from checkpoint_protocols.acknowledgements import Acknowledgements
 from checkpoint_protocols.ids import Incarnation, ProcessId
 from checkpoint_protocols.incarnation import RollbackTable
 from checkpoint_protocols.recovery import Key, Record, Records
 from checkpoint_protocols.vocabulary import Json
-from checkpoint_protocols.writer_fence import WriterFence
+from checkpoint_protocols.writer_fence import Acknowledgements, WriterFence
 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 CHECKPOINT = "checkpoint"

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from checkpoint_lab.durable import Storage
-from checkpoint_protocols.acknowledgements import Acknowledgements
 from checkpoint_protocols.ids import Incarnation, ProcessId
 from checkpoint_protocols.transport import Transport
-from checkpoint_protocols.writer_fence import WriterFence
+from checkpoint_protocols.writer_fence import Acknowledgements, WriterFence
 
 
 @dataclass(frozen=True)

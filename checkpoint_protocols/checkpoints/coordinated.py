@@ -31,13 +31,20 @@ checkpoint k undoes every message with number k or more.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import ClassVar
 
-from checkpoint_protocols.checkpoints.coordinated_instance import PERMANENT, decisions
-from checkpoint_protocols.checkpoints.coordinated_worker import CoordinatedPhase, CoordinatedWorker, initiators
-from checkpoint_protocols.ids import ChannelId, Epoch, ProcessId
-from checkpoint_protocols.record_fields import counts, number
+from checkpoint_protocols.graph import Graph, channel_between
+from checkpoint_protocols.ids import ChannelId, Epoch, ProcessId, TimerId
+from checkpoint_protocols.machine import Drop, Effect, rows
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.message_worker import PERIODIC, WORKER_EVENTS, WORKING, MessageWorker, erase_before
+from checkpoint_protocols.record_fields import as_counts, counts, items, mapping, number
 from checkpoint_protocols.recovery import (
+    Birth,
     Failure,
+    Key,
     Needs,
     Part,
     Plan,
@@ -47,6 +54,518 @@ from checkpoint_protocols.recovery import (
     checkpoint_key,
     checkpoints,
 )
+from checkpoint_protocols.vocabulary import (
+    OUT,
+    AppSent,
+    Capture,
+    CheckpointKind,
+    Commanded,
+    Deliver,
+    Erase,
+    Hold,
+    Json,
+    Note,
+    Received,
+    Release,
+    SetTimer,
+    Store,
+    Stored,
+    TimerElapsed,
+)
+
+# -- An instance of coordinated checkpointing: its name, the share of one process, and the record that decides it.
+
+
+TENTATIVE, PERMANENT = CheckpointKind.TENTATIVE.value, CheckpointKind.PERMANENT.value
+"""Values of `kind` in a checkpoint record."""
+
+Counts = dict[ChannelId, int]
+
+
+@dataclass(slots=True)
+class Tentative:
+    """A checkpoint under way. `sent` and `received` are its counts; `parent` requested it, None at the initiator."""
+
+    index: int
+    instance: str
+    parent: ProcessId | None
+    cohort: tuple[ProcessId, ...]
+    sent: Counts
+    received: Counts
+    pending: set[ProcessId] = field(default_factory=set)
+    participants: set[str] = field(default_factory=set)
+    stored: bool = False
+    agreed: bool = True
+    record: Record | None = None
+    """The captured record. None in an incarnation that began tentative: the record is durable then, or the instance was
+    never decided.
+    """
+
+    def as_record(self) -> dict[str, Json]:
+        """Return the state for a next incarnation as JSON. Votes are not included, since they are void by then."""
+        return {
+            "index": self.index,
+            "instance": self.instance,
+            "parent": self.parent,
+            "cohort": list(self.cohort),
+            "sent": as_counts(self.sent),
+            "received": as_counts(self.received),
+        }
+
+    @classmethod
+    def of(cls, record: Mapping[str, Json]) -> Tentative:
+        """Return the checkpoint that `as_record` wrote."""
+        parent = record["parent"]
+        return cls(
+            number(record["index"]),
+            str(record["instance"]),
+            None if parent is None else ProcessId(str(parent)),
+            tuple(ProcessId(str(name)) for name in items(record["cohort"])),
+            counts(record["sent"]),
+            counts(record["received"]),
+        )
+
+
+def instance_of(event: Received) -> str:
+    """Return the instance that a protocol message belongs to."""
+    return str(mapping(event.message.body)["instance"])
+
+
+def initiator_of(instance: str) -> ProcessId:
+    """Return the process that began the instance `initiator/incarnation/index`."""
+    return ProcessId(instance.rpartition("/")[0].rpartition("/")[0])
+
+
+def place_of(instance: str) -> tuple[int, int]:
+    """Return the instance's incarnation and index. Among an initiator's instances, later is greater."""
+    _, incarnation, index = instance.rsplit("/", 2)
+    return int(incarnation), int(index)
+
+
+def commit_key(instance: str) -> Key:
+    """Return the key of the initiator's decision record for the instance."""
+    return ("commit", instance)
+
+
+def decisions(records: Records) -> dict[str, set[ProcessId]]:
+    """Return the participants of every decided instance that is not finished."""
+    return {
+        key[1]: {ProcessId(str(name)) for name in items(record["participants"])}
+        for key, record in records.items()
+        if key[0] == "commit"
+    }
+
+
+# -- One process of coordinated checkpointing. See `coordinated` for the protocol, its seed and the corrections.
+
+
+PATIENCE = "decision"
+REQUEST, VOTE, DECIDE, DONE, ASK = "request", "vote", "decide", "done", "ask"
+
+
+class CoordinatedPhase(Enum):
+    """Progress of the instance that this process takes part in."""
+
+    BORN = "the incarnation has not begun"
+    FREE = "in none"
+    ASKING = "tentative; its own record or votes of its cohort are missing"
+    VOTED = "tentative; the decision is missing"
+    DECIDING = "the initiator's decision is being stored"
+
+
+P = CoordinatedPhase
+
+_TENTATIVE = {Received: "_on_received", TimerElapsed: "_on_timer_while_tentative", Stored: "_on_stored"}
+
+
+class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
+    """One process. `attempt` numbers its checkpoints; `permanent` is the newest that counts."""
+
+    PHASES = CoordinatedPhase
+    AT_REST = (P.FREE,)
+    TABLE = rows(
+        {
+            P.BORN: {Commanded: "_on_start"},
+            P.FREE: WORKING,
+            P.ASKING: _TENTATIVE,
+            P.VOTED: _TENTATIVE,
+            P.DECIDING: _TENTATIVE,
+        },
+        WORKER_EVENTS,
+    )
+    MESSAGES: ClassVar[dict[str, dict[CoordinatedPhase, str]]] = {
+        # kind      in no instance             asking                     voted                      deciding
+        APP: {P.FREE: "_take", P.ASKING: "_take", P.VOTED: "_take", P.DECIDING: "_take"},
+        REQUEST: {P.FREE: "_join", P.ASKING: "_join_another", P.VOTED: "_join_another", P.DECIDING: "_join_another"},
+        VOTE: {P.FREE: "_undo_late", P.ASKING: "_count", P.VOTED: "_undo_late", P.DECIDING: "_undo_late"},
+        DECIDE: {P.FREE: "_resolved", P.ASKING: "_hear", P.VOTED: "_hear", P.DECIDING: "_resolved"},
+        DONE: {P.FREE: "_finish", P.ASKING: "_finish", P.VOTED: "_finish", P.DECIDING: "_finish"},
+        ASK: {P.FREE: "_answer", P.ASKING: "_answer", P.VOTED: "_answer", P.DECIDING: "_answer"},
+    }
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(P.BORN, birth)
+        self.initiates = self.me in _initiators(birth)
+        self.attempt = self.permanent = 0
+        self.received: Counts = {}
+        self.sent_then: Counts = {}
+        self.received_then: Counts = {}
+        self.tentative: Tentative | None = None
+        self.newest: dict[ProcessId, tuple[int, int]] = {}
+        """Newest instance joined or known as aborted, per initiator. Only of this incarnation, since requests end with theirs.
+        """
+        if birth.checkpoint is not None:
+            self._continue(birth.checkpoint)
+        self.kept = {number(record["index"]) for record in checkpoints(birth.records).values()}
+        self.decided = decisions(birth.records)
+        self.marking: dict[int, Record] = {}
+        self._unmarked: dict[int, Record] = {
+            index: record for index, record in checkpoints(birth.records).items() if record["kind"] == TENTATIVE
+        }
+
+    def _continue(self, record: Record) -> None:
+        self.attempt = number(record["index"])
+        self.permanent = number(record["permanent"])
+        self.sent, self.received = counts(record["sent"]), counts(record["received"])
+        self.sent_then, self.received_then = counts(record["sent_then"]), counts(record["received_then"])
+        under_way = record["tentative"]
+        self.tentative = None if under_way is None else Tentative.of(mapping(under_way))
+
+    def record(self) -> Record:
+        """Return the current state as a record. A checkpoint's record has this checkpoint as the permanent one."""
+        return {
+            "incarnation": self.incarnation,
+            "index": self.attempt,
+            "permanent": self.permanent,
+            "sent": as_counts(self.sent),
+            "received": as_counts(self.received),
+            "sent_then": as_counts(self.sent_then),
+            "received_then": as_counts(self.received_then),
+            "tentative": self.tentative.as_record() if self.tentative else None,
+        }
+
+    def validate(self) -> None:
+        """Check the invariants that hold between two events. Raises `InvariantBroken`."""
+        self._ensure((self.phase is P.FREE) == (self.tentative is None), "tentative iff in an instance")
+        self._ensure(self.permanent <= self.attempt, "permanent ones were taken")
+        self._ensure(
+            self.tentative is None or self.tentative.sent == self.sent,
+            "nothing is sent between a tentative checkpoint and its decision",
+        )
+
+    # -- an incarnation begins -------------------------------------------------------------------------------------------
+
+    def _on_start(self, event: Commanded) -> list[Effect]:
+        self.phase = P.FREE if self.tentative is None else P.VOTED
+        again: list[Effect] = [self._set_timer(), *self._mark_again(), *self._show(), *self._resume_tentative()]
+        for instance in list(self.decided):
+            again += [
+                *self._announce(instance),
+                *([] if self._is_marking(instance) else self._finished(instance, self.me)),
+            ]
+        return again
+
+    def _mark_again(self) -> list[Effect]:
+        """Store the permanent mark again if it is not durable: an earlier incarnation or the recovery already used the decision.
+
+        If the mark is durable, erase older checkpoints: its writer may have failed before it erased them.
+        """
+        unmarked = self._unmarked.get(self.permanent)
+        return [self._mark(self.permanent, unmarked)] if unmarked else self._erase_before(self.permanent)
+
+    def _resume_tentative(self) -> list[Effect]:
+        """Ask for the outcome of a tentative checkpoint. Only the initiator's durable decision counts now."""
+        tentative = self.tentative
+        if tentative is None:
+            return []
+        if tentative.parent is not None:
+            initiator = initiator_of(tentative.instance)
+            return [Hold(OUT), self._send_control(initiator, ASK, self.attempt, {"instance": tentative.instance})]
+        # Votes of the last incarnation are void, so an undecided instance of this initiator is aborted.
+        return self._make(tentative) if tentative.instance in self.decided else self._undo(tentative)
+
+    # -- messages of the application -----------------------------------------------------------------------------
+
+    def _on_received(self, event: Received) -> list[Effect]:
+        return self._call(self.MESSAGES.get(event.message.kind, {}).get(self.phase), event)
+
+    def _take(self, event: Received) -> list[Effect]:
+        before = self.received.get(event.channel, 0)
+        if event.message.seq != before + 1:
+            raise self._invalid(event, f"the channel is FIFO and reliable, and message {before} was the newest")
+        self.received[event.channel] = event.message.seq
+        return [Deliver(event)]
+
+    def _on_sent(self, event: AppSent) -> list[Effect]:
+        return [self._send_app(event.channel, event.body, self.attempt)]
+
+    # -- phase one: tentative checkpoints ------------------------------------------------------------------------
+
+    def _on_timer(self, event: TimerElapsed) -> list[Effect]:
+        if event.name != PERIODIC:
+            return [Drop(event, "that instance is over")]
+        return [*(self._initiate() if self.initiates else []), self._set_timer()]
+
+    def _initiate(self) -> list[Effect]:
+        # A checkpoint of an unchanged state would only cost messages and writes.
+        if (self.sent, self.received) == (self.sent_then, self.received_then):
+            return []
+        number_of_it = TimerId(self.attempt + 1)
+        elapsed = TimerElapsed(PATIENCE, number_of_it, 0)
+        patience = SetTimer(PATIENCE, self.settings.timeout_ms, number_of_it, elapsed)
+        return [*self._take_tentative(f"{self.me}/{self.incarnation}/{number_of_it}", None), patience]
+
+    def _take_tentative(self, instance: str, parent: ProcessId | None) -> list[Effect]:
+        """Capture first, then send a request to every process that sent messages since the permanent checkpoint."""
+        self._learn(instance)
+        self.attempt += 1
+        cohort = self._cohort()
+        self.tentative = Tentative(
+            self.attempt, instance, parent, cohort, dict(self.sent), dict(self.received), set(cohort), {self.me}
+        )
+        self.phase = P.ASKING
+        record = self.tentative.record = self._checkpoint_record(self.tentative)
+        return [
+            Capture(Epoch(self.attempt), CheckpointKind.TENTATIVE),
+            *self._hold_sends(),
+            Store(checkpoint_key(self.attempt), record, f"tentative {self.attempt}"),
+            *(self._request(peer, instance) for peer in cohort),
+        ]
+
+    def _hold_sends(self) -> list[Effect]:
+        # A message sent between the phases could become an orphan (erratum E15).
+        return [Hold(OUT)]
+
+    def _cohort(self) -> tuple[ProcessId, ...]:
+        new = (c for c in self.graph.inputs[self.me] if self.received.get(c, 0) > self.received_then.get(c, 0))
+        return tuple(self.graph.ends[channel][0] for channel in new)
+
+    def _request(self, peer: ProcessId, instance: str) -> Effect:
+        last = self.received[channel_between(peer, self.me)]
+        return self._send_control(peer, REQUEST, self.attempt, {"instance": instance, "last": last})
+
+    def _checkpoint_record(self, tentative: Tentative) -> Record:
+        """Return the current record as it will be when this checkpoint is the permanent one."""
+        return {
+            **self.record(),
+            "permanent": tentative.index,
+            "sent_then": as_counts(tentative.sent),
+            "received_then": as_counts(tentative.received),
+            "tentative": None,
+            "instance": tentative.instance,
+            "kind": TENTATIVE,
+        }
+
+    def _join(self, event: Received) -> list[Effect]:
+        """Join a new instance if its request needs this process.
+
+        A request that arrives after its instance was aborted is refused: two processes that join again would wait for
+        each other.
+        """
+        instance = instance_of(event)
+        needed = self._is_needed(event)
+        if needed and self._is_new(instance):
+            return self._take_tentative(instance, event.message.source)
+        return [self._vote(event.message.source, instance, agreed=not needed)]
+
+    def _is_new(self, instance: str) -> bool:
+        """Return True if the instance is later than all known ones of its initiator.
+
+        An initiator runs one instance at a time: a new one ends those before. A decided instance sends no requests.
+        """
+        return place_of(instance) > self.newest.get(initiator_of(instance), (0, 0))
+
+    def _learn(self, instance: str) -> None:
+        if self._is_new(instance):
+            self.newest[initiator_of(instance)] = place_of(instance)
+
+    def _join_another(self, event: Received) -> list[Effect]:
+        """Vote yes on a request of the same instance, or one that does not need this process. Refuse a second instance."""
+        agreed = self._mine(event) is not None or not self._is_needed(event)
+        return [self._vote(event.message.source, instance_of(event), agreed)]
+
+    def _is_needed(self, event: Received) -> bool:
+        """Return True if the requester received a message that was sent since the permanent checkpoint."""
+        channel = channel_between(self.me, event.message.source)
+        return number(mapping(event.message.body)["last"]) > self.sent_then.get(channel, 0)
+
+    def _vote(self, peer: ProcessId, instance: str, agreed: bool, participants: Collection[str] = ()) -> Effect:
+        body: dict[str, Json] = {"instance": instance, "agreed": agreed, "participants": sorted(participants)}
+        return self._send_control(peer, VOTE, self.attempt, body)
+
+    def _count(self, event: Received) -> list[Effect]:
+        tentative = self._mine(event)
+        if tentative is None:
+            return self._undo_late(event)
+        body = mapping(event.message.body)
+        tentative.pending.discard(event.message.source)
+        tentative.agreed = tentative.agreed and body["agreed"] is True
+        tentative.participants.update(str(name) for name in items(body["participants"]))
+        return self._when_all_voted(tentative)
+
+    def _undo_late(self, event: Received) -> list[Effect]:
+        """Answer with the abort: the voter joined on a request that this process has aborted since."""
+        return [self._decision(event.message.source, instance_of(event), make=False)]
+
+    def _when_all_voted(self, tentative: Tentative) -> list[Effect]:
+        # A vote promises that this process's own checkpoint survives a crash.
+        if tentative.pending or not tentative.stored:
+            return []
+        if tentative.parent is not None:
+            self.phase = P.VOTED
+            participants = tentative.participants
+            return [self._vote(tentative.parent, tentative.instance, tentative.agreed, participants)]
+        return self._decide(tentative) if tentative.agreed else self._undo(tentative)
+
+    def _mine(self, event: Received) -> Tentative | None:
+        """Return the checkpoint under way if the message belongs to it, else None."""
+        tentative = self.tentative
+        return tentative if tentative is not None and tentative.instance == instance_of(event) else None
+
+    # -- phase two: the decision ---------------------------------------------------------------------------------
+
+    def _decide(self, tentative: Tentative) -> list[Effect]:
+        self.phase = P.DECIDING
+        record: dict[str, Json] = {
+            "incarnation": self.incarnation,
+            "index": tentative.index,
+            "participants": sorted(tentative.participants),
+        }
+        return [Store(commit_key(tentative.instance), record, f"decision {tentative.index}")]
+
+    def _on_timer_while_tentative(self, event: TimerElapsed) -> list[Effect]:
+        if event.name == PERIODIC:
+            return [self._set_timer()]
+        tentative = self.tentative
+        # Only an initiator that still collects votes may abort; later the decision may be durable.
+        if self.phase is P.ASKING and tentative and tentative.parent is None and tentative.index == event.timer:
+            return self._undo(tentative)
+        return [Drop(event, "that instance has all its votes, or is over")]
+
+    def _announce(self, instance: str) -> list[Effect]:
+        return [self._decision(peer, instance, make=True) for peer in sorted(self.decided[instance] - {self.me})]
+
+    def _decision(self, peer: ProcessId, instance: str, make: bool) -> Effect:
+        return self._send_control(peer, DECIDE, self.attempt, {"instance": instance, "make": make})
+
+    def _hear(self, event: Received) -> list[Effect]:
+        tentative = self._mine(event)
+        if tentative is None:
+            return self._resolved(event)
+        if mapping(event.message.body)["make"] is not True:
+            return self._undo(tentative)
+        if self.phase is not P.VOTED:
+            raise self._invalid(event, "this process has not voted")
+        return self._make(tentative)
+
+    def _resolved(self, event: Received) -> list[Effect]:
+        """Process a decision about another instance. Confirm it if this process's mark is durable; else the stored mark
+        confirms it.
+        """
+        if mapping(event.message.body)["make"] is not True:
+            self._learn(instance_of(event))
+            return [Drop(event, "not tentative in that instance")]
+        if self._is_marking(instance_of(event)):
+            return [Drop(event, "known; the mark is being stored")]
+        return [self._send_control(event.message.source, DONE, self.attempt, {"instance": instance_of(event)})]
+
+    def _make(self, tentative: Tentative) -> list[Effect]:
+        record = tentative.record or self._unmarked[tentative.index]
+        self.permanent = tentative.index
+        self.sent_then, self.received_then = tentative.sent, tentative.received
+        self.tentative = None
+        self.phase = P.FREE
+        return [self._mark(self.permanent, record), *self._show(), Release(OUT)]
+
+    def _undo(self, tentative: Tentative) -> list[Effect]:
+        self.tentative = None
+        self.phase = P.FREE
+        told = [self._decision(peer, tentative.instance, make=False) for peer in tentative.cohort]
+        erased = Erase((checkpoint_key(tentative.index),))
+        return [Note("aborted", tentative.instance), *told, erased, Release(OUT)]
+
+    def _answer(self, event: Received) -> list[Effect]:
+        """Answer a process that a recovery left tentative: without a decision record there is no checkpoint."""
+        return [self._decision(event.message.source, instance_of(event), make=instance_of(event) in self.decided)]
+
+    def _show(self) -> list[Effect]:
+        """Publish all rows of the permanent checkpoint."""
+        return self._publish(sum(self.received_then.values()), f"{self.me}/{self.permanent}")
+
+    # -- durable records, and those that are erased ------------------------------------------------------------------
+
+    def _mark(self, index: int, record: Record) -> Effect:
+        self.marking[index] = {**record, "kind": PERMANENT}
+        return Store(checkpoint_key(index), self.marking[index], f"permanent {index}")
+
+    def _on_stored(self, event: Stored) -> list[Effect]:
+        what, _, index = event.token.partition(" ")
+        handlers = {TENTATIVE: self._tentative_stored, "decision": self._decision_stored, PERMANENT: self._marked}
+        return handlers[what](int(index), event.ok)
+
+    def _tentative_stored(self, index: int, ok: bool) -> list[Effect]:
+        tentative = self.tentative
+        # The instance was aborted during the write, so no recovery may find this record.
+        if tentative is None or tentative.index != index:
+            return [Erase((checkpoint_key(index),))]
+        tentative.stored = True
+        tentative.agreed = tentative.agreed and ok
+        return self._when_all_voted(tentative)
+
+    def _decision_stored(self, index: int, ok: bool) -> list[Effect]:
+        tentative = self.tentative
+        assert tentative is not None  # noqa: S101 - nothing but this answer ends DECIDING
+        if not ok:
+            return self._undo(tentative)
+        self.decided[tentative.instance] = {ProcessId(name) for name in tentative.participants}
+        return [Note("complete", tentative.instance), *self._announce(tentative.instance), *self._make(tentative)]
+
+    def _marked(self, index: int, ok: bool) -> list[Effect]:
+        """Erase checkpoints older than the newest durable mark, and this one if a newer mark was durable first."""
+        record = self.marking.pop(index)
+        if not ok:
+            return [self._mark(index, record)]
+        self.kept.add(index)
+        newest = index if self.permanent in self.marking else self.permanent
+        return [*self._erase_before(newest), *self._say_done(str(record["instance"]))]
+
+    def _erase_before(self, newest: int) -> list[Effect]:
+        return erase_before(self.kept, newest)
+
+    def _is_marking(self, instance: str) -> bool:
+        return any(record["instance"] == instance for record in self.marking.values())
+
+    def _say_done(self, instance: str) -> list[Effect]:
+        if initiator_of(instance) == self.me:
+            return self._finished(instance, self.me)
+        return [self._send_control(initiator_of(instance), DONE, self.attempt, {"instance": instance})]
+
+    def _finish(self, event: Received) -> list[Effect]:
+        return self._finished(instance_of(event), event.message.source)
+
+    def _finished(self, instance: str, participant: ProcessId) -> list[Effect]:
+        """Erase the decision when no checkpoint depends on it any more."""
+        waiting = self.decided.get(instance, set())
+        waiting.discard(participant)
+        if waiting or self.decided.pop(instance, None) is None:
+            return []
+        return [Erase((commit_key(instance),))]
+
+
+def _initiators(birth: Birth) -> Collection[ProcessId]:
+    chosen = birth.settings.options.get("initiators")
+    return initiators(birth.graph) if chosen is None else {ProcessId(str(name)) for name in items(chosen)}
+
+
+def initiators(graph: Graph) -> frozenset[ProcessId]:
+    """Return the default initiators: all sinks, and more processes until requests can reach every process.
+
+    Requests travel upstream, so each process must be upstream of some initiator.
+    """
+    chosen = frozenset(graph.sinks)
+    while missed := [process for process in graph.processes if process not in graph.upstream_of(chosen)]:
+        chosen |= {missed[-1]}
+    return chosen
 
 
 def plan(failure: Failure) -> Plan:
@@ -107,5 +626,3 @@ PROTOCOL = Protocol(
     worker=CoordinatedWorker,
     plan=plan,
 )
-
-__all__ = ["PROTOCOL", "CoordinatedPhase", "CoordinatedWorker", "initiators", "plan"]

@@ -34,8 +34,7 @@ from checkpoint_protocols.lease.messages import (
     Watched,
     turns_after,
 )
-from checkpoint_protocols.lease.rotation import pick, weights
-from checkpoint_protocols.lease.timeouts import Estimate, budget_of, first_estimate
+from checkpoint_protocols.lease.rotation import Estimate, budget_of, first_estimate, pick, weights
 from checkpoint_protocols.machine import Effect, Event, Machine, rows
 from checkpoint_protocols.vocabulary import Note
 

@@ -22,8 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from checkpoint_protocols.checkpoints.index_based import IndexWorker
-from checkpoint_protocols.checkpoints.index_records import plan, rejoin
+from checkpoint_protocols.checkpoints.index_based import IndexWorker, plan, rejoin
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.record_fields import mapping, number

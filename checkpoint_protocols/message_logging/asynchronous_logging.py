@@ -35,11 +35,12 @@ from checkpoint_protocols.checkpoints.recovery_line import Candidate, recovery_l
 from checkpoint_protocols.graph import COORDINATOR, Graph
 from checkpoint_protocols.ids import Epoch, Incarnation, ProcessId
 from checkpoint_protocols.machine import Drop, Effect, ProtocolViolation, rows
-from checkpoint_protocols.message_logging.recoverable import Ddv, RecoveryVector
 from checkpoint_protocols.message_logging.volatile_log import (
     RECEIVED_IN,
+    Ddv,
     Rebuildable,
     Receipt,
+    RecoveryVector,
     batch_key,
     batches_in,
     ddv_of,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from checkpoint_protocols.checkpoints import index_based
-from checkpoint_protocols.checkpoints.index_based import IndexPhase, IndexWorker
-from checkpoint_protocols.checkpoints.index_records import local_part, log_key
+from checkpoint_protocols.checkpoints.index_based import IndexPhase, IndexWorker, Receipts, local_part, log_key
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
 from checkpoint_protocols.machine import (
@@ -17,7 +16,6 @@ from checkpoint_protocols.machine import (
     render_table,
 )
 from checkpoint_protocols.message_logging import adaptive_logging
-from checkpoint_protocols.receipts import Receipts
 from checkpoint_protocols.recovery import Birth, Settings, checkpoint_key
 from checkpoint_protocols.vocabulary import (
     AppSent,

@@ -35,7 +35,7 @@ from checkpoint_protocols.lease.messages import (
 )
 from checkpoint_protocols.lease.primary import Primary, PrimaryPhase
 from checkpoint_protocols.lease.replica import Replica, ReplicaPhase
-from checkpoint_protocols.lease.timeouts import first_estimate
+from checkpoint_protocols.lease.rotation import first_estimate
 from checkpoint_protocols.machine import Drop, Effect, Event, InvalidTransition, InvariantBroken, Machine, missing_cells
 from checkpoint_protocols.vocabulary import Note, SetTimer
 

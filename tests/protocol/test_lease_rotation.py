@@ -16,8 +16,7 @@ from checkpoint_protocols.lease.messages import (
 )
 from checkpoint_protocols.lease.primary import PrimaryPhase
 from checkpoint_protocols.lease.replica import ReplicaPhase
-from checkpoint_protocols.lease.rotation import DRAWS, patience, pick, weights
-from checkpoint_protocols.lease.timeouts import Estimate, budget_of, first_estimate
+from checkpoint_protocols.lease.rotation import DRAWS, Estimate, budget_of, first_estimate, patience, pick, weights
 
 A, B, C = ProcessId("a"), ProcessId("b"), ProcessId("c")
 MEMBERS = (A, B, C)

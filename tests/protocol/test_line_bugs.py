@@ -13,8 +13,7 @@ from checkpoint_lab import Faults, Outcome
 from checkpoint_lab.long_lives import drive_long, long_world
 from checkpoint_lab.violations import Violation
 from checkpoint_protocols.checkpoints.index_based import PROTOCOL as INDEX
-from checkpoint_protocols.checkpoints.index_based import IndexWorker
-from checkpoint_protocols.checkpoints.index_records import Kept
+from checkpoint_protocols.checkpoints.index_based import IndexWorker, Kept
 from checkpoint_protocols.checkpoints.uncoordinated import PROTOCOL as UNCOORDINATED
 from checkpoint_protocols.checkpoints.uncoordinated import LineCoordinator, UncoordinatedWorker
 from checkpoint_protocols.ids import Epoch

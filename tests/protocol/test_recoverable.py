@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from checkpoint_protocols.ids import ProcessId
-from checkpoint_protocols.message_logging.recoverable import RecoveryVector
+from checkpoint_protocols.message_logging.volatile_log import RecoveryVector
 from tests.protocol.literal.asynchronous_logging import LiteralIndex, NoBin, NoGuard
 
 P, Q, R = ProcessId("p"), ProcessId("q"), ProcessId("r")

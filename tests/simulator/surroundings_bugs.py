@@ -10,14 +10,13 @@ from checkpoint_lab.long_lives import drive_long, long_world
 from checkpoint_lab.message_world import DEFAULT
 from checkpoint_lab.process import Process
 from checkpoint_lab.surroundings import CONTRACT, Surroundings
-from checkpoint_protocols.acknowledgements import Acknowledgements
 from checkpoint_protocols.ids import Incarnation
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.menu import MENU
 from checkpoint_protocols.recovery import Key
 from checkpoint_protocols.transport import Transport
 from checkpoint_protocols.vocabulary import Received, TimerElapsed
-from checkpoint_protocols.writer_fence import WriterFence
+from checkpoint_protocols.writer_fence import Acknowledgements, WriterFence
 from tests.protocol.audited import graph_in_turn
 
 

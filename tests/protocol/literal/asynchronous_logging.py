@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.message_logging.asynchronous_logging import PROTOCOL, AsynchronousWorker, RecoveryCoordinator
-from checkpoint_protocols.message_logging.recoverable import RecoveryVector
+from checkpoint_protocols.message_logging.volatile_log import RecoveryVector
 from checkpoint_protocols.recovery import Birth, Protocol
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from checkpoint_protocols.checkpoints.coordinated import PROTOCOL, CoordinatedPhase, CoordinatedWorker
-from checkpoint_protocols.checkpoints.coordinated_instance import Tentative
+from checkpoint_protocols.checkpoints.coordinated import PROTOCOL, CoordinatedPhase, CoordinatedWorker, Tentative
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.recovery import checkpoint_key
