@@ -9,12 +9,12 @@ from typing import cast
 from checkpoint_lab.spark_store import CREATED, JOB, MemoryTable, Shared
 from spark_ckpt.coordination.renewals import again_ms, renewal_ms
 from spark_ckpt.coordination.standby import Standby
+from spark_ckpt.epochs.records import Holder, Manifest
+from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import StoreUnreachable
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.epoch_log import EpochLog, LogState
 from spark_ckpt.store.log_table import LogTable, NewRow
-from spark_ckpt.store.records import Holder, Manifest
-from spark_ckpt.store.restore import LATEST
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,10 @@ from checkpoint_lab.world import Choice, World
 from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt.coordination.standby import NO_OTHERS, HolderGone, LeaseRead, Standby, TakeoverLost, TakeoverWon
 from spark_ckpt.coordination.standby import TakeOver as MayTakeOver
+from spark_ckpt.epochs.records import Holder
 from spark_ckpt.errors import CkptError, Fenced, StoreInUse, StoreUnreachable
 from spark_ckpt.store.epoch_log import EpochLog, LogState
 from spark_ckpt.store.log_table import LogTable
-from spark_ckpt.store.records import Holder
 
 HOSTS = {"a": ("here", 100, 0), "b": ("here", 100, 60), "c": ("there", 100, -60)}
 """Host, rate of its clock in percent of time, and error of its wall clock in milliseconds, by process."""

@@ -35,12 +35,12 @@ from spark_ckpt.coordination.messages import (
     TimerRanOut,
 )
 from spark_ckpt.coordination.reports import Report
+from spark_ckpt.epochs.identity import Confirmed, Found, Standing, known, reconciled
+from spark_ckpt.epochs.records import Manifest, SinkAck
+from spark_ckpt.epochs.restore import LATEST, RestoreTarget, newest_whole, owed_rows
+from spark_ckpt.epochs.ways_back import Ways, choice_unseen, ways_of, whole_manifests
 from spark_ckpt.errors import CkptError, EpochDamaged
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.identity import Confirmed, Found, Standing, known, reconciled
-from spark_ckpt.store.records import Manifest, SinkAck
-from spark_ckpt.store.restore import LATEST, RestoreTarget, newest_whole, owed_rows
-from spark_ckpt.store.ways_back import Ways, choice_unseen, ways_of, whole_manifests
 
 PUBLISH_EVERY_MS = 120
 

@@ -15,10 +15,10 @@ from checkpoint_lab.violations import ensure
 from spark_ckpt.connector import EpochOutput, SinkContext
 from spark_ckpt.connector_parts.sink_rules import SinkMarker, is_published, marker_of
 from spark_ckpt.content import damaged
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.errors import PublishFailed
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.log_table import LogRow, LogTable
-from spark_ckpt.store.records import Manifest
 
 SOURCE = "a"
 SINKS = ("out", "tap")

@@ -37,7 +37,7 @@ from spark_ckpt.coordination.markers import AHEAD, BARRIERS, ControlMarker
 from spark_ckpt.coordination.messages import BatchDone
 from spark_ckpt.coordination.reports import EDGE, Report, latest_attempts, scope_of_group
 from spark_ckpt.coordination.watermarks import event_times
-from spark_ckpt.store.records import StateFile
+from spark_ckpt.epochs.records import StateFile
 
 LONGEST_CHAIN = 3
 BOUND = Bound(6)

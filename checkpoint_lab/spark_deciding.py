@@ -11,9 +11,9 @@ from checkpoint_protocols.barrier import Outcome
 from checkpoint_protocols.machine import Event
 from spark_ckpt.coordination.manifests import stamped
 from spark_ckpt.coordination.messages import End, ManifestFenced, ManifestOverdue, ManifestStored, StoreManifest
+from spark_ckpt.epochs.records import Manifest, SinkAck
 from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.records import Manifest, SinkAck
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,11 +48,11 @@ from spark_ckpt.coordination.messages import (
     StoreManifest,
     TimerRanOut,
 )
+from spark_ckpt.epochs.identity import Found, Standing
+from spark_ckpt.epochs.records import Holder, Manifest
+from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget
+from spark_ckpt.epochs.ways_back import ways_of
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
-from spark_ckpt.store.identity import Found, Standing
-from spark_ckpt.store.records import Holder, Manifest
-from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget
-from spark_ckpt.store.ways_back import ways_of
 
 LIMITS = Limits(
     interval_ms=20, epoch_timeout_ms=400, publish_timeout_ms=100_000, retry_ms=5, max_failed_epochs=1_000,

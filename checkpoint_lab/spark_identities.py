@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from checkpoint_lab.spark_rows import SINKS, SOURCES
+from spark_ckpt.epochs.identity import Confirmed, Found, Standing, known, reconciled
+from spark_ckpt.epochs.restore import RestoreTarget, owed_rows
+from spark_ckpt.epochs.ways_back import choice_unseen, whole_manifests
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.identity import Confirmed, Found, Standing, known, reconciled
-from spark_ckpt.store.restore import RestoreTarget, owed_rows
-from spark_ckpt.store.ways_back import choice_unseen, whole_manifests
 
 FOUND = Found(
     {source: {"topic": f"{source}-1"} for source in SOURCES}, {sink: {"table": f"{sink}-1"} for sink in SINKS}

@@ -20,11 +20,11 @@ from checkpoint_lab.world import Choice, World
 from checkpoint_protocols.barrier import Outcome
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import Published
+from spark_ckpt.epochs.restore import LATEST, RestoreTarget
+from spark_ckpt.epochs.retention import Retention, kept_epochs
+from spark_ckpt.epochs.sinks_ahead import beyond, refusal
 from spark_ckpt.errors import CkptError, EpochDamaged, IdentityChanged, PublishConflict, StoreOutage
 from spark_ckpt.store.log_table import LogRow
-from spark_ckpt.store.restore import LATEST, RestoreTarget
-from spark_ckpt.store.retention import Retention, kept_epochs
-from spark_ckpt.store.sinks_ahead import beyond, refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from checkpoint_lab.violations import ensure
 from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.connector import EpochOutput
 from spark_ckpt.coordination.messages import PublishEnded
+from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.epochs.restore import choose
 from spark_ckpt.errors import CkptError
-from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.restore import choose
 
 STEPS_MAX = 2_000
 BATCH = (5, 9)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from checkpoint_lab.spark_rows import EDGES, OPERATORS, SINKS
 from checkpoint_lab.spark_store import Shared
+from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.epochs.retention import Retention, garbage, kept_epochs, segments, staged_files, state_files
 from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.retention import Retention, garbage, kept_epochs, segments, staged_files, state_files
 
 POLICY = Retention(keep_last=2, slack=0)
 NOW_MS = 2

@@ -29,11 +29,11 @@ from checkpoint_lab.spark_rows import (
     watermark_ms,
 )
 from checkpoint_lab.violations import ensure
+from spark_ckpt.epochs.records import EdgeCut, Manifest, StateFile
 from spark_ckpt.errors import EpochDamaged, StoreUnreachable
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.log_table import LogRow, LogTable, NewRow
-from spark_ckpt.store.records import EdgeCut, Manifest, StateFile
 
 JOB = "job"
 _CREATED = f'{{"history":"","job":"{JOB}","store_id":"store"}}'

@@ -26,8 +26,8 @@ from checkpoint_lab.world import Choice, World
 from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.messages import OfferMarker, RecordAcks, SavepointAsked, StopAsked, StoreManifest
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.errors import CkptError, Fenced, IdentityChanged, PublishConflict
-from spark_ckpt.store.records import Manifest
 
 ROWS, FAULTS, SAVEPOINTS = 12, 1_000, 2
 OUTAGE = 6

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
+from spark_ckpt.epochs.records import EpochBrief
 from spark_ckpt.observability.live_view import epoch_rate, follow, picture, rate, sparkline
-from spark_ckpt.store.records import EpochBrief
 
 
 def record(batch, rows=1000, **more):

@@ -22,10 +22,10 @@ OLD_NAMES = (
     "spark_ckpt/coordination/way_out.py",
     "spark_ckpt/driver/listener.py",
     "spark_ckpt/plan/input_plan.py",
-    "spark_ckpt/store/debts.py",
-    "spark_ckpt/store/identity.py",
-    "spark_ckpt/store/log_state.py",
-    "spark_ckpt/store/restore.py",
+    "spark_ckpt/epochs/debts.py",
+    "spark_ckpt/epochs/identity.py",
+    "spark_ckpt/epochs/log_state.py",
+    "spark_ckpt/epochs/restore.py",
     "spark_ckpt/store/state_rows.py",
 )
 """Modules that still have a function, or an event's value, with a name from before the rules."""

@@ -61,7 +61,7 @@ def commit_ms(store: Path, repeats: int = 50) -> float:
 
 
 def _nobody():
-    from spark_ckpt.store.records import Holder
+    from spark_ckpt.epochs.records import Holder
 
     return Holder(host="benchmark")
 

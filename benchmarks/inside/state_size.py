@@ -22,8 +22,8 @@ from benchmarks.inside.endless import EndlessSource
 from benchmarks.inside.null_sink import NullSink
 from benchmarks.inside.result_line import result_line
 from benchmarks.inside.sessions import WARM_UP_BATCHES, BatchTimes, benchmark_session, median_and_spread
+from spark_ckpt.epochs.records import EpochBrief, Manifest
 from spark_ckpt.store.existing import existing_store
-from spark_ckpt.store.records import EpochBrief, Manifest
 
 SIZES, LARGE = (1_000, 10_000, 100_000, 1_000_000), 10_000_000
 SHARE = 100

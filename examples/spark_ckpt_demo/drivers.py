@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
 
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import EpochBrief
 from spark_ckpt.errors import RunFailed
 from spark_ckpt.observability.live_view import epoch_rate
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.records import EpochBrief
 from spark_ckpt.store.store import Store
 from spark_ckpt_demo.display import Watch
 from spark_ckpt_demo.driver import JOB

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from spark_ckpt.epochs.recovery import plan
 from spark_ckpt.errors import CkptError
-from spark_ckpt.recovery.plan import plan
 from spark_ckpt.store.store import Store
 from spark_ckpt.wording import counted
 from spark_ckpt_demo import flights, oracle, proof

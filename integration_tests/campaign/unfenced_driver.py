@@ -6,10 +6,10 @@ import sys
 
 from integration_tests.survival.driver import main
 from spark_ckpt.driver.lanes import Lanes
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import EpochBrief, Manifest
 from spark_ckpt.store import proposals
-from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.log_table import NewRow
-from spark_ckpt.store.records import EpochBrief, Manifest
 
 
 def _looks_at_nothing(*_: object) -> None:

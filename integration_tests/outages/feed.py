@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from integration_tests.survival.process import Driver, Lives
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.store.existing import existing_store
-from spark_ckpt.store.log_state import LogState
 
 KEYS = 7
 

@@ -10,8 +10,8 @@ from runtime_kit import ENOUGH_S, Bench, drain, totals
 from spark_ckpt_delta import DeltaSource
 
 import spark_ckpt as ckpt
+from spark_ckpt.epochs.records import SinkIdentity
 from spark_ckpt.errors import PublishFailed
-from spark_ckpt.store.records import SinkIdentity
 from spark_ckpt.store.store import Store
 
 pytestmark = pytest.mark.spark

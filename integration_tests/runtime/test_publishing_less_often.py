@@ -10,8 +10,8 @@ from runtime_kit import Bench, drain, totals
 
 import spark_ckpt as ckpt
 from spark_ckpt import failpoints
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.store import Store
 
 pytestmark = pytest.mark.spark

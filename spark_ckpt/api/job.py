@@ -21,14 +21,14 @@ from spark_ckpt.driver.job_plan import JobPlan, planned
 from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.run import Run
 from spark_ckpt.driver.warm_up import check_workers, warm_up
+from spark_ckpt.epochs.identity import Confirmed
+from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, SinkInvalid, SourceInvalid
 from spark_ckpt.observability.companions import companions_of, listeners_of
 from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, Node, SinkBinding, SourceNode, struct_of
 from spark_ckpt.plan.graph_text import graph_text
 from spark_ckpt.spark_internals.plans import streaming_template
 from spark_ckpt.spark_internals.settings import unfit_setting
-from spark_ckpt.store.identity import Confirmed
-from spark_ckpt.store.names import valid_name
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.rejects import REJECTED, REJECTED_SCHEMA

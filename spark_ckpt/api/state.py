@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from spark_ckpt.epochs.records import OperatorSnapshot
+from spark_ckpt.epochs.restore import LATEST, resolve
 from spark_ckpt.errors import EpochNotFound
 from spark_ckpt.spark_internals.column_names import quoted
 from spark_ckpt.spark_internals.parquet_files import read_parquet
 from spark_ckpt.store.ddl import column_names, column_types
 from spark_ckpt.store.existing import existing_store
-from spark_ckpt.store.records import OperatorSnapshot
-from spark_ckpt.store.restore import LATEST, resolve
 from spark_ckpt.store.store import Store
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import typer
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import print_json, print_line
 from spark_ckpt.cli.stores import open_store
-from spark_ckpt.store.log_state import LogState
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.wording import epochs
 
 

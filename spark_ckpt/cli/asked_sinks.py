@@ -7,8 +7,8 @@ from __future__ import annotations
 from checkpoint_protocols.ids import Incarnation
 from spark_ckpt import connectors
 from spark_ckpt.connector import Published, SinkContext
+from spark_ckpt.epochs.sinks_behind import Behind, behind, refusal, rows_published
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
-from spark_ckpt.store.sinks_behind import Behind, behind, refusal, rows_published
 from spark_ckpt.store.store import Store
 
 

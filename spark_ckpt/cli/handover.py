@@ -12,10 +12,10 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import print_json, print_line
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.errors import HandoverFailed
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.holder import provably_dead, runs_here
-from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.standbys import Standbys
 
 _POLL_S = 0.05

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from spark_ckpt.cli.memory_check import FOLDER, check_memory
 from spark_ckpt.connector import Cursor, Json
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.recovery import RestorePlan
 from spark_ckpt.errors import CkptError
-from spark_ckpt.recovery.plan import RestorePlan
-from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.store import Store
 
 _NAMED_MAX = 5

@@ -12,8 +12,8 @@ from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, 
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.upkeep import SETTINGS
+from spark_ckpt.epochs.log_state import LogState, UpkeepEntry
 from spark_ckpt.store.holder import provably_dead
-from spark_ckpt.store.log_state import LogState, UpkeepEntry
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 
 

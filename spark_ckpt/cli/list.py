@@ -6,10 +6,10 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, seconds, size, utc
 from spark_ckpt.cli.stores import open_store, status_of
 from spark_ckpt.connector import Json
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import EpochBrief
 from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound, FormatUnknown
 from spark_ckpt.store.epoch_log import EpochLog, wall_ms
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.records import EpochBrief
 
 
 def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:

@@ -8,8 +8,8 @@ from typing import cast
 
 from spark_ckpt import connectors
 from spark_ckpt.connector import ChecksMemory
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.errors import CkptError, ConnectorBroken, ConnectorTooNew, ConnectorUnknown
-from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.store import Store
 
 FOLDER = "sources"

@@ -16,11 +16,11 @@ from spark_ckpt.cli.output import print_facts, print_json, print_line, print_tab
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.cli.verify import without_epoch
 from spark_ckpt.connector import Json
+from spark_ckpt.epochs.log_state import LogState, taken_back
+from spark_ckpt.epochs.recovery import RestorePlan, SinkPlan, plan
+from spark_ckpt.epochs.recovery_text import sink_lines
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.json_values import plain
-from spark_ckpt.recovery.plan import RestorePlan, SinkPlan, plan
-from spark_ckpt.recovery.text import sink_lines
-from spark_ckpt.store.log_state import LogState, taken_back
 from spark_ckpt.wording import epochs, one_or_many
 
 

@@ -9,7 +9,7 @@ import typer
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, iso, print_json, print_line, print_table, utc
 from spark_ckpt.cli.stores import chosen_epoch, open_store
-from spark_ckpt.store.log_state import LogState
+from spark_ckpt.epochs.log_state import LogState
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The savepoint's name.")]
 

@@ -11,11 +11,11 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, print_facts, print_json, print_line, print_table, size, utc
 from spark_ckpt.cli.stores import chosen_epoch, open_store, status_of
 from spark_ckpt.connector import Json
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.parts import described
+from spark_ckpt.epochs.records import EdgeCut, Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.json_values import plain
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.parts import described
-from spark_ckpt.store.records import EdgeCut, Manifest, OperatorSnapshot, StagedOutput
 
 
 def show(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_ckpt.cli.options import pairs
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import EpochBrief
 from spark_ckpt.errors import EpochNotFound
 from spark_ckpt.store.existing import existing_store
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.records import EpochBrief
 from spark_ckpt.store.store import Store
 
 

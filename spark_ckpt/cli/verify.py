@@ -14,10 +14,10 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, print_json, print_line, print_table
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
+from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.epochs.sinks_behind import Behind
 from spark_ckpt.errors import EpochDamaged, FormatUnknown, PublishConflict
 from spark_ckpt.json_values import plain
-from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.sinks_behind import Behind
 from spark_ckpt.store.store import Store
 
 

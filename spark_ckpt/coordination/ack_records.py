@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.messages import ArmTimer, RecordAcks
-from spark_ckpt.store.records import SinkAck
+from spark_ckpt.epochs.records import SinkAck
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from checkpoint_protocols.machine import ProtocolViolation
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.coordination.job_shape import EdgeShape
 from spark_ckpt.coordination.reports import Report, edge_of, staged_file
-from spark_ckpt.store.records import EdgeCut, Manifest, StagedFileRecord
+from spark_ckpt.epochs.records import EdgeCut, Manifest, StagedFileRecord
 
 Segments = dict[str, list[StagedFile]]
 """Segments by edge, oldest first."""

@@ -15,7 +15,7 @@ from spark_ckpt.coordination.edges import Edges, Segments, segments_in
 from spark_ckpt.coordination.job_shape import EdgeShape
 from spark_ckpt.coordination.reports import FILE, Report, edge_of, group_of, staged_file
 from spark_ckpt.coordination.watermarks import Input, Watermarks
-from spark_ckpt.store.records import EdgeCut, Manifest, StateFile
+from spark_ckpt.epochs.records import EdgeCut, Manifest, StateFile
 
 Group = tuple[str, int]
 """Key group: name of its operator, and its number."""

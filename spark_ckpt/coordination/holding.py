@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.coordination.job_shape import SinkPlace
-from spark_ckpt.store.records import Manifest, Reason, StagedOutput
+from spark_ckpt.epochs.records import Manifest, Reason, StagedOutput
 
 Outputs = Mapping[str, StagedOutput]
 """Staged output by sink."""

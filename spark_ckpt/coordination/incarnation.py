@@ -58,10 +58,10 @@ from spark_ckpt.coordination.messages import (
 from spark_ckpt.coordination.publication import Publication
 from spark_ckpt.coordination.sending import Sending
 from spark_ckpt.coordination.watermarks import Input
+from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.records import Manifest, Reason, SinkAck
+from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import CkptError, Fenced, PublishFailed, RunFailed, StoreUnreachable
-from spark_ckpt.store.identity import Standing
-from spark_ckpt.store.records import Manifest, Reason, SinkAck
-from spark_ckpt.store.restore import RecoveryPoint
 
 _FINAL = ("stop", "drained")
 _REPLACED = "another driver runs this job; this one can be ended"

@@ -10,8 +10,8 @@ from spark_ckpt.connector import Json
 from spark_ckpt.coordination.epoch_builder import EndedEpoch
 from spark_ckpt.coordination.holding import Holding
 from spark_ckpt.coordination.job_shape import JobShape, OperatorShape
-from spark_ckpt.store.identity import Parts, Standing
-from spark_ckpt.store.records import (
+from spark_ckpt.epochs.identity import Parts, Standing
+from spark_ckpt.epochs.records import (
     GraphNode,
     Manifest,
     OperatorSnapshot,

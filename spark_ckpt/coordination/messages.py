@@ -12,9 +12,9 @@ from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt.connector import Cursor, EpochOutput, StagedAhead
 from spark_ckpt.coordination.markers import ControlMarker
 from spark_ckpt.coordination.reports import Report
+from spark_ckpt.epochs.identity import Parts
+from spark_ckpt.epochs.records import Manifest, SinkAck
 from spark_ckpt.errors import CkptError
-from spark_ckpt.store.identity import Parts
-from spark_ckpt.store.records import Manifest, SinkAck
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ class PublishEnded(Event):
 
     `rows`: number of published rows. `replayed`: the sink already had the epoch. `newest`: if replayed, the newest
     incarnation in the log, read after the sink's answer. `error`: why the attempt failed. `learned`: the sink's
-    endpoint, if it was not fully known. `back`, `on`: recovery advice of `store.ways_back` for an error about damaged
+    endpoint, if it was not fully known. `back`, `on`: recovery advice of `epochs.ways_back` for an error about damaged
     rows or a conflicting marker. They are None for other errors, and if the log could not be read.
     """
 

@@ -12,10 +12,10 @@ from spark_ckpt.connector import EpochOutput
 from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.messages import PublishEnded
 from spark_ckpt.coordination.way_out import Branches, past_the_marker, with_way_out
+from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.records import Manifest, SinkAck
+from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import CkptError
-from spark_ckpt.store.identity import Standing
-from spark_ckpt.store.records import Manifest, SinkAck
-from spark_ckpt.store.restore import RecoveryPoint
 
 
 class Publication:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.reports import Report
-from spark_ckpt.store.records import Manifest
+from spark_ckpt.epochs.records import Manifest
 
 Input = tuple[str, str]
 """Name of an operator and of one of its inputs."""

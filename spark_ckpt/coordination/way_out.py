@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict, RowsRefused
-from spark_ckpt.store.records import Manifest
 
 
 def with_way_out(
@@ -27,7 +27,7 @@ def with_way_out(
     """Return the error of a failed publish, with recovery advice if the epoch's rows are damaged or refused.
 
     `published`: per sink, the newest epoch that it is known to have. `store`: URI of the store. `back`: the epoch to
-    restore, from `store.ways_back`; None if the log could not be read. `unanswered`: per sink, the newest committed
+    restore, from `epochs.ways_back`; None if the log could not be read. `unanswered`: per sink, the newest committed
     epoch that it may have as well.
     """
     base = manifest.base if back is None else back
@@ -77,7 +77,7 @@ class Branches:
 def past_the_marker(error: CkptError, sink: str, branches: Branches, store: str, back: int | None) -> CkptError:
     """Return the error of a sink whose marker names a diverged epoch, with recovery advice; other errors unchanged.
 
-    `store`: URI of the store. `back`: the epoch to restore, from `store.ways_back`; None if the log could not be
+    `store`: URI of the store. `back`: the epoch to restore, from `epochs.ways_back`; None if the log could not be
     read.
     """
     marker = error.marker if isinstance(error, PublishConflict) else None

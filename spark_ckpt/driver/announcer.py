@@ -20,7 +20,7 @@ from spark_ckpt.driver.listener import (
 from spark_ckpt.tasks.user_frames import user_traceback
 
 if TYPE_CHECKING:
-    from spark_ckpt.store.records import Manifest
+    from spark_ckpt.epochs.records import Manifest
 
 _log = logging.getLogger("spark_ckpt")
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, Reason, StateFile
 from spark_ckpt.store.ddl import arrow_schema
-from spark_ckpt.store.records import Manifest, OperatorSnapshot, Reason, StateFile
 from spark_ckpt.tasks.rows import KEY_HASH, StateSchema, numbers, rows_at
 from spark_ckpt.tasks.state.levels import from_stored, to_stored
 from spark_ckpt.tasks.state.merging import key_table, merged
@@ -25,9 +25,9 @@ from spark_ckpt.tasks.state.merging import key_table, merged
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_ckpt.epochs.restore import RecoveryPoint
     from spark_ckpt.store.epoch_log import EpochLog
     from spark_ckpt.store.location import Location
-    from spark_ckpt.store.restore import RecoveryPoint
     from spark_ckpt.tasks.state.key_index import KeyTable
 
 LEASE_MS = 60_000

@@ -13,16 +13,16 @@ from checkpoint_protocols.lease.messages import Lease, Terms
 from checkpoint_protocols.lease.rotation import DRAWS
 from spark_ckpt.coordination.upkeep import SETTINGS, Delegation, StandbyReport, turns_of
 from spark_ckpt.driver.listener import UpkeepEvent
+from spark_ckpt.epochs.records import UpkeepLeased, UpkeepTurn
 from spark_ckpt.errors import StoreOutage
 from spark_ckpt.store.holder import runs_here
-from spark_ckpt.store.records import UpkeepLeased, UpkeepTurn
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.upkeep import UpkeepLog
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.store.log_state import LogState, UpkeepEntry
-    from spark_ckpt.store.records import Manifest
+    from spark_ckpt.epochs.log_state import LogState, UpkeepEntry
+    from spark_ckpt.epochs.records import Manifest
 
 _log = logging.getLogger(__name__)
 LOOK_S = 1.0

@@ -46,13 +46,13 @@ from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.materializing import Materializing
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.source_watch import SourceWatch
+from spark_ckpt.epochs.records import Manifest, SinkAck, Timings
 from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced, StoreUnreachable
 from spark_ckpt.failpoints import Failpoint, hit
-from spark_ckpt.store.records import Manifest, SinkAck, Timings
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.store.log_state import LogState
+    from spark_ckpt.epochs.log_state import LogState
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.1

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_ckpt.store.records import PartTime, Timings
+from spark_ckpt.epochs.records import PartTime, Timings
 
 _MOST = 64
 """Maximum number of measurements that wait for a manifest to carry them."""

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.driver.local_folder import LocalFolder
 from spark_ckpt.driver.rehearsal import can_rehearse, rehearse, remove, runs_here, scratch_for, stage_behind
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound
 from spark_ckpt.store.holder import current_holder, provably_dead
-from spark_ckpt.store.records import Manifest
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan

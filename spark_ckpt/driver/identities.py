@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Identified, Sink, Source
+from spark_ckpt.epochs import identity
+from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing
+from spark_ckpt.epochs.restore import owed_rows
+from spark_ckpt.epochs.ways_back import whole_manifests
 from spark_ckpt.errors import CkptError
 from spark_ckpt.plan.graph import SinkBinding, SourceNode
-from spark_ckpt.store import identity
-from spark_ckpt.store.identity import Confirmed, Found, Parts, Standing
-from spark_ckpt.store.restore import owed_rows
-from spark_ckpt.store.ways_back import whole_manifests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_ckpt.epochs.log_state import LogState
+    from spark_ckpt.epochs.records import Manifest
     from spark_ckpt.store.epoch_log import EpochLog
-    from spark_ckpt.store.log_state import LogState
-    from spark_ckpt.store.records import Manifest
 
 _log = logging.getLogger(__name__)
 

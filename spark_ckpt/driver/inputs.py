@@ -10,16 +10,16 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Remembers
+from spark_ckpt.epochs.parts import differing
 from spark_ckpt.errors import CkptError
-from spark_ckpt.store.parts import differing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.epochs.records import Manifest
+    from spark_ckpt.epochs.retention import RetentionReport
     from spark_ckpt.plan.graph import SourceNode
-    from spark_ckpt.store.records import Manifest
-    from spark_ckpt.store.retention import RetentionReport
     from spark_ckpt.store.store import Store
 
 _FOLDER = "sources"

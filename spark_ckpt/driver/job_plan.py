@@ -15,6 +15,9 @@ from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, OperatorShape
 from spark_ckpt.driver import identities
 from spark_ckpt.driver.inputs import check_inputs, remember_in
 from spark_ckpt.driver.state_check import check_in_flight, check_state
+from spark_ckpt.epochs.identity import Confirmed, Found, Standing
+from spark_ckpt.epochs.restore import LATEST, RestoreTarget
+from spark_ckpt.epochs.ways_back import choice_unseen
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.plan.graph import (
     EdgeBinding,
@@ -32,10 +35,7 @@ from spark_ckpt.plan.graph import (
 )
 from spark_ckpt.plan.graph_edges import check_edges
 from spark_ckpt.plan.graph_nodes import graph_nodes
-from spark_ckpt.store.identity import Confirmed, Found, Standing
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.restore import LATEST, RestoreTarget
-from spark_ckpt.store.ways_back import choice_unseen
 from spark_ckpt.tasks.rejects import REJECTED
 from spark_ckpt.tasks.rows import arrow_schema
 from spark_ckpt.tasks.shuffle_keys import usual_key_groups
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_ckpt.config import JobConfig
-    from spark_ckpt.store.records import GraphNode, Manifest, OperatorSnapshot
+    from spark_ckpt.epochs.records import GraphNode, Manifest, OperatorSnapshot
     from spark_ckpt.store.store import Store
 
 _log = logging.getLogger(__name__)

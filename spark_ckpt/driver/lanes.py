@@ -13,10 +13,10 @@ from spark_ckpt.connector import EpochOutput, SinkContext, StagedAhead
 from spark_ckpt.coordination.messages import AheadEnded, PublishEnded
 from spark_ckpt.driver.identities import parts_of
 from spark_ckpt.driver.publishing import SinkLane
+from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.ways_back import ways_of
 from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.plan.graph import SinkBinding
-from spark_ckpt.store.identity import Standing
-from spark_ckpt.store.ways_back import ways_of
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan

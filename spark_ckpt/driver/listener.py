@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from spark_ckpt.connector import Json
 
 if TYPE_CHECKING:
-    from spark_ckpt.store.records import Manifest
+    from spark_ckpt.epochs.records import Manifest
 
 
 @dataclass(frozen=True, slots=True)

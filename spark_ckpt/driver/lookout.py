@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from spark_ckpt.coordination.standby import HolderGone, LeaseRead, Standby, TakeOver
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.store.holder import provably_dead
-from spark_ckpt.store.log_state import LogState
 
 if TYPE_CHECKING:
     from spark_ckpt.store.epoch_log import EpochLog

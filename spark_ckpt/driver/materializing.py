@@ -18,8 +18,8 @@ from spark_ckpt.coordination.messages import MaterializeTables
 from spark_ckpt.driver import duty as duty_module
 from spark_ckpt.driver.duty import Duty, Say
 from spark_ckpt.driver.inputs import InputRetention
-from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.retention import Retention, RetentionReport
+from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.epochs.retention import Retention, RetentionReport
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan

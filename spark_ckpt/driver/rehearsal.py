@@ -22,12 +22,12 @@ from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.query_failures import failure_of, is_running
 from spark_ckpt.driver.stage import Stage
 from spark_ckpt.driver.stage_query import stop_within
+from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.restore import RecoveryPoint
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.store.records import Manifest
+    from spark_ckpt.epochs.records import Manifest
 
 _log = logging.getLogger(__name__)
 _NEVER_MS = 24 * 3600 * 1000

@@ -20,14 +20,14 @@ from spark_ckpt.driver.signals import stops
 from spark_ckpt.driver.sink_markers import refuse_newer_sinks
 from spark_ckpt.driver.spark_incarnation import SparkIncarnation
 from spark_ckpt.driver.supervisor import Supervisor
+from spark_ckpt.epochs.names import valid_name
+from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochTimedOut, RunFailed, StopTimedOut
-from spark_ckpt.store.names import valid_name
-from spark_ckpt.store.restore import LATEST
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
     from spark_ckpt.driver.standing_by import StandingBy
-    from spark_ckpt.store.records import EpochBrief
+    from spark_ckpt.epochs.records import EpochBrief
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1

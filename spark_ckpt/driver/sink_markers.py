@@ -13,12 +13,12 @@ from contextlib import suppress
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import DeclaresPublished, Published, SinkContext, TellsPublished
+from spark_ckpt.epochs import sinks_behind
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.restore import LATEST, RestoreTarget, resolve
+from spark_ckpt.epochs.sinks_ahead import refusal
 from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.plan.graph import SinkBinding
-from spark_ckpt.store import sinks_behind
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.restore import LATEST, RestoreTarget, resolve
-from spark_ckpt.store.sinks_ahead import refusal
 from spark_ckpt.store.store import Store
 
 

@@ -41,14 +41,14 @@ from spark_ckpt.driver.query_failures import failure_of, is_running
 from spark_ckpt.driver.source_watch import SourceWatch
 from spark_ckpt.driver.stage import Stage
 from spark_ckpt.driver.stage_query import RunningQuery, stop_within
+from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
-from spark_ckpt.store.identity import Standing
 from spark_ckpt.trace.recorder import recorded
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.store.log_state import LogState
-    from spark_ckpt.store.restore import RecoveryPoint
+    from spark_ckpt.epochs.log_state import LogState
+    from spark_ckpt.epochs.restore import RecoveryPoint
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1

@@ -18,7 +18,7 @@ from spark_ckpt.driver.edge_stream import EdgeStream
 from spark_ckpt.driver.offset_log import BatchOffsets
 from spark_ckpt.driver.stage_frames import StageDescription
 from spark_ckpt.driver.stage_query import RunningQuery, StageQuery
-from spark_ckpt.store.parts import differing
+from spark_ckpt.epochs.parts import differing
 from spark_ckpt.store.widening import types_change
 from spark_ckpt.tasks.group_host import GroupHost
 

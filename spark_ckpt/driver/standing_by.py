@@ -17,8 +17,8 @@ from spark_ckpt.driver.follower import Follower, name_of_a_wait
 from spark_ckpt.driver.listener import RunListener, StandbyEvent, UpkeepEvent
 from spark_ckpt.driver.lookout import Lookout
 from spark_ckpt.driver.upkeep import Upkeep
+from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import StoreInUse, StoreOutage
-from spark_ckpt.store.restore import LATEST
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan

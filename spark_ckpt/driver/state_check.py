@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
 from spark_ckpt.errors import GraphInvalid, StateSchemaChanged
-from spark_ckpt.store.records import Manifest, OperatorSnapshot
 from spark_ckpt.store.widening import key_differences, value_differences
 from spark_ckpt.wording import counted
 

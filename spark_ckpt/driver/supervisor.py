@@ -27,10 +27,10 @@ from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query_failures import typed
 from spark_ckpt.driver.sink_markers import sinks_taken_back
 from spark_ckpt.driver.spark_incarnation import Ending, SparkIncarnation
+from spark_ckpt.epochs.identity import check_unchanged
+from spark_ckpt.epochs.restore import LATEST, RecoveryPoint
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, RunFailed, StoreOutage
 from spark_ckpt.store.holder import current_holder
-from spark_ckpt.store.identity import check_unchanged
-from spark_ckpt.store.restore import LATEST, RecoveryPoint
 from spark_ckpt.wording import counted
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from checkpoint_protocols.ids import ProcessId
 from spark_ckpt.coordination.upkeep import Holding
 from spark_ckpt.driver.duty import lease_of
 from spark_ckpt.driver.listener import UpkeepEvent
+from spark_ckpt.epochs.records import UpkeepEnded
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.store.holder import current_holder
-from spark_ckpt.store.records import UpkeepEnded
-from spark_ckpt.store.retention import Retention
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.upkeep import UpkeepLog, damage_of, under_lease
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spark_ckpt.driver.duty import Say
     from spark_ckpt.driver.job_plan import JobPlan
     from spark_ckpt.driver.lookout import Lookout
-    from spark_ckpt.store.log_state import LogState
+    from spark_ckpt.epochs.log_state import LogState
 
 _log = logging.getLogger(__name__)
 LOOK_S = 0.05

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_ckpt.connector import Json
-from spark_ckpt.store.records import EpochBrief
+from spark_ckpt.epochs.records import EpochBrief
 from spark_ckpt.wording import counted
 
 Record = Mapping[str, Json]

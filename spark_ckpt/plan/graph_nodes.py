@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spark_ckpt.epochs.records import GraphNode
 from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, Leaf, Node, OperatorNode, SinkBinding, SourceNode, leaves_of
-from spark_ckpt.store.records import GraphNode
 
 
 def graph_nodes(

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructType, TimestampType
 
+from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.spark_internals.column_names import column_of
-from spark_ckpt.store.names import valid_name
 from spark_ckpt.tasks.operators.named_inputs import PRESENT, NamedInput
 from spark_ckpt.tasks.rows import RESERVED_PREFIX, arrow_schema
 

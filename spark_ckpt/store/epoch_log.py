@@ -12,29 +12,30 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from spark_ckpt.errors import (
-    ConfigInvalid,
-    EpochDamaged,
-    EpochNotFound,
-    StoreForeign,
-)
-from spark_ckpt.store import proposals, restore
-from spark_ckpt.store.delta_log import CommitLost
-from spark_ckpt.store.location import Location
-from spark_ckpt.store.log_content import HINT_DAMAGED
-from spark_ckpt.store.log_rows import manifest_of, needed_rows, record_of, row_of, totals
-from spark_ckpt.store.log_state import At, LogState, folded
-from spark_ckpt.store.log_state import taken_back as with_taken_back
-from spark_ckpt.store.log_table import LogTable, NewRow
-from spark_ckpt.store.names import valid_name
-from spark_ckpt.store.records import (
+from spark_ckpt.epochs import restore
+from spark_ckpt.epochs.log_state import At, LogState, folded
+from spark_ckpt.epochs.log_state import taken_back as with_taken_back
+from spark_ckpt.epochs.names import valid_name
+from spark_ckpt.epochs.records import (
     CreatedRecord,
     Holder,
     Manifest,
     Released,
     SinkAck,
 )
-from spark_ckpt.store.restore import LATEST, RecoveryPoint, RestoreTarget, recovery_point
+from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget, recovery_point
+from spark_ckpt.errors import (
+    ConfigInvalid,
+    EpochDamaged,
+    EpochNotFound,
+    StoreForeign,
+)
+from spark_ckpt.store import proposals
+from spark_ckpt.store.delta_log import CommitLost
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.log_content import HINT_DAMAGED
+from spark_ckpt.store.log_rows import manifest_of, needed_rows, record_of, row_of, totals
+from spark_ckpt.store.log_table import LogTable, NewRow
 from spark_ckpt.store.turns import Turns
 
 __all__ = ["EpochLog", "LogState", "RecoveryPoint", "RestoreTarget", "wall_ms"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spark_ckpt.epochs.records import CreatedRecord
 from spark_ckpt.errors import EpochDamaged, StoreForeign
 from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_table import LogTable
-from spark_ckpt.store.records import CreatedRecord
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.store import HINT_NO_STORE, Store
 

@@ -6,9 +6,9 @@ import contextlib
 import shutil
 from urllib.parse import urlsplit
 
+from spark_ckpt.epochs.names import valid_path
 from spark_ckpt.errors import StoreIoFailed
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.names import valid_path
 
 
 def bucket_of(location: Location) -> str:

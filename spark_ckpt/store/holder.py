@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from spark_ckpt.store.records import Holder
+from spark_ckpt.epochs.records import Holder
 
 _PROC = Path("/proc")
 _DEAD_STATES = "ZX"

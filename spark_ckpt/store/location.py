@@ -25,11 +25,11 @@ from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from spark_ckpt.content import WAY_OUT, Committed, check, check_bytes, damaged
+from spark_ckpt.epochs.names import valid_name, valid_path
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged
 from spark_ckpt.place import local_path
 from spark_ckpt.storage_errors import one_line, outage, refusal_in, taken_away, typed_errors_at
 from spark_ckpt.store import durable
-from spark_ckpt.store.names import valid_name, valid_path
 from spark_ckpt.wording import counted
 
 _SEAL = b"ckpt.seal"

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from spark_ckpt.epochs import continuity
 from spark_ckpt.errors import EpochDamaged, EpochNotFound
-from spark_ckpt.store import continuity
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from spark_ckpt.errors import EpochDamaged, FormatUnknown
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.log_table import LogRow, NewRow
-from spark_ckpt.store.records import (
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import (
     FORMAT,
     AnyRecord,
     CreatedRecord,
@@ -28,6 +26,8 @@ from spark_ckpt.store.records import (
     UpkeepEnded,
     UpkeepLeased,
 )
+from spark_ckpt.errors import EpochDamaged, FormatUnknown
+from spark_ckpt.store.log_table import LogRow, NewRow
 
 KINDS: dict[str, type[AnyRecord]] = {
     "created": CreatedRecord,

@@ -29,14 +29,15 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
+from spark_ckpt.epochs import continuity
+from spark_ckpt.epochs.records import FORMAT
 from spark_ckpt.errors import EpochDamaged, FormatUnknown, LogDamaged, StoreForeign
 from spark_ckpt.storage_errors import outage
-from spark_ckpt.store import continuity, delta_log
+from spark_ckpt.store import delta_log
 from spark_ckpt.store.acknowledged import Acknowledged, acknowledge, forget_older, newest_acknowledged
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_content import HINT_DAMAGED, LogContent, LogFile, refuse_if_lacking
-from spark_ckpt.store.records import FORMAT
 from spark_ckpt.store.trim import old_before_ms, trim
 
 _SCHEMA = pa.schema(

@@ -11,12 +11,12 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
+from spark_ckpt.epochs.records import Manifest, StagedFileRecord
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.data_table import DataTable, epoch_of, txn_version
 from spark_ckpt.store.delta_log import Actions
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.records import Manifest, StagedFileRecord
 from spark_ckpt.store.schemas import committed_schema
 
 

@@ -10,12 +10,8 @@ import datetime
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from spark_ckpt.errors import ConfigInvalid, EpochNotFound, Fenced, RunFailed, StoreInUse
-from spark_ckpt.store.holder import provably_dead
-from spark_ckpt.store.log_rows import row_of
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.log_table import NewRow
-from spark_ckpt.store.records import (
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import (
     EpochBrief,
     HandoverAsked,
     Heartbeat,
@@ -29,7 +25,11 @@ from spark_ckpt.store.records import (
     SavepointRecord,
     SinkAck,
 )
-from spark_ckpt.store.restore import RecoveryPoint
+from spark_ckpt.epochs.restore import RecoveryPoint
+from spark_ckpt.errors import ConfigInvalid, EpochNotFound, Fenced, RunFailed, StoreInUse
+from spark_ckpt.store.holder import provably_dead
+from spark_ckpt.store.log_rows import row_of
+from spark_ckpt.store.log_table import NewRow
 
 
 def fence(log_state: LogState, incarnation: int) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from spark_ckpt.epochs.names import valid_name
+from spark_ckpt.epochs.records import Count, Holder
 from spark_ckpt.errors import CkptError
 from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.names import valid_name
-from spark_ckpt.store.records import Count, Holder
 
 _FOLDER = "standbys"
 _ENDING = ".json"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.json_values import plain
 from spark_ckpt.store.ddl import column_names
-from spark_ckpt.store.records import Manifest, OperatorSnapshot
 from spark_ckpt.store.widening import value_differences, widened
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.errors import EpochDamaged, EpochNotFound, LogDamaged
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.data_table import DataTable, txn_version
@@ -23,7 +24,6 @@ from spark_ckpt.store.ddl import arrow_schema, column_names
 from spark_ckpt.store.delta_log import Actions
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.store.schemas import committed_schema
 
 OP = "ckpt_op"

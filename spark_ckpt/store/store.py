@@ -14,17 +14,10 @@ from types import MappingProxyType
 from typing import Self
 
 from spark_ckpt.content import check_size
-from spark_ckpt.errors import EpochDamaged, StoreForeign
-from spark_ckpt.store.delta_log import LOG
-from spark_ckpt.store.epoch_log import EpochLog, Fence, wall_ms
-from spark_ckpt.store.folders import bucket_of, delete_folder, folders
-from spark_ckpt.store.inflight import InFlight
-from spark_ckpt.store.location import FileInfo, Location, total_size
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.names import valid_name
-from spark_ckpt.store.outbox import Outbox
-from spark_ckpt.store.records import Manifest, StagedFileRecord, StateFile
-from spark_ckpt.store.retention import (
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.names import valid_name
+from spark_ckpt.epochs.records import Manifest, StagedFileRecord, StateFile
+from spark_ckpt.epochs.retention import (
     Retention,
     RetentionReport,
     garbage,
@@ -33,6 +26,13 @@ from spark_ckpt.store.retention import (
     staged_files,
     state_files,
 )
+from spark_ckpt.errors import EpochDamaged, StoreForeign
+from spark_ckpt.store.delta_log import LOG
+from spark_ckpt.store.epoch_log import EpochLog, Fence, wall_ms
+from spark_ckpt.store.folders import bucket_of, delete_folder, folders
+from spark_ckpt.store.inflight import InFlight
+from spark_ckpt.store.location import FileInfo, Location, total_size
+from spark_ckpt.store.outbox import Outbox
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.state_table import StateTable
 from spark_ckpt.store.trim import TRIM_EVERY_MS, trim

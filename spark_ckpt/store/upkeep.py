@@ -14,13 +14,13 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING
 
+from spark_ckpt.epochs.log_state import LogState, UpkeepEntry
+from spark_ckpt.epochs.records import Manifest, StagedFileRecord, StateFile, UpkeepEnded, UpkeepLeased
+from spark_ckpt.epochs.retention import Retention, RetentionReport
 from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_rows import row_of
-from spark_ckpt.store.log_state import LogState, UpkeepEntry
 from spark_ckpt.store.log_table import NewRow
-from spark_ckpt.store.records import Manifest, StagedFileRecord, StateFile, UpkeepEnded, UpkeepLeased
-from spark_ckpt.store.retention import Retention, RetentionReport
 from spark_ckpt.store.store import Store, compare
 
 if TYPE_CHECKING:

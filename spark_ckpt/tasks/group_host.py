@@ -24,7 +24,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.markers import AHEAD, BARRIERS
 from spark_ckpt.coordination.reports import scope_of_group
-from spark_ckpt.store.records import StateFile
+from spark_ckpt.epochs.records import StateFile
 from spark_ckpt.tasks.blobs import outputs_to_blobs
 from spark_ckpt.tasks.key_expression import key_hash_of
 from spark_ckpt.tasks.late_watermark import late_watermark_ms

@@ -28,9 +28,9 @@ from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
 from spark_ckpt.coordination.job_shape import SinkPlace
 from spark_ckpt.coordination.messages import ManifestFenced, StoreManifest
 from spark_ckpt.coordination.reports import Report
+from spark_ckpt.epochs.records import Manifest, StagedFileRecord
+from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import CkptError, PublishFailed
-from spark_ckpt.store.records import Manifest, StagedFileRecord
-from spark_ckpt.store.restore import RecoveryPoint
 
 Object = dict[str, JsonValue]
 

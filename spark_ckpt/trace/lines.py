@@ -32,10 +32,10 @@ from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.manifests import stamped
 from spark_ckpt.coordination.reports import Report, Step
+from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import CkptError, TraceInvalid
-from spark_ckpt.store.identity import Standing
-from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.restore import RecoveryPoint
 from spark_ckpt.trace.encoding import digest_of, encoded, kinds_of_errors
 
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.job_shape import JobShape
+from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.storage_errors import typed_errors_at
-from spark_ckpt.store.identity import Standing
-from spark_ckpt.store.restore import RecoveryPoint
 
 if TYPE_CHECKING:
     from spark_ckpt.trace.lines import Line

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pydantic import JsonValue
 
 from spark_ckpt.coordination.incarnation import IncarnationCore
-from spark_ckpt.store.records import Manifest
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.trace.encoding import Object
 from spark_ckpt.trace.lines import Begun, Handled, asked_for, event_of, handled
 from spark_ckpt.trace.reading import Recorded

@@ -1,6 +1,6 @@
 """`spark-ckpt adopt`: the checkpoint of a plain query becomes epoch 1 of a job in a new store.
 
-The checkpoint stays unchanged. A store whose adoption did not commit its epoch is marked (`store.restore.ADOPTING`): no
+The checkpoint stays unchanged. A store whose adoption did not commit its epoch is marked (`epochs.restore.ADOPTING`): no
 job starts on it, and the adoption can run again.
 """
 
@@ -14,13 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spark_ckpt.epochs.names import valid_name
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
+from spark_ckpt.epochs.restore import ADOPTING, RecoveryPoint
 from spark_ckpt.errors import AdoptionRefused, CkptError, StoreForeign
 from spark_ckpt.store.folders import delete_folder, folders
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.names import valid_name
-from spark_ckpt.store.records import Manifest, OperatorSnapshot
-from spark_ckpt.store.restore import ADOPTING, RecoveryPoint
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.shuffle_keys import usual_key_groups

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged
-from spark_ckpt.store.names import valid_name
 from spark_rewind.adopt.naming import names_of
 from spark_rewind.adopt.operators import StatefulOperator, read_operators, refuse_others
 from spark_rewind.adopt.output import shown

@@ -19,13 +19,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_ckpt.driver.query_failures import QueryFailed, failure_by
+from spark_ckpt.epochs.records import OperatorSnapshot, StateFile
 from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged, CkptError, GraphInvalid
 from spark_ckpt.plan.graph import ddl
 from spark_ckpt.spark_internals.arrow_types import spark_schema_of
 from spark_ckpt.spark_internals.column_names import map_in_arrow
 from spark_ckpt.spark_internals.operator_state import reading, state_rows
 from spark_ckpt.spark_internals.query_logs import COMMITS, Unreadable, commit_text
-from spark_ckpt.store.records import OperatorSnapshot, StateFile
 from spark_ckpt.tasks.key_expression import key_hash_of
 from spark_ckpt.tasks.rows import DELETE, KEY_GROUP, KEY_HASH, OP, PUT, TIMEOUT, StateSchema, state_schema
 from spark_ckpt.tasks.state.state_groups import WRITTEN, GroupWriter

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
+from spark_ckpt.epochs.restore import ADOPTING, LATEST
 from spark_ckpt.errors import EpochNotFound, StoreForeign
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.holder import current_holder
-from spark_ckpt.store.restore import ADOPTING, LATEST
 from tests.adopt.adopt_kit import JOB, adopted, clicks, opened
 from tests.rewind.rewind_kit import WrittenQuery, WrittenTable, content_of
 

@@ -58,6 +58,6 @@ def two_branches(folder) -> World:
 
 
 def _ack(epoch: int):
-    from spark_ckpt.store.records import SinkAck
+    from spark_ckpt.epochs.records import SinkAck
 
     return SinkAck(sink=SINK, epoch=epoch)

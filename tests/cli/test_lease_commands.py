@@ -8,8 +8,8 @@ import time
 import pytest
 
 from spark_ckpt.cli import handover as handover_module
+from spark_ckpt.epochs.records import UpkeepEnded, UpkeepLeased, UpkeepTurn
 from spark_ckpt.store.holder import current_holder
-from spark_ckpt.store.records import UpkeepEnded, UpkeepLeased, UpkeepTurn
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.store import Store
 from spark_ckpt.store.upkeep import UpkeepLog

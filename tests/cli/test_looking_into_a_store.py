@@ -11,8 +11,8 @@ import pytest
 
 import spark_ckpt as ckpt
 from spark_ckpt.cli.output import Id, cell, datum
+from spark_ckpt.epochs.records import OperatorSnapshot
 from spark_ckpt.errors import EpochNotFound, StoreForeign
-from spark_ckpt.store.records import OperatorSnapshot
 from spark_ckpt.store.state_rows import CHANGED_IN, TIMEOUT, visible
 from tests.store.store_world import OPERATOR, World, rewrite
 

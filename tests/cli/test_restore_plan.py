@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_ckpt.epochs.recovery import plan
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import SourceInvalid
-from spark_ckpt.recovery.plan import plan
-from spark_ckpt.store.retention import Retention
 from tests.store.store_world import SINK, World
 
 

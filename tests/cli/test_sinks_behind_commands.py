@@ -11,8 +11,8 @@ from deltalake import DeltaTable, Schema
 from spark_ckpt_delta.log import identity_of
 from spark_ckpt_delta.publisher import DeltalakePublisher
 
+from spark_ckpt.epochs.records import SinkIdentity
 from spark_ckpt.errors import PublishConflict
-from spark_ckpt.store.records import SinkIdentity
 from tests.delta.delta_kit import context, output, stage
 from tests.store.store_world import SINK, World
 

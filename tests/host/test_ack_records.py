@@ -27,10 +27,10 @@ from spark_ckpt.coordination.messages import (
     TimerRanOut,
 )
 from spark_ckpt.coordination.reports import Report
+from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.records import Manifest, SinkIdentity
+from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import Fenced, StoreUnreachable
-from spark_ckpt.store.identity import Standing
-from spark_ckpt.store.records import Manifest, SinkIdentity
-from spark_ckpt.store.restore import RecoveryPoint
 
 SHAPE = JobShape("job", ("in",), {"out": SinkPlace("file:/out")}, (), Limits(interval_ms=10), ack_wait_ms=70)
 EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")

@@ -15,7 +15,7 @@ from spark_ckpt.coordination.edges import Bound, EdgeLog, segments_in, spent
 from spark_ckpt.coordination.epoch_builder import EpochBuilder
 from spark_ckpt.coordination.job_shape import EdgeShape
 from spark_ckpt.coordination.reports import EDGE, Report
-from spark_ckpt.store.records import EdgeCut, Manifest
+from spark_ckpt.epochs.records import EdgeCut, Manifest
 
 SHAPE = EdgeShape("loop", "k string")
 

@@ -10,7 +10,7 @@ from spark_ckpt.connector import StagedFile
 from spark_ckpt.coordination.epoch_builder import EpochBuilder
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.coordination.watermarks import event_times
-from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
 
 EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="-", created_ms=0)
 

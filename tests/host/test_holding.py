@@ -6,7 +6,7 @@ import pytest
 
 from spark_ckpt.coordination.holding import Holding
 from spark_ckpt.coordination.job_shape import SinkPlace
-from spark_ckpt.store.records import Manifest, StagedFileRecord, StagedOutput
+from spark_ckpt.epochs.records import Manifest, StagedFileRecord, StagedOutput
 
 EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
 SINKS = {"table": SinkPlace("", publish_every_ms=1000), "topic": SinkPlace("")}

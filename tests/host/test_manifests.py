@@ -12,8 +12,8 @@ from spark_ckpt.coordination.epoch_builder import EndedEpoch, Gathered
 from spark_ckpt.coordination.holding import Holding
 from spark_ckpt.coordination.job_shape import JobShape, OperatorShape, SinkPlace
 from spark_ckpt.coordination.manifests import Lineage, manifest_of, pinned_of, stamped, summary_of
-from spark_ckpt.store.identity import Standing
-from spark_ckpt.store.records import Manifest, SinkAck, StateFile
+from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.records import Manifest, SinkAck, StateFile
 
 EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
 LINEAGE = Lineage(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ckpt.coordination.watermarks import Watermarks, event_times
-from spark_ckpt.store.records import Manifest, OperatorSnapshot
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
 
 ORDERS, PAYMENTS, OTHER = ("settled", "orders"), ("settled", "payments"), ("spent", "clicks")
 DELAYS = {ORDERS: 10, PAYMENTS: 20, OTHER: 0}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from spark_ckpt.content import damaged
 from spark_ckpt.coordination.way_out import Branches, past_the_marker, with_way_out
+from spark_ckpt.epochs.records import Manifest, StagedOutput
 from spark_ckpt.errors import EpochDamaged, PublishConflict, PublishFailed, RowsRefused
-from spark_ckpt.store.records import Manifest, StagedOutput
 
 
 def manifest(*sinks: str) -> Manifest:

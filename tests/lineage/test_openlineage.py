@@ -10,9 +10,9 @@ import pytest
 from openlineage.client.serde import Serde
 
 from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent
+from spark_ckpt.epochs.records import Manifest, StagedFileRecord, StagedOutput
 from spark_ckpt.observability.lineage.datasets import Column, End, Named, named
 from spark_ckpt.observability.lineage.openlineage import OpenLineage, run_id
-from spark_ckpt.store.records import Manifest, StagedFileRecord, StagedOutput
 
 STORE_ID = "0b1f1e0e-7d1c-4a6b-9b59-0d8a8ac1f6b2"
 KAFKA = End(

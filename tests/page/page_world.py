@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from html.parser import HTMLParser
 
-from spark_ckpt.store.records import EpochBrief, GraphNode, PartTime, SinkAck, Timings
+from spark_ckpt.epochs.records import EpochBrief, GraphNode, PartTime, SinkAck, Timings
 from tests.store.store_world import OPERATOR, SINK, World
 
 HOSTILE = '</script><img src=x onerror="window.stolen=1"><script>window.stolen=1</script>\u2028\' " & {{7*7}}'

@@ -27,9 +27,9 @@ from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.offset_log import BatchOffsets
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.spark_incarnation import SparkIncarnation
+from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.records import Holder
 from spark_ckpt.plan.graph import SinkBinding, SourceNode
-from spark_ckpt.store.identity import Standing
-from spark_ckpt.store.records import Holder
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.staging import SinkStage, StageWriter
 

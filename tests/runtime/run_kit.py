@@ -16,8 +16,8 @@ from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.query_failures import QueryFailed
 from spark_ckpt.driver.run import Run
 from spark_ckpt.driver.spark_incarnation import Ending
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.plan.graph import SinkBinding, SourceNode
-from spark_ckpt.store.records import Manifest
 from spark_ckpt.store.store import Store
 
 _LOCAL = SimpleNamespace(sparkContext=SimpleNamespace(master="local[1]"))

@@ -4,10 +4,10 @@ import pytest
 from incarnation_kit import an_operator
 from run_kit import STOPPED, Bench, ended
 
+from spark_ckpt.epochs.records import OperatorSnapshot
+from spark_ckpt.epochs.restore import ADOPTING
 from spark_ckpt.errors import EpochNotFound, GraphInvalid
 from spark_ckpt.store.holder import current_holder
-from spark_ckpt.store.records import OperatorSnapshot
-from spark_ckpt.store.restore import ADOPTING
 
 SNAPSHOT = OperatorSnapshot(operator="totals", key_groups=4, key_schema="k string", state_schema="total bigint")
 

@@ -9,8 +9,8 @@ import pytest
 from spark_ckpt.driver.lag_watch import LagWatch
 from spark_ckpt.driver.listener import EpochEvent
 from spark_ckpt.driver.shown_cursors import ShownCursors
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.errors import SourceInvalid
-from spark_ckpt.store.records import Manifest
 
 WAIT_S = 120
 

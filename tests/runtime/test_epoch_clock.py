@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_ckpt.driver.epoch_clock import EpochClock
-from spark_ckpt.store.records import PartTime
+from spark_ckpt.epochs.records import PartTime
 
 
 def test_the_barrier_ends_where_its_batch_begins_and_the_snapshot_is_that_batch():

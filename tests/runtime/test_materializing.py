@@ -7,7 +7,7 @@ import pytest
 
 from spark_ckpt.driver import materializing
 from spark_ckpt.driver.materializing import Materializing
-from spark_ckpt.store.retention import RetentionReport
+from spark_ckpt.epochs.retention import RetentionReport
 
 WAIT_S = 120
 

@@ -15,6 +15,7 @@ from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.query_failures import QueryFailed
 from spark_ckpt.driver.run import Run
 from spark_ckpt.driver.spark_incarnation import Ending
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.errors import (
     ConfigInvalid,
     EpochDamaged,
@@ -28,7 +29,6 @@ from spark_ckpt.errors import (
     StoreUnreachable,
     WorkersNotStarted,
 )
-from spark_ckpt.store.records import Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.store.store import Store
 
 

@@ -12,13 +12,13 @@ from incarnation_kit import JOB, SCHEMA, FakeSink, FakeSource
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import Published, SinkContext
 from spark_ckpt.driver.sink_markers import refuse_newer_sinks
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import Manifest, StagedOutput
+from spark_ckpt.epochs.sinks_ahead import beyond
 from spark_ckpt.errors import PublishConflict, StoreInUse
 from spark_ckpt.plan.graph import SinkBinding, SourceNode
 from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.holder import current_holder
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.records import Manifest, StagedOutput
-from spark_ckpt.store.sinks_ahead import beyond
 from spark_ckpt.store.store import Store
 
 

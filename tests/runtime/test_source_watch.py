@@ -7,9 +7,9 @@ from incarnation_kit import Bench, FakeSource, eventually
 
 from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.driver import source_watch
+from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.errors import IdentityChanged, RunFailed, SourceInvalid
 from spark_ckpt.plan.graph import SourceNode
-from spark_ckpt.store.identity import Standing
 
 OLD, NEW = {"kind": "kafka", "topic a": "1"}, {"kind": "kafka", "topic a": "2"}
 

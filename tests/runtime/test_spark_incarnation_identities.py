@@ -6,9 +6,9 @@ import pytest
 from incarnation_kit import Bench, FakeSource, eventually
 
 from checkpoint_protocols.barrier import Outcome
+from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.records import SinkIdentity
 from spark_ckpt.plan.graph import SourceNode
-from spark_ckpt.store.identity import Standing
-from spark_ckpt.store.records import SinkIdentity
 
 
 @pytest.fixture

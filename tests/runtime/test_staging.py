@@ -13,8 +13,8 @@ import pytest
 
 from spark_ckpt.connector import RefusedRow, StagedFile, StagePlan
 from spark_ckpt.coordination.reports import Report, staged_file
+from spark_ckpt.epochs.records import StagedFileRecord
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.records import StagedFileRecord
 from spark_ckpt.tasks.failures import OutputInvalid
 from spark_ckpt.tasks.rows import REJECT
 from spark_ckpt.tasks.stage_tasks import tapper

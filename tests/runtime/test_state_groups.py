@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_ckpt.epochs.records import StateFile
 from spark_ckpt.errors import AdoptionRefused, EpochDamaged
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.records import StateFile
 from spark_ckpt.tasks.rows import KEY_GROUP, NO_TIMEOUT, StateSchema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
 from spark_ckpt.tasks.state.levels import FileRef, LevelCache

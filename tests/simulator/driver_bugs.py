@@ -13,11 +13,12 @@ from checkpoint_lab.drivers_world import DriversRules
 from checkpoint_lab.schedules import Outcome
 from checkpoint_protocols.machine import Effect
 from spark_ckpt.coordination.standby import LeaseRead, Standby
-from spark_ckpt.store import epoch_log, log_state, proposals
-from spark_ckpt.store.log_state import At, LogState
+from spark_ckpt.epochs import log_state
+from spark_ckpt.epochs.log_state import At, LogState
+from spark_ckpt.epochs.records import EpochBrief, Heartbeat, Manifest, Released
+from spark_ckpt.epochs.restore import RecoveryPoint
+from spark_ckpt.store import epoch_log, proposals
 from spark_ckpt.store.log_table import LogRow, NewRow
-from spark_ckpt.store.records import EpochBrief, Heartbeat, Manifest, Released
-from spark_ckpt.store.restore import RecoveryPoint
 
 Patch = pytest.MonkeyPatch
 

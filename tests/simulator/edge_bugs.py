@@ -8,7 +8,7 @@ from checkpoint_lab import spark_batches
 from spark_ckpt.coordination import edges, epoch_builder, incarnation, reports
 from spark_ckpt.coordination.edges import EdgeLog, Edges
 from spark_ckpt.coordination.incarnation import IncarnationCore
-from spark_ckpt.store.records import Manifest
+from spark_ckpt.epochs.records import Manifest
 
 NOTHING = Manifest(job="job", epoch=0, incarnation=0, attempt="", created_ms=0)
 

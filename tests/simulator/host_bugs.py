@@ -21,8 +21,8 @@ from spark_ckpt.coordination.messages import (
     StoreManifest,
     TimerRanOut,
 )
+from spark_ckpt.epochs.records import SinkAck
 from spark_ckpt.errors import Fenced
-from spark_ckpt.store.records import SinkAck
 
 
 def core_with(plant):

@@ -10,12 +10,13 @@ from dataclasses import replace
 from checkpoint_lab import operated_driver, spark_operated
 from spark_ckpt.coordination import publication
 from spark_ckpt.coordination.publication import Publication
+from spark_ckpt.epochs import identity, restore, ways_back
+from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.log_state import IncarnationEntry, LogState
+from spark_ckpt.epochs.sinks_ahead import beyond, refusal
 from spark_ckpt.errors import EpochDamaged
-from spark_ckpt.store import epoch_log, identity, proposals, restore, ways_back
+from spark_ckpt.store import epoch_log, proposals
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.identity import Standing
-from spark_ckpt.store.log_state import IncarnationEntry, LogState
-from spark_ckpt.store.sinks_ahead import beyond, refusal
 
 
 def the_way_out_is_the_epoch_before(monkeypatch):

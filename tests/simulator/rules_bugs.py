@@ -12,9 +12,10 @@ from checkpoint_protocols.barrier import CommitSink, Coordinator
 from spark_ckpt.coordination import incarnation, manifests, patience, reports
 from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.patience import Patience
-from spark_ckpt.store import identity, proposals, restore
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.retention import garbage, segments, staged_files, state_files
+from spark_ckpt.epochs import identity, restore
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.retention import garbage, segments, staged_files, state_files
+from spark_ckpt.store import proposals
 
 
 def an_outage_counts_as_a_failure(monkeypatch):

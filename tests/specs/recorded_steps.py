@@ -20,7 +20,7 @@ from typing import Any
 
 from spark_ckpt.coordination.markers import BARRIER
 from spark_ckpt.coordination.reports import EDGE
-from spark_ckpt.store.records import Manifest
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.trace.lines import asked_for
 from spark_ckpt.trace.reading import Recorded
 from tests.specs.tla import Step, record, sequence, set_of

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from store_world import ELSEWHERE, OPERATOR, SINK, World
 
+from spark_ckpt.epochs.records import SinkAck
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.store import durable
-from spark_ckpt.store.records import SinkAck
-from spark_ckpt.store.retention import Retention
 
 
 def kill_at(kind: str, nth: int) -> None:

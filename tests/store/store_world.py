@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_ckpt.store.location import Location
-from spark_ckpt.store.records import (
+from spark_ckpt.epochs.records import (
     EdgeCut,
     Holder,
     Manifest,
@@ -22,7 +21,8 @@ from spark_ckpt.store.records import (
     StagedOutput,
     StateFile,
 )
-from spark_ckpt.store.restore import RecoveryPoint
+from spark_ckpt.epochs.restore import RecoveryPoint
+from spark_ckpt.store.location import Location
 from spark_ckpt.store.store import Store
 
 JOB, OPERATOR, SINK, EDGE = "job", "totals", "out", "loop"

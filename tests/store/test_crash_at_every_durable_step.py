@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from store_world import ELSEWHERE, OPERATOR, SINK, World
 
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.store import durable
-from spark_ckpt.store.retention import Retention
 
 
 class Crashed(BaseException):

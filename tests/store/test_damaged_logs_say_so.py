@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from store_world import ELSEWHERE, JOB, SINK, World
 
+from spark_ckpt.epochs import continuity
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import CkptError, EpochDamaged
-from spark_ckpt.store import continuity, delta_log, log_table
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.retention import Retention
+from spark_ckpt.store import delta_log, log_table
 from spark_ckpt.store.store import Store
 
 Answer = tuple[LogState, list[Manifest]]

@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 from store_world import ELSEWHERE, JOB, OPERATOR, SINK, World, as_dict
 
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import LogDamaged
 from spark_ckpt.store.delta_log import live_files
-from spark_ckpt.store.retention import Retention
 from spark_ckpt.store.store import Store
 
 Damage = Callable[[Path], None]

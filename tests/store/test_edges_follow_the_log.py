@@ -8,9 +8,9 @@ import pytest
 from deltalake import DeltaTable
 from store_world import EDGE, World
 
+from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import EpochDamaged
-from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.retention import Retention
 
 
 @pytest.fixture

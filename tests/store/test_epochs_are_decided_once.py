@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from store_world import ELSEWHERE, JOB, Clock, World
 
+from spark_ckpt.epochs.records import SinkAck
 from spark_ckpt.errors import EpochNotFound, Fenced, RunFailed, StoreInUse, StoreUnreachable
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.holder import current_holder, provably_dead
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.records import SinkAck
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from store_world import OPERATOR, SINK, World
 
+from spark_ckpt.epochs.records import StagedFileRecord, StateFile
 from spark_ckpt.errors import EpochDamaged
-from spark_ckpt.store.records import StagedFileRecord, StateFile
 
 Read = Callable[[World], object]
 READS: dict[str, Read] = {

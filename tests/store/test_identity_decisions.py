@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged
-from spark_ckpt.store.identity import (
+from spark_ckpt.epochs.identity import (
     Confirmed,
     Found,
     Known,
@@ -14,9 +13,10 @@ from spark_ckpt.store.identity import (
     known,
     reconciled,
 )
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.parts import differing
-from spark_ckpt.store.records import EpochBrief, Manifest, SinkIdentity, StagedFileRecord, StagedOutput
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.parts import differing
+from spark_ckpt.epochs.records import EpochBrief, Manifest, SinkIdentity, StagedFileRecord, StagedOutput
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged
 
 A = {"kind": "delta", "path": "/a", "table id": "1"}
 B = {"kind": "delta", "path": "/b", "table id": "2"}

@@ -31,11 +31,11 @@ from pyspark.sql.types import (
     TimestampType,
 )  # fmt: skip
 
+from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, StoreIoFailed, StoreUnreachable
 from spark_ckpt.store import durable
 from spark_ckpt.store.ddl import arrow_schema, column_names
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.names import valid_name
 from spark_ckpt.tasks.rows import arrow_schema as sparks_schema
 
 TABLE = pa.table({"k": ["a", "b"], "v": [1, 2]})

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from store_world import ELSEWHERE, JOB, OPERATOR, SINK, World
 
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, SinkAck, StagedOutput, StateFile
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_table import FOLD_AFTER
-from spark_ckpt.store.records import Manifest, OperatorSnapshot, SinkAck, StagedOutput, StateFile
-from spark_ckpt.store.retention import Retention
 from spark_ckpt.store.trim import HORIZON_MS
 
 GROUPS = tuple(

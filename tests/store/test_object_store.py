@@ -17,11 +17,11 @@ import pytest
 from deltalake import DeltaTable
 from store_world import JOB, OPERATOR, SINK, World
 
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import EpochDamaged, Fenced, StoreForeign, StoreUnreachable
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.folders import folders
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.retention import Retention
 from spark_ckpt.store.store import Store
 
 pytest.importorskip("moto.server", reason="needs moto[server], part of the test extra")

@@ -10,9 +10,9 @@ import pytest
 from store_world import ELSEWHERE, JOB, OPERATOR, World, key_hash
 
 from spark_ckpt.driver.rescale import rescale
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, EpochNotFound, StoreInUse
 from spark_ckpt.store.ddl import arrow_schema
-from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.rows import StateSchema
 from spark_ckpt.tasks.state.levels import from_stored

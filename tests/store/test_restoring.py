@@ -8,10 +8,11 @@ import pytest
 from store_world import JOB, OPERATOR, SINK, World
 
 from spark_ckpt.cli.stores import status_of
+from spark_ckpt.epochs import records
+from spark_ckpt.epochs.records import SinkAck
+from spark_ckpt.epochs.restore import owed_rows
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, FormatUnknown, StoreForeign
-from spark_ckpt.store import log_table, records
-from spark_ckpt.store.records import SinkAck
-from spark_ckpt.store.restore import owed_rows
+from spark_ckpt.store import log_table
 from spark_ckpt.store.store import Store
 
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from store_world import ELSEWHERE, OPERATOR, SINK, Clock, World
 
+from spark_ckpt.epochs.retention import Retention, incarnation_of, kept_epochs
 from spark_ckpt.errors import EpochNotFound, Fenced
 from spark_ckpt.store import durable
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.retention import Retention, incarnation_of, kept_epochs
 from spark_ckpt.store.trim import HORIZON_MS, TRIM_EVERY_MS
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_ckpt.store.log_state import At, LogState, folded
-from spark_ckpt.store.records import (
+from spark_ckpt.epochs.log_state import At, LogState, folded
+from spark_ckpt.epochs.records import (
     CreatedRecord,
     EpochBrief,
     Heartbeat,

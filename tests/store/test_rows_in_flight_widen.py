@@ -12,10 +12,10 @@ from deltalake import DeltaTable, QueryBuilder
 from store_world import EDGE, World
 
 from spark_ckpt.driver.state_check import check_in_flight
+from spark_ckpt.epochs.records import EdgeCut, Manifest, StagedFileRecord
 from spark_ckpt.errors import GraphInvalid, StateSchemaChanged
 from spark_ckpt.spark_internals.arrow_types import spark_schema_of
 from spark_ckpt.store.ddl import arrow_schema
-from spark_ckpt.store.records import EdgeCut, Manifest, StagedFileRecord
 from spark_ckpt.tasks.stage_tasks import segment_reader
 
 NARROW, WIDE = (

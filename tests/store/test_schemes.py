@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.restore import resolve
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, StoreForeign
 from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.log_table import LogTable
-from spark_ckpt.store.restore import resolve
 from spark_ckpt.store.schemes import SCHEMES, store_location
 from spark_ckpt.store.store import Store
 

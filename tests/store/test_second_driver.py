@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from store_world import ELSEWHERE, JOB, Clock, World
 
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import StoreInUse
 from spark_ckpt.store.holder import current_holder
-from spark_ckpt.store.retention import Retention
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.store import Store
 

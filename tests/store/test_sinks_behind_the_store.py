@@ -11,11 +11,11 @@ import pytest
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import Published, SinkContext
 from spark_ckpt.driver.sink_markers import sinks_taken_back
+from spark_ckpt.epochs.records import SinkIdentity
+from spark_ckpt.epochs.retention import Retention
+from spark_ckpt.epochs.sinks_behind import behind, rows_published
 from spark_ckpt.errors import PublishConflict
 from spark_ckpt.plan.graph import SinkBinding
-from spark_ckpt.store.records import SinkIdentity
-from spark_ckpt.store.retention import Retention
-from spark_ckpt.store.sinks_behind import behind, rows_published
 from spark_ckpt.store.store import Store
 from tests.store.store_world import JOB, SINK, World
 

@@ -15,10 +15,10 @@ from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructTy
 from store_world import OPERATOR, World
 
 from spark_ckpt.driver.state_check import check_state
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.errors import StateSchemaChanged
 from spark_ckpt.plan.graph import ddl
 from spark_ckpt.store.ddl import arrow_schema, column_names
-from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.store.state_rows import keyed_beside
 from spark_ckpt.store.widening import types_change, value_differences, widened
 

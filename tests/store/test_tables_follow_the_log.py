@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from store_world import JOB, OPERATOR, SINK, World, as_dict
 
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.errors import EpochDamaged, EpochNotFound, StateSchemaChanged, StoreUnreachable
 from spark_ckpt.store import data_table, delta_log
 from spark_ckpt.store.delta_log import CommitLost
-from spark_ckpt.store.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.store.state_table import newest_rows
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from store_world import ELSEWHERE, JOB, OPERATOR, Clock, World
 
+from spark_ckpt.epochs.records import UpkeepEnded, UpkeepLeased
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import Fenced
-from spark_ckpt.store.records import UpkeepEnded, UpkeepLeased
-from spark_ckpt.store.retention import Retention
 from spark_ckpt.store.store import Store
 from spark_ckpt.store.upkeep import UpkeepLog, checks_of, damage_of, under_lease
 

@@ -8,9 +8,9 @@ import pytest
 from store_world import OPERATOR, SINK, World
 
 from spark_ckpt.content import damaged
+from spark_ckpt.epochs.records import Manifest, SinkAck
+from spark_ckpt.epochs.ways_back import choice_unseen, ways_of
 from spark_ckpt.errors import PublishConflict, PublishFailed
-from spark_ckpt.store.records import Manifest, SinkAck
-from spark_ckpt.store.ways_back import choice_unseen, ways_of
 
 
 @pytest.fixture

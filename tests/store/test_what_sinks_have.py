@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from store_world import SINK, World
 
+from spark_ckpt.epochs.debts import Debts
+from spark_ckpt.epochs.records import EpochBrief, Folded, Published, SinkAck
+from spark_ckpt.epochs.retention import Retention, kept_epochs
 from spark_ckpt.errors import PublishConflict
-from spark_ckpt.store.debts import Debts
-from spark_ckpt.store.records import EpochBrief, Folded, Published, SinkAck
-from spark_ckpt.store.retention import Retention, kept_epochs
 
 
 @pytest.fixture

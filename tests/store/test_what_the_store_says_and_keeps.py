@@ -15,6 +15,9 @@ import pytest
 from deltalake import DeltaTable
 from store_world import EDGE, ELSEWHERE, OPERATOR, SINK, Clock, World
 
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import Holder
+from spark_ckpt.epochs.restore import resolve
 from spark_ckpt.errors import (
     ConfigInvalid,
     EpochDamaged,
@@ -32,11 +35,8 @@ from spark_ckpt.store.location import _SEAL as SEAL
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_content import LogFile, refuse_if_lacking
 from spark_ckpt.store.log_rows import manifest_of
-from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.log_table import _SCHEMA as SCHEMA
 from spark_ckpt.store.log_table import LogTable
-from spark_ckpt.store.records import Holder
-from spark_ckpt.store.restore import resolve
 from spark_ckpt.store.schemas import committed_schema
 from spark_ckpt.store.state_rows import snapshot_of
 from spark_ckpt.store.store import Store

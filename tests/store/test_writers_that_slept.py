@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import Fenced, StoreOutage
 from spark_ckpt.store import delta_log, durable, log_table
 from spark_ckpt.store.epoch_log import EpochLog, wall_ms
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.retention import Retention
 from spark_ckpt.store.trim import HORIZON_MS, LOCAL_HORIZON_MS, old_before_ms
 from tests.store.store_world import World
 

@@ -9,8 +9,8 @@ from checkpoint_lab.spark_driver import CoreOf, shipped
 from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.job_shape import JobShape
-from spark_ckpt.store.identity import Standing
-from spark_ckpt.store.restore import LATEST, RecoveryPoint
+from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.restore import LATEST, RecoveryPoint
 from spark_ckpt.trace.lines import Begun, handled
 from spark_ckpt.trace.reading import Recorded, recorded_of
 from spark_ckpt.trace.recorder import file_of

@@ -20,9 +20,9 @@ from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, SinkPlace
 from spark_ckpt.coordination.manifests import stamped
 from spark_ckpt.coordination.messages import BatchDone, ManifestStored, PublishEnded, QueryStarting, SourcesPinned
 from spark_ckpt.coordination.reports import EDGE, Report
+from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, PublishFailed, TraceInvalid
-from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.restore import RecoveryPoint
 from spark_ckpt.trace import recorder
 from spark_ckpt.trace.lines import _EVENTS, _TIMERS, asked_for, event_of, handled, line_of
 from spark_ckpt.trace.reading import read_traces, recorded_of

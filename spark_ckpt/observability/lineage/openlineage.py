@@ -29,8 +29,8 @@ from openlineage.client.facet_v2 import (
 
 from spark_ckpt.connector import Cursor, Json
 from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, RunListener
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.observability.lineage.datasets import End, named
-from spark_ckpt.store.records import Manifest
 
 PRODUCER = "https://pypi.org/project/spark-ckpt"
 _SCHEMA = f"{PRODUCER}#"

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_ckpt.connector import Json
+from spark_ckpt.epochs.log_state import IncarnationEntry, LogState
+from spark_ckpt.epochs.records import EdgeCut, EpochBrief, Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.errors import CkptError
 from spark_ckpt.json_values import plain
-from spark_ckpt.store.log_state import IncarnationEntry, LogState
-from spark_ckpt.store.records import EdgeCut, EpochBrief, Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.store import Store
 

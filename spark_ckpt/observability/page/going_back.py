@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spark_ckpt.connector import Json
-from spark_ckpt.recovery.plan import plan
-from spark_ckpt.recovery.text import sink_lines
+from spark_ckpt.epochs.recovery import plan
+from spark_ckpt.epochs.recovery_text import sink_lines
 from spark_ckpt.store.store import Store
 from spark_ckpt.wording import counted, epochs
 

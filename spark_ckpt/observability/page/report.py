@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from spark_ckpt.connector import Json
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.errors import CkptError
 from spark_ckpt.observability.page.drawn import drawn
 from spark_ckpt.observability.page.facts import epoch_of, facts_of
 from spark_ckpt.observability.page.going_back import going_back
-from spark_ckpt.store.log_state import LogState
 from spark_ckpt.store.store import Store
 
 MOST_CLOSELY = 100

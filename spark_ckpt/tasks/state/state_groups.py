@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_ckpt.epochs.records import StateFile
 from spark_ckpt.errors import AdoptionRefused, EpochDamaged
-from spark_ckpt.store.records import StateFile
 from spark_ckpt.tasks.rows import (
     DELETE,
     KEY_GROUP,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple, cast
 
-from spark_ckpt.store.debts import Debts, lineage
-from spark_ckpt.store.records import (
+from spark_ckpt.epochs.debts import Debts, lineage
+from spark_ckpt.epochs.records import (
     AnyRecord,
     CreatedRecord,
     EpochBrief,

@@ -11,12 +11,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from spark_ckpt.connector import Json
+from spark_ckpt.epochs import restore
+from spark_ckpt.epochs.identity import check_owed
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import EpochBrief, Manifest
+from spark_ckpt.epochs.ways_back import whole_manifests
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.store import restore
-from spark_ckpt.store.identity import check_owed
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.records import EpochBrief, Manifest
-from spark_ckpt.store.ways_back import whole_manifests
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from spark_ckpt.store.records import AnyRecord, EpochBrief, Folded, IncarnationRecord, LossAccepted, Published, SinkAck
+from spark_ckpt.epochs.records import AnyRecord, EpochBrief, Folded, IncarnationRecord, LossAccepted, Published, SinkAck
 
 Epochs = Mapping[int, EpochBrief]
 

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from spark_ckpt.connector import StagedFile
-from spark_ckpt.store.names import valid_name, valid_path
+from spark_ckpt.epochs.names import valid_name, valid_path
 from spark_ckpt.wording import counted
 
 FORMAT = 2

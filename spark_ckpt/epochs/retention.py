@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.records import Manifest
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import Manifest
 
 _INCARNATION = re.compile(r"(?:^|-)i(\d+)-")
 

@@ -15,11 +15,11 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.names import valid_name
+from spark_ckpt.epochs.parts import described, differing
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, PublishConflict
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.names import valid_name
-from spark_ckpt.store.parts import described, differing
-from spark_ckpt.store.records import Manifest
 from spark_ckpt.wording import epochs
 
 RestoreTarget = str | int

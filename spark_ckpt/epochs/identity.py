@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from spark_ckpt.connector import Cursor
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.parts import described, differing
+from spark_ckpt.epochs.records import EpochBrief, Manifest, SinkIdentity
+from spark_ckpt.epochs.restore import Read
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.parts import described, differing
-from spark_ckpt.store.records import EpochBrief, Manifest, SinkIdentity
-from spark_ckpt.store.restore import Read
 
 Parts = Mapping[str, str]
 """Identity of an endpoint as `connector.Identified` returns it; empty if the connector has none."""

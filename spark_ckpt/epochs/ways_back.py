@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict, RowsRefused
-from spark_ckpt.store.log_state import LogState
-from spark_ckpt.store.records import Manifest
-from spark_ckpt.store.restore import (
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.epochs.restore import (
     Choice,
     Read,
     RestoreTarget,
@@ -22,6 +21,7 @@ from spark_ckpt.store.restore import (
     whole_at_most,
     whole_epochs,
 )
+from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict, RowsRefused
 
 
 @dataclass(frozen=True, slots=True)

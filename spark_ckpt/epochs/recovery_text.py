@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_ckpt.recovery.plan import SinkPlan
+from spark_ckpt.epochs.recovery import SinkPlan
 from spark_ckpt.wording import counted, epochs, one_or_many
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_ckpt.connector import Published
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.errors import PublishConflict
-from spark_ckpt.store.log_state import LogState
 
 
 def beyond(published: Published, log_state: LogState) -> str:
