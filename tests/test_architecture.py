@@ -350,7 +350,7 @@ def test_public_names_are_listed_once_and_can_be_discovered():
 
 def every_error() -> list[type[CkptError]]:
     """All error classes of the core and the connectors; modules that need something absent are left out."""
-    product = [f"spark_ckpt.{folder}" for folder in ("tasks", "plan", "driver", "store", "recovery")]
+    product = [f"spark_ckpt.{folder}" for folder in ("tasks", "plan", "driver", "store", "epochs")]
     for package in (*product, "spark_rewind"):
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             importlib.import_module(module.name)

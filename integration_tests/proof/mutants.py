@@ -21,6 +21,7 @@ RESULTS = Path(__file__).with_name("mutants.json")
 PACKAGES = {
     "protocols": "checkpoint_protocols",
     "coordination": "spark_ckpt.coordination",
+    "epochs": "spark_ckpt.epochs",
     "store": "spark_ckpt.store",
 }
 """Mutated packages, by the name that the page gives them."""
