@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from spark_ckpt.delta_files import LOG
 from spark_ckpt.errors import CheckpointForeign, RewindNotPermitted, RewindStale, RewindUnderWay, RewindUnsupported
 from spark_ckpt.spark_internals.query_logs import COMMITS, OFFSETS, SINK_LOG
 from spark_rewind.carrying import Carrier, commit_path
@@ -23,7 +24,7 @@ from spark_rewind.positions import DeltaPosition
 from spark_rewind.records import FolderChange, QueryChange, Record, TableChange
 from spark_rewind.stages import Move, Phase, on_apply, on_undo
 from spark_rewind.swapping import check_swap
-from spark_rewind.tables import LOG, Table, read_table
+from spark_rewind.tables import Table, read_table
 
 _PLAN_AGAIN = "plan again, and apply that plan; nothing was changed"
 

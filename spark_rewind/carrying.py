@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from spark_ckpt.delta_files import LOG
 from spark_ckpt.errors import CheckpointDamaged, RewindOutOfReach, RewindStale
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_rewind import folders
@@ -24,7 +25,7 @@ from spark_rewind.redrafting import redraft
 from spark_rewind.replacing import put_in_place, write_mark
 from spark_rewind.stages import Phase
 from spark_rewind.table_holding import put_back
-from spark_rewind.tables import LOG, read_table
+from spark_rewind.tables import read_table
 
 _STALE = "plan again, and apply that plan; nothing was changed"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from spark_ckpt.delta_files import Action, commit_path
 from spark_ckpt.errors import CheckpointDamaged, RewindOutOfReach, RewindUnsupported
 from spark_ckpt.spark_internals.query_logs import COMMITS, OFFSETS, parse_batch
 from spark_rewind.checkpoint import HINT_DAMAGED, Batch, Checkpoint
@@ -20,7 +21,7 @@ from spark_rewind.reading import text_of
 from spark_rewind.records import QueryChange, TableChange
 from spark_rewind.shifts import Shift, moved_text, shift_of
 from spark_rewind.table_commits import Stamp, after_replay, commits, needed_files, refusal
-from spark_rewind.table_content import Action, commit_lines, commit_name, contents_at, parsed
+from spark_rewind.table_content import commit_lines, contents_at, parsed
 from spark_rewind.table_holding import is_held, sizes_of
 from spark_rewind.tables import Table
 
@@ -70,7 +71,7 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
     # readers with unread versions need these once more: the new versions begin at the oldest base of a reader
     shift = shift_of(wish.version, table.newest, positions)
     lost = next(
-        (each for each in range(shift.base + 1, shift.line + 1) if not (root / commit_name(each)).is_file()), None
+        (each for each in range(shift.base + 1, shift.line + 1) if not (root / commit_path(each)).is_file()), None
     )
     if lost is not None:
         what = f"table {root}: a reader has version {lost} before it at its point, and the log has lost that"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from checkpoint_protocols.ids import ProcessId
+from spark_ckpt.delta_files import LOG
 from spark_ckpt.errors import CheckpointForeign, ConfigInvalid
 from spark_ckpt.spark_internals.query_logs import SINK_LOG
 from spark_rewind.checkpoint import Checkpoint, read_checkpoint
@@ -19,7 +20,7 @@ from spark_rewind.positions import DeltaPosition
 from spark_rewind.reading import local_folder
 from spark_rewind.sink_logs import SinkLog, folders_with_log, read_sink_log, require_own
 from spark_rewind.table_holding import held_in
-from spark_rewind.tables import LOG, Table, find_tables, read_table
+from spark_rewind.tables import Table, find_tables, read_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spark_ckpt.delta_files import Action
 from spark_rewind.shifts import Shift
-from spark_rewind.table_content import Action, Content, FileKey, domain_of
+from spark_rewind.table_content import Content, FileKey, domain_of
 from spark_rewind.tables import REWIND
 
 KNOWN_FEATURES = frozenset(

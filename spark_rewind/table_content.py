@@ -5,18 +5,16 @@ No library returns the actions themselves, and a file that comes back needs ever
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from spark_ckpt.delta_files import LOG, Action, actions_in, commit_path, oldest_without_gap, versions_in
 from spark_ckpt.errors import LogDamaged, RewindUnsupported
 from spark_rewind.reading import names, text_of, typed_errors
-from spark_rewind.tables import LOG
 
-Action = Mapping[str, Any]
 FileKey = tuple[str, str]
 """A data file's path as the log spells it, and its deletion vector, empty for none.
 
@@ -69,28 +67,18 @@ def contents_at(root: Path, version: int, newest: int) -> tuple[Content, Content
     return then, now
 
 
-def commit_name(version: int) -> str:
-    """Return the path of a commit inside a table."""
-    return f"{LOG}/{version:020d}.json"
-
-
 def commit_lines(root: Path, version: int) -> list[str]:
     """Return the lines of a commit unchanged. Raises `LogDamaged`."""
-    path = root / commit_name(version)
+    path = root / commit_path(version)
     try:
         return [line for line in text_of(path).splitlines() if line.strip()]
     except FileNotFoundError:
         raise LogDamaged(f"{path} is missing", hint=_HINT) from None
 
 
-def parsed(lines: Iterable[str], version: int) -> list[Action]:
+def parsed(lines: Iterable[str], version: int) -> Sequence[Action]:
     """Parse the actions of a commit. Raises `LogDamaged`."""
-    try:
-        found = [json.loads(line) for line in lines]
-        assert all(isinstance(each, dict) and len(each) == 1 for each in found)  # noqa: S101 - raised as LogDamaged below
-    except (ValueError, AssertionError) as error:
-        raise LogDamaged(f"version {version} holds something else than actions", hint=_HINT) from error
-    return found
+    return actions_in("\n".join(lines), f"version {version}", _HINT)
 
 
 def key_of(file: Action) -> FileKey:
@@ -135,7 +123,7 @@ def domain_of(action: Action) -> dict[str, str | None]:
 def _start(log: Path, version: int) -> int:
     """Return the checkpoint to begin with, -1 if the log has all commits from version 0 on."""
     listed = set(names(log))
-    if all(f"{number:020d}.json" in listed for number in range(version + 1)):
+    if oldest_without_gap(versions_in(listed), version) == 0:
         return -1
     whole = _whole_checkpoints(listed)
     found = max((number for number in whole if number <= version), default=None)

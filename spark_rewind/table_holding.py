@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
+from spark_ckpt.delta_files import Action, commit_path
 from spark_rewind.durable import link_or_copy, part_of, sync_folder, written
 from spark_rewind.pins import Kept, PinnedFile
 from spark_rewind.positions import DeltaPosition
 from spark_rewind.shifts import base_of
-from spark_rewind.table_content import Action, commit_lines, commit_name, content_at, parsed
+from spark_rewind.table_content import commit_lines, content_at, parsed
 from spark_rewind.tables import Table
 
 Held = Callable[[str], Path | None]
@@ -46,7 +47,7 @@ def hold(table: Table, version: int, positions: Iterable[DeltaPosition], folder:
 def _needed(table: Table, version: int, positions: Iterable[DeltaPosition]) -> set[str]:
     """Return the files of the version, and files added since the oldest reader's position, which it reads from the log."""
     base = min([version, *(base_of(each) for each in positions)])
-    if any(not (table.root / commit_name(each)).is_file() for each in range(max(base, 0), version + 1)):
+    if any(not (table.root / commit_path(each)).is_file() for each in range(max(base, 0), version + 1)):
         base = version  # such a reader cannot continue there anyway
     actions: list[Action] = [{"add": each} for each in content_at(table.root, base).files.values()]
     for number in range(base + 1, version + 1):

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from spark_ckpt.delta_files import (
+    LOG,
+    Action,
+    TableCommit,
+    actions_in,
+    commit_name,
+    log_file,
+    oldest_without_gap,
+    versions_in,
+)
 from spark_ckpt.errors import CheckpointForeign, LogDamaged
 from spark_rewind.positions import LARGEST
 from spark_rewind.reading import changed_ms, entries, names, text_of, typed_errors
 
-LOG = "_delta_log"
-_COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[0-9a-zA-Z-]+|\.\d{10}\.\d{10})?\.(?:parquet|json)")
 _HINT = "restore the table's log from a backup, or leave the table out of the plan; nothing was changed"
 _SEARCHED_DEEP = 4
 
@@ -122,22 +128,19 @@ def read_table(root: Path, held: Mapping[str, Path] | None = None) -> Table:
     """
     log = root / LOG
     listed = names(log)
-    commits = sorted(int(found[1]) for name in listed if (found := _COMMIT.fullmatch(name)))
+    commits = versions_in(listed)
     if not commits:
         raise LogDamaged(f"{log} holds no commit", hint=_HINT)
-    oldest, there = commits[-1], set(commits)
-    while oldest - 1 in there:
-        oldest -= 1
-    checkpoints = sorted({int(found[1]) for name in listed if (found := _CHECKPOINT.fullmatch(name))})
-    openable = _openable(log, oldest, commits[-1], checkpoints)
+    oldest = oldest_without_gap(commits, commits[-1])
+    openable = _openable(log, oldest, commits[-1], versions_in(listed, "checkpoint"))
     digest, ids, versions = hashlib.sha256(), set[str](), list[Version]()
     for number in range(oldest, commits[-1] + 1):
-        path = log / f"{number:020d}.json"
+        path = log / commit_name(number)
         text = _commit_text(path)
         digest.update(f"\0{number}\0{text}".encode())
-        actions = _actions(path, text)
-        ids.update(str(each["metaData"].get("id", "")) for each in actions if "metaData" in each)
-        versions.append(_version(path, number, actions))
+        commit = TableCommit(number, _actions(path, text))
+        ids.update(str(each.get("id", "")) for each in commit.bodies("metaData"))
+        versions.append(_version(path, commit))
     before = _transactions_before(log, listed, oldest) if oldest else {}
     ids |= _ids_before(log, listed, openable) if oldest else set()
     restored = max((each.number for each in versions if each.restored), default=oldest)
@@ -167,30 +170,25 @@ def _commit_text(path: Path) -> str:
         raise LogDamaged(f"{path} went away while it was read", hint="try again") from None
 
 
-def _actions(path: Path, text: str) -> list[Mapping[str, Any]]:
-    try:
-        found: list[Mapping[str, Any]] = json.loads(f"[{','.join(line for line in text.splitlines() if line.strip())}]")
-    except ValueError as error:
-        raise LogDamaged(f"{path} is not JSON", hint=_HINT) from error
-    if not found or not all(
-        isinstance(each, dict) and all(isinstance(body, dict) for body in each.values()) for each in found
-    ):
-        raise LogDamaged(f"{path} holds something else than actions", hint=_HINT)
+def _actions(path: Path, text: str) -> Sequence[Action]:
+    found = actions_in(text, str(path), _HINT)
+    if not found:
+        raise LogDamaged(f"{path} is empty", hint=_HINT)
     return found
 
 
-def _version(path: Path, number: int, actions: Sequence[Mapping[str, Any]]) -> Version:
-    info: Mapping[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
+def _version(path: Path, commit: TableCommit) -> Version:
+    info = commit.body("commitInfo") or {}
     stamps = [info.get(name) for name in ("inCommitTimestamp", "timestamp")]
     at_ms = next((stamp for stamp in stamps if isinstance(stamp, int)), None)
     try:
         return Version(
-            number,
+            commit.version,
             changed_ms(path) if at_ms is None else at_ms,
-            str(info.get("operation", "an unknown operation")),
-            tuple(_transaction(each["txn"]) for each in actions if "txn" in each),
-            tuple(unquote(str(each["add"]["path"])) for each in actions if "add" in each),
-            tuple(unquote(str(each["remove"]["path"])) for each in actions if "remove" in each),
+            commit.operation,
+            _bounded(commit.transactions),
+            tuple(unquote(str(each["path"])) for each in commit.bodies("add")),
+            tuple(unquote(str(each["path"])) for each in commit.bodies("remove")),
             _restores(info),
         )
     except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
@@ -217,11 +215,11 @@ def _since_restored(
     return found, [each for each in versions if each.number >= restored]
 
 
-def _transaction(body: Mapping[str, Any]) -> tuple[str, int]:
-    number = int(body["version"])
-    if abs(number) >= LARGEST:
-        raise ValueError(number)
-    return str(body["appId"]), number
+def _bounded(transactions: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    """Return the transactions unchanged. Raises ValueError for a number that no query reaches."""
+    if large := [number for _, number in transactions if abs(number) >= LARGEST]:
+        raise ValueError(large[0])
+    return tuple(transactions)
 
 
 def _missing_files(root: Path, versions: Sequence[Version]) -> frozenset[str]:
@@ -247,8 +245,8 @@ def _lost(versions: Sequence[Version], missing: frozenset[str]) -> tuple[dict[in
 
 def _transactions_before(log: Path, listed: Iterable[str], oldest: int) -> dict[str, int]:
     """Return the transactions of the newest checkpoint at or before the first commit in the log."""
-    rows = _checkpoint_rows(log, listed, oldest, "txn")
-    return dict(_transaction(row) for row in rows)
+    rows = [{"txn": row} for row in _checkpoint_rows(log, listed, oldest, "txn")]
+    return dict(_bounded(TableCommit(oldest, rows).transactions))
 
 
 def _ids_before(log: Path, listed: Iterable[str], openable: int) -> set[str]:
@@ -262,8 +260,8 @@ def _checkpoint_rows(log: Path, listed: Iterable[str], newest: int, kind: str) -
     """
     files: dict[int, list[Path]] = {}
     for name in listed:
-        if (found := _CHECKPOINT.fullmatch(name)) and int(found[1]) <= newest:
-            files.setdefault(int(found[1]), []).append(log / name)
+        if (found := log_file(name)) and found[1] != "json" and found[0] <= newest:
+            files.setdefault(found[0], []).append(log / name)
     if not files:
         return []
     rows: list[Mapping[str, Any]] = []

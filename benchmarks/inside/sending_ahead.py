@@ -18,7 +18,7 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 from spark_ckpt_kafka import KafkaSink
-from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.options import Connection
 from spark_ckpt_kafka.producer import Plane
 from spark_ckpt_kafka.publisher import KafkaPublisher
@@ -56,7 +56,7 @@ class Published:
 
     def __init__(self, broker: Broker, folder: Path, client: Plane | None) -> None:
         topic = f"t-{uuid.uuid4().hex[:8]}"
-        with Control(Connection(broker.servers)) as control:
+        with KafkaControl(Connection(broker.servers)) as control:
             control.create_topic(topic, PARTITIONS)
         self._folder = folder
         self._epoch = 0

@@ -12,8 +12,9 @@ from urllib.parse import urlparse
 import pyarrow.fs as pafs
 
 from spark_ckpt.connector import Cursor
+from spark_ckpt.delta_files import LOG
 from spark_ckpt.errors import FormatUnknown, SourceInvalid
-from spark_ckpt_delta.log import Commit, TableFile, filesystem, read_commit, read_entry, snapshot_files
+from spark_ckpt_delta.log import AppendedFiles, TableFile, filesystem, read_commit, read_entry, snapshot_files
 
 OnChange = Literal["fail", "skip"]
 
@@ -88,7 +89,7 @@ class History:
         self._columns = columns
         self._cache: dict[tuple[bool, int], list[TableFile]] = {}
         self._opened: pafs.FileSystem | None = None
-        self._newest_read: Commit | None = None
+        self._newest_read: AppendedFiles | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_cache": {}, "_opened": None, "_newest_read": None}
@@ -202,9 +203,9 @@ class History:
         self._require_same_history(commit)
         if commit.changes_rows and self._on_change == "skip":
             return []
-        return list(commit.added)
+        return commit.added
 
-    def _require_same_history(self, commit: Commit) -> None:
+    def _require_same_history(self, commit: AppendedFiles) -> None:
         """Raise `SourceInvalid` if the newest commit that was read has changed: a restored table grows another
         history.
         """
@@ -226,7 +227,7 @@ class History:
         from a future one.
         """
         try:
-            with self.system.open_input_file("_delta_log/_last_checkpoint") as hint:
+            with self.system.open_input_file(f"{LOG}/_last_checkpoint") as hint:
                 newest = int(json.loads(hint.read())["version"])
         except FileNotFoundError:
             return
@@ -236,7 +237,7 @@ class History:
                 hint="raise delta.logRetentionDuration on the table; start the source anew from 'earliest'",
             )
 
-    def _check(self, commit: Commit, table_id: str) -> None:
+    def _check(self, commit: AppendedFiles, table_id: str) -> None:
         if commit.changes_rows and self._on_change == "fail":
             raise SourceInvalid(
                 f"{self._table}: version {commit.version} ({commit.operation}) deletes or updates rows "
@@ -245,26 +246,25 @@ class History:
                 hint="DeltaSource(..., on_change='skip') skips such versions wholly, or start behind it",
                 version=commit.version,
             )
-        if commit.metadata is not None:
-            self._check_metadata(commit, table_id)
-        if commit.protocol is not None:
-            check_readable(self._table, commit.protocol.get("readerFeatures") or (), commit.version)
+        metadata, protocol = commit.commit.body("metaData"), commit.commit.body("protocol")
+        if metadata is not None:
+            self._check_metadata(metadata, commit.version, table_id)
+        if protocol is not None:
+            check_readable(self._table, protocol.get("readerFeatures") or (), commit.version)
         for file in commit.added:
             check_file(self._table, file)
 
-    def _check_metadata(self, commit: Commit, table_id: str) -> None:
-        metadata = commit.metadata or {}
+    def _check_metadata(self, metadata: Mapping[str, Any], version: int, table_id: str) -> None:
         if metadata["id"] != table_id:
-            raise another_table(self._table, commit.version)
+            raise another_table(self._table, version)
         check_mapping(self._table, metadata.get("configuration") or {})
         fields = {field["name"]: field["type"] for field in json.loads(metadata["schemaString"])["fields"]}
         changed = [column["name"] for column in self._columns if fields.get(column["name"]) != column["type"]]
         if changed:
             raise SourceInvalid(
-                f"{self._table}: version {commit.version} changes or drops columns that the job reads: "
-                f"{', '.join(changed)}",
+                f"{self._table}: version {version} changes or drops columns that the job reads: {', '.join(changed)}",
                 hint="adapt the job to the new schema and start it again",
-                version=commit.version,
+                version=version,
             )
 
 

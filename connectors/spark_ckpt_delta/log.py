@@ -1,14 +1,12 @@
-"""Reads a Delta table's log commit by commit, as a source of appended files needs it.
+"""The place, the handle and the log entries of a Delta table that is not in the job's store.
 
-The log is read directly (PROTOCOL.md, "Actions"). Neither a handle's add actions nor a table version tell three things:
+A source of appended files reads the log directly. Neither a handle's add actions nor a table version tell three things:
 the files that one commit added, their order, and if they are new or rewritten data.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +19,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
+from spark_ckpt.delta_files import LOG, TableCommit, actions_in, commit_path, oldest_without_gap, versions_in
 from spark_ckpt.place import local_path, place_of
 
 
@@ -35,24 +34,37 @@ class TableFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """The changes of one table version. `added` and `removed` omit rewritten data (`dataChange` false)."""
+class AppendedFiles:
+    """Effect of one table version on a reader of appended rows. Rewritten data (`dataChange` false) does not count.
 
-    version: int
-    added: tuple[TableFile, ...] = ()
-    removed: int = 0
-    operation: str = "an unknown operation"
-    metadata: Mapping[str, Any] | None = None
-    protocol: Mapping[str, Any] | None = None
-    transactions: tuple[tuple[str, int], ...] = ()
+    `digest`: SHA-256 of the log entry.
+    """
+
+    commit: TableCommit
     digest: bytes = b""
+
+    @property
+    def version(self) -> int:
+        """The table version."""
+        return self.commit.version
+
+    @property
+    def operation(self) -> str:
+        """Name of the operation, as the writer recorded it."""
+        return self.commit.operation
+
+    @property
+    def added(self) -> list[TableFile]:
+        """The files with new rows, in the order of the log."""
+        return [_added(body) for body in self.commit.bodies("add") if body.get("dataChange", True)]
 
     @property
     def changes_rows(self) -> bool:
         """True if the commit does more than append rows. RESTORE counts: it adds files whose rows were in the table
         before.
         """
-        return bool(self.removed) or (self.operation == "RESTORE" and bool(self.added))
+        removes = any(body.get("dataChange", True) for body in self.commit.bodies("remove"))
+        return removes or (self.operation == "RESTORE" and bool(self.added))
 
 
 def local_root(table: str) -> Path | None:
@@ -90,17 +102,13 @@ def table_exists(table: str, storage_options: Mapping[str, str]) -> bool:
     return bool(DeltaTable.is_deltatable(location(table), dict(storage_options) or None))
 
 
-def commit_path(version: int) -> str:
-    """Return the path of a version's log entry, relative to the table."""
-    return f"_delta_log/{version:020d}.json"
-
-
-def read_commit(system: pafs.FileSystem, version: int) -> Commit | None:
-    """Return one commit, or None if the log has no such entry (not yet, or no longer)."""
+def read_commit(system: pafs.FileSystem, version: int) -> AppendedFiles | None:
+    """Return one commit, or None if the log has no such entry (not yet, or no longer). Raises `LogDamaged`."""
     text = read_entry(system, version)
     if text is None:
         return None
-    return _commit(version, [json.loads(line) for line in text.splitlines() if line.strip()], sha256(text).digest())
+    actions = actions_in(text, commit_path(version), "restore the table's log from a backup")
+    return AppendedFiles(TableCommit(version, actions), sha256(text).digest())
 
 
 def read_entry(system: pafs.FileSystem, version: int) -> bytes | None:
@@ -114,11 +122,8 @@ def read_entry(system: pafs.FileSystem, version: int) -> bytes | None:
 
 def oldest_readable(system: pafs.FileSystem, newest: int) -> int:
     """Return the oldest version from which the log has every commit up to `newest`; `newest` + 1 if there is none."""
-    found = {info.base_name for info in system.get_file_info(pafs.FileSelector("_delta_log", allow_not_found=True))}
-    version = newest + 1
-    while version > 0 and os.path.basename(commit_path(version - 1)) in found:  # noqa: PTH119 - not a local path
-        version -= 1
-    return version
+    listed = system.get_file_info(pafs.FileSelector(LOG, allow_not_found=True))
+    return oldest_without_gap(versions_in(info.base_name for info in listed), newest)
 
 
 def snapshot_files(table: str, storage_options: Mapping[str, str], version: int) -> list[TableFile]:
@@ -160,24 +165,6 @@ def _partition_texts(adds: pa.Table) -> list[tuple[tuple[str, str | None], ...]]
     names = [name.removeprefix("partition.") for name in values.column_names]
     texts = [column.cast(pa.string()).to_pylist() for column in values.columns]
     return [tuple(zip(names, row, strict=True)) for row in zip(*texts, strict=True)] or [()] * adds.num_rows
-
-
-def _commit(version: int, actions: Sequence[Mapping[str, Any]], digest: bytes) -> Commit:
-    by_kind: dict[str, list[Mapping[str, Any]]] = {}
-    for action in actions:
-        for kind, body in action.items():
-            by_kind.setdefault(kind, []).append(body)
-    info = next(iter(by_kind.get("commitInfo", [])), {})
-    return Commit(
-        version,
-        added=tuple(_added(body) for body in by_kind.get("add", []) if body.get("dataChange", True)),
-        removed=sum(1 for body in by_kind.get("remove", []) if body.get("dataChange", True)),
-        operation=str(info.get("operation", "an unknown operation")),
-        metadata=next(iter(by_kind.get("metaData", [])), None),
-        protocol=next(iter(by_kind.get("protocol", [])), None),
-        transactions=tuple((str(body["appId"]), int(body["version"])) for body in by_kind.get("txn", [])),
-        digest=digest,
-    )
 
 
 def _added(body: Mapping[str, Any]) -> TableFile:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 import pyarrow.fs as pafs
 
 from spark_ckpt.connector import SinkContext
+from spark_ckpt.delta_files import LOG
 from spark_ckpt_delta.log import filesystem, open_table
 
 KEPT_MS = 7 * 24 * 3_600_000
@@ -71,7 +72,7 @@ def _staged_by_the_dead(context: SinkContext, name: str) -> bool:
 
 def _files(system: pafs.FileSystem) -> Iterator[pafs.FileInfo]:
     for info in system.get_file_info(pafs.FileSelector("", recursive=True)):
-        if info.type == pafs.FileType.File and not info.path.startswith("_delta_log"):
+        if info.type == pafs.FileType.File and not info.path.startswith(LOG):
             yield info
 
 

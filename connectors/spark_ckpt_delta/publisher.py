@@ -14,11 +14,12 @@ from deltalake.transaction import AddAction
 from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, StagedFile
+from spark_ckpt.delta_files import LOG, commit_path
 from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.storage_errors import one_line
 from spark_ckpt_delta.fits import StagedColumns, check_fits
-from spark_ckpt_delta.log import commit_path, filesystem, local_root, open_table, read_commit
+from spark_ckpt_delta.log import filesystem, local_root, open_table, read_commit
 from spark_ckpt_delta.marker import (
     application_id,
     check_owner,
@@ -173,9 +174,9 @@ class DeltalakePublisher:
                 break
             if root is not None:
                 _fsync(root / commit_path(version))
-            if any(application == self._application for application, _ in commit.transactions):
+            if any(application == self._application for application, _ in commit.commit.transactions):
                 if root is not None:
-                    _fsync(root / "_delta_log")
+                    _fsync(root / LOG)
                 return version
         return None
 

@@ -66,7 +66,7 @@ class ControlError(Exception):
         self.retriable = retriable
 
 
-class Control:
+class KafkaControl:
     """One admin connection, opened at first use and again after an error. Not thread-safe."""
 
     def __init__(self, connection: Connection) -> None:
@@ -231,10 +231,10 @@ class KeptControl:
     """A control connection that stays open between requests. Thread-safe."""
 
     def __init__(self, connection: Connection) -> None:
-        self._control = Control(connection)
+        self._control = KafkaControl(connection)
         self._turn = threading.Lock()
 
-    def ask(self, question: Callable[[Control], T]) -> T:
+    def ask(self, question: Callable[[KafkaControl], T]) -> T:
         """Return the answer to `question`. Repeats a retriable failure once over a new connection.
 
         A broker closes a connection that was idle for long.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.options import BATCH_ROOM, Tuning
 from spark_ckpt_kafka.producer import Plane
 from spark_ckpt_kafka.record_rules import RecordRules, TopicLimits
@@ -13,7 +13,7 @@ _NO_BOUND = 2**62
 """Numbers from here on mean "unlimited": Kafka's default for a bound of times is the largest long."""
 
 
-def topic_limits(control: Control, topic: str) -> TopicLimits:
+def topic_limits(control: KafkaControl, topic: str) -> TopicLimits:
     """Return the limits of a topic. Raises `ControlError` if the topic does not exist."""
     partitions = len(control.partitions([topic])[topic])
     settings = control.settings(topic)
@@ -35,7 +35,7 @@ def record_rules(topic: str | None, plane: Plane, tuning: Tuning, limits: TopicL
     return RecordRules(topic, plane, most, tuning.compression_type, limits or TopicLimits())
 
 
-def longest_transaction_ms(control: Control) -> int | None:
+def longest_transaction_ms(control: KafkaControl) -> int | None:
     """Return the largest `transaction.timeout.ms` that the brokers allow, or None if it is unknown."""
     return _number(control.settings(), "transaction.max.timeout.ms")
 

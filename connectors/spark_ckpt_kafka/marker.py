@@ -81,7 +81,7 @@ class Wanted:
         return published == self.previous or (published > self.previous and published in self.dropped)
 
 
-class Decision(Enum):
+class MarkerDecision(Enum):
     """The next step after reading the marker."""
 
     PUBLISH = "publish"
@@ -89,7 +89,7 @@ class Decision(Enum):
     ASK_FIRST_LANE = "ask the first lane's marker whether this lane is new"
 
 
-def decide(marker: TopicMarker | None, wanted: Wanted) -> Decision:
+def decide(marker: TopicMarker | None, wanted: Wanted) -> MarkerDecision:
     """Return the next step for the wanted epoch, from the shard's marker.
 
     Raises `PublishConflict` if the marker contradicts the log, and `Fenced` if a newer incarnation has published.
@@ -99,15 +99,15 @@ def decide(marker: TopicMarker | None, wanted: Wanted) -> Decision:
     # The shard has the epoch already, from an earlier attempt or another driver.
     if marker is not None and marker.epoch >= wanted.epoch:
         _check_decided(marker, wanted)
-        return Decision.DONE
+        return MarkerDecision.DONE
     if marker is not None:
         _check_incarnation(marker, wanted)
     # The marker is at the epoch right before this one: the rows are not there yet, and none are missing.
     if wanted.follows(marker.epoch if marker else 0):
-        return Decision.PUBLISH
+        return MarkerDecision.PUBLISH
     # A new shard has no marker. The first shard's marker tells whether the previous epoch had this shard.
     if wanted.lane > 0:
-        return Decision.ASK_FIRST_LANE
+        return MarkerDecision.ASK_FIRST_LANE
     raise contradiction(marker, wanted)
 
 

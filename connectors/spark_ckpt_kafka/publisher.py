@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from checkpoint_protocols.ids import Epoch
 from spark_ckpt.connector import EpochOutput, Json, PublishReceipt, StagedAhead, StagedFile
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishFailed, RowsRefused
-from spark_ckpt_kafka.gate import Gate
-from spark_ckpt_kafka.lane_process import LaneProcess
 from spark_ckpt_kafka.producer import ProducerFailed
-from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
+from spark_ckpt_kafka.publisher_process import PublisherProcess
+from spark_ckpt_kafka.publishing import ShardRequest, ShardResult, ShardSettings
 from spark_ckpt_kafka.rows import StagedPart
 
 STALL_MARGIN_S = 35.0
@@ -26,7 +26,7 @@ MAX_FENCINGS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class PublishPatience:
     """Time limits of one `publish`, in seconds. Pauses between attempts double, with jitter.
 
     `stall_s`: a publisher process that is silent for so long is killed. None means the sink's delivery timeout plus a
@@ -38,7 +38,7 @@ class Patience:
     longest_pause_s: float = 2.0
     stall_s: float | None = None
 
-    def within(self, publish_within_s: float | None) -> Patience:
+    def within(self, publish_within_s: float | None) -> PublishPatience:
         """Return limits of half of `publish_within_s`, so that a job that waits so long learns why a publish failed."""
         if publish_within_s is None:
             return self
@@ -48,15 +48,23 @@ class Patience:
 
 class KafkaPublisher:
     """Publisher of a Kafka sink in one incarnation. `settings` belong to shard 0; other shards differ in their
-    number only.
+    number only. `process` creates the handle of a shard's process.
     """
 
-    def __init__(self, settings: LaneSettings, lanes: int, incarnation: int, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        settings: ShardSettings,
+        lanes: int,
+        incarnation: int,
+        patience: PublishPatience | None = None,
+        process: Callable[[ShardSettings, float], PublisherProcess] = PublisherProcess,
+    ) -> None:
         self._settings = settings
         self._incarnation = incarnation
         self._lanes = lanes
-        self._patience = patience or Patience()
-        self._processes: dict[int, LaneProcess] = {}
+        self._patience = patience or PublishPatience()
+        self._new_process = process
+        self._processes: dict[int, PublisherProcess] = {}
         self._given_up = threading.Event()
         for lane in range(lanes):
             self._process(lane).start()
@@ -107,26 +115,26 @@ class KafkaPublisher:
         for process in list(self._processes.values()):
             process.kill()
 
-    def lane_pids(self) -> list[int | None]:
+    def pids(self) -> list[int | None]:
         """Return the process ids of the shards, for monitoring and for tests that kill them."""
         return [self._processes[lane].pid for lane in sorted(self._processes)]
 
-    def _process(self, lane: int) -> LaneProcess:
+    def _process(self, lane: int) -> PublisherProcess:
         if lane not in self._processes:
             self._processes[lane] = self._started(replace(self._settings, lane=lane))
         return self._processes[lane]
 
-    def _unless_given_up(self, lane: int) -> LaneProcess:
+    def _unless_given_up(self, lane: int) -> PublisherProcess:
         # A new process would fence the publisher of the next incarnation.
         if self._given_up.is_set():
             raise ProducerFailed("its run has ended")
         return self._process(lane)
 
-    def _started(self, settings: LaneSettings) -> LaneProcess:
+    def _started(self, settings: ShardSettings) -> PublisherProcess:
         margin_s = settings.tuning.delivery_timeout_ms / 1000 + STALL_MARGIN_S
-        return LaneProcess(settings, self._patience.stall_s or margin_s)
+        return self._new_process(settings, self._patience.stall_s or margin_s)
 
-    def _send_lane(self, lane: int, request: Request) -> int:
+    def _send_lane(self, lane: int, request: ShardRequest) -> int:
         try:
             # One attempt only: rows that an early send cannot send are sent when their epoch is published.
             return self._process(lane).send_ahead(request)
@@ -138,11 +146,11 @@ class KafkaPublisher:
                 lane=lane,
             ) from failure
 
-    def _publish_lane(self, lane: int, request: Request, gate: Gate) -> Published:
+    def _publish_lane(self, lane: int, request: ShardRequest, gate: Gate) -> ShardResult:
         with gate.leaving(lane):
             return self._persistently(lane, request, gate)
 
-    def _persistently(self, lane: int, request: Request, gate: Gate) -> Published:
+    def _persistently(self, lane: int, request: ShardRequest, gate: Gate) -> ShardResult:
         deadline = time.monotonic() + self._patience.total_s
         pause = self._patience.first_pause_s
         fencings = 0
@@ -173,7 +181,7 @@ class KafkaPublisher:
         self._processes[lane] = self._started(replace(process.settings, tuning=smaller))
         return True
 
-    def _failed(self, lane: int, request: Request, failure: ProducerFailed) -> PublishFailed:
+    def _failed(self, lane: int, request: ShardRequest, failure: ProducerFailed) -> PublishFailed:
         return PublishFailed(
             f"epoch {request.epoch} could not be published to Kafka: {failure.what}",
             hint=failure.hint or "it stays staged and is tried again; check that the brokers run",
@@ -181,7 +189,7 @@ class KafkaPublisher:
             lane=lane,
         )
 
-    def _fenced(self, lane: int, request: Request, failure: ProducerFailed) -> Fenced:
+    def _fenced(self, lane: int, request: ShardRequest, failure: ProducerFailed) -> Fenced:
         return Fenced(
             f"epoch {request.epoch}: others took the sink over {MAX_FENCINGS} times ({failure.what})",
             hint=(
@@ -193,14 +201,49 @@ class KafkaPublisher:
         )
 
 
-def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Request]:
+class Gate:
+    """Gate of one epoch. Opens when every shard has arrived or left; stays shut when a shard left because of damage."""
+
+    def __init__(self, lanes: int) -> None:
+        self._awaited = set(range(lanes))
+        self._damage: EpochDamaged | None = None
+        self._changed = threading.Condition()
+
+    def arrive(self, lane: int) -> None:
+        """Report that the rows of shard `lane` are verified, and wait until it may publish.
+
+        Raises `PublishFailed` if the rows of another shard are damaged.
+        """
+        with self._changed:
+            self._awaited.discard(lane)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._awaited or self._damage is not None)
+            if self._damage is not None:
+                raise PublishFailed("rows of another lane are damaged")
+
+    @contextmanager
+    def leaving(self, lane: int) -> Iterator[None]:
+        """Stop the wait of the other shards for this one when the block ends, with or without an error."""
+        try:
+            yield
+        except EpochDamaged as damage:
+            with self._changed:
+                self._damage = damage
+            raise
+        finally:
+            with self._changed:
+                self._awaited.discard(lane)
+                self._changed.notify_all()
+
+
+def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[ShardRequest]:
     """Return one request for each shard.
 
     There are as many as the sink has shards, or more if the epoch was staged with more. `incarnation` publishes them.
     """
     count = max([lanes, *(file.lane + 1 for file in output.files)])
     return [
-        Request(
+        ShardRequest(
             epoch=output.epoch,
             previous=output.previous,
             incarnation=incarnation,
@@ -218,7 +261,7 @@ def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Reque
     ]
 
 
-def requests_ahead(staged: StagedAhead, lanes: int, incarnation: int) -> list[tuple[int, Request]]:
+def requests_ahead(staged: StagedAhead, lanes: int, incarnation: int) -> list[tuple[int, ShardRequest]]:
     """Return each shard number with its part of an early send. The marker's fields are empty until the epoch
     commits.
     """
@@ -233,20 +276,20 @@ def _parts(files: Sequence[StagedFile]) -> list[StagedPart]:
     return [StagedPart(file.path, file.rows, file.size_bytes, file.sha256) for file in files]
 
 
-def _drop(process: LaneProcess) -> None:
+def _drop(process: PublisherProcess) -> None:
     try:
         process.drop_ahead()
     except (ProducerFailed, CkptError):
         process.close()
 
 
-def slowest_ms(lanes: Sequence[Published]) -> dict[str, Json]:
+def slowest_ms(lanes: Sequence[ShardResult]) -> dict[str, Json]:
     """Return the longest time of each part over all shards, in ms: shards work in parallel."""
     names = dict.fromkeys(name for lane in lanes for name in lane.parts_ms)
     return {name: max(lane.parts_ms.get(name, 0) for lane in lanes) for name in names}
 
 
-def _results(lanes: Sequence[Future[Published]]) -> list[Published]:
+def _results(lanes: Sequence[Future[ShardResult]]) -> list[ShardResult]:
     """Return the results of the shards, or raise the most important error.
 
     The order is: damage, a record that the topic never accepts, then the first error. The first two name the shards

@@ -18,14 +18,13 @@ from typing import TypeVar
 
 from spark_ckpt.connector_parts.sent_ahead import SentAhead
 from spark_ckpt.failpoints import Failpoint, hit
-from spark_ckpt_kafka.control import Control
-from spark_ckpt_kafka.lane_rows import LaneRows
-from spark_ckpt_kafka.marker import Decision, TopicMarker, Wanted, contradiction, decide, lane_is_new
+from spark_ckpt_kafka.control import KafkaControl
+from spark_ckpt_kafka.marker import MarkerDecision, TopicMarker, Wanted, contradiction, decide, lane_is_new
 from spark_ckpt_kafka.options import Connection, Tuning
 from spark_ckpt_kafka.producer import Plane, ProducerFailed, Progress, TransactionalProducer, open_producer
 from spark_ckpt_kafka.refusals import Refusals
-from spark_ckpt_kafka.rows import StagedPart
-from spark_ckpt_kafka.transaction import Ahead, Clock, Transaction, aborting
+from spark_ckpt_kafka.rows import ShardRows, StagedPart
+from spark_ckpt_kafka.transaction import Clock, OpenTransaction, Transaction, aborting
 
 SETTLE_S = 0.03
 """Seconds in which a broker finishes a commit after its answer. It refuses an earlier init, which is retried much
@@ -39,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class LaneSettings:
+class ShardSettings:
     """Settings of a shard for the life of its process. Sent over a pipe, because they hold the secrets."""
 
     connection: Connection
@@ -58,7 +57,7 @@ class LaneSettings:
 
 
 @dataclass(frozen=True)
-class Request:
+class ShardRequest:
     """One epoch of one shard. The fields after `parts` are input of the marker decision (`marker.Wanted`)."""
 
     epoch: int
@@ -81,7 +80,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class ShardResult:
     """Result of a shard: the rows of its committed transaction, or `replayed`. `parts_ms`: durations of the parts
     (`Laps`).
     """
@@ -113,24 +112,24 @@ class Laps:
         return self
 
 
-class LanePublisher:
+class ShardPublisher:
     """Publishes one shard within one process. Calls `progress` at each sign of progress.
 
     The caller calls `idle` after `idle_s` seconds without a request.
     """
 
-    def __init__(self, settings: LaneSettings, progress: Progress, clock: Clock = time.monotonic) -> None:
+    def __init__(self, settings: ShardSettings, progress: Progress, clock: Clock = time.monotonic) -> None:
         self._settings = settings
         self._progress = progress
         self._clock = clock
-        self._control = Control(settings.connection)
+        self._control = KafkaControl(settings.connection)
         self._group = settings.group(settings.lane)
         stamped = self._group if settings.audit_headers else None
-        self._rows = LaneRows(settings.sink, settings.lane, settings.topic, stamped, self._check_topics)
+        self._rows = ShardRows(settings.sink, settings.lane, settings.topic, stamped, self._check_topics)
         self._refusals = Refusals(self._control, settings.plane, settings.tuning, settings.topic)
         self._ready: TransactionalProducer | None = None
         # Half of the broker's timeout: the other half is for the rest of the publish.
-        self._ahead = Ahead(settings.tuning.transaction_timeout_ms / 2000, clock)
+        self._ahead = OpenTransaction(settings.tuning.transaction_timeout_ms / 2000, clock)
 
     def prepare(self) -> None:
         """Initialise the producer of the next transaction in advance. Each transaction still has one init of its own.
@@ -140,7 +139,7 @@ class LanePublisher:
         if self._ready is None and self._ahead.transaction is None:
             self._ready = self._initialised()
 
-    def publish(self, request: Request, verified: Callable[[], None] = lambda: None) -> Published:
+    def publish(self, request: ShardRequest, verified: Callable[[], None] = lambda: None) -> ShardResult:
         """Publish the epoch, unless the marker shows that it is published. Raises `ProducerFailed` or a `CkptError`.
 
         `verified` is called when every row to send matches the committed manifest. That is before the transaction
@@ -153,7 +152,7 @@ class LanePublisher:
                 lambda transaction: self._publish(transaction, request, verified, laps.after("init"))
             )
 
-    def send_ahead(self, request: Request) -> int:
+    def send_ahead(self, request: ShardRequest) -> int:
         """Send those files of an uncommitted epoch that are not sent yet (early send), and return the number of rows.
 
         Every row is acknowledged on return, and the transaction stays open. A transaction that was open for half its
@@ -213,15 +212,15 @@ class LanePublisher:
         return producer
 
     def _publish(
-        self, transaction: Transaction, request: Request, verified: Callable[[], None], laps: Laps
-    ) -> Published:
+        self, transaction: Transaction, request: ShardRequest, verified: Callable[[], None], laps: Laps
+    ) -> ShardResult:
         marker = self._read_marker()
         hit(Failpoint.MARKER_READ)
-        if self._decide(marker, request) is Decision.DONE:
+        if self._decide(marker, request) is MarkerDecision.DONE:
             # Early-sent rows of an epoch that is published already would be duplicates.
             if transaction.begun_s is not None:
                 transaction.abort()
-            return Published(0, replayed=True, parts_ms=laps.after("verify").took_ms)
+            return ShardResult(0, replayed=True, parts_ms=laps.after("verify").took_ms)
 
         def may_go() -> None:
             verified()
@@ -238,10 +237,10 @@ class LanePublisher:
         producer.commit()
         hit(Failpoint.PUBLISH_COMMITTED)
         self._verify(request)
-        return Published(request.rows, replayed=False, parts_ms=laps.after("commit").took_ms)
+        return ShardResult(request.rows, replayed=False, parts_ms=laps.after("commit").took_ms)
 
     def _send_rest(
-        self, transaction: Transaction, request: Request, verified: Callable[[], None] = lambda: None
+        self, transaction: Transaction, request: ShardRequest, verified: Callable[[], None] = lambda: None
     ) -> int:
         """Send the rows of files that are not in the transaction, and return their number."""
         rest = transaction.rest_of(request.epoch, request.incarnation, request.parts)
@@ -261,7 +260,7 @@ class LanePublisher:
         self._progress()
         return marker
 
-    def _decide(self, marker: TopicMarker | None, request: Request) -> Decision:
+    def _decide(self, marker: TopicMarker | None, request: ShardRequest) -> MarkerDecision:
         lane = self._settings.lane
         wanted = Wanted(
             group=self._group,
@@ -277,13 +276,13 @@ class LanePublisher:
         )
         # An epoch without rows cannot lose any to a diverged epoch: the decision then ignores diverged ones.
         decision = decide(marker, wanted)
-        if decision is not Decision.ASK_FIRST_LANE:
+        if decision is not MarkerDecision.ASK_FIRST_LANE:
             return decision
         if lane_is_new(self._read_marker(0), wanted):
-            return Decision.PUBLISH
+            return MarkerDecision.PUBLISH
         raise contradiction(marker, wanted)
 
-    def _new_marker(self, old: TopicMarker | None, request: Request) -> tuple[int, str]:
+    def _new_marker(self, old: TopicMarker | None, request: ShardRequest) -> tuple[int, str]:
         marker = TopicMarker(
             epoch=request.epoch,
             previous=request.previous,
@@ -300,16 +299,16 @@ class LanePublisher:
         self._control.partitions(topics | {self._settings.marker_topic})
         self._progress()
 
-    def _deliver(self, producer: TransactionalProducer, request: Request) -> None:
+    def _deliver(self, producer: TransactionalProducer, request: ShardRequest) -> None:
         delivered = producer.deliver()
         hit(Failpoint.FLUSHED)
         self._check_delivered(delivered, request)
 
-    def _check_delivered(self, delivered: int, request: Request) -> None:
+    def _check_delivered(self, delivered: int, request: ShardRequest) -> None:
         if delivered != request.rows:
             raise ProducerFailed(f"acknowledged: {delivered} of {request.rows}")
 
-    def _verify(self, request: Request) -> None:
+    def _verify(self, request: ShardRequest) -> None:
         """Check the commit with the marker: a client can report success for a commit that did not happen."""
         marker = self._read_marker()
         if marker is None or marker.epoch < request.epoch:

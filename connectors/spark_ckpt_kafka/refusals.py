@@ -13,13 +13,12 @@ import pyarrow.compute as pc
 
 from spark_ckpt.connector import RefusedRow
 from spark_ckpt.errors import RowsRefused
-from spark_ckpt_kafka.control import Control
-from spark_ckpt_kafka.lane_rows import LaneRows
+from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.limits import record_rules, topic_limits
 from spark_ckpt_kafka.options import Tuning
 from spark_ckpt_kafka.producer import Plane, ProducerFailed
 from spark_ckpt_kafka.record_rules import RecordRules
-from spark_ckpt_kafka.rows import StagedPart, VerifiedRows
+from spark_ckpt_kafka.rows import ShardRows, StagedPart, VerifiedRows
 
 
 class Sent(Protocol):
@@ -46,13 +45,13 @@ class Sent(Protocol):
 class Refusals:
     """Explains the refusals of one shard. `topic`: topic of every row; None if each row names its own."""
 
-    control: Control
+    control: KafkaControl
     plane: Plane
     tuning: Tuning
     topic: str | None
 
     @contextmanager
-    def explaining(self, sent: Sent, lane: LaneRows) -> Iterator[None]:
+    def explaining(self, sent: Sent, lane: ShardRows) -> Iterator[None]:
         """Raise `RowsRefused` instead of a `ProducerFailed` that a never accepted record causes."""
         try:
             yield

@@ -19,7 +19,7 @@ from typing import Any
 
 from spark_ckpt.errors import CkptError, EnvironmentUnfit, PublishFailed
 from spark_ckpt.wording import counted
-from spark_ckpt_kafka.control import Control, ControlError
+from spark_ckpt_kafka.control import ControlError, KafkaControl
 from spark_ckpt_kafka.marker import TopicMarker
 from spark_ckpt_kafka.options import Connection, split_options, tuning
 from spark_ckpt_kafka.producer import ProducerFailed, choose, open_producer
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def show(connection: Connection, group: str, topic: str) -> str:
     """Return the marker as text. Raises `ControlError`."""
-    with Control(connection) as control:
+    with KafkaControl(connection) as control:
         control.partitions([topic])
         marker = control.marker(group, topic)
     return f"{group}: no marker" if marker is None else f"{group}: {marker}"
@@ -65,7 +65,7 @@ def declare(
 
     Raises `PublishFailed` if the marker was not written, and `ControlError`.
     """
-    with Control(connection) as control:
+    with KafkaControl(connection) as control:
         control.partitions([topic])
     marker = TopicMarker(epoch=epoch, previous=0, incarnation=0, rows=0, lanes=lanes, lanes_before=lanes)
     try:
@@ -86,7 +86,7 @@ def _headers(connection: Connection, topic: str) -> Iterator[list[tuple[str, byt
     except ImportError as error:
         hint = "pip install 'spark-ckpt[kafka-fast]'"
         raise EnvironmentUnfit("find needs confluent-kafka, which reads every compression", hint=hint) from error
-    with Control(connection) as control:
+    with KafkaControl(connection) as control:
         left = set(control.partitions([topic])[topic])
     settings: dict[str, Any] = {"group.id": "spark-ckpt-repair", "enable.partition.eof": True, "log_level": 2}
     settings |= {"isolation.level": "read_committed", "enable.auto.commit": False}

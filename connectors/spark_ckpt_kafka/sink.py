@@ -12,12 +12,12 @@ import pyarrow as pa
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import Published, SinkContext, StagePlan
 from spark_ckpt.errors import ConfigInvalid, SinkInvalid
-from spark_ckpt_kafka.control import Control, ControlError
+from spark_ckpt_kafka.control import ControlError, KafkaControl
 from spark_ckpt_kafka.limits import longest_transaction_ms, record_rules, topic_limits
 from spark_ckpt_kafka.options import Connection, Tuning, split_options, tuning
 from spark_ckpt_kafka.producer import Plane, choose
-from spark_ckpt_kafka.publisher import KafkaPublisher, Patience
-from spark_ckpt_kafka.publishing import LaneSettings
+from spark_ckpt_kafka.publisher import KafkaPublisher, PublishPatience
+from spark_ckpt_kafka.publishing import ShardSettings
 from spark_ckpt_kafka.record_rules import RecordRules, TopicLimits
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class KafkaSink:
     marker_topic: str | None = None
     client: Plane | None = None
     audit_headers: bool = False
-    patience: Patience = field(default_factory=Patience, repr=False)
+    patience: PublishPatience = field(default_factory=PublishPatience, repr=False)
     sends_ahead: bool = field(default=True, init=False, repr=False)
     _seen: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
     _limits: list[TopicLimits] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -105,7 +105,7 @@ class KafkaSink:
         self._seen.update(self._asked())
         connection, settings = self._configuration()
         try:
-            with Control(connection) as control:
+            with KafkaControl(connection) as control:
                 self._limits[:] = [topic_limits(control, self.topic)] if self.topic else []
                 _check_transaction(settings.transaction_timeout_ms, longest_transaction_ms(control))
         except ControlError as error:
@@ -120,7 +120,7 @@ class KafkaSink:
     def _asked(self) -> dict[str, str]:
         connection, _ = self._configuration()
         try:
-            with Control(connection) as control:
+            with KafkaControl(connection) as control:
                 return control.identity([name for name in (self.topic, self.marker_topic) if name])
         except ControlError as error:
             raise SinkInvalid(error.what, hint=error.hint, topic=self.topic) from error
@@ -153,7 +153,7 @@ class KafkaSink:
         """Return the newest committed marker of all shards, or None. Raises `SinkInvalid`."""
         settings = self.lane_settings(context)
         try:
-            with Control(settings.connection) as control:
+            with KafkaControl(settings.connection) as control:
                 asked = (
                     control.decided_marker(settings.group(lane), settings.marker_topic) for lane in range(self.lanes)
                 )
@@ -168,13 +168,13 @@ class KafkaSink:
             Epoch(newest.epoch), Incarnation(incarnation), lambda decision: newest.decision in ("", decision)
         )
 
-    def lane_settings(self, context: SinkContext) -> LaneSettings:
+    def lane_settings(self, context: SinkContext) -> ShardSettings:
         """Return the settings of shard 0 for this job and sink."""
         connection, settings = self._configuration()
         marker_topic = self.marker_topic or self.topic
         if marker_topic is None:  # `__post_init__` refuses it
             raise ConfigInvalid("a Kafka sink needs topic= or marker_topic=")
-        return LaneSettings(
+        return ShardSettings(
             connection=connection,
             tuning=settings.within(self._limits[0].max_message_bytes if self._limits else None),
             plane=choose(self.client),

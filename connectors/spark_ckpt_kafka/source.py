@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,14 +15,62 @@ from typing import TYPE_CHECKING
 from spark_ckpt.connector import Adopted, Cursor
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit, SourceInvalid
 from spark_ckpt_kafka import positions
-from spark_ckpt_kafka.control import Control, ControlError, KeptControl
+from spark_ckpt_kafka.control import ControlError, KafkaControl, KeptControl
 from spark_ckpt_kafka.options import Connection, redacted, split_options
-from spark_ckpt_kafka.subscription import Subscription
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_ckpt_kafka.values import Values
+
+
+class Subscription:
+    """Topics by name, or those that match `pattern`. Raises `ConfigInvalid` for an invalid pattern."""
+
+    def __init__(self, named: Sequence[str], pattern: str | None) -> None:
+        self._named = list(named)
+        self._pattern = _compiled(pattern) if pattern else None
+
+    def __str__(self) -> str:
+        return self._pattern.pattern if self._pattern else ",".join(self._named)
+
+    def names(self, control: KafkaControl) -> list[str]:
+        """Return the current topics. Raises `SourceInvalid` if none matches."""
+        if self._pattern is None:
+            return self._named
+        names = [name for name in control.topics() if self._pattern.fullmatch(name)]
+        if not names:
+            raise SourceInvalid(f"no topic matches {self._pattern.pattern!r}", hint="create one, or change the pattern")
+        return names
+
+    def partitions(self, control: KafkaControl) -> dict[str, list[int]]:
+        """Return the partition numbers of each topic. Raises `ControlError` for a topic that does not exist."""
+        return control.partitions(self.names(control))
+
+    def for_spark(self) -> dict[str, str]:
+        """Return the option of Spark's reader."""
+        return {"subscribePattern": str(self)} if self._pattern else {"subscribe": str(self)}
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Return the pattern if Java, which matches topics for Spark, reads it in the same way. Raises `ConfigInvalid`."""
+    try:
+        with warnings.catch_warnings():
+            # Warns of nested and intersected classes (`[a-z&&[^b]]`), which Python reads as plain characters.
+            warnings.simplefilter("error", FutureWarning)
+            compiled = re.compile(pattern)
+    except (re.error, FutureWarning) as error:
+        raise ConfigInvalid(
+            f"{pattern!r} is not a regular expression that Python and Java read alike: {error}",
+            hint="write the pattern without nested classes, or give the topics by name",
+        ) from error
+    if "(?P" in pattern:
+        raise ConfigInvalid(
+            f"{pattern!r} has a named group in Python's spelling, which Java does not know",
+            hint="use a group without a name",
+        )
+    return compiled
+
 
 _READER_OPTIONS = frozenset(
     {
@@ -105,7 +155,7 @@ class KafkaSource:
         Raises `SourceInvalid` or `EnvironmentUnfit`.
         """
         self._stream(spark, "earliest")
-        with _as_source_error(), Control(self._connection) as control:
+        with _as_source_error(), KafkaControl(self._connection) as control:
             self._topics.partitions(control)
 
     def start(self, spark: SparkSession) -> Cursor:
@@ -124,7 +174,7 @@ class KafkaSource:
 
     def _started(self, kept: Cursor) -> Cursor:
         """Return the configured start of every current topic; topics in `kept` keep their offsets."""
-        with _as_source_error(), Control(self._connection) as control:
+        with _as_source_error(), KafkaControl(self._connection) as control:
             partitions = self._topics.partitions(control)
             beginnings, ends = control.beginnings(partitions), control.ends(partitions, committed=self._committed)
             chosen = positions.starting(self._start, partitions, beginnings, ends)
@@ -138,7 +188,7 @@ class KafkaSource:
 
         Raises `SourceInvalid` if retention or a re-created topic removed records that the job still needs.
         """
-        with _as_source_error(), Control(self._connection) as control:
+        with _as_source_error(), KafkaControl(self._connection) as control:
             partitions = self._topics.partitions(control)
             # Ends include open transactions: only a re-created topic ends before the cursor.
             beginnings, ends = control.beginnings(partitions), control.ends(partitions, committed=False)
@@ -161,7 +211,7 @@ class KafkaSource:
 
     def end(self, spark: SparkSession) -> Cursor:
         """Return the last stable offset of every partition."""
-        with _as_source_error(), Control(self._connection) as control:
+        with _as_source_error(), KafkaControl(self._connection) as control:
             return positions.to_cursor(control.ends(self._topics.partitions(control), committed=self._committed))
 
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
@@ -182,7 +232,7 @@ class KafkaSource:
     def show(self, cursor: Cursor) -> None:
         """Commit the cursor as the group's offsets. Raises `SourceInvalid`, also if the group has members."""
         if self._shown_group is not None:
-            with _as_source_error(), Control(self._connection) as control:
+            with _as_source_error(), KafkaControl(self._connection) as control:
                 control.show_offsets(self._shown_group, positions.from_cursor(cursor))
 
     @property

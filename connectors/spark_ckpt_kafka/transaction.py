@@ -44,7 +44,7 @@ class Transaction:
             self.producer.abort()
 
 
-class Ahead:
+class OpenTransaction:
     """The open transaction of an early send, if there is one.
 
     It is aborted after `longest_s` seconds, and when its files are no prefix of the next request's files.

@@ -64,10 +64,10 @@ class KafkaTopics:
         return f"{self._prefix}-{name}"
 
     def _create(self, topic: str) -> None:
-        from spark_ckpt_kafka.control import Control, ControlError
+        from spark_ckpt_kafka.control import ControlError, KafkaControl
 
         try:
-            with Control(self._connection) as control:
+            with KafkaControl(self._connection) as control:
                 control.create_topic(topic, PARTITIONS)
         except ControlError as error:
             raise SourceInvalid(error.what, hint=error.hint, servers=self._servers) from error
@@ -100,10 +100,10 @@ class KafkaTopics:
         told(len(flights))
 
     def _values(self, topic: str) -> list[bytes]:
-        from spark_ckpt_kafka.control import Control, ControlError
+        from spark_ckpt_kafka.control import ControlError, KafkaControl
 
         try:
-            with Control(self._connection) as control:
+            with KafkaControl(self._connection) as control:
                 partitions = control.partitions([topic])[topic]
         except ControlError as error:
             raise SourceInvalid(error.what, hint=error.hint, servers=self._servers) from error

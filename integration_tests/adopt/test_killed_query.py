@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 from spark_ckpt_delta import DeltaSink
 from spark_ckpt_kafka import KafkaSource
-from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.options import Connection
 
 import spark_ckpt as ckpt
@@ -40,7 +40,7 @@ TOPIC, JOB, BEFORE, AFTER = "clicks", "totals", 3000, 400
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     with running_broker(tmp_path / "broker") as running:
-        with Control(Connection(running.servers, {})) as control:
+        with KafkaControl(Connection(running.servers, {})) as control:
             control.create_topic(TOPIC, 3)
         yield running
         gc.collect()  # what kafka-python left open is found here

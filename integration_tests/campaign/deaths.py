@@ -14,7 +14,7 @@ from integration_tests.survival.process import Driver, started
 
 WORKER, PUBLISHER, JVM = (
     "-m spark_ckpt.tasks.python_daemon",
-    "spark_ckpt_kafka.lane",
+    "spark_ckpt_kafka.publisher_process",
     "org.apache.spark.deploy.SparkSubmit",
 )
 """Pieces of command lines. The JVM's has the daemon's module too, in a setting."""

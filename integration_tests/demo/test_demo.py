@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.options import Connection
 
 from integration_tests.broker import Broker, running_broker
@@ -110,7 +110,7 @@ def test_the_demos_drivers_show_themselves_where_it_tells_its_story(tmp_path: Pa
 @pytest.mark.kafka
 @pytest.mark.long
 def test_the_demo_runs_from_kafka_to_kafka_and_removes_its_topics(tmp_path: Path, broker: Broker) -> None:
-    with Control(Connection(broker.servers)) as control:
+    with KafkaControl(Connection(broker.servers)) as control:
         control.create_topic("somebody-elses", 1)
 
         arguments = ("--kafka", broker.servers, "--kill-after", "25")

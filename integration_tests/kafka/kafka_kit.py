@@ -22,10 +22,10 @@ import pytest
 from _pytest.mark import ParameterSet
 from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
-from spark_ckpt_kafka.control import Control, ControlError
+from spark_ckpt_kafka.control import ControlError, KafkaControl
 from spark_ckpt_kafka.marker import TopicMarker
 from spark_ckpt_kafka.options import Connection
-from spark_ckpt_kafka.publisher import KafkaPublisher, Patience
+from spark_ckpt_kafka.publisher import KafkaPublisher, PublishPatience
 from spark_ckpt_kafka.sink import KafkaSink
 
 from checkpoint_protocols.ids import Epoch, Incarnation
@@ -100,7 +100,7 @@ class Cluster:
     store_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def __post_init__(self) -> None:
-        self.control = Control(Connection(self.broker.servers))
+        self.control = KafkaControl(Connection(self.broker.servers))
         self._make(self.topic)
         self.topics = [self.topic]
 
@@ -129,7 +129,7 @@ class Cluster:
             return 0
 
     def sink(self, **named: Any) -> KafkaSink:
-        patience = Patience(total_s=60, stall_s=named.pop("stall_s", 40.0))
+        patience = PublishPatience(total_s=60, stall_s=named.pop("stall_s", 40.0))
         return KafkaSink(self.broker.servers, named.pop("topic", self.topic), patience=patience, **named)
 
     def context(self, incarnation: int = 1) -> SinkContext:
@@ -278,7 +278,7 @@ def wait_until_stopped(publisher: KafkaPublisher, lane: int = 0) -> int:
     found: list[int] = []
 
     def stopped() -> bool:
-        pid = publisher.lane_pids()[lane]
+        pid = publisher.pids()[lane]
         if pid is None or not is_stopped(pid):
             return False
         found.append(pid)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kafka_kit import PLANES, Staged, close_all, output
 from spark_ckpt_kafka import KafkaSink
-from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.options import Connection
 
 from checkpoint_protocols.ids import Incarnation
@@ -38,7 +38,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     login = Connection("any:1", USER).for_kafka_python()
     del login["bootstrap_servers"]
     with running_broker(tmp_path_factory.mktemp("secure"), PROPERTIES, login) as broker:
-        with Control(Connection(broker.servers, USER)) as control:
+        with KafkaControl(Connection(broker.servers, USER)) as control:
             control.create_topic("t", 3)
         yield broker
         close_all()
@@ -54,7 +54,7 @@ def test_a_sink_publishes_after_logging_in(secure: Broker, staged: Callable[...,
         publisher.close()
 
     assert receipt.rows == 600
-    with Control(Connection(secure.servers, USER)) as control:
+    with KafkaControl(Connection(secure.servers, USER)) as control:
         marker = control.marker(f"store-{plane}.out.0", "t")
     assert marker is not None
     assert marker.epoch == 1

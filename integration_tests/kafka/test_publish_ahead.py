@@ -9,7 +9,7 @@ import pytest
 from kafka_kit import PLANES, Cluster, Staged, in_turn, output, publish, wait_for
 from spark_ckpt_kafka.producer import Plane, ProducerFailed
 from spark_ckpt_kafka.publisher import requests_ahead, requests_of
-from spark_ckpt_kafka.publishing import LanePublisher, Request
+from spark_ckpt_kafka.publishing import ShardPublisher, ShardRequest
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import StagedAhead
@@ -72,7 +72,7 @@ def test_kill_9_of_a_process_that_sends_ahead_loses_and_repeats_nothing(
     failpoint(point)
     publisher = cluster.publisher(client=plane)
     first, second = staged(1), staged(2)
-    before = publisher.lane_pids()
+    before = publisher.pids()
 
     if point in AHEAD_POINTS:
         with pytest.raises(CkptError):
@@ -83,7 +83,7 @@ def test_kill_9_of_a_process_that_sends_ahead_loses_and_repeats_nothing(
     publisher.send_ahead(ahead(2, second))
     publish(publisher, 2, second)
 
-    assert publisher.lane_pids() != before or "COMMITTING" in point, "the failpoint did not kill anything"
+    assert publisher.pids() != before or "COMMITTING" in point, "the failpoint did not kill anything"
     cluster.assert_exactly(first, second)
 
 
@@ -176,14 +176,14 @@ def _lane(
     cluster: Cluster,
     plane: Plane,
     staged: Staged,
-    kind: type[LanePublisher] = LanePublisher,
+    kind: type[ShardPublisher] = ShardPublisher,
     options: dict[str, object] | None = None,
-) -> tuple[LanePublisher, Request]:
+) -> tuple[ShardPublisher, ShardRequest]:
     settings = cluster.sink(client=plane, options=options or {}).lane_settings(cluster.context())
     [request] = requests_of(output(1, staged), 1, 1)
     return kind(settings, lambda: None, lambda: 0.0), request
 
 
-def _ahead_of(staged: Staged) -> Request:
+def _ahead_of(staged: Staged) -> ShardRequest:
     [(_, request)] = requests_ahead(ahead(1, staged), 1, 1)
     return request

@@ -34,12 +34,12 @@ def test_kill_9_of_the_publishing_process_loses_and_repeats_nothing(
     failpoint(point)
     publisher = cluster.publisher(client=plane)
     first, second = staged(1), staged(2)
-    before = publisher.lane_pids()
+    before = publisher.pids()
 
     receipt = publish(publisher, 1, first)
     publish(publisher, 2, second)
 
-    died = publisher.lane_pids() != before
+    died = publisher.pids() != before
     assert died or "COMMITTING" in point, "the failpoint did not kill anything"
     assert receipt.rows == 600
     assert receipt.replayed == (point == "PUBLISH_COMMITTED:kill") or "COMMITTING" in point
@@ -81,13 +81,13 @@ from spark_ckpt.connector import SinkContext
 from spark_ckpt_kafka import KafkaSink
 servers, topic = sys.argv[1:]
 publisher = KafkaSink(servers, topic).publisher(None, SinkContext("job", "out", "store-of-a-dead-driver", 1))
-print(*publisher.lane_pids(), flush=True)
+print(*publisher.pids(), flush=True)
 time.sleep(60)
 """
 
 
 @pytest.mark.kill
-def test_lane_processes_end_with_their_driver(cluster: Cluster) -> None:
+def test_publisher_processes_end_with_their_driver(cluster: Cluster) -> None:
     command = [sys.executable, "-c", DRIVER, cluster.broker.servers, cluster.topic]
     environment = {"PYTHONPATH": ":".join(entry for entry in sys.path if entry)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as driver:
@@ -96,7 +96,7 @@ def test_lane_processes_end_with_their_driver(cluster: Cluster) -> None:
         assert Path(f"/proc/{lane}").exists()
         driver.kill()
 
-    wait_for(lambda: not _alive(lane), "the lane process ends", 20)
+    wait_for(lambda: not _alive(lane), "the publisher process ends", 20)
 
 
 def _alive(pid: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kafka_kit import Cluster, wait_for
-from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.kafka_python_producer import KafkaPythonProducer
 from spark_ckpt_kafka.library import kafka_errors
 from spark_ckpt_kafka.marker import TopicMarker
@@ -113,7 +113,7 @@ def test_h2_whatever_commit_says_after_a_timeout_the_marker_does_not_move(cluste
         producer.commit()
 
     assert cluster.read() == []
-    assert Control(Connection(cluster.broker.servers)).marker(f"guard-{cluster.topic}", cluster.topic) is None
+    assert KafkaControl(Connection(cluster.broker.servers)).marker(f"guard-{cluster.topic}", cluster.topic) is None
 
 
 def _lose_the_coordinator_once(producer: KafkaPythonProducer, guarded: bool) -> None:

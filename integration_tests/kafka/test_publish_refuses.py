@@ -159,12 +159,12 @@ def test_check_tells_within_seconds_what_would_fail_later(cluster: Cluster, serv
 def test_a_broker_that_stays_away_fails_the_publish_and_keeps_the_epoch(
     cluster: Cluster, staged: Callable[..., Staged]
 ) -> None:
-    from spark_ckpt_kafka.publisher import KafkaPublisher, Patience
+    from spark_ckpt_kafka.publisher import KafkaPublisher, PublishPatience
 
     settings = cluster.sink(options={"request.timeout.ms": 500, "delivery.timeout.ms": 1500}).lane_settings(
         cluster.context()
     )
-    publisher = KafkaPublisher(settings, 1, 1, Patience(total_s=1.0, stall_s=5.0))
+    publisher = KafkaPublisher(settings, 1, 1, PublishPatience(total_s=1.0, stall_s=5.0))
     epoch = staged(1)
     cluster.broker.pause()
     try:

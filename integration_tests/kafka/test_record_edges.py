@@ -203,5 +203,5 @@ def test_a_publisher_that_is_given_up_starts_no_process_and_fences_nobody(
     with pytest.raises(PublishFailed, match="its run has ended"):
         publish(ended, 1, staged(1))
 
-    wait_for(lambda: ended.lane_pids() == [None], "the end of the lane's process")
+    wait_for(lambda: ended.pids() == [None], "the end of the lane's process")
     publish(next_one, 1, staged(1))

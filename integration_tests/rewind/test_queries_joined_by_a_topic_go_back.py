@@ -19,7 +19,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.options import Connection
 
 from integration_tests.broker import Broker, running_broker
@@ -191,7 +191,7 @@ class House:
         query.awaitTermination()
 
     def ends(self) -> list[int]:
-        with Control(Connection(self.servers, {})) as control:
+        with KafkaControl(Connection(self.servers, {})) as control:
             ends = control.ends({self.topic("sums"): range(PARTITIONS)})
             return [ends[self.topic("sums"), partition] for partition in range(PARTITIONS)]
 
@@ -226,7 +226,7 @@ def test_the_table_is_that_of_queries_that_never_had_the_bug(
     broker: Broker, spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
     house = House(tmp_path, spark, broker.servers, str(list(KINDS).index(kind)), KINDS[kind])
-    with Control(Connection(broker.servers, {})) as control:
+    with KafkaControl(Connection(broker.servers, {})) as control:
         control.create_topic(house.topic("clicks"), 1)
         control.create_topic(house.topic("sums"), PARTITIONS)
     for number in range(GOOD):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
-from spark_ckpt_kafka.control import Control
+from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.options import Connection
 
 from integration_tests.broker import Broker, running_broker
@@ -46,7 +46,7 @@ def folders(broker: Broker, spark: SparkSession, tmp_path_factory: pytest.TempPa
     root = tmp_path_factory.mktemp("topic")
     inbox = root / "inbox"
     inbox.mkdir()
-    with Control(Connection(broker.servers, {})) as control:
+    with KafkaControl(Connection(broker.servers, {})) as control:
         control.create_topic(TOPIC, PARTITIONS)
     for number in range(FILES):
         part = inbox / f".{number}.json"

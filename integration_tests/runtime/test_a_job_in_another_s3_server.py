@@ -14,6 +14,7 @@ import spark_ckpt as ckpt
 from integration_tests.s3proxy import BUCKET, S3Proxy, running_s3proxy
 from spark_ckpt.cli import store_check
 from spark_ckpt.cli.app import exit_code
+from spark_ckpt.delta_files import commit_name
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.store import Store
@@ -40,10 +41,10 @@ def test_of_two_writers_of_one_commit_the_second_is_refused_by_the_server(server
     first, second = (DeltaTable(place.uri, storage_options=server.options) for _ in range(2))
     action = delta_log.added("a.parquet", 1, "{}", data_change=True)
     assert delta_log.commit(first, place, [action], schema) == 1
-    written = place.read_bytes(f"_delta_log/{delta_log.commit_name(1)}")
+    written = place.read_bytes(f"_delta_log/{commit_name(1)}")
     with pytest.raises(delta_log.CommitLost):
         delta_log.commit(second, place, [action], schema)
-    assert place.read_bytes(f"_delta_log/{delta_log.commit_name(1)}") == written
+    assert place.read_bytes(f"_delta_log/{commit_name(1)}") == written
 
 
 def test_the_doctor_refuses_a_server_that_looks_first_and_writes_then(

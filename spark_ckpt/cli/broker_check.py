@@ -57,7 +57,7 @@ def _silent(servers: str) -> str | None:
 
 
 def _asked(servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
-    from spark_ckpt_kafka.control import Control, ControlError
+    from spark_ckpt_kafka.control import ControlError, KafkaControl
     from spark_ckpt_kafka.options import Connection, split_options, tuning
     from spark_ckpt_kafka.producer import ProducerFailed, choose, open_producer
 
@@ -67,7 +67,7 @@ def _asked(servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("kafka", "fail", why, "check the address, and that the broker runs and listens there")
         return
     try:
-        with Control(connection) as control:
+        with KafkaControl(connection) as control:
             count = len(control.topics())
     except ControlError as error:
         yield Finding("kafka", "fail", error.what, error.hint)

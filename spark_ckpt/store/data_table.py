@@ -20,10 +20,11 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema
 from deltalake.exceptions import DeltaError
 
+from spark_ckpt.delta_files import LOG, TableCommit
 from spark_ckpt.errors import LogDamaged, StateSchemaChanged, StoreUnreachable
 from spark_ckpt.storage_errors import outage, refusal_in
 from spark_ckpt.store import delta_log
-from spark_ckpt.store.delta_log import LOG, Actions, Application, CommitLost
+from spark_ckpt.store.delta_log import Actions, Application, CommitLost
 from spark_ckpt.store.folders import move_folder
 from spark_ckpt.store.location import Location
 
@@ -232,10 +233,8 @@ class DataTable:
         return -1
 
     def _key_at(self, version: int) -> int | None:
-        for action in delta_log.actions_of(self.location, version):
-            if action.get("txn", {}).get("appId") == self._app_id:
-                return int(action["txn"]["version"])
-        return None
+        commit = TableCommit(version, delta_log.actions_of(self.location, version))
+        return next((number for app, number in commit.transactions if app == self._app_id), None)
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:

@@ -8,8 +8,6 @@ checkpoints: the library's own hook would leave them unsynced after an acknowled
 from __future__ import annotations
 
 import contextlib
-import json
-import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +19,13 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from spark_ckpt.delta_files import LOG, actions_in, commit_name, commit_path, log_file
 from spark_ckpt.errors import LogDamaged
 from spark_ckpt.storage_errors import one_line, outage, refusal_in, typed_errors_at
 from spark_ckpt.store import durable
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.torn import set_aside_torn, set_aside_torn_commit
 
-LOG = "_delta_log"
-_FILE = re.compile(rf"{LOG}/(\d{{20}})\.(json|checkpoint\.parquet)")
 A_LOG = "the log of a table"
 """Name of the table in errors of callers that do not know it."""
 Actions = Sequence[AddAction | RemoveAction]
@@ -110,8 +107,8 @@ def panics_as_errors() -> Iterator[None]:
 
 def log_files(location: Location) -> dict[tuple[int, str], str]:
     """Return the paths of commits ("json") and classic checkpoints ("checkpoint.parquet"), by version and kind."""
-    found = ((_FILE.fullmatch(info.path), info.path) for info in location.list(LOG))
-    return {(int(match[1]), match[2]): path for match, path in found if match}
+    found = ((log_file(info.path.removeprefix(f"{LOG}/")), info.path) for info in location.list(LOG))
+    return {file: path for file, path in found if file is not None and file[1] in ("json", "checkpoint.parquet")}
 
 
 def _gap(files: Collection[tuple[int, str]]) -> str:
@@ -283,21 +280,13 @@ def checkpoint(table: DeltaTable, location: Location) -> None:
         durable.sync_file(hint)
 
 
-def commit_name(version: int) -> str:
-    """Return the file name of a commit in the log folder."""
-    return f"{version:020d}.json"
-
-
 def actions_of(location: Location, version: int) -> list[dict[str, Any]]:
     """Return the actions of one commit. Raises `LogDamaged`, FileNotFoundError."""
-    content = location.read_bytes(f"{LOG}/{commit_name(version)}")
+    content = location.read_bytes(commit_path(version))
     try:
-        actions = [json.loads(line) for line in content.splitlines() if line.strip()]
-    except ValueError as error:
-        raise _damaged(location, error) from None
-    if not all(isinstance(each, dict) and all(isinstance(body, dict) for body in each.values()) for each in actions):
-        raise _damaged(location, ValueError(f"commit {version} holds something else than actions"))
-    return actions
+        return actions_in(content, f"commit {version}", "")
+    except LogDamaged as error:
+        raise _damaged(location, error, error.what) from None
 
 
 def live_files(table: DeltaTable) -> dict[str, int]:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Self
 
 from spark_ckpt.content import check_size
+from spark_ckpt.delta_files import LOG
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.records import Manifest, StagedFileRecord, StateFile
@@ -27,7 +28,6 @@ from spark_ckpt.epochs.retention import (
     state_files,
 )
 from spark_ckpt.errors import EpochDamaged, StoreForeign
-from spark_ckpt.store.delta_log import LOG
 from spark_ckpt.store.epoch_log import EpochLog, Fence, wall_ms
 from spark_ckpt.store.folders import bucket_of, delete_folder, folders
 from spark_ckpt.store.inflight import InFlight

@@ -22,9 +22,9 @@ from collections.abc import Collection, Sequence
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from spark_ckpt.delta_files import LOG, TableCommit
 from spark_ckpt.errors import EpochDamaged, LogDamaged, StoreOutage
 from spark_ckpt.store import delta_log
-from spark_ckpt.store.delta_log import LOG
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemas import read_schema
 
@@ -84,10 +84,8 @@ def _first_young(location: Location, commits: Sequence[int], older_than_ms: int)
 
 
 def _committed_ms(location: Location, version: int) -> int:
-    for action in delta_log.actions_of(location, version):
-        if "commitInfo" in action:
-            return int(action["commitInfo"].get("timestamp", 0))
-    return 0
+    info = TableCommit(version, delta_log.actions_of(location, version)).body("commitInfo") or {}
+    return int(info.get("timestamp", 0))
 
 
 def _checkpointed(location: Location, versions: Collection[int], bound: int) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from spark_ckpt.delta_files import LOG
 from spark_ckpt.errors import CheckpointForeign
 from spark_ckpt.spark_internals.query_logs import SINK_LOG
 from spark_rewind.sink_logs import read_sink_log
-from spark_rewind.tables import LOG, read_table
+from spark_rewind.tables import read_table
 
 
 def shown(folder: Path, query: str, batch: int) -> bool:

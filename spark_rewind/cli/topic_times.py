@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from spark_ckpt.errors import EnvironmentUnfit, SourceInvalid
 
 if TYPE_CHECKING:
-    from spark_ckpt_kafka.control import Control, Positions
+    from spark_ckpt_kafka.control import KafkaControl, Positions
 
 
 class BrokerTopics:
@@ -19,10 +19,10 @@ class BrokerTopics:
     def __init__(self, servers: str, properties: Mapping[str, str]) -> None:
         if util.find_spec("spark_ckpt_kafka") is None or util.find_spec("kafka") is None:
             raise EnvironmentUnfit("the Kafka connector is not installed", hint="pip install 'spark-ckpt[kafka]'")
-        from spark_ckpt_kafka.control import Control
+        from spark_ckpt_kafka.control import KafkaControl
         from spark_ckpt_kafka.options import Connection, split_options
 
-        self._control: Control = Control(Connection(servers, split_options(properties)[0]))
+        self._control: KafkaControl = KafkaControl(Connection(servers, split_options(properties)[0]))
         self.earliest = cache(self._earliest)
         self.ends = cache(self._ends)
         self.first_at = cache(self._first_at)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from publishing_kit import ModelProducer, World
 from spark_ckpt_kafka import publishing
-from spark_ckpt_kafka.publishing import LanePublisher
+from spark_ckpt_kafka.publishing import ShardPublisher
 
 from spark_ckpt import failpoints
 
@@ -17,7 +17,7 @@ from spark_ckpt import failpoints
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
     current: list[World] = []
 
-    def make(kind: type[LanePublisher] = LanePublisher) -> World:
+    def make(kind: type[ShardPublisher] = ShardPublisher) -> World:
         current.append(World(tmp_path, kind))
         return current[-1]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from spark_ckpt_kafka.publishing import LanePublisher, Request
+from spark_ckpt_kafka.publishing import ShardPublisher, ShardRequest
 
 
-class CommitsAtOnce(LanePublisher):
+class CommitsAtOnce(ShardPublisher):
     """Planted bug: does not wait for the decision."""
 
-    def send_ahead(self, request: Request) -> int:
+    def send_ahead(self, request: ShardRequest) -> int:
         sent = super().send_ahead(request)
         if (transaction := self._ahead.take()) is not None:
             transaction.producer.commit()

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from spark_ckpt_kafka.marker import TopicMarker, decode
 from spark_ckpt_kafka.options import Connection, Tuning
 from spark_ckpt_kafka.producer import Chunk, ProducerFailed
-from spark_ckpt_kafka.publishing import LanePublisher, LaneSettings, Published, Request
+from spark_ckpt_kafka.publishing import ShardPublisher, ShardRequest, ShardResult, ShardSettings
 from spark_ckpt_kafka.rows import StagedPart
 from spark_ckpt_kafka.transaction import Clock
 
@@ -107,23 +107,23 @@ class ModelControl:
 class World:
     """A log, staged epochs, and publishers that die."""
 
-    def __init__(self, folder: Path, kind: type[LanePublisher] = LanePublisher) -> None:
+    def __init__(self, folder: Path, kind: type[ShardPublisher] = ShardPublisher) -> None:
         self.log = Log()
         self.folder = folder
         self.kind = kind
 
-    def publisher(self, clock: Clock = time.monotonic) -> LanePublisher:
+    def publisher(self, clock: Clock = time.monotonic) -> ShardPublisher:
         place = Connection("b:1")
-        lane = LaneSettings(place, Tuning(), "kafka-python", "store", "out", 0, "t", "t", audit_headers=False)
+        lane = ShardSettings(place, Tuning(), "kafka-python", "store", "out", 0, "t", "t", audit_headers=False)
         one = self.kind(lane, lambda: None, clock)
         one._control = ModelControl(self.log)  # type: ignore[assignment]
         return one
 
-    def request(self, epoch: int) -> Request:
+    def request(self, epoch: int) -> ShardRequest:
         part = self.part(f"{epoch}", [b"%d:%d" % (epoch, row) for row in range(ROWS)])
-        return Request(epoch, epoch - 1, 1, (), 1, str(self.folder), {}, [part])
+        return ShardRequest(epoch, epoch - 1, 1, (), 1, str(self.folder), {}, [part])
 
-    def in_parts(self, epoch: int, parts: int) -> Request:
+    def in_parts(self, epoch: int, parts: int) -> ShardRequest:
         """The same rows in files of one row each, or the first of them: more of an epoch comes batch by batch."""
         files = [self.part(f"{epoch}-{row}", [b"%d:%d" % (epoch, row)]) for row in range(parts)]
         return replace(self.request(epoch), parts=files)
@@ -135,7 +135,7 @@ class World:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         return StagedPart(path.name, len(values), path.stat().st_size, digest)
 
-    def attempt(self, epoch: int, dies_at: str | None = None) -> Published | None:
+    def attempt(self, epoch: int, dies_at: str | None = None) -> ShardResult | None:
         """One process's attempt; None when it died or has to be repeated."""
         failpoints.arm(f"{dies_at}:raise" if dies_at else "")
         try:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from spark_ckpt_kafka import control
-from spark_ckpt_kafka.control import Control, ControlError
+from spark_ckpt_kafka.control import ControlError, KafkaControl
 from spark_ckpt_kafka.library import kafka_errors
 from spark_ckpt_kafka.options import Connection
 
@@ -32,14 +32,14 @@ class Admin:
         self.closed += 1
 
 
-def cluster(monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> tuple[Control, Admin]:
+def cluster(monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> tuple[KafkaControl, Admin]:
     admin = Admin(list(errors))
 
     def opened(settings: Mapping[str, object]) -> Admin:
         return admin
 
     monkeypatch.setattr(control, "open_admin", opened)
-    return Control(Connection("broker:9092")), admin
+    return KafkaControl(Connection("broker:9092")), admin
 
 
 def test_a_broker_that_names_no_node_yet_is_asked_again_through_a_new_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def answer(cluster_id: str | None, topic_id: object = None, code: int = 0) -> di
 def identity(monkeypatch: pytest.MonkeyPatch, *answers: dict[str, object]) -> dict[str, str]:
     admin = Naming(*answers)
     monkeypatch.setattr(control, "open_admin", lambda settings: admin)
-    return Control(Connection("broker:9092")).identity(["in"])
+    return KafkaControl(Connection("broker:9092")).identity(["in"])
 
 
 def test_a_cluster_that_does_not_tell_its_id_yet_is_asked_again_and_not_taken_for_another(
@@ -111,7 +111,7 @@ def test_a_topic_that_does_not_exist_has_no_identity(monkeypatch: pytest.MonkeyP
 def test_a_topic_is_internal_if_the_brokers_say_so_and_not_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     topics = [{"name": "__ev", "is_internal": False}, {"name": "__consumer_offsets", "is_internal": True}]
     monkeypatch.setattr(control, "open_admin", lambda settings: Naming({"cluster_id": "c", "topics": topics}))
-    assert Control(Connection("broker:9092")).topics() == ["__ev"]
+    assert KafkaControl(Connection("broker:9092")).topics() == ["__ev"]
 
 
 def test_a_kept_connection_that_the_broker_has_closed_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_kept_connection_that_the_broker_has_closed_is_opened_again(monkeypatc
     kept = control.KeptControl(Connection("broker:9092"))
     for errors in ([], [kafka_errors.KafkaConnectionError("idle for ten minutes")]):
         admin.errors = list(errors)
-        assert kept.ask(Control.topics) == ["in"]
+        assert kept.ask(KafkaControl.topics) == ["in"]
     assert admin.closed == 1
 
 
@@ -128,5 +128,5 @@ def test_a_kept_connection_stays_open_between_questions(monkeypatch: pytest.Monk
     opened: list[object] = []
     monkeypatch.setattr(control, "open_admin", lambda settings: opened.append(settings) or Admin([]))
     kept = control.KeptControl(Connection("broker:9092"))
-    assert [kept.ask(Control.topics) for _ in range(3)] == [["in"]] * 3
+    assert [kept.ask(KafkaControl.topics) for _ in range(3)] == [["in"]] * 3
     assert len(opened) == 1

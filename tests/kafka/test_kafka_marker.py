@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_ckpt_kafka.marker import Decision, TopicMarker, Wanted, decide, decode, lane_is_new
+from spark_ckpt_kafka.marker import MarkerDecision, TopicMarker, Wanted, decide, decode, lane_is_new
 
 from spark_ckpt.errors import Fenced, PublishConflict
 
@@ -57,9 +57,9 @@ def test_publishing_any_epoch_of_a_history_at_any_time_repeats_nothing(gaps: lis
     wanted = _wanted(epochs[asked], epochs[asked - 1] if asked else 0)
 
     if asked < at:
-        assert decide(marker, wanted) is Decision.DONE
+        assert decide(marker, wanted) is MarkerDecision.DONE
     elif asked == at:
-        assert decide(marker, wanted) is Decision.PUBLISH
+        assert decide(marker, wanted) is MarkerDecision.PUBLISH
     else:
         with pytest.raises(PublishConflict):
             decide(marker, wanted)
@@ -68,13 +68,13 @@ def test_publishing_any_epoch_of_a_history_at_any_time_repeats_nothing(gaps: lis
 def test_an_older_incarnation_is_fenced_unless_its_epoch_is_there() -> None:
     newer = _marker(5, incarnation=3)
 
-    assert decide(newer, _wanted(5, 4, incarnation=2)) is Decision.DONE
+    assert decide(newer, _wanted(5, 4, incarnation=2)) is MarkerDecision.DONE
     with pytest.raises(Fenced, match="incarnation 3"):
         decide(newer, _wanted(6, 5, incarnation=2))
 
 
 def test_a_sink_that_published_nothing_needs_no_marker_but_one_that_did_does() -> None:
-    assert decide(None, _wanted(9, 0)) is Decision.PUBLISH
+    assert decide(None, _wanted(9, 0)) is MarkerDecision.PUBLISH
     with pytest.raises(PublishConflict, match="there is no marker"):
         decide(None, _wanted(9, 8))
 
@@ -85,7 +85,7 @@ def test_epochs_that_a_restore_left_behind_may_be_there_or_not(found: int, publi
     wanted = Wanted("g", 0, 8, 5, 1, dropped=(6, 7))
 
     if publishes:
-        assert decide(_marker(found), wanted) is Decision.PUBLISH
+        assert decide(_marker(found), wanted) is MarkerDecision.PUBLISH
     else:
         with pytest.raises(PublishConflict):
             decide(_marker(found), wanted)
@@ -99,7 +99,7 @@ def test_a_dropped_epoch_does_not_stand_for_a_later_one_that_was_lost() -> None:
 def test_a_marker_above_everything_that_was_decided_is_a_conflict_unless_a_newer_driver_wrote_it() -> None:
     wanted = Wanted("g", 0, 5, 4, 1, newest=6)
 
-    assert decide(_marker(6), wanted) is Decision.DONE
+    assert decide(_marker(6), wanted) is MarkerDecision.DONE
     with pytest.raises(PublishConflict, match="none above 6"):
         decide(_marker(7), wanted)
     with pytest.raises(Fenced):
@@ -110,15 +110,17 @@ def test_an_epoch_published_for_a_decision_that_the_log_lost_is_not_taken_for_th
     """The log loses its newest epoch after the publish and gives its number again, to other rows."""
     found = replace(_marker(5), decision="a" * 32)
 
-    assert decide(found, replace(_wanted(5, 4), decision="a" * 32)) is Decision.DONE
-    assert decide(_marker(5), replace(_wanted(5, 4), decision="b" * 32)) is Decision.DONE, "declared by an operator"
+    assert decide(found, replace(_wanted(5, 4), decision="a" * 32)) is MarkerDecision.DONE
+    assert decide(_marker(5), replace(_wanted(5, 4), decision="b" * 32)) is MarkerDecision.DONE, (
+        "declared by an operator"
+    )
     with pytest.raises(PublishConflict, match="another decision of that number"):
         decide(found, replace(_wanted(5, 4), decision="b" * 32))
 
 
 def test_only_lanes_beyond_the_first_can_be_new() -> None:
-    assert decide(None, _wanted(9, 8, lane=1)) is Decision.ASK_FIRST_LANE
-    assert decide(_marker(3), _wanted(9, 8, lane=2)) is Decision.ASK_FIRST_LANE
+    assert decide(None, _wanted(9, 8, lane=1)) is MarkerDecision.ASK_FIRST_LANE
+    assert decide(_marker(3), _wanted(9, 8, lane=2)) is MarkerDecision.ASK_FIRST_LANE
 
 
 @pytest.mark.parametrize(
@@ -145,8 +147,8 @@ def test_a_topic_in_the_place_of_another_may_have_any_marker_of_the_time_before(
     wanted = Wanted("g", 1, 9, 0, 1, begun_after=7)
 
     if publishes:
-        assert decide(None if found is None else _marker(found), wanted) is Decision.PUBLISH
+        assert decide(None if found is None else _marker(found), wanted) is MarkerDecision.PUBLISH
     else:
-        assert decide(_marker(8), wanted) is Decision.ASK_FIRST_LANE
+        assert decide(_marker(8), wanted) is MarkerDecision.ASK_FIRST_LANE
         with pytest.raises(PublishConflict):
             decide(_marker(8), replace(wanted, lane=0))

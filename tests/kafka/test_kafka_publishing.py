@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from publishing_kit import ROWS, ModelProducer, World
 from spark_ckpt_kafka.marker import TopicMarker
 from spark_ckpt_kafka.producer import ProducerFailed, TransactionalProducer
-from spark_ckpt_kafka.publishing import LanePublisher, Published, Request
+from spark_ckpt_kafka.publishing import ShardPublisher, ShardRequest, ShardResult
 
 from spark_ckpt.errors import CkptError
 
@@ -50,26 +50,26 @@ def test_rows_are_there_exactly_once_whatever_happens(world: Callable[..., World
     assert one.log.committed == one.expected(len(faults))
 
 
-class MarkerBeforeInit(LanePublisher):
+class MarkerBeforeInit(ShardPublisher):
     """Planted bug: decides on a marker that older producers can still move."""
 
-    def publish(self, request: Request, verified: Callable[[], None] = lambda: None) -> Published:
+    def publish(self, request: ShardRequest, verified: Callable[[], None] = lambda: None) -> ShardResult:
         stale = self._read_marker()
         self._read_marker = lambda lane=None: stale  # type: ignore[method-assign]
         self._verify = lambda request: None  # type: ignore[method-assign]
         return super().publish(request, verified)
 
 
-class TrustsTheFlush(LanePublisher):
+class TrustsTheFlush(ShardPublisher):
     """Planted bug: does not compare acknowledged records with rows (kafka-python's hazard H1)."""
 
-    def _deliver(self, producer: TransactionalProducer, request: Request) -> None:
+    def _deliver(self, producer: TransactionalProducer, request: ShardRequest) -> None:
         producer.deliver()
 
 
 def test_a_marker_read_before_init_would_be_noticed(world: Callable[..., World]) -> None:
     one = world(MarkerBeforeInit)
-    other = LanePublisher.publish
+    other = ShardPublisher.publish
     publisher = one.publisher()
     read = publisher._read_marker
 
@@ -85,8 +85,8 @@ def test_a_marker_read_before_init_would_be_noticed(world: Callable[..., World])
     assert len(one.log.committed) == 2 * ROWS, "the planted bug publishes twice"
 
 
-def _correct(world: World) -> LanePublisher:
-    world.kind = LanePublisher
+def _correct(world: World) -> ShardPublisher:
+    world.kind = ShardPublisher
     return world.publisher()
 
 
@@ -104,8 +104,8 @@ def test_an_epoch_that_is_there_opens_no_transaction(world: Callable[..., World]
 
     again = one.attempt(1)
 
-    assert first == Published(ROWS, replayed=False)
-    assert again == Published(0, replayed=True)
+    assert first == ShardResult(ROWS, replayed=False)
+    assert again == ShardResult(0, replayed=True)
     assert list(first.parts_ms) == ["init", "verify", "send", "commit"]
     assert list(again.parts_ms) == ["init", "verify"]
 

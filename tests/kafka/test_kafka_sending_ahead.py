@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from publishing_kit import ROWS, World
 from spark_ckpt_kafka import publishing
 from spark_ckpt_kafka.producer import ProducerFailed
-from spark_ckpt_kafka.publishing import LanePublisher, Published, Request
+from spark_ckpt_kafka.publishing import ShardPublisher, ShardRequest, ShardResult
 from spark_ckpt_kafka.transaction import Transaction
 
 from spark_ckpt import failpoints
@@ -37,7 +37,7 @@ def test_rows_sent_ahead_are_shown_with_their_epoch_and_not_before(world: Made) 
     published = publisher.publish(one.in_parts(1, ROWS))
 
     assert shown == []
-    assert published == Published(ROWS, replayed=False)
+    assert published == ShardResult(ROWS, replayed=False)
     assert one.log.committed == one.expected(1)
     assert one.log.newest == 1, "one transaction, one init"
     assert len(one.log.sent) == ROWS, "no row was sent twice"
@@ -83,7 +83,7 @@ def test_nothing_is_initialised_while_rows_wait_in_an_open_transaction(world: Ma
 )
 @pytest.mark.parametrize("again", [False, True], ids=["published", "sent ahead, published"])
 def test_what_was_sent_for_something_else_is_not_committed(
-    world: Made, other: Callable[[World], Request], again: bool
+    world: Made, other: Callable[[World], ShardRequest], again: bool
 ) -> None:
     one = world()
     publisher = one.publisher()
@@ -263,34 +263,34 @@ def test_rows_are_there_exactly_once_whatever_happens_to_what_was_sent_ahead(
     assert driven(one, epochs) == one.expected(len(epochs))
 
 
-class SendsAllAgain(LanePublisher):
+class SendsAllAgain(ShardPublisher):
     """Planted bug: the epoch's files go into the transaction that holds some of them already."""
 
     def _send_rest(
-        self, transaction: Transaction, request: Request, verified: Callable[[], None] = lambda: None
+        self, transaction: Transaction, request: ShardRequest, verified: Callable[[], None] = lambda: None
     ) -> int:
         transaction.sent = None
         return super()._send_rest(transaction, request, verified)
 
-    def _check_delivered(self, delivered: int, request: Request) -> None:
+    def _check_delivered(self, delivered: int, request: ShardRequest) -> None:
         pass
 
 
-class TakesWhateverIsOpen(LanePublisher):
+class TakesWhateverIsOpen(ShardPublisher):
     """Planted bug: does not compare what is open with what is to be published."""
 
-    def publish(self, request: Request, verified: Callable[[], None] = lambda: None) -> Published:
+    def publish(self, request: ShardRequest, verified: Callable[[], None] = lambda: None) -> ShardResult:
         transaction = self._ahead.transaction
         if transaction is not None and transaction.sent is not None:
             files = tuple(request.parts[: len(transaction.sent.files)])
             transaction.sent = SentAhead(request.epoch, request.incarnation, files)
         return super().publish(request, verified)
 
-    def _check_delivered(self, delivered: int, request: Request) -> None:
+    def _check_delivered(self, delivered: int, request: ShardRequest) -> None:
         pass
 
 
-class PreparesAnyway(LanePublisher):
+class PreparesAnyway(ShardPublisher):
     """Planted bug: initialises the next producer while rows wait in the last one's transaction, and does not see them go."""
 
     def prepare(self) -> None:
@@ -298,7 +298,7 @@ class PreparesAnyway(LanePublisher):
         if self._ahead.transaction is not None:
             self._ahead.transaction.producer, self._ready = self._ready, None
 
-    def _check_delivered(self, delivered: int, request: Request) -> None:
+    def _check_delivered(self, delivered: int, request: ShardRequest) -> None:
         pass
 
 
@@ -311,7 +311,7 @@ class PreparesAnyway(LanePublisher):
     ],
 )
 def test_a_planted_bug_is_noticed(
-    world: Made, bug: type[LanePublisher], epochs: list[tuple[list[tuple[int, str]], list[str]]]
+    world: Made, bug: type[ShardPublisher], epochs: list[tuple[list[tuple[int, str]], list[str]]]
 ) -> None:
     one = world(bug)
 

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 from spark_ckpt_kafka import confluent_producer
-from spark_ckpt_kafka.control import Control, ControlError
+from spark_ckpt_kafka.control import ControlError, KafkaControl
 from spark_ckpt_kafka.options import Connection, Tuning
 from spark_ckpt_kafka.producer import Plane, ProducerFailed, open_producer
 
@@ -84,7 +84,7 @@ def broker() -> Iterator[RefusingBroker]:
 
 def test_a_refusal_is_told_when_the_broker_hangs_up_with_it(broker: RefusingBroker) -> None:
     with (
-        Control(Connection(broker.servers, LOGIN)) as control,
+        KafkaControl(Connection(broker.servers, LOGIN)) as control,
         pytest.raises(ControlError, match="login refused") as caught,
     ):
         control.topics()
@@ -94,7 +94,7 @@ def test_a_refusal_is_told_when_the_broker_hangs_up_with_it(broker: RefusingBrok
 
 
 def test_a_refused_login_is_not_tried_again(broker: RefusingBroker) -> None:
-    with Control(Connection(broker.servers, LOGIN)) as control, pytest.raises(ControlError):
+    with KafkaControl(Connection(broker.servers, LOGIN)) as control, pytest.raises(ControlError):
         control.topics()
     assert broker.logins == 1
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from store_world import ELSEWHERE, JOB, Clock, World
 
+from spark_ckpt.delta_files import commit_name
 from spark_ckpt.epochs.records import SinkAck
 from spark_ckpt.errors import EpochNotFound, Fenced, RunFailed, StoreInUse, StoreUnreachable
 from spark_ckpt.store import delta_log
@@ -137,7 +138,7 @@ def test_a_sleeper_whose_version_was_cleaned_up_does_not_believe_its_commit(
         assert table is not None
         delta_log.checkpoint(table, other.store.location.child("epochs"))
         # The log's cleanup frees the very version number that the sleeper is about to create.
-        (tmp_path / "store/epochs/_delta_log" / delta_log.commit_name(table.version())).unlink()
+        (tmp_path / "store/epochs/_delta_log" / commit_name(table.version())).unlink()
         boot = time.clock_gettime
         monkeypatch.setattr(time, "clock_gettime", lambda clock: boot(clock) + 3600)
         return commit(*args, **kwargs)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from store_world import JOB, OPERATOR, SINK, World, as_dict
 
+from spark_ckpt.delta_files import commit_name
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.errors import EpochDamaged, EpochNotFound, StateSchemaChanged, StoreUnreachable
 from spark_ckpt.store import data_table, delta_log
@@ -160,7 +161,7 @@ def removals(world: World) -> list[bool]:
     import json
 
     log = world.store.state(OPERATOR).location
-    text = log.read_bytes(f"_delta_log/{delta_log.commit_name(state_table(world).version())}").decode()
+    text = log.read_bytes(f"_delta_log/{commit_name(state_table(world).version())}").decode()
     return [action["remove"]["dataChange"] for line in text.splitlines() if "remove" in (action := json.loads(line))]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from spark_ckpt.delta_files import commit_name
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import Fenced, StoreOutage
 from spark_ckpt.store import delta_log, durable, log_table
@@ -132,7 +133,7 @@ def test_a_reader_that_slept_sees_no_commit_of_a_writer_that_died_before_it_undi
     at = reader.state().lease_token + 1
     fork = shutil.copytree(tmp_path / "store", tmp_path / "fork")
     World(fork, world.clock).store.log.ask_handover(world.line.incarnation)
-    shutil.copy(fork / "epochs/_delta_log" / delta_log.commit_name(at), stale)
+    shutil.copy(fork / "epochs/_delta_log" / commit_name(at), stale)
     many_rows(world)
     assert not commit_file(world, at).exists()
     shutil.copy(stale, commit_file(world, at))
@@ -157,7 +158,7 @@ def test_a_commit_that_the_log_was_trimmed_up_to_meanwhile_counts(
         assert log is not None and log.version() == at
         delta_log.checkpoint(log, world.store.location.child("epochs"))
         for path in (world.store.location.local / "epochs/_delta_log").glob("*.json"):  # type: ignore[operator]
-            path.unlink() if path.name < delta_log.commit_name(at) else None
+            path.unlink() if path.name < commit_name(at) else None
         uptime.s += 3600
         require(location, version)  # type: ignore[arg-type]
 
@@ -255,4 +256,4 @@ def versions_of(world: World) -> list[int]:
 def commit_file(world: World, version: int) -> Path:
     local = world.store.location.local
     assert local is not None
-    return local / "epochs/_delta_log" / delta_log.commit_name(version)
+    return local / "epochs/_delta_log" / commit_name(version)

@@ -1,4 +1,4 @@
-"""Parent and lane process understand each other, and the parent's patience has a bound."""
+"""A publisher retries failed attempts within bounds, and holds the shards of an epoch together."""
 
 from __future__ import annotations
 
@@ -10,59 +10,28 @@ from typing import ClassVar
 
 import pytest
 from spark_ckpt_kafka import publisher as publisher_module
-from spark_ckpt_kafka import wire
 from spark_ckpt_kafka.options import Connection, Tuning
 from spark_ckpt_kafka.producer import ProducerFailed
-from spark_ckpt_kafka.publisher import MAX_FENCINGS, KafkaPublisher, Patience, requests_of, slowest_ms
-from spark_ckpt_kafka.publishing import LaneSettings, Published, Request
-from spark_ckpt_kafka.rows import StagedPart
+from spark_ckpt_kafka.publisher import MAX_FENCINGS, KafkaPublisher, PublishPatience, requests_of, slowest_ms
+from spark_ckpt_kafka.publishing import ShardRequest, ShardResult, ShardSettings
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
-from spark_ckpt.content import damaged
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict, PublishFailed, RowsRefused
 
-SETTINGS = LaneSettings(
+SETTINGS = ShardSettings(
     Connection("b:9092", {"sasl.password": "secret"}), Tuning(), "kafka-python", "s", "out", 0, "t", "t", False
 )
 
 
-def test_settings_and_requests_survive_the_pipe() -> None:
-    request = Request(7, 4, 2, (5, 6), 3, "/root", {"k": "v"}, [StagedPart("a.parquet", 5, 9, "d")], newest=9)
+class FakeProcess:
+    """A publisher process that answers from a script."""
 
-    assert wire.settings_of(wire.decode(wire.encode(wire.settings_message(SETTINGS)))) == SETTINGS
-    assert wire.request_of(wire.decode(wire.encode(wire.request_message(request)))) == request
-    assert wire.encode({"a": "x\ny"}).count(b"\n") == 1
-
-
-def test_results_and_failures_survive_the_pipe() -> None:
-    published = Published(5, replayed=False)
-    assert wire.result_of(wire.decode(wire.encode(wire.published_message(published)))) == published
-
-    assert wire.sent_of(wire.decode(wire.encode(wire.sent_message(7)))) == 7
-    with pytest.raises(ProducerFailed, match="x"):
-        wire.sent_of(wire.failure_message(ProducerFailed("x")))
-
-    for error in (EpochDamaged("gone", hint="restore", path="p"), PublishConflict("who?", hint="ask", lane=1)):
-        with pytest.raises(type(error)) as raised:
-            wire.result_of(wire.decode(wire.encode(wire.failure_message(error))))
-        assert str(raised.value) == str(error)
-    with pytest.raises(EpochDamaged) as lost:
-        wire.result_of(wire.decode(wire.encode(wire.failure_message(damaged("1-0.parquet", "is missing")))))
-    assert lost.value.damaged_file == "1-0.parquet"
-    with pytest.raises(ProducerFailed) as failed:
-        wire.result_of(wire.decode(wire.encode(wire.failure_message(ProducerFailed("x", fenced=True, hint="h")))))
-    assert (failed.value.what, failed.value.fenced, failed.value.hint) == ("x", True, "h")
-
-
-class FakeLane:
-    """A lane process that answers from a script."""
-
-    script: ClassVar[list[Published | Exception]] = []
+    script: ClassVar[list[ShardResult | Exception]] = []
     started: ClassVar[list[int]] = []
     """Sizes of the batches of processes, in bytes."""
 
-    def __init__(self, settings: LaneSettings, stall_s: float) -> None:
+    def __init__(self, settings: ShardSettings, stall_s: float) -> None:
         self.pid, self.settings = None, settings
         self.started.append(settings.tuning.batch_size)
 
@@ -72,14 +41,14 @@ class FakeLane:
     def start(self) -> None:
         pass
 
-    def ask(self, request: Request, verified: Callable[[], None]) -> Published:
+    def ask(self, request: ShardRequest, verified: Callable[[], None]) -> ShardResult:
         verified()
         answer = self.script.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def send_ahead(self, request: Request) -> int:
+    def send_ahead(self, request: ShardRequest) -> int:
         answer = self.script.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -92,13 +61,12 @@ class FakeLane:
 @pytest.fixture
 def publisher(monkeypatch: pytest.MonkeyPatch) -> Callable[..., KafkaPublisher]:
     clock = itertools.count(0, 0.25)
-    monkeypatch.setattr(publisher_module, "LaneProcess", FakeLane)
     time = SimpleNamespace(monotonic=lambda: next(clock))
     monkeypatch.setattr(publisher_module, "time", time)
 
-    def make(*script: Published | Exception) -> KafkaPublisher:
-        FakeLane.script = list(script)
-        return KafkaPublisher(SETTINGS, 1, 1, Patience(total_s=3.0, first_pause_s=0.0))
+    def make(*script: ShardResult | Exception) -> KafkaPublisher:
+        FakeProcess.script = list(script)
+        return KafkaPublisher(SETTINGS, 1, 1, PublishPatience(total_s=3.0, first_pause_s=0.0), FakeProcess)  # type: ignore[arg-type]
 
     return make
 
@@ -107,14 +75,13 @@ def _output(*files: StagedFile) -> EpochOutput:
     return EpochOutput(Epoch(3), Incarnation(1), Epoch(2), "/root", {}, files, begun_after=Epoch(1))
 
 
-DONE = Published(5, replayed=False)
+DONE = ShardResult(5, replayed=False)
 
 
 def test_the_receipt_has_the_parts_of_the_slowest_lane(publisher: Callable[..., KafkaPublisher]) -> None:
-    told = Published(5, replayed=False, parts_ms={"init": 3, "send": 40})
+    told = ShardResult(5, replayed=False, parts_ms={"init": 3, "send": 40})
     assert publisher(told).publish(_output()).detail["parts_ms"] == {"init": 3, "send": 40}
-    assert wire.result_of(wire.decode(wire.encode(wire.published_message(told)))).parts_ms == told.parts_ms
-    slow = Published(5, replayed=False, parts_ms={"send": 50, "commit": 2})
+    slow = ShardResult(5, replayed=False, parts_ms={"send": 50, "commit": 2})
     assert slowest_ms([told, slow]) == {"init": 3, "send": 50, "commit": 2}
 
 
@@ -131,12 +98,12 @@ def test_a_batch_that_is_too_large_for_its_topic_is_halved_until_it_fits(
     publisher: Callable[..., KafkaPublisher],
 ) -> None:
     made = publisher(TOO_LARGE, TOO_LARGE, DONE)
-    FakeLane.started.clear()
+    FakeProcess.started.clear()
 
     made.publish(_output())
 
     whole = SETTINGS.tuning.batch_size
-    assert FakeLane.started == [whole // 2, whole // 4]
+    assert FakeProcess.started == [whole // 2, whole // 4]
 
 
 def test_batches_do_not_get_smaller_for_ever(publisher: Callable[..., KafkaPublisher]) -> None:
@@ -148,7 +115,7 @@ def test_a_record_that_is_never_taken_is_not_tried_again(publisher: Callable[...
     with pytest.raises(RowsRefused):
         publisher(RowsRefused("no key"), DONE).publish(_output())
 
-    assert FakeLane.script == [DONE]
+    assert FakeProcess.script == [DONE]
 
 
 def test_a_publisher_that_is_given_up_makes_no_attempt(publisher: Callable[..., KafkaPublisher]) -> None:
@@ -158,7 +125,7 @@ def test_a_publisher_that_is_given_up_makes_no_attempt(publisher: Callable[..., 
     with pytest.raises(PublishFailed, match="its run has ended"):
         made.publish(_output())
 
-    assert FakeLane.script == [DONE]
+    assert FakeProcess.script == [DONE]
 
 
 @pytest.mark.parametrize(
@@ -167,15 +134,8 @@ def test_a_publisher_that_is_given_up_makes_no_attempt(publisher: Callable[..., 
 def test_patience_ends_before_the_job_stops_waiting(
     within_s: float | None, total_s: float, stall_s: float | None
 ) -> None:
-    bounded = Patience().within(within_s)
+    bounded = PublishPatience().within(within_s)
     assert (bounded.total_s, bounded.stall_s) == (total_s, stall_s)
-
-
-def test_what_was_refused_travels_from_a_lane_to_its_publisher() -> None:
-    failure = ProducerFailed("no", refusal="record", key="t/0, key b'k'")
-    with pytest.raises(ProducerFailed) as heard:
-        wire.result_of(wire.decode(wire.encode(wire.failure_message(failure))))
-    assert (heard.value.refusal, heard.value.key) == ("record", "t/0, key b'k'")
 
 
 def test_patience_ends_with_an_error_that_says_what_failed_last(publisher: Callable[..., KafkaPublisher]) -> None:
@@ -186,7 +146,7 @@ def test_patience_ends_with_an_error_that_says_what_failed_last(publisher: Calla
 
     assert failed.value.hint == "start it"
     assert failed.value.retriable
-    assert len(FakeLane.script) > 50, "it gave up long before the script's end"
+    assert len(FakeProcess.script) > 50, "it gave up long before the script's end"
 
 
 def test_being_fenced_again_and_again_ends_the_incarnation(publisher: Callable[..., KafkaPublisher]) -> None:
@@ -207,7 +167,7 @@ def test_what_an_operator_must_see_is_not_retried(publisher: Callable[..., Kafka
     with pytest.raises(type(error)):
         publisher(error, DONE).publish(_output())
 
-    assert FakeLane.script == [DONE]
+    assert FakeProcess.script == [DONE]
 
 
 def test_what_cannot_be_sent_ahead_is_left_to_the_publish(publisher: Callable[..., KafkaPublisher]) -> None:
@@ -238,20 +198,20 @@ def test_an_epoch_staged_with_more_lanes_than_now_is_published_with_them_all() -
     assert {request.begun_after for request in requests} == {1}
 
 
-class VerifyingLane(FakeLane):
+class VerifyingProcess(FakeProcess):
     """Verifies, then publishes; or ends with the lane's error before or after it verified."""
 
     published: ClassVar[list[int]] = []
     errors: ClassVar[dict[int, tuple[str, Exception]]] = {}
     has_epoch: ClassVar[set[int]] = set()
 
-    def __init__(self, settings: LaneSettings, stall_s: float) -> None:
+    def __init__(self, settings: ShardSettings, stall_s: float) -> None:
         super().__init__(settings, stall_s)
         self.lane = settings.lane
 
-    def ask(self, request: Request, verified: Callable[[], None]) -> Published:
+    def ask(self, request: ShardRequest, verified: Callable[[], None]) -> ShardResult:
         if self.lane in self.has_epoch:
-            return Published(0, replayed=True)
+            return ShardResult(0, replayed=True)
         when, error = self.errors.get(self.lane, ("never", Exception()))
         if when == "before":
             raise error
@@ -263,25 +223,24 @@ class VerifyingLane(FakeLane):
 
 
 @pytest.fixture
-def lanes(monkeypatch: pytest.MonkeyPatch) -> KafkaPublisher:
-    """A publisher with three lanes."""
-    monkeypatch.setattr(publisher_module, "LaneProcess", VerifyingLane)
-    VerifyingLane.published, VerifyingLane.errors, VerifyingLane.has_epoch = [], {}, set()
-    return KafkaPublisher(SETTINGS, 3, 1, Patience(total_s=0.0))
+def lanes() -> KafkaPublisher:
+    """A publisher with three shards."""
+    VerifyingProcess.published, VerifyingProcess.errors, VerifyingProcess.has_epoch = [], {}, set()
+    return KafkaPublisher(SETTINGS, 3, 1, PublishPatience(total_s=0.0), VerifyingProcess)  # type: ignore[arg-type]
 
 
 def test_no_lane_publishes_an_epoch_of_which_another_lanes_rows_are_damaged(lanes: KafkaPublisher) -> None:
-    VerifyingLane.errors = {1: ("before", EpochDamaged("file 1-0.parquet", epoch=3))}
+    VerifyingProcess.errors = {1: ("before", EpochDamaged("file 1-0.parquet", epoch=3))}
 
     with pytest.raises(EpochDamaged, match=r"1-0\.parquet"):
         lanes.publish(_output())
 
-    assert VerifyingLane.published == []
+    assert VerifyingProcess.published == []
 
 
 def test_damage_names_the_lanes_that_have_the_epoch_already(lanes: KafkaPublisher) -> None:
-    VerifyingLane.errors = {1: ("before", EpochDamaged("file 1-0.parquet"))}
-    VerifyingLane.has_epoch = {0, 2}
+    VerifyingProcess.errors = {1: ("before", EpochDamaged("file 1-0.parquet"))}
+    VerifyingProcess.has_epoch = {0, 2}
 
     with pytest.raises(EpochDamaged) as caught:
         lanes.publish(_output())
@@ -290,7 +249,7 @@ def test_damage_names_the_lanes_that_have_the_epoch_already(lanes: KafkaPublishe
 
 
 def test_a_record_that_is_never_taken_names_the_lanes_that_have_published(lanes: KafkaPublisher) -> None:
-    VerifyingLane.errors = {1: ("after", RowsRefused("no key")), 2: ("after", ProducerFailed("the broker is away"))}
+    VerifyingProcess.errors = {1: ("after", RowsRefused("no key")), 2: ("after", ProducerFailed("the broker is away"))}
 
     with pytest.raises(RowsRefused) as caught:
         lanes.publish(_output())
@@ -300,9 +259,9 @@ def test_a_record_that_is_never_taken_names_the_lanes_that_have_published(lanes:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_lane_that_cannot_publish_for_now_does_not_hold_the_others(lanes: KafkaPublisher, when: str) -> None:
-    VerifyingLane.errors = {1: (when, ProducerFailed("the broker is away"))}
+    VerifyingProcess.errors = {1: (when, ProducerFailed("the broker is away"))}
 
     with pytest.raises(PublishFailed):
         lanes.publish(_output())
 
-    assert sorted(VerifyingLane.published) == [0, 2]
+    assert sorted(VerifyingProcess.published) == [0, 2]
