@@ -19,7 +19,7 @@ from spark_ckpt.errors import RowsRefused
 from spark_ckpt.spark_internals.arrow_types import spark_schema_of
 from spark_ckpt.storage_errors import outage
 from spark_ckpt_delta.log import filesystem
-from spark_ckpt_delta.rules import expiring_transactions, not_writable, same_type
+from spark_ckpt_delta.rules import expiring_transactions, how_to_write_again, not_writable, same_type
 
 _INCARNATION = re.compile(r".*-i(\d+)-b\d+-[^/]*\.parquet")
 _UNDONE = (
@@ -68,7 +68,7 @@ def check_fits(
         *not_writable(opened),
     ]
     if found:
-        raise refused(table, found, output, sink)
+        raise refused(table, found, output, sink, how_to_write_again(table, opened, _UNDONE))
 
 
 def check_fits_spark(
@@ -93,12 +93,12 @@ def check_fits_spark(
         raise refused(table, found, output, sink)
 
 
-def refused(table: str, found: Sequence[str], output: EpochOutput, sink: str) -> RowsRefused:
+def refused(table: str, found: Sequence[str], output: EpochOutput, sink: str, hint: str = _UNDONE) -> RowsRefused:
     """Return the error that lists the differences between the table and the rows."""
     said = "; ".join(dict.fromkeys(found))
     return RowsRefused(
         f"{table} cannot take the rows of epoch {output.epoch}, nothing of it was published: {said}",
-        hint=_UNDONE,
+        hint=hint,
         sink=sink,
         epoch=output.epoch,
         table=table,

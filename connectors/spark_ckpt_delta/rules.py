@@ -26,6 +26,10 @@ _WRITABLE_FEATURES = {
     "variantType",
 }
 """Features that deltalake 1.6.6 can append to; those that an append must honour are refused below."""
+_REMOVABLE_FEATURES = ("inCommitTimestamp", "rowTracking", "domainMetadata")
+"""Features that delta-spark 4.0 drops at once, in an order in which it drops them. Others cannot be dropped, such as
+`clustering`, or leave `checkpointProtection` for a day. RESTORE removes none.
+"""
 _LEGACY_IDENTITY_WRITER = 6
 _RETENTION = "delta.setTransactionRetentionDuration"
 """With this property, delta-spark's checkpoints omit older transactions and those without a time, such as
@@ -46,7 +50,8 @@ _PARTITION_TYPES = {"string", "byte", "short", "integer", "long", "boolean", "da
 def check_writable(table: str, opened: DeltaTable) -> None:
     """Raise `SinkInvalid` for the first feature of the table that staged Parquet files cannot honour."""
     for problem in _problems(opened):
-        hint = f"{_OTHER_ENGINE}; a sink that has published keeps its engine: undo that change of the table and start the job again"
+        advice = how_to_write_again(table, opened, "undo that change of the table and start the job again")
+        hint = f"{_OTHER_ENGINE}; a sink that has published keeps its engine: {advice}"
         raise SinkInvalid(f"{table} has {problem}, which deltalake cannot write", hint=hint, table=table)
 
 
@@ -79,12 +84,39 @@ def not_writable(opened: DeltaTable) -> list[str]:
     ]
 
 
-def _problems(opened: DeltaTable) -> Iterator[str]:
+def how_to_write_again(table: str, opened: DeltaTable, otherwise: str) -> str:
+    """Return recovery advice for a sink of engine deltalake. `otherwise`: the advice if an undone change is enough.
+
+    It is not enough for a table feature.
+    """
+    kept = list(_protocol_problems(opened))
+    if not kept:
+        return otherwise
+    path = table.replace("`", "``")
+    features = _features(opened)
+    if features and features <= set(_REMOVABLE_FEATURES):
+        drops = [f"ALTER TABLE delta.`{path}` DROP FEATURE {each}" for each in _REMOVABLE_FEATURES if each in features]
+        return f"start the job again after {'; '.join(drops)}"
+    copy = f"CREATE TABLE delta.`NEW` USING delta AS SELECT * FROM delta.`{path}`"  # noqa: S608 - an operator runs it
+    return (
+        f"RESTORE keeps {', '.join(kept)}: give the sink another table, such as a copy ({copy}), and confirm it with "
+        "accept_new_sink"
+    )
+
+
+def _features(opened: DeltaTable) -> set[str]:
+    return set(opened.protocol().writer_features or ()) - _WRITABLE_FEATURES
+
+
+def _protocol_problems(opened: DeltaTable) -> Iterator[str]:
+    yield from (f"table feature {feature}" for feature in sorted(_features(opened)))
     protocol = opened.protocol()
-    for feature in sorted(set(protocol.writer_features or ()) - _WRITABLE_FEATURES):
-        yield f"table feature {feature}"
     if protocol.writer_features is None and protocol.min_writer_version >= _LEGACY_IDENTITY_WRITER:
         yield f"writer version {protocol.min_writer_version} (identity columns)"
+
+
+def _problems(opened: DeltaTable) -> Iterator[str]:
+    yield from _protocol_problems(opened)
     configuration = opened.metadata().configuration
     if (configuration.get("delta.columnMapping.mode") or "none") != "none":
         yield f"column mapping ({configuration['delta.columnMapping.mode']})"

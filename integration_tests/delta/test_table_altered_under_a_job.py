@@ -18,7 +18,7 @@ from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
 from integration_tests.survival.process import wait_until
-from spark_ckpt.errors import CkptError, PublishConflict, RowsRefused, SinkInvalid
+from spark_ckpt.errors import CkptError, IdentityChanged, PublishConflict, RowsRefused, SinkInvalid
 
 pytestmark = pytest.mark.spark
 BOTH = pytest.mark.parametrize("sink", [{}, {"engine": "spark", "keys": ["id"]}], ids=["deltalake", "spark"])
@@ -107,6 +107,50 @@ def test_a_job_that_fits_the_altered_table_goes_on_from_the_epoch_that_the_refus
     assert named is not None
     altered.drain("id, cast(length(v) AS long) AS v", restore=int(named[1]))
     assert altered.rows() == [(1, 1), (2, 3)]
+
+
+def test_a_table_feature_that_delta_cannot_drop_leads_to_a_copy_of_the_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    altered, copy = Altered(spark, tmp_path, {}), str(tmp_path / "copy")
+    error = altered.refused(
+        lambda: spark.sql(f"ALTER TABLE delta.`{altered.table}` CLUSTER BY (id)"), {"id": 2, "v": "two"}
+    )
+
+    assert isinstance(error, RowsRefused)
+    with pytest.raises(SinkInvalid):
+        altered.drain()
+    statement = re.search(r"CREATE TABLE [^)]+", error.hint)
+    named = re.search(r"job\.start\(restore=(\d+), accept_new_sink='out'\)", error.hint)
+    assert statement is not None and named is not None
+    spark.sql(statement[0].replace("NEW", copy))
+    altered.table = copy
+    with pytest.raises(IdentityChanged) as caught:
+        altered.drain()
+    assert named[0] in caught.value.hint
+    altered.drain(restore=int(named[1]), accept_new_sink="out")
+    altered.put(3, {"id": 3, "v": "three"})
+    altered.drain()
+    assert altered.rows() == [(1, "one"), (2, "two"), (3, "three")]
+
+
+@pytest.mark.parametrize("setting", ["delta.enableInCommitTimestamps", "delta.enableRowTracking"])
+def test_a_table_feature_that_delta_can_drop_is_dropped_by_the_named_statements(
+    spark: SparkSession, tmp_path: Path, setting: str
+) -> None:
+    altered = Altered(spark, tmp_path, {})
+    name = f"delta.`{altered.table}`"
+    error = altered.refused(
+        lambda: spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{setting}' = 'true')"), {"id": 2, "v": "two"}
+    )
+
+    assert isinstance(error, RowsRefused)
+    statements = re.findall(r"ALTER TABLE \S+ DROP FEATURE \w+", error.hint)
+    assert statements
+    for statement in statements:
+        spark.sql(statement)
+    altered.drain()
+    assert altered.rows() == [(1, "one"), (2, "two")]
 
 
 def test_a_column_that_was_dropped_under_a_merge_does_not_lose_its_values(spark: SparkSession, tmp_path: Path) -> None:

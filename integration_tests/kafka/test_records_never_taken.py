@@ -35,11 +35,14 @@ class World:
         self.spark, self.cluster, self.folder = spark, cluster, folder
         self.output = cluster.new_topic()
 
-    def start(self, only_good: bool = False, **named: object) -> Run:
+    def start(self, only_good: bool = False, dead_letters: str | None = None, **named: object) -> Run:
         servers = self.cluster.broker.servers
         job = spark_ckpt.Job(self.spark, "job", str(self.folder / "store"), interval="1 second", trigger="10 ms")
         rows = job.source("in", KafkaSource(servers, self.cluster.topic)).select("key", "value")
-        if only_good:
+        if dead_letters is not None:
+            bad = rows.filter("cast(value as string) = 'bad'").select("value")
+            bad.to(KafkaSink(servers, dead_letters), name="dead_letters")
+        if only_good or dead_letters is not None:
             rows = rows.filter("cast(value as string) <> 'bad'")
         good = F.col("value").cast("string") != "bad"
         rows.select(F.when(good, F.col("key")).alias("key"), "value").to(KafkaSink(servers, self.output), name="out")
@@ -64,8 +67,8 @@ class World:
         asked = [ConfigResource(ConfigResourceType.TOPIC, self.output, dict(settings))]
         self.cluster.control._call(lambda admin: admin.alter_configs(asked))
 
-    def got(self) -> list[bytes]:
-        return sorted(record.value for record in self.cluster.read(self.output))
+    def got(self, topic: str | None = None) -> list[bytes]:
+        return sorted(record.value for record in self.cluster.read(topic or self.output))
 
     def store(self) -> Store:
         return Store.open(str(self.folder / "store"), "job")
@@ -108,6 +111,23 @@ def test_a_record_that_a_topic_no_longer_takes_ends_the_run_and_the_restore_that
     assert named is not None and "next start publishes" not in again.hint
     assert world.drain(only_good=True, restore=int(named[1])) is None
     assert world.got() == [b"a", b"b", b"c"]
+
+
+def test_a_sink_of_dead_letters_takes_the_records_that_the_topic_refuses_from_the_epoch_that_is_named(
+    world: World,
+) -> None:
+    world.put(b"a")
+    run = world.start()
+    wait_for(lambda: world.got() == [b"a"], "the first record", WAIT_S)
+    world.configure({"cleanup.policy": "compact"})
+    world.put(b"b", b"bad", b"c")
+    with pytest.raises(RowsRefused) as refused:
+        run.awaitTermination(WAIT_S)
+    letters = world.cluster.new_topic()
+
+    assert world.drain(dead_letters=letters, restore=refused.value.context["restore"]) is None
+
+    assert (world.got(), world.got(letters)) == ([b"a", b"b", b"c"], [b"bad"])
 
 
 def test_the_first_epochs_are_not_published_twice_when_their_marker_expired(world: World) -> None:

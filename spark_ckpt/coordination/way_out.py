@@ -39,7 +39,7 @@ def with_way_out(
         told.append(f"lanes {lanes} of {sink} have epoch {manifest.epoch}")
     context = {"sink": sink, **error.context, "would be repeated": "; ".join(told) or None}
     if isinstance(error, RowsRefused):
-        return _until_they_fit(error, base, store, {**context, "epoch": manifest.epoch})
+        return _until_they_fit(error, sink, base, store, {**context, "epoch": manifest.epoch})
     hint = (
         f"bring the file back from a backup and start again; or go back with job.start(restore={base}): what came after "
         f"epoch {base} is read from the sources again and published anew, nothing is lost while the sources still have "
@@ -48,10 +48,11 @@ def with_way_out(
     return EpochDamaged(error.what, hint=hint, **context)
 
 
-def _until_they_fit(error: RowsRefused, base: int, store: str, context: Mapping[str, Any]) -> RowsRefused:
+def _until_they_fit(error: RowsRefused, sink: str, base: int, store: str, context: Mapping[str, Any]) -> RowsRefused:
     hint = (
         f"{error.hint}; or start a job whose rows fit with job.start(restore={base}): it reads the rows after epoch {base} "
-        f"from the sources again (first see what it would do: spark-ckpt restore {store} {base} --dry-run)"
+        f"from the sources again (first see what it would do: spark-ckpt restore {store} {base} --dry-run); or give sink "
+        f"'{sink}' another table or topic, with job.start(restore={base}, accept_new_sink='{sink}')"
     )
     return RowsRefused(error.what, hint=hint, **{**context, "restore": base})
 

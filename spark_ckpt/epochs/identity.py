@@ -191,7 +191,8 @@ def reconciled(
         and not (change.name in confirmed.moved and change.is_of_place)
     ]
     if open_:
-        raise _refused(open_, {"source": known.sources, "sink": known_sinks}, known.restore)
+        back = _restored_for_new(open_[0], owed.get(open_[0].name, ()), known)
+        raise _refused(open_, {"source": known.sources, "sink": known_sinks}, known.restore, back=back)
     replaced = {name for name in sinks if name in confirmed.new_sinks}
     for name in sorted(replaced):
         # A new endpoint has no marker, so it cannot tell which of these rows the old one has.
@@ -293,7 +294,7 @@ def check_owed(sink: str, manifests: Iterable[Manifest], whole: Whole) -> None:
 
     `whole`: the restorable epochs.
     """
-    rows = [each for each in manifests for of in (each.outputs, each.held) if sink in of and of[sink].files]
+    rows = _with_rows(sink, manifests)
     if rows:
         epochs, back = ", ".join(str(each.epoch) for each in rows), _free_of(sink, rows, whole)
         raise IdentityChanged(
@@ -302,6 +303,22 @@ def check_owed(sink: str, manifests: Iterable[Manifest], whole: Whole) -> None:
             f"job.start(restore={back}, accept_new_sink={sink!r}) produces their rows anew, for every sink "
             f"(see `spark-ckpt restore STORE {back} --dry-run`)",
         )
+
+
+def _with_rows(sink: str, manifests: Iterable[Manifest]) -> list[Manifest]:
+    return [each for each in manifests for of in (each.outputs, each.held) if sink in of and of[sink].files]
+
+
+def _restored_for_new(change: _Change, unpublished: Iterable[Manifest], known: Known) -> int | None:
+    """Return the epoch to restore if a new sink cannot continue at once; None if it can, and for a source."""
+    if change.kind != "sink":
+        return None
+    rows = _with_rows(change.name, unpublished)
+    if rows:
+        return _free_of(change.name, rows, known.whole)
+    if any(change.name in brief.sinks for brief in known.passed_over):
+        return next((each.epoch for each in known.whole()), 0)
+    return None
 
 
 def _check_passed_over(sink: str, known: Known) -> None:
@@ -348,18 +365,28 @@ def _refused(
     known: Mapping[str, Mapping[str, Parts]],
     restore: int | None,
     *,
+    back: int | None = None,
     running: bool = False,
 ) -> IdentityChanged:
+    """`back`: epoch that the first change's new endpoint needs restored."""
     first = changes[0]
     named = " and ".join(f"{each.kind} '{each.name}'" for each in changes)
     context: dict[str, str] = {}
     for each in changes:
         prefix = f"{each.kind} {each.name} " if len(changes) > 1 else ""
         context |= {f"{prefix}recorded": described(each.known), f"{prefix}found": described(each.found)}
-    then = "no epoch has rows of another one" if running else "nothing was changed"
+    # A Kafka broker whose metadata lags hides a re-created topic for a moment.
+    then = (
+        "an epoch has rows of a new one only if it answered with the old identity" if running else "nothing was changed"
+    )
+    again = (
+        f", which produces the rows after epoch {back} again, for every sink: the old one may lack some "
+        f"(see `spark-ckpt restore STORE {back} --dry-run`)"
+    )
+    new = _confirmation(first, "new", restore if back is None else back) + ("" if back is None else again)
     return IdentityChanged(
         f"{named} {'are' if len(changes) > 1 else 'is'} not what the job's epochs were made with; {then}",
-        hint=f"{_correction(changes, known)}; or confirm the new one by name: {_confirmation(first, 'new', restore)}"
+        hint=f"{_correction(changes, known)}; or confirm the new one by name: {new}"
         + (
             f"; or that it is the same one, moved: {_confirmation(first, 'moved', restore)}"
             if first.is_of_place

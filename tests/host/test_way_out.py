@@ -58,6 +58,7 @@ def test_rows_that_a_sink_refuses_lead_back_before_their_epoch_or_to_the_sink_as
     assert isinstance(told, RowsRefused)
     assert told.hint.startswith("undo that change and start the job again; or ")
     assert "job.start(restore=6)" in told.hint
+    assert "job.start(restore=6, accept_new_sink='out')" in told.hint
     assert told.context == {"sink": "out", "epoch": 9, "table": "/t", "restore": 6}
 
 

@@ -100,6 +100,7 @@ class Setting(Scene):
         self._folder = folder
         self._job = self._new("odd")
         self._drained = 0
+        self._casts = False
 
     def _new(self, name: str) -> FileJob:
         folder = self._folder / name
@@ -120,6 +121,8 @@ class Setting(Scene):
         }  # fmt: skip
 
     def _describe(self, rows: ckpt.Stream, folder: Path) -> None:
+        if self._casts:
+            rows = rows.withColumn("at", F.expr("CAST(at AS TIMESTAMP_LTZ)"))
         if "state" in self._sinks:
             self._describe_state(rows, folder)
         else:
@@ -195,8 +198,12 @@ class Setting(Scene):
             self._set(False)
             self._finish()
 
+        def cast(error: CkptError, found: Any) -> None:
+            self._casts = True
+            self._finish()
+
         says = "|".join(name.replace(".", r"\.") for name in self._conf)
-        return [Way("set the setting back", says, unset)]
+        return [Way("set the setting back", says, unset), Way("cast the column", r"cast the columns", cast)]
 
     def _finish(self) -> None:
         """Drain what is there, then what is left to come."""

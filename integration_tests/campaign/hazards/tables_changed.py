@@ -224,6 +224,9 @@ class TableChanged(Scene):
         self._site.forget_tables()
 
     def _accept(self) -> None:
+        """A sink is accepted as another one only if it is another one."""
+        if self.kind != RECREATED:
+            self._where = self._new_table
         self._accepted = True
 
     def _elsewhere(self) -> None:

@@ -18,7 +18,7 @@ def restore(job: FileJob, before: Callable[[CkptError], None] = lambda _: None) 
         target = found[1]
         job.drain(restore=int(target) if target.isdigit() else target)
 
-    return Way("start(restore=E)", r"restore=['\"]?([\w-]+)", follow)
+    return Way("start(restore=E)", r"restore=['\"]?([\w-]+)(?![\w'\"-]*, accept)", follow)
 
 
 def start_again(drain: Callable[[], None], says: str, name: str, before: Callable[[], None] = lambda: None) -> Way:
@@ -59,12 +59,12 @@ def accept(job: FileJob, setting: str, then: Callable[[], None] = lambda: None) 
 
     def follow(error: CkptError, found: re.Match[str]) -> None:
         then()
-        named = {setting: found[1]}
-        if (also := re.search(r"restore=['\"]?(\w+)", found[2] or "")) is not None:
+        named = {setting: found[2]}
+        if (also := re.search(r"restore=['\"]?(\w+)", f"{found[1]},{found[3]}")) is not None:
             named["restore"] = int(also[1]) if also[1].isdigit() else also[1]
         job.drain(**named)
 
-    return Way(f"start({setting}=)", rf"{setting}=\[?['\"]?([\w.-]+)['\"]?\]?([^)]*)", follow)
+    return Way(f"start({setting}=)", rf"([^()]*){setting}=\[?['\"]?([\w.-]+)['\"]?\]?([^)]*)", follow)
 
 
 def repair(job: FileJob, servers: str, topic: str) -> Way:
