@@ -1,40 +1,40 @@
 """Deterministic simulator of the protocols: worlds, schedules, oracles, exploration, measurements, stories."""
 
-from checkpoint_lab.application import Application
-from checkpoint_lab.campaign import Report, campaign
-from checkpoint_lab.diagram import html, svg
-from checkpoint_lab.drawing import drawn_world
-from checkpoint_lab.drivers_schedules import run_drivers
-from checkpoint_lab.explore import Exploration, ScopeTooLarge, explore
+from checkpoint_lab.durable import CONTRACT, Surroundings
+from checkpoint_lab.explore import Exploration, NotFailing, ScopeTooLarge, Shrunk, explore, shrink
 from checkpoint_lab.faults import HOSTILE, NO_FAULTS, Clock, Clocks, Faults, hostile
-from checkpoint_lab.graphs import ACYCLIC, GRAPHS
 from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.process import Application
 from checkpoint_lab.schedules import (
     Outcome,
     drive,
     replay,
     run,
+    run_drivers,
     run_operated,
     run_spark,
 )
 from checkpoint_lab.scripted import (
+    ACYCLIC,
     DRIVERS,
+    GRAPHS,
     LEASE,
     NAMES,
     OPERATED,
     SPARK,
     Crash,
     NotOnTheMenu,
+    Report,
     Scenario,
+    campaign,
+    drawn_world,
     graphs_of,
     many,
     options_of,
 )
-from checkpoint_lab.shrink import NotFailing, Shrunk, shrink
 from checkpoint_lab.spark_operated import OperatedWorld
 from checkpoint_lab.spark_world import SparkWorld
-from checkpoint_lab.story import chart, story
-from checkpoint_lab.surroundings import CONTRACT, Surroundings
+from checkpoint_lab.story import chart, html, story, svg
 from checkpoint_lab.timed import TIMED, Latencies, Measurement, measure
 from checkpoint_lab.violations import NoEnd, Violation
 from checkpoint_lab.world import Choice, Moment, NotPossible, Trace, World

@@ -8,9 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from checkpoint_lab.job import JobWorld
-from checkpoint_lab.job_recovery import RecoverableJob
+from checkpoint_lab.job_recovery import RecoverableJob, channel_of
 from checkpoint_lab.process import PERIODIC, Process
-from checkpoint_lab.recovering import channel_of
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.ids import ChannelId, ProcessId
 

@@ -28,8 +28,19 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import cast
 
-from checkpoint_lab.drivers_node import Commit, DriverNode, JobLog, Times, View, carry_out
-from checkpoint_lab.drivers_oracles import Lease, Ledger, Since, judge_silence, judge_takeover
+from checkpoint_lab.drivers_node import (
+    Commit,
+    DriverNode,
+    JobLog,
+    Lease,
+    Ledger,
+    Since,
+    Times,
+    View,
+    carry_out,
+    judge_silence,
+    judge_takeover,
+)
 from checkpoint_lab.violations import NoEnd
 from checkpoint_lab.world import Choice, World
 from checkpoint_protocols.machine import Effect, Event

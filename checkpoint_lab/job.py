@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from checkpoint_lab import oracles
-from checkpoint_lab.application import Application, application
-from checkpoint_lab.durable import CHECKPOINT, Write, frame
+from checkpoint_lab.durable import CHECKPOINT, Cut, Item, Surroundings, Write, frame, initial_cut
 from checkpoint_lab.faults import Clocks, Faults
-from checkpoint_lab.network import Network
-from checkpoint_lab.outside_world import Publication, Sink, refuse_no_sink
-from checkpoint_lab.process import Process, Timer
-from checkpoint_lab.state import Cut, Item, initial_cut
-from checkpoint_lab.stored_size import StoredSize
-from checkpoint_lab.surroundings import Surroundings
-from checkpoint_lab.truth import Truth
+from checkpoint_lab.oracles import Truth
+from checkpoint_lab.process import Application, Network, Process, Publication, Sink, Timer, application, refuse_no_sink
 from checkpoint_lab.violations import Violation
 from checkpoint_lab.world import World
 from checkpoint_protocols.graph import COORDINATOR, Graph
@@ -44,6 +39,24 @@ from checkpoint_protocols.vocabulary import (
     SinkTransaction,
     Store,
 )
+
+# -- Size of the application state in checkpoints, without the protocol's records, by one rule for every protocol.
+#
+# - A source's state is its offset, which is in its record. The coordinator has no state.
+# - Every other process stores its whole application state with each checkpoint: a size that the user chooses.
+# - A sink also stores the rows that it has received and not published: they must survive its failure.
+
+
+@dataclass(slots=True)
+class StoredSize:
+    """Number of stored states, and the bytes of staged rows."""
+
+    states: int = 0
+    staged_bytes: int = 0
+
+    def bytes(self, state_bytes: int) -> int:
+        """Return all bytes, if one state has `state_bytes`."""
+        return self.states * state_bytes + self.staged_bytes
 
 
 class JobWorld(World):

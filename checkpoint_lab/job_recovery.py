@@ -7,23 +7,272 @@ publishes rows. In the last two cases the judge computes the plan that would fol
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
-from checkpoint_lab import lines, oracles, recovering
-from checkpoint_lab.durable import CHECKPOINT
+from checkpoint_lab import oracles
+from checkpoint_lab.durable import CHECKPOINT, Cut, State, Write, as_stored, frame
 from checkpoint_lab.job import JobWorld
-from checkpoint_lab.lines import Line
-from checkpoint_lab.process import Process
-from checkpoint_lab.state import Cut, State
-from checkpoint_lab.violations import ErasedTooEarly, Incomplete, Violation
-from checkpoint_lab.zombies import Zombie
-from checkpoint_protocols.graph import COORDINATOR
-from checkpoint_protocols.ids import Incarnation, ProcessId
-from checkpoint_protocols.machine import ProtocolViolation
-from checkpoint_protocols.recovery import Birth, Failure, Key, Part, Plan, Record
-from checkpoint_protocols.transport import Joined
-from checkpoint_protocols.vocabulary import Commanded
+from checkpoint_lab.oracles import CutLine
+from checkpoint_lab.process import Network, Process, Publication, Timer
+from checkpoint_lab.violations import ErasedTooEarly, Incomplete, NotDurable, Violation
+from checkpoint_protocols.graph import COORDINATOR, Graph, channel_between
+from checkpoint_protocols.ids import ChannelId, Incarnation, ProcessId
+from checkpoint_protocols.incarnation import Line, RollbackTable
+from checkpoint_protocols.machine import Effect, Event, ProtocolViolation
+from checkpoint_protocols.recovery import Birth, Failure, Key, Part, Plan, Record, Records, Settings, checkpoint_key
+from checkpoint_protocols.transport import REPEAT, Asked, Joined
+from checkpoint_protocols.vocabulary import (
+    OUT,
+    AppSent,
+    Capture,
+    Commanded,
+    Deliver,
+    Envelope,
+    Erase,
+    Hold,
+    Json,
+    Received,
+    Release,
+    Restore,
+    Send,
+    SetTimer,
+    SinkOp,
+    SinkTransaction,
+    Store,
+    Stored,
+)
+
+# -- A recovery from the host's side: the input of a plan, and the knowledge of a new incarnation.
+
+
+KEEP = Part(None)
+"""The part of a process that the plan does not name."""
+
+
+def moves(part: Part) -> bool:
+    """Return True if the process leaves its current state."""
+    return part.checkpoint is not None or part.initial
+
+
+def failure(
+    graph: Graph,
+    table: RollbackTable,
+    incarnation: Incarnation,
+    processes: Collection[Process],
+    failed: frozenset[ProcessId],
+    erased_too: bool = False,
+) -> Failure:
+    """Return the facts that `Protocol.plan` may use. `erased_too`: as if nothing had been erased."""
+    return Failure(
+        graph,
+        incarnation,
+        dict(table),
+        failed,
+        {each.name: records_of(each, table, erased_too) for each in processes},
+        {each.name: now_of(each) for each in processes if each.name not in failed},
+    )
+
+
+def now_of(process: Process) -> Record:
+    """Return a living process's current record, as a reader would get it."""
+    assert process.machine is not None  # noqa: S101 - callers ask only for the living
+    return as_stored(process.machine.record())
+
+
+def records_of(process: Process, table: RollbackTable, erased_too: bool = False) -> Records:
+    """Return the durable records without those of undone futures."""
+    return process.storage.standing(process.name, table, erased_too)
+
+
+def forget_undone(process: Process, table: RollbackTable) -> None:
+    """Discard the records of undone futures: no plan and no new incarnation may read them again."""
+    readable = process.storage.readable()
+    undone = readable.keys() - process.storage.standing(process.name, table).keys()
+    if undone:
+        process.storage.discard(undone)
+
+
+def birth(
+    process: Process,
+    graph: Graph,
+    incarnation: Incarnation,
+    table: RollbackTable,
+    settings: Settings,
+    checkpoint: Record | None,
+    shown: int = 0,
+) -> Birth:
+    """Return the knowledge of a new incarnation of `process`; `shown` is its sink's marker."""
+    records = records_of(process, table)
+    return Birth(process.name, graph, incarnation, dict(table), settings, checkpoint, records, shown)
+
+
+def with_row(table: RollbackTable, plan: Plan) -> dict[Incarnation, Line]:
+    """Return the table after the fence."""
+    return {**table, plan.incarnation: plan.row}
+
+
+def parts_of(plan: Plan, processes: Collection[Process]) -> Mapping[ProcessId, Part]:
+    """Return the part of each process."""
+    return {each.name: plan.parts.get(each.name, KEEP) for each in processes}
+
+
+def channel_of(message: Envelope) -> ChannelId:
+    """Return the channel that a message was sent on."""
+    return channel_between(message.source, message.target)
+
+
+def checkpoint_of(process: Process, key: Key, table: RollbackTable) -> Record:
+    """Return the record that a part names. Raises `NotDurable` if there is none."""
+    record = records_of(process, table).get(key)
+    if record is None:
+        raise NotDurable(f"the plan sends {process.name} back to {key}, which is not there", [process.name])
+    return record
+
+
+def messages_in(value: Json) -> list[Envelope]:
+    """Return all messages that a record contains, at any depth."""
+    if isinstance(value, Mapping):
+        if value.keys() >= _ENVELOPE:
+            return [Envelope.of(value)]
+        return [message for each in value.values() for message in messages_in(each)]
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [message for each in value for message in messages_in(each)]
+    return []
+
+
+_ENVELOPE = {field.name for field in fields(Envelope)}
+
+
+# -- A zombie: a replaced incarnation that has not noticed and continues to work with the state that it has.
+#
+# It keeps its state, its timers and the messages on their way to it; it receives nothing new. Its messages go out in the
+# name of its old incarnation. Its writes, erasures and publications meet the fence of its process. The oracles judge the
+# other processes only.
+
+
+class Zombie:
+    """One replaced incarnation. `process` is its successor's name and store."""
+
+    def __init__(self, process: Process, network: Network, names: list[str]) -> None:
+        self.process = process
+        self.name = process.name
+        self.machine, self.incarnation, self.transport = process.machine, process.incarnation, process.transport
+        self.is_source = process.is_source
+        self.state = State.of(process.state.cut())
+        self.held = set(process.held)
+        # without the transport's timers: `act` hands every timer to the machine
+        self.timers = [timer for timer in process.timers if timer.setting.name != REPEAT]
+        self.shown_as = names
+        """Lineages of its delivered rows."""
+        self.refused = deque(write.token for write in process.writes)
+        """Writes whose answers it waits for."""
+        self.cuts: dict[Key, Cut] = dict(process.storage.cuts)
+        self.replay = deque(process.replay)
+        self.inbox = {
+            channel: deque(queue)
+            for channel, queue in (*network.queues.items(), *network.controls.items())
+            if network.targets[channel] == self.name
+        }
+
+    def can(self, inputs: int) -> Iterable[str]:
+        """Yield the next steps that it can do."""
+        if self.replay:
+            yield "replay"
+        elif any(queue and channel not in self.held for channel, queue in self.inbox.items()):
+            yield "hear"
+        if not self.replay and self.is_source and self.state.cursor < inputs and not self.state.outbox:
+            yield "read"
+        if self.timers:
+            yield "timer"
+        if self.refused:
+            yield "answer"
+
+    def act(self, job: RecoverableJob, what: str) -> bool:
+        """Perform one step. Return False if the zombie learned that it was replaced."""
+        match what:
+            case "replay":
+                message = self.replay.popleft()
+                return self._hand(job, Received(channel_of(message), message, replayed=True))
+            case "hear":
+                return self._hear(job)
+            case "read":
+                lineage = f"{self.name}.{self.state.cursor}"
+                self.state.cursor += 1
+                self._take_in(job, lineage)
+                return self._hand_out(job)
+            case "timer":
+                return self._hand(job, self.timers.pop(0).setting.elapsed)
+        # the fence refuses every write of a zombie, so each answer is a failure
+        return self._hand(job, Stored(self.refused.popleft(), ok=False))
+
+    def _hear(self, job: RecoverableJob) -> bool:
+        channel = next(channel for channel, queue in self.inbox.items() if queue and channel not in self.held)
+        event: Event = Received(channel, self.inbox[channel].popleft().message)
+        if self.transport is None or channel in job.network.queues:
+            return self._hand(job, event)
+        heard = [effect.event for effect in self.transport.handle(event) if isinstance(effect, Deliver)]
+        return all(self._hand(job, each) for each in heard)
+
+    def _hand(self, job: RecoverableJob, event: Event) -> bool:
+        assert self.machine is not None  # noqa: S101 - the dead are not replaced by mistake
+        for effect in self.machine.handle(event):
+            if isinstance(effect, Restore):
+                # its machine met a newer incarnation and asks for a restore: the zombie ends
+                return False
+            self._carry_out(job, effect)
+        return self._hand_out(job)
+
+    def _hand_out(self, job: RecoverableJob) -> bool:
+        if not self.state.outbox or OUT in self.held:
+            return True
+        return self._hand(job, AppSent(*self.state.outbox.popleft()))
+
+    def _carry_out(self, job: RecoverableJob, effect: Effect) -> None:
+        fence = self.process.storage.fence
+        match effect:
+            case Send():
+                self._send(job, effect)
+            case Deliver(Received(_, message)):
+                self.state.rows.append(job.truth.of(message) or 0)
+                self.shown_as.append(job.app.lineage(message.body))
+                self._take_in(job, self.shown_as[-1])
+            case Store(key, record, token):
+                self.refused.append(token)
+                # a late write: the fence decides about it when it arrives
+                self.process.late.append((self.incarnation, Write(key, frame(record), token, self.cuts.get(key))))
+            case Capture(index):
+                self.cuts[checkpoint_key(index)] = self.state.cut()
+            case Erase(keys) if fence.admits(self.incarnation):
+                self.process.storage.erase(keys)
+            case SinkTransaction(SinkOp.COMMIT, name, first, last):
+                rows, names = tuple(self.state.rows[first:last]), tuple(self.shown_as[first:last])
+                self.process.late.append((self.incarnation, Publication(name, first, last, rows, names)))
+            case Hold(channel):
+                self.held.add(channel)
+            case Release(channel):
+                self.held.discard(channel)
+            case SetTimer():
+                self.timers.append(Timer(job.now, effect))
+
+    def _send(self, job: RecoverableJob, effect: Send) -> None:
+        """Send a message: control messages pass the transport, application messages stay unknown to the truth."""
+        channel: ChannelId = effect.channel
+        if self.transport is None or channel in job.network.queues:
+            known = channel in job.network.queues
+            bit = job.truth.hear_ghost(effect.message, self.state.clock) if known else 0
+            job.put(self.process, channel, effect.message, bit)
+            return
+        for each in self.transport.handle(Asked(effect.message)):
+            if isinstance(each, Send):
+                job.put(self.process, each.channel, each.message)
+
+    def _take_in(self, job: RecoverableJob, lineage: str) -> None:
+        state, app = self.state, job.app
+        state.have |= app.bits[lineage]
+        state.digest = app.digest(state.digest, lineage)
+        state.outbox.extend((channel, app.body(child, state.digest)) for channel, child in app.routes[lineage])
+
 
 NO_PLAN = (KeyError, IndexError, ValueError, StopIteration, ProtocolViolation)
 """Errors of a planner that does not find the records that it needs."""
@@ -50,7 +299,7 @@ class RecoverableJob(JobWorld):
     planned_total: tuple[tuple[int, ...], Plan] | None = None
     """Plan for a failure of all processes, with the durable state that it was computed from."""
 
-    complete: Line | None = None
+    complete: CutLine | None = None
     """The newest line that was called complete."""
 
     zombies: list[Zombie]
@@ -60,7 +309,7 @@ class RecoverableJob(JobWorld):
 
     def begin(self, process: Process, checkpoint: Record | None) -> None:
         """Begin a new incarnation of `process`, whose state is already in place."""
-        recovering.forget_undone(process, self.table)
+        forget_undone(process, self.table)
         make = self.protocol.coordinator if process.name == COORDINATOR else self.protocol.worker
         assert make is not None  # noqa: S101 - there is no process without a role
         process.begin_life(make(self._birth(process, checkpoint)))
@@ -88,7 +337,7 @@ class RecoverableJob(JobWorld):
     def _birth(self, process: Process, checkpoint: Record | None) -> Birth:
         sink = self.sinks.get(process.name)
         shown = sink.marker if sink else 0
-        return recovering.birth(process, self.graph, self.incarnation, self.table, self.settings, checkpoint, shown)
+        return birth(process, self.graph, self.incarnation, self.table, self.settings, checkpoint, shown)
 
     def crash(self, process: Process) -> None:
         """Kill a process: its machine and its state are lost."""
@@ -132,7 +381,7 @@ class RecoverableJob(JobWorld):
             raise ProtocolViolation(f"the plan is of incarnation {plan.incarnation}, not {number}")
         self._judge_plan(plan, given)
         self.incarnation = number
-        self.table = recovering.with_row(self.table, plan)
+        self.table = with_row(self.table, plan)
         self.plan, self.planned_for = plan, failed
         if self.recovering:
             self.note("recovery within a recovery")
@@ -168,12 +417,12 @@ class RecoverableJob(JobWorld):
             if self.plan
             and each.frozen
             and each.incarnation < self.incarnation
-            and recovering.moves(self.plan.parts.get(each.name, recovering.KEEP))
+            and moves(self.plan.parts.get(each.name, KEEP))
         }
         return frozenset(void.union(each.name for each in self.everybody if each.machine is None))
 
     def _failure(self, number: Incarnation, failed: frozenset[ProcessId], erased_too: bool = False) -> Failure:
-        return recovering.failure(self.graph, self.table, number, self.everybody, failed, erased_too)
+        return failure(self.graph, self.table, number, self.everybody, failed, erased_too)
 
     def join(self, process: Process) -> None:
         """Do the process's part of the newest plan. A live process waits for its sink first."""
@@ -182,13 +431,13 @@ class RecoverableJob(JobWorld):
         # queued publications land before the restore replaces the state that they are of
         while process.publishing:
             self.publish(process)
-        now = recovering.now(process) if process.machine is not None else None
-        part = plan.parts.get(process.name, recovering.KEEP)
+        now = now_of(process) if process.machine is not None else None
+        part = plan.parts.get(process.name, KEEP)
         if self.protocol.rejoin is not None and now is not None:
             part = self.protocol.rejoin(plan, self._birth(process, now))
         checkpoint = self._go_back(process, part, now)
         process.replay.extend(part.replay)
-        place = "now" if now is not None and not recovering.moves(part) else "start"
+        place = "now" if now is not None and not moves(part) else "start"
         if part.checkpoint is not None:
             place = str(int(part.checkpoint[1])) if part.checkpoint[0] == CHECKPOINT else "/".join(part.checkpoint)
         self.tell(process.name, "return", place)
@@ -197,10 +446,10 @@ class RecoverableJob(JobWorld):
 
     def _go_back(self, process: Process, part: Part, now: Record | None) -> Record | None:
         """Load the state of the part. Return the record that the new incarnation continues from."""
-        if now is not None and not recovering.moves(part):
+        if now is not None and not moves(part):
             return now
         key = part.checkpoint
-        record = recovering.checkpoint_of(process, key, self.table) if key else None
+        record = checkpoint_of(process, key, self.table) if key else None
         cut = process.storage.cuts[key] if key else self.initial
         pending = process.state.pending
         process.replay = deque()
@@ -223,26 +472,26 @@ class RecoverableJob(JobWorld):
         if self.audits is not None and not self.protocol.sound:
             self.audits.append(self._audit_of(what, plan, line))
             return
-        lines.judge_consistent(self.truth, line, what)
+        oracles.judge_consistent(self.truth, line, what)
         if self.protocol.maximal:
             somewhere = self._somewhere(plan) if self.network.log is None else None
-            lines.judge_maximal(line, self._candidates(given.failed), somewhere, what)
+            oracles.judge_maximal(line, self._candidates(given.failed), somewhere, what)
 
-    def _line(self, plan: Plan) -> Line:
+    def _line(self, plan: Plan) -> CutLine:
         """Return the state that each process would have: the plan's checkpoints, and the current state of survivors."""
-        parts = recovering.parts_of(plan, self.everybody)
+        parts = parts_of(plan, self.everybody)
         return {each.name: self._cut(each, parts[each.name]) for each in self.everybody}
 
     def _cut(self, process: Process, part: Part) -> Cut:
         if part.checkpoint is not None:
-            recovering.checkpoint_of(process, part.checkpoint, self.table)
+            checkpoint_of(process, part.checkpoint, self.table)
             return process.storage.cuts[part.checkpoint]
         return self.initial if part.initial or process.machine is None else process.state.cut()
 
     def _candidates(self, failed: frozenset[ProcessId]) -> dict[ProcessId, list[Cut]]:
         found: dict[ProcessId, list[Cut]] = {}
         for process in self.everybody:
-            keys: list[Key] = [key for key in recovering.records_of(process, self.table) if key[0] == CHECKPOINT]
+            keys: list[Key] = [key for key in records_of(process, self.table) if key[0] == CHECKPOINT]
             cuts = [self.initial, *(process.storage.cuts[key] for key in sorted(keys))]
             found[process.name] = cuts if process.name in failed else [*cuts, process.state.cut()]
         return found
@@ -255,8 +504,8 @@ class RecoverableJob(JobWorld):
         mask = self.network.under_way() | self._given_back(plan)
         held = [message for part in plan.parts.values() for message in part.replay]
         for process in self.everybody:
-            for record in recovering.records_of(process, self.table).values():
-                held.extend(recovering.messages_in(record))
+            for record in records_of(process, self.table).values():
+                held.extend(messages_in(record))
         for message in held:
             mask |= self.truth.of(message) or 0
         return mask
@@ -265,8 +514,8 @@ class RecoverableJob(JobWorld):
         """Return the mask of undelivered messages of machines, except those in the restored state (`give_back`)."""
         mask = 0
         for process in self.everybody:
-            part = plan.parts.get(process.name, recovering.KEEP)
-            stays = process.machine is not None and not recovering.moves(part)
+            part = plan.parts.get(process.name, KEEP)
+            stays = process.machine is not None and not moves(part)
             taken = 0 if stays else self._cut(process, part).taken
             mask |= sum(process.state.pending) & ~taken
         return mask
@@ -328,11 +577,11 @@ class RecoverableJob(JobWorld):
         if self.truth.deterministic:
             return
         line = self._line(_all_down(plan))
-        lines.judge_consistent(self.truth, line, what)
+        oracles.judge_consistent(self.truth, line, what)
         if self.network.log is None:
-            lines.judge_obtainable(self.truth, line, lambda: self._somewhere(plan), what)
+            oracles.judge_obtainable(self.truth, line, lambda: self._somewhere(plan), what)
         if self.complete is not None:
-            lines.judge_forward(self.complete, line, what)
+            oracles.judge_forward(self.complete, line, what)
         self.complete = line
 
     def audit(self, index: str = "") -> Audit:
@@ -340,13 +589,13 @@ class RecoverableJob(JobWorld):
         plan = self._total_failure(f"checkpoint {index}")
         return self._audit_of(index, plan, self._line(_all_down(plan)))
 
-    def _audit_of(self, index: str, plan: Plan, line: Line) -> Audit:
-        lost = lines.in_transit(line)
+    def _audit_of(self, index: str, plan: Plan, line: CutLine) -> Audit:
+        lost = oracles.in_transit(line)
         # log channels keep every message, so none is lost
         if self.network.log is not None or (lost and not (lost := lost & ~self._somewhere(plan))):
             lost = 0
         describe = self.truth.describe
-        return Audit(index, tuple(describe(lines.orphans(line))), tuple(describe(lost)))
+        return Audit(index, tuple(describe(oracles.orphans(line))), tuple(describe(lost)))
 
     def condemn_output(self, wrong: Violation) -> None:
         """Raise O14 and O15, except while audits are collected for counter-examples."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
+from checkpoint_lab.violations import ReusedId, Violation
 from checkpoint_protocols.ids import ProcessId
-from checkpoint_protocols.lease.messages import Admission, Checkpoint, Report, Terms
+from checkpoint_protocols.lease.messages import Admission, Checkpoint, LeaseSettings, Report, Terms
 from checkpoint_protocols.lease.primary import Primary
 from checkpoint_protocols.lease.replica import Replica, ReplicaPhase
+from checkpoint_protocols.lease.rotation import patience
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +109,178 @@ class Node:
         self.up = self.paused = False
         self.replica = self.primary = self.outbox = self.due = None
         self.reports.clear()
+
+
+# -- Oracles of the lease world, for every state, clause by clause of the published model's SafetyInvariant.
+#
+# They judge from outside: the machines tell which node works within its time; the primary, the log and the published
+# checkpoints are the world's. Two clauses go beyond the published ones: tokens of published checkpoints strictly
+# increase, and every eligible node gets its turn. Four more apply where leases are returned (`lease_returns`):
+#
+# - a returned lease is not used
+# - no primary waits for a returned lease
+# - no primary waits for a lease longer than its full time
+# - no return lowers the store's fence
+
+
+class TwoAtOnce(Violation):
+    """Two nodes may take, or take, a checkpoint at the same time."""
+
+    ORACLE = "L1"
+
+
+class PrimaryTakes(Violation):
+    """The primary may take, or takes, a checkpoint."""
+
+    ORACLE = "L2"
+
+
+class UnknownLease(Violation):
+    """A node has a right that the primary does not know of."""
+
+    ORACLE = "L3"
+
+
+class WithoutRight(Violation):
+    """A node takes a checkpoint without a lease of its own."""
+
+    ORACLE = "L4"
+
+
+class TornLog(Violation):
+    """Two replicas' logs differ at an index."""
+
+    ORACLE = "L5"
+
+
+class PassedOver(Violation):
+    """An eligible replica was not picked, too often."""
+
+    ORACLE = "L6"
+
+
+class ReturnedUsed(Violation):
+    """A lease is used that its holder has returned."""
+
+    ORACLE = "L7"
+
+
+class HeldBack(Violation):
+    """The primary waits for a lease that was returned to it, or longer than a lease's full time."""
+
+    ORACLE = "L8"
+
+
+class FenceLowered(Violation):
+    """The store has forgotten the newest token that it admitted."""
+
+    ORACLE = "L9"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The lease that a primary waits for, its term, and the begin of the wait by the primary's clock.
+
+    `most_ms`: longest allowed wait; -1 after a return that the primary has heard.
+    """
+
+    token: int
+    term: int
+    since_ms: int
+    most_ms: int
+
+    def returned(self) -> Wait:
+        """Return the wait after the primary has heard of the return."""
+        return replace(self, most_ms=-1)
+
+
+def judge_rights(nodes: Mapping[ProcessId, Node], leader: Node | None, log: Sequence[Entry], now: int) -> None:
+    """L1 to L4, in every state."""
+    holders = [node for node in nodes.values() if node.holds(now)]
+    for holder in holders:
+        _judge_own(holder)
+    if len(holders) > 1:
+        names = [holder.name for holder in holders]
+        raise TwoAtOnce(f"{names} may all take a checkpoint, {[h.name for h in holders if h.takes(now)]} do", names)
+    if leader is not None:
+        _judge_primary(leader, holders, log)
+
+
+def _judge_own(node: Node) -> None:
+    lease = node.replica.lease if node.replica else None
+    if lease is None or lease.terms.holder != node.name or node.due is None:
+        raise WithoutRight(f"{node.name} may take a checkpoint, its lease is {lease}", [node.name])
+
+
+def _judge_primary(leader: Node, holders: Sequence[Node], log: Sequence[Entry]) -> None:
+    known = _known_holder(leader, log)
+    for holder in holders:
+        if holder is leader:
+            raise PrimaryTakes(f"{leader.name} is primary and may take a checkpoint", [leader.name])
+        if holder.name != known:
+            what = f"{holder.name} may take a checkpoint, {leader.name} is primary and knows of {known or 'no lease'}"
+            raise UnknownLease(what, [leader.name, holder.name])
+
+
+def _known_holder(leader: Node, log: Sequence[Entry]) -> ProcessId | None:
+    """Return the node that has a right as the primary sees it; a chosen lease counts before the primary executes it."""
+    primary = leader.primary
+    if primary is None:
+        return None
+    if primary.lease is not None:
+        return primary.lease.terms.holder
+    unexecuted = log[leader.replica.applied :] if leader.replica else ()
+    return next((entry.terms.holder for entry in unexecuted if entry.terms and entry.terms == primary.asked), None)
+
+
+def judge_logs(nodes: Mapping[ProcessId, Node], log: Sequence[Entry]) -> None:
+    """L5: every replica's entries are the chosen ones."""
+    for node in nodes.values():
+        torn = [index for index, entry in node.log.items() if index > len(log) or log[index - 1] != entry]
+        if torn:
+            raise TornLog(f"{node.name} has other entries at {torn} than were chosen", [node.name])
+
+
+def judge_publish(published: Sequence[int], token: int, node: ProcessId) -> None:
+    """O8: tokens strictly increase, so none is used twice."""
+    if published and token <= published[-1]:
+        raise ReusedId(f"{node} publishes under {token} after {published[-1]}", [node])
+
+
+def judge_turns(passed: Mapping[ProcessId, int], settings: LeaseSettings) -> None:
+    """L6: `passed` counts, for each node, leases to others since its last one at which it was eligible."""
+    limit = patience(len(passed), settings)
+    late = [node for node, times in passed.items() if times > limit]
+    if late:
+        raise PassedOver(f"{late} could have been picked more than {limit} times and were not", late)
+
+
+def judge_returned(nodes: Mapping[ProcessId, Node], returned: Set[int], now: int, landed: Upload | None = None) -> None:
+    """L7: `returned` holds tokens whose holders have stopped; `landed` is the upload just admitted, if any."""
+    if landed is not None and landed.checkpoint.token in returned:
+        raise ReturnedUsed(f"{landed.node} publishes under {landed.checkpoint.token}, which it returned", [landed.node])
+    for node in nodes.values():
+        lease = node.replica.lease if node.replica else None
+        if lease is not None and lease.token in returned and node.holds(now):
+            raise ReturnedUsed(f"{node.name} may take a checkpoint under {lease.token}, which it returned", [node.name])
+
+
+def judge_wait(leader: Node | None, known: Wait | None, now: int) -> Wait | None:
+    """L8: judge the primary's wait and return the current one. `known`: the wait before this step."""
+    lease = leader.primary.lease if leader is not None and leader.primary is not None else None
+    if leader is None or leader.primary is None or lease is None:
+        return None
+    local_ms = leader.local(now)
+    # a new lease, or a new primary, starts a new wait
+    if known is None or (known.token, known.term) != (lease.token, leader.term):
+        return Wait(lease.token, leader.term, local_ms, lease.terms.ttl_ms)
+    if local_ms - known.since_ms > known.most_ms and not leader.primary.is_due(local_ms):
+        why = "it was returned" if known.most_ms < 0 else f"its {known.most_ms} ms are over"
+        raise HeldBack(f"{leader.name} waits for lease {lease.token}, though {why}", [leader.name])
+    return known
+
+
+def judge_fence(published: Sequence[int], newest: int) -> None:
+    """L9: `newest` is the token that the store compares with."""
+    if published and newest < published[-1]:
+        raise FenceLowered(f"the store compares with {newest}, {published[-1]} is published")

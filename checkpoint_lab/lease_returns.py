@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from checkpoint_lab.faults import Faults
-from checkpoint_lab.lease_node import Node, Upload
-from checkpoint_lab.lease_oracles import Wait, judge_fence, judge_returned, judge_wait
+from checkpoint_lab.lease_node import Node, Upload, Wait, judge_fence, judge_returned, judge_wait
 from checkpoint_lab.lease_world import LeaseWorld, Rules, Scope
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.ids import ProcessId

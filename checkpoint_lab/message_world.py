@@ -23,29 +23,184 @@ Choices (processes and channels by name, others by position):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from checkpoint_lab import choosing, oracles, outside_world, reduction
-from checkpoint_lab.durable import Write
+from checkpoint_lab import choosing, oracles
+from checkpoint_lab.durable import CONTRACT, Cut, Item, Surroundings, Write
 from checkpoint_lab.faults import NO_FAULTS, Clocks, Faults
-from checkpoint_lab.job_recovery import RecoverableJob
-from checkpoint_lab.leaks import judge_leaks
-from checkpoint_lab.network import Link
-from checkpoint_lab.outside_world import Publication
+from checkpoint_lab.job_recovery import KEEP, RecoverableJob, channel_of, moves, now_of, records_of, with_row
 from checkpoint_lab.picture import canonical, unordered
-from checkpoint_lab.process import Process
-from checkpoint_lab.recovering import channel_of
-from checkpoint_lab.state import Cut, Item
-from checkpoint_lab.surroundings import CONTRACT, Surroundings
-from checkpoint_lab.violations import NoEnd
+from checkpoint_lab.process import Link, Process, Publication, judge_complete, judge_order, judge_up_to, missing
+from checkpoint_lab.violations import NeverErased, NoEnd
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.graph import COORDINATOR, Graph
-from checkpoint_protocols.ids import ChannelId, ProcessId
+from checkpoint_protocols.ids import ChannelId, Incarnation, ProcessId
+from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.message_machine import APP
-from checkpoint_protocols.recovery import Protocol, Settings
+from checkpoint_protocols.recovery import Birth, Failure, Key, Part, Plan, Protocol, Record, Records, Settings
 from checkpoint_protocols.transport import REPEAT
-from checkpoint_protocols.vocabulary import Received, SinkReplied, Stored, TimerElapsed
+from checkpoint_protocols.vocabulary import Commanded, Erase, Received, Send, SinkReplied, Stored, TimerElapsed
+
+if TYPE_CHECKING:
+    from checkpoint_lab.job_recovery import RecoverableJob
+
+
+# -- Oracle of leaks: records that a protocol stores, no recovery needs, and no step erases.
+#
+# A record is needed if some recovery without it would decide otherwise, or its process would begin its next incarnation
+# otherwise. The recoveries tried are those of every single next failure, and of the failure of all processes (Wang and
+# Fuchs, theorem 3).
+
+
+NAMED_MAX = 5
+"""Maximal number of leaked records in a message."""
+
+AllRecords = dict[ProcessId, Records]
+
+
+def judge_leaks(job: RecoverableJob) -> None:
+    """Judge O17, at quiescence after every process has taken a final checkpoint."""
+    leaked = leaks(job)
+    if leaked:
+        names = [f"{process}:{'/'.join(key)}" for process, key in leaked]
+        more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+        what = f"stored for ever and needed by no recovery: {names[:NAMED_MAX]}{more}"
+        raise NeverErased(what, [process for process, _ in leaked], names)
+
+
+def leaks(job: RecoverableJob) -> list[tuple[ProcessId, Key]]:
+    """Return the records that can be left out, one after the other, without any effect."""
+    kept: AllRecords = {each.name: records_of(each, job.table) for each in job.everybody}
+    futures = _Futures(job)
+    before = futures.of(kept)
+    found: list[tuple[ProcessId, Key]] = []
+    for process, records in list(kept.items()):
+        for key in records:
+            # a record counts as leaked if it can go together with those found before
+            fewer = {**kept, process: {each: record for each, record in kept[process].items() if each != key}}
+            if futures.of(fewer, before) == before:
+                kept = fewer
+                found.append((process, key))
+    return found
+
+
+class _Futures:
+    """The outcome of each next failure, for given records."""
+
+    def __init__(self, job: RecoverableJob) -> None:
+        self.job = job
+        self.number = Incarnation(job.incarnation + 1)
+        self.now: Mapping[ProcessId, Record] = {
+            each.name: now_of(each) for each in job.everybody if each.machine is not None
+        }
+        everybody = frozenset(job.processes)
+        self.failures = [everybody, *(frozenset({name}) for name in job.processes)]
+
+    def of(self, records: AllRecords, expected: list[Hashable] | None = None) -> list[Hashable]:
+        """Return one picture per failure; stop at the first that differs from `expected`."""
+        found: list[Hashable] = []
+        for place, failed in enumerate(self.failures):
+            found.append(self._after(failed, records))
+            if expected is not None and found[place] != expected[place]:
+                break
+        return found
+
+    def _after(self, failed: frozenset[ProcessId], records: AllRecords) -> Hashable:
+        survivors = {name: record for name, record in self.now.items() if name not in failed}
+        job = self.job
+        failure = Failure(job.graph, self.number, dict(job.table), failed, records, survivors)
+        try:
+            plan = job.protocol.plan(failure)
+            return (canonical(plan.row), tuple(self._begin(name, plan, failed, records) for name in job.processes))
+        except Exception as error:  # noqa: BLE001 - that it cannot be done is an answer too
+            return type(error).__name__
+
+    def _begin(self, name: ProcessId, plan: Plan, failed: frozenset[ProcessId], records: AllRecords) -> Hashable:
+        """Return the begin of a process: its part, the record it continues from, its first effects on the application.
+
+        Erasing a record, or reporting it to others, is no use of it.
+        """
+        now = None if name in failed else self.now.get(name)
+        part = plan.parts.get(name, KEEP)
+        if self.job.protocol.rejoin is not None and now is not None:
+            part = self.job.protocol.rejoin(plan, self._birth(name, plan, now, records))
+        stays = now is not None and not moves(part)
+        checkpoint = now if stays else records[name].get(part.checkpoint or ())
+        # the part names the record that was left out
+        if part.checkpoint is not None and checkpoint is None:
+            return ("nothing", canonical(part))
+        make = self.job.protocol.coordinator if name == COORDINATOR else self.job.protocol.worker
+        assert make is not None  # noqa: S101 - there is no process without a role
+        machine = make(self._birth(name, plan, checkpoint, records))
+        effects = machine.handle(Commanded("start", {"local_ms": 0}))
+        told = [effect for effect in effects if not isinstance(effect, Erase) and not _is_report(effect)]
+        return (_picture(part), machine.phase, canonical(machine.record()), canonical(told))
+
+    def _birth(self, name: ProcessId, plan: Plan, checkpoint: Record | None, records: AllRecords) -> Birth:
+        job = self.job
+        sink = job.sinks.get(name)
+        table = with_row(job.table, plan)
+        shown = sink.marker if sink else 0
+        return Birth(name, job.graph, self.number, table, job.settings, checkpoint, records[name], shown)
+
+
+def _is_report(effect: Effect) -> bool:
+    return isinstance(effect, Send) and effect.message.kind != APP
+
+
+def _picture(part: Part) -> Hashable:
+    return (part.checkpoint, part.initial, canonical(part.replay))
+
+
+# -- Partial-order reduction: steps that affect no other process are taken first, in one order only.
+#
+# Once nothing can fail, two kinds of steps of a process touch only its own state:
+#
+# - Its part of a recovery, if it waits for it and has nothing under way. No event reaches it before, so no step of
+#   another process can come between. It returns messages to the heads of its channels, and others append to the tails.
+# - The rows that its sink has still to show, if its machine gets no answer from the sink.
+#
+# Each is a persistent set of one choice: any other step leads to the same state before it as after it. A step that
+# changes the state by which others are judged (`public`) does not qualify. While anything can fail there is no such set,
+# because a failure depends on the current state of every process.
+
+
+JUDGED_AT = ("complete", "shown")
+"""Notes at which the durable records of every process are judged."""
+
+
+def enough(world: MessageWorld, choices: Sequence[Choice]) -> Sequence[Choice]:
+    """Return one choice that need not be tried in every order with the others; all choices if there is none."""
+    # a coming recovery reads the state of every process
+    if world.alarm or can_fail(world):
+        return choices
+    for process in world.everybody:
+        first = _first(world, process)
+        if first is not None and first in choices:
+            return [first]
+    return choices
+
+
+def can_fail(world: MessageWorld) -> bool:
+    """Return True if a fault may still happen or end."""
+    spent = replace(world.budget, staggered=False) == NO_FAULTS
+    return not spent or bool(world.zombies or world.network.cut) or any(each.paused for each in world.everybody)
+
+
+def public(world: MessageWorld) -> Hashable:
+    """Return the state by which others are judged: valid durable records, and the number of judgements."""
+    standing = tuple(tuple(records_of(process, world.table)) for process in world.everybody)
+    return standing, tuple(world.count.get(what, 0) for what in JUDGED_AT)
+
+
+def _first(world: MessageWorld, process: Process) -> Choice | None:
+    if process.frozen or process.machine is None:
+        return None if process.writes or process.publishing else ("restore", process.name)
+    told = SinkReplied in process.machine.EVENTS
+    return ("publish", process.name) if process.publishing and not told else None
+
 
 DEFAULT = Settings()
 NEXT_FAILURES_EVERY = 4
@@ -268,10 +423,10 @@ class MessageWorld(RecoverableJob):
             oracles.judge_idle(process, queued)
         oracles.judge_end(self.app, self.truth, self.everybody)
         for sink in self.sinks.values():
-            outside_world.judge_order(sink, self.processes[sink.name].state.rows)
+            judge_order(sink, self.processes[sink.name].state.rows)
         if self.complete is not None:
             delivered = {name: cut.rows[1] for name, cut in self.complete.items()}
-            outside_world.judge_up_to(self.sinks.values(), delivered)
+            judge_up_to(self.sinks.values(), delivered)
         if self.protocol.output.at_once:
             self.judge_output()
         if self._is_due(NEXT_FAILURES_EVERY):
@@ -284,11 +439,11 @@ class MessageWorld(RecoverableJob):
 
     def owes(self) -> bool:
         """Return True if the sinks miss rows."""
-        return outside_world.missing(self.app, self.sinks.values()) > 0
+        return missing(self.app, self.sinks.values()) > 0
 
     def judge_output(self) -> None:
         """O16: the sinks show every row."""
-        outside_world.judge_complete(self.app, self.sinks.values())
+        judge_complete(self.app, self.sinks.values())
 
     def judge_rounds(self) -> None:
         """O10: without faults, checkpoints complete that only the coordinator begins. Also judges O16 and O17."""
@@ -309,7 +464,7 @@ class MessageWorld(RecoverableJob):
             **self.count,
             "rows shown": sum(len(sink.rows) for sink in self.sinks.values()),
             "rows shown again": sum(sink.again for sink in self.sinks.values()),
-            "rows not shown": outside_world.missing(self.app, self.sinks.values()),
+            "rows not shown": missing(self.app, self.sinks.values()),
             "messages": self.sent_by_application,
             "protocol messages": self.sent_by_protocol,
             "writes": self.stored,
@@ -327,11 +482,11 @@ class MessageWorld(RecoverableJob):
 
     def enough(self, choices: Sequence[Choice]) -> Sequence[Choice]:
         """Return a sufficient subset of `choices` once nothing can fail (`reduction`)."""
-        return reduction.enough(self, choices)
+        return enough(self, choices)
 
     def public(self) -> Hashable:
         """Return the durable records and the number of times that they were judged."""
-        return reduction.public(self)
+        return public(self)
 
     def picture(self) -> Hashable:
         """Return the state without clocks, numbers for display, derived truth and completed plans."""

@@ -1,33 +1,159 @@
-"""Oracles of the message world: judgements from the truth (masks and vector clocks), never from a machine's own words.
+"""Identity of messages, independent of the machines: a bit per sending, and its sender.
 
-O1 no orphan, O2 no loss, O3 exactly-once effect, O9 no stale delivery, O10 an end, O11 no output that can be undone.
-The numbers are those of the recovery literature's common model. O1 and O2 judge a protocol that regenerates its sends
-(`deterministic`) after the replay, and any other protocol at every step.
+Bits are numbered per channel, so that equivalent orders of events give the same bits.
+
+In a deterministic protocol a process sends the same message again after a failure: same channel, same `seq`, same body;
+any other body is a violation. It counts as the same message. On unreliable channels a machine repeats what it sent, in
+the same incarnation. Everywhere else a number that is used twice is a violation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import product
+from typing import NoReturn
 
-from checkpoint_lab.process import Process
-from checkpoint_lab.truth import Truth, describe
+from checkpoint_lab.durable import Cut
+from checkpoint_lab.process import Application, Process
 from checkpoint_lab.violations import (
+    Acausal,
     ErasedTooEarly,
+    LineMovedBack,
     Lost,
     NoEnd,
+    NotMaximal,
     Orphan,
     ReusedId,
     StaleDelivery,
     TooEarly,
     WrongEffect,
 )
-from checkpoint_protocols.ids import ProcessId
-from checkpoint_protocols.recovery import Plan
+from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.ids import Incarnation, ProcessId
+from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.recovery import Needs, Plan
 from checkpoint_protocols.vocabulary import Envelope
 
-if TYPE_CHECKING:
-    from checkpoint_lab.application import Application
+Name = tuple[str, str, int, int]
+"""Source, target, incarnation (0 where sends are regenerated), number."""
+
+
+Label = tuple[str, str, int, int, int, str]
+"""Source, target, incarnation, number, index, kind."""
+
+
+class Truth:
+    """Bits of every message sent on the graph's channels."""
+
+    def __init__(self, needs: Needs, graph: Graph) -> None:
+        self.deterministic = needs.deterministic
+        self.reliable = needs.reliable
+        self.bits: dict[Name, int] = {}
+        self.messages: dict[int, Envelope] = {}
+        """The first message of each bit number."""
+        self.stride = len(graph.channels)
+        self.next_number = {ends: number for number, ends in enumerate(graph.ends.values())}
+        self.clocks: dict[int, tuple[int, ...]] = {}
+        self.ghostly: list[tuple[Envelope, tuple[int, ...]]] = []
+        """Messages of zombies (`Zombie`) with their clocks. They count as sent only if the successor sends the same."""
+        self.sent_by: dict[ProcessId, int] = {}
+        """Mask of every application message that a process ever sent, undone or not."""
+
+    def of(self, message: Envelope) -> int | None:
+        """Return the bit of an application message; None if no process sent it."""
+        return self.bits.get(self._name(message))
+
+    def message(self, bit: int) -> Envelope:
+        """Return the first message sent under the bit."""
+        return self.messages[bit.bit_length() - 1]
+
+    def register(self, message: Envelope, clock: tuple[int, ...]) -> int:
+        """Return the bit of a message that is being sent."""
+        if message.kind != APP:
+            return self._new(message)
+        name = self._name(message)
+        bit = self.bits.get(name)
+        if bit is not None:
+            self._judge_repetition(bit, message)
+            return bit
+        bit = self.bits[name] = self._new(message)
+        self.clocks[bit] = clock
+        self.sent_by[message.source] = self.sent_by.get(message.source, 0) | bit
+        return bit
+
+    def hear_ghost(self, message: Envelope, clock: Sequence[int]) -> int:
+        """Return a bit for a zombie's message, so that channels know it; its name stays free for the successor."""
+        if message.kind == APP:
+            self.ghostly.append((message, tuple(clock)))
+        return self._new(message)
+
+    def believe(self, message: Envelope, incarnation: Incarnation) -> int | None:
+        """Return the bit of a zombie's message that a process delivers in `incarnation`; None if no process may.
+
+        In a deterministic protocol the successor has to send the same message, and no other. Elsewhere only a process
+        that has not heard of the recovery may deliver it, and it has to undo the delivery when it hears.
+        """
+        clock = next((clock for said, clock in self.ghostly if said == message), None)
+        unaware = message.incarnation == incarnation
+        return self.register(message, clock) if clock and (self.deterministic or unaware) else None
+
+    def labels(self, mask: int) -> tuple[Label, ...]:
+        """Return the messages of a mask by their identity.
+
+        Bits would not do: they depend on the number of earlier sends, undone ones included.
+        """
+        return tuple(sorted(self._label(number) for number in _numbers(mask)))
+
+    def _label(self, number: int) -> Label:
+        message = self.messages[number]
+        ours = message.kind == APP
+        life, index = (0, 0) if ours and self.deterministic else (message.incarnation, message.index)
+        return (message.source, message.target, life, message.seq, index, message.kind)
+
+    def describe(self, mask: int) -> list[str]:
+        """Return the messages of a mask, for display."""
+        return [describe(message) for number, message in self.messages.items() if mask >> number & 1]
+
+    def _new(self, message: Envelope) -> int:
+        ends = (message.source, message.target)
+        number = self.next_number[ends]
+        # each channel has its own residue class of numbers
+        self.next_number[ends] = number + self.stride
+        self.messages[number] = message
+        return 1 << number
+
+    def _name(self, message: Envelope) -> Name:
+        life = 0 if self.deterministic else message.incarnation
+        return (message.source, message.target, life, message.seq)
+
+    def _judge_repetition(self, bit: int, message: Envelope) -> None:
+        first = self.message(bit)
+        ends = (message.source, message.target)
+        # a protocol on reliable channels that does not regenerate sends never repeats a number
+        if self.reliable and not self.deterministic:
+            raise ReusedId(f"{describe(message)} has the number of {describe(first)}", ends, [describe(first)])
+        if first.body != message.body:
+            what = f"{describe(message)} was {describe(first)} before: the replay is another run"
+            raise WrongEffect(what, ends, [describe(first), describe(message)])
+
+
+def _numbers(mask: int) -> Iterator[int]:
+    while mask:
+        yield (mask & -mask).bit_length() - 1
+        mask &= mask - 1
+
+
+def describe(message: Envelope) -> str:
+    """Return one line about a message."""
+    what = message.body if message.kind == APP else message.kind
+    return f"{message.source}->{message.target} #{message.incarnation}.{message.seq}@{message.index} {what}"
+
+
+# -- Oracles of the message world: judgements from the truth (masks and vector clocks), never from a machine's own words.
+#
+# O1 no orphan, O2 no loss, O3 exactly-once effect, O9 no stale delivery, O10 an end, O11 no output that can be undone.
+# The numbers are those of the recovery literature's common model. O1 and O2 judge a protocol that regenerates its sends
+# (`deterministic`) after the replay, and any other protocol at every step.
 
 
 def judge_delivery(truth: Truth, processes: Mapping[ProcessId, Process], at: Process, message: Envelope) -> int:
@@ -143,3 +269,103 @@ def judge_same_plan(plan: Plan, fuller: Plan) -> None:
     if (plan.row, plan.parts) != (fuller.row, fuller.parts):
         changed = [name for name, part in fuller.parts.items() if plan.parts.get(name) != part]
         raise ErasedTooEarly(f"an erased record was needed: row {plan.row}, with it {fuller.row}", changed)
+
+
+# -- Lines: one cut per process. Oracles judge from masks and vector clocks alone if a job can continue from a line.
+#
+# O1 no orphan; O13 the same by happened-before; O2 every message in transit is obtainable; O4 no usable line undoes less;
+# O5 a later line keeps the content of an earlier one.
+
+
+CutLine = Mapping[ProcessId, Cut]
+
+COMBINATIONS_MAX = 4_000
+"""Maximal number of lines that O4 tries; it skips a job with more candidates."""
+
+
+def orphans(line: CutLine) -> int:
+    """Return the mask of messages received and not sent."""
+    sent = received = 0
+    for cut in line.values():
+        sent |= cut.sent
+        received |= cut.received
+    return received & ~sent
+
+
+def in_transit(line: CutLine) -> int:
+    """Return the mask of messages sent and not received."""
+    sent = received = 0
+    for cut in line.values():
+        sent |= cut.sent
+        received |= cut.received
+    return sent & ~received
+
+
+def judge_consistent(truth: Truth, line: CutLine, what: str) -> None:
+    """Judge O1 and O13."""
+    bad = orphans(line)
+    if bad:
+        names = truth.describe(bad)
+        raise Orphan(f"{what}: received and not sent: {names}", sorted(line), names)
+    judge_causal(line, what)
+
+
+def judge_causal(line: CutLine, what: str) -> None:
+    """O13: every event that a cut depends on is in the other cuts."""
+    for number, (process, cut) in enumerate(line.items()):
+        for reader, other in line.items():
+            newest = other.clock[number]
+            # event numbers of undone histories are never used again, so one bit tells
+            if newest and not cut.lived >> newest & 1:
+                raise Acausal(
+                    f"{what}: {reader} depends on event {newest} of {process}, which is undone", [reader, process]
+                )
+
+
+def judge_obtainable(truth: Truth, line: CutLine, somewhere: Callable[[], int], what: str) -> None:
+    """O2: every missing message is in `somewhere()`: on channels, in logs or in replays.
+
+    It is called only if one is missing.
+    """
+    missing = in_transit(line)
+    lost = missing and missing & ~somewhere()
+    if lost:
+        names = truth.describe(lost)
+        raise Lost(f"{what}: in transit and nowhere: {names}", sorted(line), names)
+
+
+def judge_forward(before: CutLine, line: CutLine, what: str) -> None:
+    """O5: the line contains everything that an earlier usable line had."""
+    for process, cut in before.items():
+        mine = line[process]
+        if cut.received & ~mine.received or cut.sent & ~mine.sent:
+            raise LineMovedBack(f"{what}: {process} goes back before a line that was called complete", [process])
+
+
+def judge_maximal(
+    line: CutLine, candidates: Mapping[ProcessId, Sequence[Cut]], somewhere: int | None, what: str
+) -> None:
+    """O4: no usable combination of `candidates` (oldest first) keeps more of any process.
+
+    `somewhere` as in `judge_obtainable`, None if every message can be read again.
+    """
+    names = list(candidates)
+    size = 1
+    for each in candidates.values():
+        size *= len(each)
+    # the product of candidates grows too fast to try all lines
+    if size > COMBINATIONS_MAX:
+        return
+    best = dict.fromkeys(names, -1)
+    for places in product(*(range(len(candidates[name])) for name in names)):
+        tried = {name: candidates[name][place] for name, place in zip(names, places, strict=True)}
+        if orphans(tried) or (somewhere is not None and in_transit(tried) & ~somewhere):
+            continue
+        best = {name: max(best[name], place) for name, place in zip(names, places, strict=True)}
+    for name in names:
+        if _progress(line[name]) < _progress(candidates[name][best[name]]):
+            raise NotMaximal(f"{what}: {name} goes back further than it must", [name])
+
+
+def _progress(cut: Cut) -> int:
+    return cut.lived.bit_count()

@@ -9,21 +9,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from multiprocessing import get_context
+from time import process_time
 
-from checkpoint_lab.campaign import (
-    Report,
-    campaign,
-    drivers_campaign,
-    lease_campaign,
-    operated_campaign,
-    spark_campaign,
-)
-from checkpoint_lab.drivers_schedules import drivers_world
-from checkpoint_lab.faults import NO_FAULTS, Faults, hostile
-from checkpoint_lab.graphs import ACYCLIC, GRAPHS
+from checkpoint_lab.faults import NO_FAULTS, Clock, Clocks, Faults, hostile
 from checkpoint_lab.lease_world import LeaseWorld
 from checkpoint_lab.message_world import DEFAULT, MessageWorld
 from checkpoint_lab.schedules import (
@@ -40,14 +35,253 @@ from checkpoint_lab.schedules import (
     Driver,
     Outcome,
     drive,
+    drivers_world,
     operated_world,
     spark_world,
 )
-from checkpoint_lab.world import Choice, World
+from checkpoint_lab.world import Cell, Choice, World
 from checkpoint_protocols.graph import Graph
+from checkpoint_protocols.ids import Incarnation
+from checkpoint_protocols.lease.primary import Primary
+from checkpoint_protocols.lease.replica import Replica
+from checkpoint_protocols.machine import Machine, Verdict
 from checkpoint_protocols.menu import MENU
-from checkpoint_protocols.recovery import Settings
+from checkpoint_protocols.recovery import Birth, Protocol, Settings
 from checkpoint_protocols.vocabulary import Json
+from spark_ckpt.coordination.standby import Standby
+
+# -- The graphs that protocols run on, by name.
+
+
+PIPELINE = Graph("pipeline", (("s", "a"), ("a", "k")))
+PAIR = Graph("pair", (("s", "k"),))
+DIAMOND = Graph("diamond", (("s", "a"), ("s", "b"), ("a", "k"), ("b", "k")))
+JOIN = Graph("join", (("s", "j"), ("t", "j"), ("j", "k")))
+FAN_OUT = Graph("fan_out", (("s", "a"), ("a", "k"), ("a", "l")))
+CYCLE = Graph("cycle", (("s", "a"), ("a", "b"), ("b", "a"), ("b", "k")))
+TWO_BACK_EDGES = Graph(
+    "two_back_edges", (("s", "a"), ("a", "b"), ("a", "c"), ("b", "a"), ("c", "a"), ("b", "k"), ("c", "k"))
+)
+NESTED_CYCLE = Graph("nested_cycle", (("s", "a"), ("a", "b"), ("b", "c"), ("c", "b"), ("c", "a"), ("c", "k")))
+
+GRAPHS: dict[str, Graph] = {
+    graph.name: graph for graph in (PIPELINE, PAIR, DIAMOND, JOIN, FAN_OUT, CYCLE, TWO_BACK_EDGES, NESTED_CYCLE)
+}
+ACYCLIC: dict[str, Graph] = {name: graph for name, graph in GRAPHS.items() if not graph.back_edges}
+
+
+# -- Worlds drawn from a seed: any small graph, times, options and clocks, in addition to the fixed worlds.
+
+
+Draw = random.Random
+
+BACK_EDGES = 0.4
+"""Share of the graphs that loop, if loops are allowed."""
+
+SHORT_CUTS = 0.35
+"""Share of the graphs with an additional edge from a source to a sink."""
+
+INTERVALS_MS, TIMEOUTS_MS = (200, 1_000, 5_000), (500, 3_000, 10_000)
+RATES = (0.7, 0.9, 1.0, 1.0, 1.1, 1.3)
+OFFSETS_MS = (0, 0, 100, 250, 1_000)
+LOOSELY, WITHIN_MS = (0.99, 1.0, 1.01), (0, 0, 100)
+BY_THE_CLOCK = frozenset({"index-based", "adaptive-logging"})
+"""Protocols that number checkpoints by loosely synchronised clocks.
+
+A process that is a minute ahead, or ever faster, would make the others' rows and records wait as long. No oracle would
+be violated, but no schedule would end.
+"""
+NUMBERS = (1, 2, 5)
+PROMISES_LESS = frozenset({("sender-logging", "log")})
+"""Options with a value under which the protocol promises less than the campaigns judge; they keep their default."""
+
+
+def drawn_world(protocol: Protocol, seed: int) -> MessageWorld:
+    """Return the world of a seed, with everything drawn except the protocol."""
+    draw = Draw(f"world {seed}")
+    graph = drawn_graph(draw, f"drawn_{seed}", protocol.needs.acyclic)
+    interval_ms, timeout_ms = draw.choice(INTERVALS_MS), draw.choice(TIMEOUTS_MS)
+    settings = Settings(interval_ms, timeout_ms, drawn_options(draw, protocol))
+    rates, offsets = (LOOSELY, WITHIN_MS) if protocol.name in BY_THE_CLOCK else (RATES, OFFSETS_MS)
+    clocks = Clocks({name: Clock(draw.choice(rates), draw.choice(offsets)) for name in graph.processes})
+    return MessageWorld(protocol, graph, hostile(seed), draw.randint(1, 4), 1, settings, clocks)
+
+
+def drawn_graph(draw: Draw, name: str, acyclic: bool) -> Graph:
+    """Draw one or two sources, up to three inner processes, and one or two sinks.
+
+    A source reaches every process, and every process reaches a sink.
+    """
+    sources, sinks = ["s", "t"][: draw.randint(1, 2)], ["k", "l"][: draw.randint(1, 2)]
+    inner = ["a", "b", "c"][: draw.randint(0, 3)]
+    before, edges = [*sources], list[tuple[str, str]]()
+    for process in [*inner, *sinks]:
+        edges.append((draw.choice(before), process))
+        before += [process] if process in inner else []
+    # a process without an output gets one, so that every process leads to a sink
+    starts = {source for source, _ in edges}
+    edges += [(each, draw.choice([*inner[inner.index(each) + 1 :], *sinks])) for each in inner if each not in starts]
+    edges += [(each, draw.choice([*inner, *sinks])) for each in sources if each not in starts]
+    if draw.random() < SHORT_CUTS:
+        edges.append((draw.choice(sources), draw.choice(sinks)))
+    if inner and not acyclic and draw.random() < BACK_EDGES:
+        late = draw.randrange(len(inner))
+        edges.append((inner[late], inner[draw.randint(0, late)]))
+    return Graph(name, tuple(dict.fromkeys(edges)))
+
+
+def drawn_options(draw: Draw, protocol: Protocol) -> Mapping[str, Json]:
+    """Draw values for some of the protocol's options."""
+    free = {name: each for name, each in protocol.options.items() if (protocol.name, name) not in PROMISES_LESS}
+    return {name: draw.choice(each.words or NUMBERS) for name, each in free.items() if draw.random() < 0.5}
+
+
+# -- Campaigns: many schedules and their results: failures, survived faults, reached table cells.
+
+
+CELLS_EVERY = 10
+"""Number of schedules per schedule that counts table cells."""
+
+
+@dataclass
+class Report:
+    """Sums over schedules. `seconds` are of processor time; `failures` keep their traces."""
+
+    protocol: str
+    graph: str
+    schedules: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[Outcome] = field(default_factory=list)
+    reached: set[Cell] = field(default_factory=set)
+    cells: frozenset[Cell] = frozenset()
+    """Every cell that a table handles."""
+
+    @property
+    def rate(self) -> float:
+        """Schedules per second of processor time."""
+        return self.schedules / self.seconds if self.seconds else 0.0
+
+    @property
+    def coverage(self) -> float:
+        """Share of the handled table cells that a schedule reached."""
+        return len(self.reached & self.cells) / len(self.cells) if self.cells else 1.0
+
+    @property
+    def missed(self) -> list[Cell]:
+        """Handled cells that no schedule reached."""
+        return sorted(self.cells - self.reached)
+
+    def add(self, other: Report) -> None:
+        """Add the sums of another report."""
+        self.schedules += other.schedules
+        self.steps += other.steps
+        self.seconds += other.seconds
+        self.counts += other.counts
+        self.failures += other.failures
+        self.reached |= other.reached
+
+
+def campaign(
+    protocol: Protocol,
+    graph: Graph,
+    seeds: Iterable[int],
+    processes: int = 1,
+    steps: int = STEPS,
+    faults: Faults | None = None,
+    inputs: int = 3,
+    fault_rate: float = FAULT_RATE,
+    settings: Settings = DEFAULT,
+) -> Report:
+    """Run one schedule per seed of a protocol over plain messages, in `processes` processes."""
+    make = partial(_message_world, protocol, graph, faults, inputs, settings)
+    total = Report(protocol.name, graph.name, cells=handled_cells(_machines(protocol, graph)))
+    return _spread(partial(_run, make, steps, fault_rate), total, list(seeds), processes)
+
+
+def lease_campaign(
+    seeds: Iterable[int], processes: int = 1, steps: int = LEASE_STEPS, fault_rate: float = LEASE_FAULT_RATE
+) -> Report:
+    """Run one schedule per seed of the checkpoint lease."""
+    total = Report("lease", "replicas", cells=handled_cells((Replica, Primary)))
+    return _spread(partial(_run, _lease_world, steps, fault_rate), total, list(seeds), processes)
+
+
+def spark_campaign(
+    seeds: Iterable[int], processes: int = 1, steps: int = SPARK_STEPS, fault_rate: float = SPARK_FAULT_RATE
+) -> Report:
+    """Run one schedule per seed of a job on Spark with the shipped rules."""
+    return _spread(partial(_run, spark_world, steps, fault_rate), Report("spark", "job"), list(seeds), processes)
+
+
+def operated_campaign(
+    seeds: Iterable[int], processes: int = 1, steps: int = OPERATED_STEPS, fault_rate: float = OPERATED_FAULT_RATE
+) -> Report:
+    """Run one schedule per seed of an operated job on Spark."""
+    return _spread(partial(_run, operated_world, steps, fault_rate), Report("operated", "job"), list(seeds), processes)
+
+
+def drivers_campaign(
+    seeds: Iterable[int], processes: int = 1, steps: int = DRIVERS_STEPS, fault_rate: float = DRIVERS_FAULT_RATE
+) -> Report:
+    """Run one schedule per seed of the drivers of a job."""
+    total = Report("drivers", "hosts", cells=handled_cells((Standby,)))
+    return _spread(partial(_run, drivers_world, steps, fault_rate), total, list(seeds), processes)
+
+
+def _lease_world(seed: int) -> World:
+    return LeaseWorld()
+
+
+def handled_cells(machines: Iterable[type[Machine[object]]]) -> frozenset[Cell]:  # type: ignore[type-var]
+    """Return the cells that have a handler."""
+    return frozenset(
+        (machine.__name__, phase.name, event.__name__)
+        for machine in machines
+        for (phase, event), cell in machine.TABLE.items()
+        if not isinstance(cell, Verdict)
+    )
+
+
+def _machines(protocol: Protocol, graph: Graph) -> list[type[Machine[object]]]:  # type: ignore[type-var]
+    makers = [protocol.worker, *([protocol.coordinator] if protocol.coordinator else [])]
+    birth = Birth(graph.processes[0], graph, Incarnation(1), {}, DEFAULT)
+    return [type(make(birth)) for make in makers]
+
+
+def _message_world(
+    protocol: Protocol, graph: Graph, faults: Faults | None, inputs: int, settings: Settings, seed: int
+) -> World:
+    return MessageWorld(protocol, graph, hostile(seed) if faults is None else faults, inputs, settings=settings)
+
+
+def _run(make: Callable[[int], World], steps: int, fault_rate: float, seeds: Sequence[int]) -> Report:
+    report, begun = Report("", ""), process_time()
+    for seed in seeds:
+        world = make(seed)
+        if seed % CELLS_EVERY == 0:
+            world.cells = report.reached
+        outcome = drive(world, seed, steps, fault_rate)
+        report.schedules += 1
+        report.steps += len(outcome.trace)
+        report.counts.update(outcome.counts)
+        if not outcome.ok:
+            report.failures.append(outcome)
+    report.seconds = process_time() - begun
+    return report
+
+
+def _spread(work: Callable[[Sequence[int]], Report], total: Report, seeds: Sequence[int], processes: int) -> Report:
+    if processes <= 1:
+        total.add(work(seeds))
+        return total
+    shares = [seeds[start::processes] for start in range(processes)]
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        for report in pool.map(work, shares):
+            total.add(report)
+    return total
+
 
 SPARK, OPERATED, DRIVERS, LEASE = "spark", "operated", "drivers", "lease"
 NAMES: tuple[str, ...] = (SPARK, OPERATED, DRIVERS, LEASE, *MENU)

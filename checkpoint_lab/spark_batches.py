@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from checkpoint_lab.spark_rows import (
+from checkpoint_lab.spark_store import (
     DELAY_MS,
     EDGES,
     GETS,
@@ -24,11 +24,11 @@ from checkpoint_lab.spark_rows import (
     SOURCES,
     Name,
     Row,
+    Shared,
     event_ms,
     key_behind,
     key_of,
 )
-from checkpoint_lab.spark_store import Shared
 from checkpoint_lab.violations import ensure
 from spark_ckpt.connector import Json, StagedFile
 from spark_ckpt.coordination.edges import Bound, segments_in

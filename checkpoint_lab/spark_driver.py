@@ -10,16 +10,12 @@ Each message between them waits in a queue until its turn.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from checkpoint_lab.spark_batches import Query, restored
-from checkpoint_lab.spark_deciding import Deciding
-from checkpoint_lab.spark_identities import FOUND, standing
-from checkpoint_lab.spark_retention import Sweeper, swept
-from checkpoint_lab.spark_rows import DELAY_MS, EDGES, GROUPS, OPERATORS, SINKS, SOURCES
 from checkpoint_lab.spark_sink import SparkSink
-from checkpoint_lab.spark_store import JOB, Shared
+from checkpoint_lab.spark_store import DELAY_MS, EDGES, GROUPS, JOB, OPERATORS, SINKS, SOURCES, Shared
 from checkpoint_lab.violations import ensure
 from checkpoint_protocols.barrier import Limits, Outcome
 from checkpoint_protocols.machine import Effect, Event
@@ -27,12 +23,15 @@ from checkpoint_protocols.vocabulary import Note
 from spark_ckpt.connector import EpochOutput, StagedAhead
 from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
+from spark_ckpt.coordination.manifests import stamped
 from spark_ckpt.coordination.messages import (
     AcksRecorded,
     AheadEnded,
     ArmTimer,
     DropAhead,
     End,
+    ManifestFenced,
+    ManifestOverdue,
     ManifestStored,
     MaterializeTables,
     NameEpoch,
@@ -48,11 +47,195 @@ from spark_ckpt.coordination.messages import (
     StoreManifest,
     TimerRanOut,
 )
-from spark_ckpt.epochs.identity import Found, Standing
-from spark_ckpt.epochs.records import Holder, Manifest
-from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget
-from spark_ckpt.epochs.ways_back import ways_of
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.epochs.identity import Confirmed, Found, Standing, known, reconciled
+from spark_ckpt.epochs.records import Holder, Manifest, SinkAck
+from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget, owed_rows
+from spark_ckpt.epochs.retention import Retention, garbage, kept_epochs, segments, staged_files, state_files
+from spark_ckpt.epochs.ways_back import choice_unseen, ways_of, whole_manifests
+
+# -- Endpoints of the job's names, and a start with a wrong endpoint, which the rules have to refuse.
+
+
+FOUND = Found(
+    {source: {"topic": f"{source}-1"} for source in SOURCES}, {sink: {"table": f"{sink}-1"} for sink in SINKS}
+)
+"""Endpoint of every source and sink, as connectors report it."""
+
+
+def astray(number: int) -> Found:
+    """Return endpoints of which one, chosen by `number`, is wrong: a typo, or a re-created table."""
+    names = [*SOURCES, *SINKS]
+    name = names[number % len(names)]
+    if name in SOURCES:
+        return replace(FOUND, sources={**FOUND.sources, name: {"topic": "another"}})
+    return replace(FOUND, sinks={**FOUND.sinks, name: {"table": "another"}})
+
+
+def standing(log: EpochLog, target: RestoreTarget, found: Found) -> Standing:
+    """Return the endpoints that a start continues with, computed before the driver changes anything.
+
+    Raises `IdentityChanged`.
+    """
+    log_state = log.state()
+    choice = choice_unseen(log_state, target, log.manifest, log.verify)
+    owed = owed_rows(choice.base, choice.unpublished)
+    said = known(
+        log_state,
+        choice.base,
+        log.manifest,
+        lambda: whole_manifests(log_state, choice.base.epoch, log.manifest, log.verify),
+    )
+    return reconciled(said, found, Confirmed(), owed, log_state.last)
+
+
+# -- Commits of one driver on their way to the log, which may answer late or after the driver's end.
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """A manifest on its way to the log; it outlives the driver that sent it."""
+
+    log: EpochLog
+    manifest: Manifest
+    names: tuple[str, ...]
+
+    def land(self) -> CkptError | None:
+        """Commit the manifest. Return the log's error, if any."""
+        try:
+            self.log.commit_epoch(self.manifest)
+        except CkptError as error:
+            return error
+        return None
+
+
+class Deciding:
+    """Commits of one driver. `asking`: the commit whose answer its coordinator waits for."""
+
+    def __init__(self, shared: Shared, log: EpochLog, answers: deque[Event], end: Callable[[End], None]) -> None:
+        self._shared = shared
+        self._log = log
+        self._answers = answers
+        self._end = end
+        self.asking: Decision | None = None
+        self.unrecorded = False
+        """True if the log did not take the latest acknowledgements."""
+
+    def store(self, effect: StoreManifest) -> None:
+        """Commit at once and take the answer."""
+        decision = self._decision(effect)
+        self._take(decision, decision.land())
+
+    def ask(self, effect: StoreManifest) -> Decision:
+        """Send a commit that reaches the log at a later step."""
+        self.asking = self._decision(effect)
+        return self.asking
+
+    def answered(self, decision: Decision, error: CkptError | None) -> None:
+        """Take the log's answer, if the coordinator still waits for it."""
+        # an answer after the timeout changes nothing: the rules have moved on
+        if self.asking is decision:
+            self.asking = None
+            self._take(decision, error)
+
+    def record(self, incarnation: int, acks: Sequence[SinkAck]) -> CkptError | None:
+        """Record acknowledgements without an epoch. Return the error if the log did not take them."""
+        try:
+            self._log.record_acks(incarnation, acks)
+        except CkptError as error:
+            self.unrecorded = True
+            return error
+        self.unrecorded = False
+        return None
+
+    def wait_no_longer(self) -> None:
+        """Stop waiting: the log has not answered in time."""
+        assert self.asking is not None  # noqa: S101 - else the choice does not exist
+        self._answers.append(ManifestOverdue(self.asking.manifest.epoch))
+        self.asking = None
+
+    def _decision(self, effect: StoreManifest) -> Decision:
+        self._shared.attempts += 1
+        return Decision(self._log, stamped(effect.manifest, f"attempt {self._shared.attempts}", 1), effect.names)
+
+    def _take(self, decision: Decision, error: CkptError | None) -> None:
+        if isinstance(error, Fenced):
+            self._answers.append(ManifestFenced(decision.manifest.epoch, str(error)))
+        elif error is not None:
+            self._end(End(Outcome.FAILED, error))
+        else:
+            self._answers.append(ManifestStored(decision.manifest, decision.names))
+
+
+# -- Retention of a driver after an epoch, in steps between which anything may happen: the shipped rules on shared files.
+#
+# First the log drops epochs. Then each table in turn is compared with the files that the kept epochs need, and the rest
+# is deleted later.
+
+
+POLICY = Retention(keep_last=2, slack=0)
+NOW_MS = 2
+"""Time later than every epoch, in ms: none is young."""
+
+Named = Callable[[Iterable[Manifest], str], set[str]]
+"""A function from manifests to the files of a table that they need."""
+TABLES: Sequence[tuple[str, str, Named]] = (
+    *((sink, f"ckpt-{sink}", staged_files) for sink in SINKS),
+    *((operator, operator, state_files) for operator in OPERATORS),
+    *((edge, f"ckpt-{edge}", segments) for edge in EDGES),
+)
+"""Name of each table, prefix of the incarnation in its file names, and the files that manifests need of it."""
+
+
+@dataclass
+class Sweeper:
+    """Retention of one driver. `due`: an epoch was settled. `doomed`: files judged as garbage and not deleted yet."""
+
+    shared: Shared
+    log: EpochLog
+    due: bool = False
+    tables: deque[tuple[str, str, Named]] = field(default_factory=deque)
+    dropped: list[Manifest] = field(default_factory=list)
+    doomed: list[str] = field(default_factory=list)
+
+    @property
+    def busy(self) -> bool:
+        """True if there is a next step."""
+        return self.due or bool(self.tables or self.doomed)
+
+    def step(self) -> int:
+        """Perform the next step. Return the number of dropped epochs or deleted files. Raises `Fenced`."""
+        if self.doomed:
+            doomed, self.doomed = self.doomed, []
+            self.shared.remove(doomed)
+            return len(doomed)
+        if self.tables:
+            self._judge(*self.tables.popleft())
+            return 0
+        return self._forget()
+
+    def _forget(self) -> int:
+        self.due = False
+        _, dropped = self.log.shorten(lambda log_state: kept_epochs(log_state, POLICY, NOW_MS))
+        if dropped:
+            self.dropped, self.tables = dropped, deque(TABLES)
+        return len(dropped)
+
+    def _judge(self, name: str, prefix: str, named: Named) -> None:
+        kept = [self.log.manifest(brief.epoch) for brief in self.log.state().epochs]
+        own = self.log.own_incarnation or 0
+        # judged now and deleted in a later step: new epochs may come in between
+        self.doomed = garbage(self.shared.files(), prefix, named(kept, name), named(self.dropped, name), own)
+
+
+def swept(sweeper: Sweeper) -> tuple[int, CkptError | None]:
+    """Perform one step. Return its count, and the error that ends the driver, if any."""
+    try:
+        return sweeper.step(), None
+    except Fenced as error:
+        return 0, error
+
 
 LIMITS = Limits(
     interval_ms=20, epoch_timeout_ms=400, publish_timeout_ms=100_000, retry_ms=5, max_failed_epochs=1_000,

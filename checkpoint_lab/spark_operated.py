@@ -12,8 +12,17 @@ from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from checkpoint_lab.operated_driver import OperatedDriver, Start, merged, operated_shape
-from checkpoint_lab.operated_truth import SINKS, SOURCE, OperatedStore, Target, Truth
+from checkpoint_lab.operated_driver import (
+    SINKS,
+    SOURCE,
+    OperatedDriver,
+    OperatedStore,
+    Start,
+    Target,
+    Truth,
+    merged,
+    operated_shape,
+)
 from checkpoint_lab.spark_driver import CoreOf, shipped
 from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice, World

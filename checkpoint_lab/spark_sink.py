@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from checkpoint_lab.spark_rows import Row, by_key, in_order, in_the_end
-from checkpoint_lab.spark_store import JOB, Shared
+from checkpoint_lab.spark_store import JOB, Row, Shared, by_key, in_order, in_the_end
 from checkpoint_lab.violations import ensure
 from spark_ckpt.connector import EpochOutput, SinkContext, StagedAhead, StagedFile
 from spark_ckpt.connector_parts.sent_ahead import SentAhead

@@ -12,22 +12,229 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
-from checkpoint_lab.spark_choices import faults_of, is_recorded, missed_by, work_of
-from checkpoint_lab.spark_deciding import Decision
-from checkpoint_lab.spark_driver import SHAPE, CoreOf, SparkDriver, shipped
-from checkpoint_lab.spark_identities import astray
-from checkpoint_lab.spark_restores import judge_restores
-from checkpoint_lab.spark_rows import GETS, OPERATORS, SINKS, by_key, in_order, in_the_end, outputs_of
-from checkpoint_lab.spark_run import SparkRun
+from checkpoint_lab.spark_batches import Query
+from checkpoint_lab.spark_driver import SHAPE, CoreOf, Decision, SparkDriver, astray, shipped
 from checkpoint_lab.spark_sink import SparkSink
-from checkpoint_lab.spark_store import Shared
+from checkpoint_lab.spark_store import GETS, OPERATORS, SINKS, Shared, by_key, in_order, in_the_end, outputs_of
 from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice, World
 from checkpoint_protocols.barrier import Outcome
+from spark_ckpt.connector import EpochOutput, StagedAhead
+from spark_ckpt.coordination.ack_records import AcksDue
 from spark_ckpt.coordination.job_shape import JobShape
-from spark_ckpt.coordination.messages import OfferMarker, RecordAcks, SavepointAsked, StopAsked, StoreManifest
+from spark_ckpt.coordination.messages import (
+    OfferMarker,
+    PublishEnded,
+    RecordAcks,
+    SavepointAsked,
+    StopAsked,
+    StoreManifest,
+)
+from spark_ckpt.coordination.patience import Ended, Patience, Pause
+from spark_ckpt.errors import CkptError, Fenced, IdentityChanged, PublishConflict, StoreOutage
 from spark_ckpt.epochs.records import Manifest
-from spark_ckpt.errors import CkptError, Fenced, IdentityChanged, PublishConflict
+from spark_ckpt.epochs.restore import choose
+
+# -- The next steps and the possible faults of one driver of the simulated job.
+
+
+EVERY = 1_000
+BATCHES = ((0, 0), (0, EVERY), (1, 1), (2, EVERY), (1, 0))
+"""Size of a batch: rows of each source, segments of each edge."""
+
+
+def work_of(number: int, driver: SparkDriver, rows: int) -> list[Choice]:
+    """Return the next steps of the driver's threads. `number`: the driver's; `rows`: number of rows of each source."""
+    found: list[Choice] = []
+    if driver.storing:
+        found += [("store", number, how) for how in ("ok", "slow")]
+    elif driver.busy:
+        # the schedule draws if rows were waiting when the query started
+        found += [("coordinate", number, behind) for behind in ((True, False) if driver.query is None else (False,))]
+    for sink, lane in driver.lanes.items():
+        if lane.now is not None:
+            found.append(("publish", number, sink, "ok"))
+        elif lane.waiting:
+            found.append(_next_of(number, sink, lane.waiting[0]))
+    query = driver.query
+    if query is not None and query.planned is not None:
+        found.append(("run", number, "once"))
+    elif query is not None and query.news(rows):
+        found += _plans(number, query, rows)
+    if driver.sweeper.busy:
+        found.append(("sweep", number))
+    if driver.trash:
+        found.append(("delete", number))
+    return found
+
+
+def _next_of(number: int, sink: str, asked: EpochOutput | StagedAhead | None) -> Choice:
+    """Return a publisher's next step for the head of its queue."""
+    if asked is None:
+        return ("drop", number, sink)
+    return ("ask", number, sink) if isinstance(asked, EpochOutput) else ("send", number, sink, "ok")
+
+
+def _plans(number: int, query: Query, rows: int) -> list[Choice]:
+    marker, behind = query.seen < len(query.markers), query.arrived(rows)
+    return [
+        ("plan", number, most, segments)
+        for most, segments in BATCHES
+        if marker or (most and behind) or (segments and query.waiting)
+    ]
+
+
+def faults_of(number: int, driver: SparkDriver) -> list[Choice]:
+    """Return refusals, lost answers and tasks that run twice."""
+    found: list[Choice] = [("store", number, how) for how in ("fail", "silent") if driver.storing]
+    found += [
+        ("publish", number, sink, how)
+        for sink, lane in driver.lanes.items()
+        if lane.now is not None
+        for how in ("fail", "silent")
+    ]
+    found += [
+        ("delay", number, sink, "late")
+        for sink, lane in driver.lanes.items()
+        if driver.sends_ahead and lane.now is not None
+    ]
+    found += [
+        ("send", number, sink, how)
+        for sink, lane in driver.lanes.items()
+        if lane.now is None and lane.waiting and isinstance(lane.waiting[0], StagedAhead)
+        for how in ("fail", "silent")
+    ]
+    if driver.query is not None and driver.query.planned:
+        found.append(("run", number, "twice"))
+    return found
+
+
+def missed_by(number: int, driver: SparkDriver) -> list[Choice]:
+    """Return the missed barriers: a key group of one operator does not get the barrier."""
+    reached = driver.query is not None and driver.query.barrier is not None
+    return [("miss", number, operator) for operator in OPERATORS if reached]
+
+
+def is_recorded(driver: SparkDriver, sink: str, epoch: int) -> bool:
+    """Return True if the driver knows that the sink has the epoch, and all due acknowledgements are recorded."""
+    owed = any(each <= epoch for name, owed in driver.core.unpublished.items() if name == sink for each in owed)
+    said = any(isinstance(each, PublishEnded) and each.sink == sink for each in (*driver.inbox, *driver.answers))
+    records = any(isinstance(each, RecordAcks) for each in driver.effects)
+    waits = driver.deciding.unrecorded and any(isinstance(each, AcksDue) for _, each in driver.timers)
+    return driver.query is not None and not (owed or said or records or waits or driver.lanes[sink].now)
+
+
+# -- Oracle of restores: an older epoch has all its files, and the job that continues from it reaches the same end.
+#
+# The rules and the log are the shipped ones, on a copy of the durable state. Nothing fails there, and sinks accept all
+# rows.
+
+
+STEPS_MAX = 2_000
+BATCH = (5, 9)
+"""Rows of each source and segments of each edge in one batch."""
+
+
+def judge_restores(durable: Shared, core_of: CoreOf, rows: int) -> None:
+    """O12: every kept epoch can be restored.
+
+    O3, O10: the job continues correctly from the epoch with most rows in flight.
+    """
+    log = durable.log()
+    log_state = log.state()
+    kept = [log.manifest(brief.epoch) for brief in log_state.epochs]
+    for manifest in kept:
+        try:
+            choose(log_state, manifest.epoch, log.manifest, durable.verify)
+        except CkptError as error:
+            ensure(False, "O12", f"epoch {manifest.epoch} cannot be restored: {error}")
+    goes_on(durable, core_of, max(kept, key=_rows_in_flight).epoch, rows)
+
+
+def goes_on(durable: Shared, core_of: CoreOf, epoch: int, rows: int) -> None:
+    """Restore the epoch and drain the sources. Every commit on the way is judged as usual."""
+    driver = SparkDriver(durable.copy(), core_of, epoch)
+    for _ in range(STEPS_MAX):
+        if driver.ending is not None:
+            break
+        _step(driver, rows)
+    ending = driver.ending
+    ensure(ending is not None and ending.outcome is Outcome.STOPPED, "O10", f"from epoch {epoch}: {ending}")
+    base = driver.core.base
+    whole = all(cursor["n"] == rows for cursor in base.cursors.values()) and not _rows_in_flight(base)
+    ensure(
+        whole, "O3", f"from epoch {epoch} the job ends with {base.cursors} and {_rows_in_flight(base)} rows in flight"
+    )
+
+
+def _step(driver: SparkDriver, rows: int) -> None:
+    query = driver.query
+    due = [lane for lane in driver.lanes.values() if lane.waiting]
+    if due:
+        output = due[0].waiting.popleft()
+        assert isinstance(output, EpochOutput)  # noqa: S101 - this job sends nothing ahead
+        driver.inbox.append(PublishEnded(due[0].sink, output.epoch, sum(file.rows for file in output.files)))
+    elif driver.busy:
+        driver.step(True)
+    elif query is not None and query.planned is not None:
+        driver.run_batch("once", rows)
+    elif query is not None and query.news(rows):
+        query.plan(rows, *BATCH)
+    elif driver.timers:
+        driver.run_out(0)
+
+
+def _rows_in_flight(manifest: Manifest) -> int:
+    return sum(cut.produced - cut.consumed for cut in manifest.edges.values())
+
+
+# -- Oracle of the restart policy: the shipped policy decides after each incarnation, and its verdict is judged.
+#
+# Time, in seconds, advances only with incarnations and pauses, so that an outage lasts as long as its pauses.
+
+
+FAILURES, PATIENCE_S, FIRST_PAUSE_S, LONGEST_PAUSE_S = 2, 300.0, 60.0, 200.0
+
+
+class SparkRun:
+    """One program: incarnation after incarnation until one stops, or until patience ends."""
+
+    def __init__(self) -> None:
+        self._patience = Patience(FAILURES, PATIENCE_S, FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self._now_s = 0.0
+        self._failures = 0
+        self._waited_s = 0.0
+
+    def goes_on(self, error: CkptError, lived_s: float, progressed: bool, committed: bool) -> bool:
+        """Return True if another incarnation follows.
+
+        `progressed`: the rules' report; `committed`: it committed an epoch.
+
+        O10: one follows exactly as long as failures and outages are within their bounds.
+        """
+        self._now_s += lived_s
+        verdict = self._patience.after(Ended(error, self._now_s, lived_s, progressed))
+        within = self._within(error, lived_s, committed)
+        ensure(
+            isinstance(verdict, Pause) == within, "O10", f"{verdict} after {error.condition}, committed: {committed}"
+        )
+        if isinstance(verdict, Pause):
+            self._now_s += verdict.pause_s
+            self._waited_s += verdict.pause_s if isinstance(error, StoreOutage) else 0.0
+        return within
+
+    def _within(self, error: CkptError, lived_s: float, committed: bool) -> bool:
+        outage = isinstance(error, StoreOutage)
+        if committed:
+            self._failures = 0
+        # a committed epoch, a failure of another kind or a long run ends the outage
+        if committed or not outage or lived_s >= PATIENCE_S:
+            self._waited_s = 0.0
+        if outage:
+            return self._waited_s < PATIENCE_S
+        self._failures += 1
+        return error.retriable and self._failures <= FAILURES
+
 
 ROWS, FAULTS, SAVEPOINTS = 12, 1_000, 2
 OUTAGE = 6

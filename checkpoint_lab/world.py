@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
-from checkpoint_lab.copying import Frozen
+from checkpoint_lab.picture import Frozen
 from checkpoint_protocols.machine import Event, Machine
 
 Scalar = None | bool | int | str

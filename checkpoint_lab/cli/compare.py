@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import checkpoint_lab as sim
-from checkpoint_lab.cli.graph_file import chosen_graph
+from checkpoint_lab.cli.simulate import chosen_graph
 from checkpoint_protocols.graph import COORDINATOR, Graph
 from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.menu import MENU

@@ -3,20 +3,136 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 import checkpoint_lab as sim
-from checkpoint_lab.cli import schedule_file
-from checkpoint_lab.cli.graph_file import chosen_graph
+from checkpoint_lab.recorded import Recording, difference, read_recording, recording
+from checkpoint_protocols.graph import COORDINATOR, Graph
+from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.menu import MENU
 from spark_ckpt.cli.options import AsJson, Interval, ProtocolOptions, Timeout, pairs, process_at
 from spark_ckpt.cli.output import print_facts, print_json, print_line
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid
+
+# -- Graphs by name, or from a JSON file: `{"processes": ["s", "a", "k"], "channels": [["s", "a"], ["a", "k"]]}`.
+
+
+WAYS_MAX = 1_000
+"""Maximal number of paths from sources to processes, loops once around. Each row becomes a message for each path."""
+
+BYTES_MAX = 100_000
+
+ProcessName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,30}$")]
+
+
+class GraphFile(BaseModel):
+    """Content of a graph file. Sources are processes without inputs, sinks are processes without outputs."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    processes: list[ProcessName] = Field(min_length=2, max_length=50)
+    channels: list[Annotated[list[ProcessName], Field(min_length=2, max_length=2)]] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _agree(self) -> GraphFile:
+        named = {name for channel in self.channels for name in channel}
+        if len(set(self.processes)) < len(self.processes):
+            raise ValueError("a process is named twice")
+        if unknown := sorted(named - set(self.processes)):
+            raise ValueError(f"channels name {', '.join(unknown)}, which processes lacks")
+        if alone := sorted(set(self.processes) - named):
+            raise ValueError(f"no channel of {', '.join(alone)}")
+        if COORDINATOR in self.processes:
+            raise ValueError(f"{COORDINATOR} is the protocol's own process")
+        return self
+
+
+def chosen_graph(named: str) -> Graph:
+    """Return a graph by name, or from a file if the name ends in `.json`. Raises `ConfigInvalid`."""
+    if named.endswith(".json"):
+        return _read(Path(named))
+    if named not in sim.GRAPHS:
+        there = ", ".join(sim.GRAPHS)
+        raise ConfigInvalid(f"no graph {named!r}", hint=f"there are: {there}; or name a file that ends in .json")
+    return sim.GRAPHS[named]
+
+
+def _read(path: Path) -> Graph:
+    try:
+        with path.open("rb") as file:
+            text = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigInvalid(f"graph {path}: {error.strerror}", hint="name a file that can be read") from error
+    if len(text) > BYTES_MAX:
+        raise ConfigInvalid(f"graph {path} has more than {BYTES_MAX} bytes", hint="describe a smaller graph")
+    try:
+        described = GraphFile.model_validate_json(text)
+        graph = Graph(path.stem, tuple((source, target) for source, target in described.channels))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise _invalid(path, f"{where}: {first['msg']}") from error
+    except ProtocolViolation as error:
+        raise _invalid(path, error.what) from error
+    _refuse_what_branches_too_much(path, graph)
+    return graph
+
+
+def _invalid(path: Path, what: str) -> ConfigInvalid:
+    hint = 'write {"processes": ["s", "a", "k"], "channels": [["s", "a"], ["a", "k"]]}'
+    return ConfigInvalid(f"graph {path}: {what}", hint=hint)
+
+
+def _refuse_what_branches_too_much(path: Path, graph: Graph) -> None:
+    ways, new = 0, deque((source, 0) for source in graph.sources)
+    while new:
+        at, hops = new.popleft()
+        ways += 1
+        if ways > WAYS_MAX:
+            raise _invalid(path, f"more than {WAYS_MAX} ways lead from the sources to the processes")
+        looped = ((graph.ends[channel][1], hops + (channel in graph.back_edges)) for channel in graph.outputs[at])
+        new.extend(each for each in looped if each[1] <= 1)
+
+
+# -- `simulate --record` and `--replay`: a simulated run as a file.
+
+
+OWN_OPTIONS = frozenset({"replay", "diagram", "everything", "as_json"})
+
+
+def write_recording(file: Path, scenario: sim.Scenario, outcome: sim.Outcome) -> None:
+    """Write every choice of the run and its moments to a file. Raises `ConfigInvalid`."""
+    try:
+        file.write_text(recording(scenario, outcome.trace).as_text())
+    except OSError as error:
+        raise ConfigInvalid(f"--record {file}: {error.strerror}", hint="name a file in a folder that exists") from error
+
+
+def refuse_other_options(context: typer.Context) -> None:
+    """Refuse options that the recorded file already determines. Raises `ConfigInvalid`."""
+    given = [name for name in context.params if name not in OWN_OPTIONS and _is_given(context, name)]
+    if given:
+        option = given[0].replace("_", "-")
+        raise ConfigInvalid(f"--replay and --{option}", hint=f"the file says what --{option} was: leave it out")
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def read_replay(file: Path) -> tuple[Recording, str | None]:
+    """Return a recorded run and the first difference of its replay, if any. Raises `TraceInvalid`, `NotOnTheMenu`."""
+    recorded = read_recording(file)
+    return recorded, difference(recorded)
+
 
 VIOLATED = 1
 """Exit code: an oracle or a machine condemned the run."""
@@ -74,7 +190,7 @@ def simulate(
     """Run a protocol under failures and judge it. The same arguments give the same run, byte for byte."""
     check_picture(diagram)
     if replay is not None:
-        schedule_file.refuse_other_options(context)
+        refuse_other_options(context)
         _again(replay, diagram, everything, as_json)
         return
     graph = graph or _asked(lambda: sim.graphs_of(protocol))[0]
@@ -112,7 +228,7 @@ def _asked(question: Callable[[], T]) -> T:
 def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, record: Path | None, as_json: bool) -> None:
     outcome = _asked(scenario.run)
     if record is not None:
-        schedule_file.write(record, scenario, outcome)
+        write_recording(record, scenario, outcome)
     title = f"{scenario.protocol} on {scenario.graph}, seed {scenario.seed}"
     told = sim.story(outcome.moments, everything)
     if diagram is not None:
@@ -132,7 +248,7 @@ def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, record:
 
 def _again(file: Path, diagram: Path | None, everything: bool, as_json: bool) -> None:
     """Print a recorded run and the difference of its replay, if any."""
-    recorded, differs = _asked(lambda: schedule_file.read(file))
+    recorded, differs = _asked(lambda: read_replay(file))
     error = recorded.judged.error
     told = sim.story(recorded.moments, everything)
     if diagram is not None:

@@ -26,11 +26,11 @@ useless (see `forcing`). Then there is no domino effect. Recovery is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 
-from checkpoint_protocols.checkpoints.forcing import Forcing
-from checkpoint_protocols.checkpoints.interval_graph import NOTHING_SEEN, IntervalGraph, Marks, Seen
 from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import Epoch, ProcessId
 from checkpoint_protocols.machine import Effect, rows
@@ -64,6 +64,204 @@ from checkpoint_protocols.vocabulary import (
     Stored,
     TimerElapsed,
 )
+
+# -- Checkpoints forced by messages so that none is useless: the rule of Helary, Mostefaoui, Netzer and Raynal (HMNR).
+#
+# A checkpoint is useless if a zigzag of messages leads from it back to before it: no line can contain it. One more
+# checkpoint before certain deliveries breaks every such cycle. Index-based checkpointing forces at every higher index of
+# a sender. This rule forces less and pays with O(N) numbers per message. A forced checkpoint precedes the delivery if one
+# of these holds:
+#
+# - The sender's clock is larger than mine. In addition, as far as the sender knows, a process I sent to since my
+#   checkpoint has a smaller clock than the sender.
+# - The sender's past contains my newest checkpoint and a later checkpoint of another process: a cycle through me.
+
+
+Flags = dict[ProcessId, bool]
+
+
+class Forcing:
+    """Knowledge of one process. All fields are per process of the graph; `clock` grows with checkpoints and receipts.
+
+    `sent_to`: since my checkpoint. `greater`: my clock is larger than theirs, as far as I know. `saved`: their newest
+    checkpoint in my past. `taken`: a checkpoint lies on a path from that one to me.
+    """
+
+    def __init__(self, me: ProcessId, processes: Iterable[ProcessId], record: Json = None) -> None:
+        self.me = me
+        self._everybody = tuple(processes)
+        self._others = tuple(process for process in self._everybody if process != me)
+        self.clock = 0
+        self.saved = dict.fromkeys(self._everybody, 0)
+        self.sent_to: Flags = {}
+        self.greater: Flags = {}
+        self.taken: Flags = {}
+        if record is None:
+            self.checkpoint(0)
+        else:
+            self._read(mapping(record))
+
+    def checkpoint(self, index: int) -> None:
+        """Record my checkpoint `index`."""
+        self.sent_to = dict.fromkeys(self._everybody, False)
+        self.greater = {process: process != self.me for process in self._everybody}
+        self.taken = {process: process != self.me for process in self._everybody}
+        self.clock += 1
+        self.saved[self.me] = index
+
+    def send(self, target: ProcessId) -> Mapping[str, Json]:
+        """Return the header of a message to `target`, and record the send."""
+        self.sent_to[target] = True
+        # Receivers do not use `sent_to`, so it stays local.
+        return {field: value for field, value in self.as_record().items() if field != "sent_to"}
+
+    def must_come_first(self, header: Mapping[str, Json]) -> bool:
+        """Return True if a checkpoint has to precede the delivery of the message with this header."""
+        greater, taken, saved = mapping(header["greater"]), mapping(header["taken"]), mapping(header["saved"])
+        ahead = number(header["clock"]) > self.clock
+        zigzag = ahead and any(self.sent_to[process] and greater[process] for process in self._everybody)
+        cycle = saved[self.me] == self.saved[self.me] and bool(taken[self.me])
+        return zigzag or cycle
+
+    def learn(self, header: Mapping[str, Json]) -> None:
+        """Merge the header of a message that is being delivered."""
+        self._learn_clock(number(header["clock"]), mapping(header["greater"]))
+        saved, taken = mapping(header["saved"]), mapping(header["taken"])
+        for process in self._others:
+            theirs = number(saved[process])
+            if theirs > self.saved[process]:
+                self.saved[process], self.taken[process] = theirs, bool(taken[process])
+            elif theirs == self.saved[process]:
+                self.taken[process] = self.taken[process] or bool(taken[process])
+
+    def _learn_clock(self, clock: int, greater: Mapping[str, Json]) -> None:
+        if clock > self.clock:
+            self.clock = clock
+            self.greater = {process: process != self.me and bool(greater[process]) for process in self._everybody}
+        elif clock == self.clock:
+            self.greater = {process: mine and bool(greater[process]) for process, mine in self.greater.items()}
+
+    def as_record(self) -> dict[str, Json]:
+        """Return the knowledge as JSON, for a checkpoint."""
+        flags = {"sent_to": self.sent_to, "greater": self.greater, "taken": self.taken}
+        found: dict[str, Json] = {name: {str(p): flag for p, flag in each.items()} for name, each in flags.items()}
+        return {**found, "clock": self.clock, "saved": {str(p): index for p, index in self.saved.items()}}
+
+    def _read(self, record: Mapping[str, Json]) -> None:
+        self.clock = number(record["clock"])
+        self.saved = {ProcessId(p): number(index) for p, index in mapping(record["saved"]).items()}
+        self.sent_to, self.greater, self.taken = (
+            {ProcessId(p): bool(flag) for p, flag in mapping(record[name]).items()}
+            for name in ("sent_to", "greater", "taken")
+        )
+
+
+# -- The interval dependency graph of uncoordinated checkpoints (seed 004, "Uncoordinated Checkpointing").
+#
+# A node is the work of a process between two checkpoints. An edge says "if that is undone, so is this". Edges lead from
+# an interval to the next of its process. They also lead from the interval that *sent* a message to the one that received
+# it. The seed draws the second kind from receiver to sender. That is the edge for lost messages that cannot be sent
+# again; over channels that can be read again it does not exist (erratum E7).
+#
+# Checkpoint k begins interval k; 0 is the initial state. Each process stores its own edges with every checkpoint: per
+# sender, the newest interval it has received from so far. Later intervals are undone with earlier ones, so the newest is
+# enough. It is counted from the beginning, so a checkpoint in between may be erased.
+
+
+Node = tuple[ProcessId, int]
+"""A process, and the checkpoint that begins the interval."""
+
+Seen = Mapping[ProcessId, int]
+"""Newest interval of each sender that the process received from."""
+
+NOTHING_SEEN: Seen = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Known state of one process: `seen` at each of its checkpoints, oldest first, and the current one if known."""
+
+    checkpoints: Mapping[int, Seen] = field(default_factory=lambda: {0: NOTHING_SEEN})
+    now: Seen | None = None
+
+    def begin_of(self, interval: int) -> int:
+        """Return the newest kept checkpoint at or before `interval`; some in between may be erased."""
+        return max(index for index in self.checkpoints if index <= interval)
+
+    def intervals(self) -> Iterator[tuple[int, Seen, Seen]]:
+        """Yield each interval with `seen` at its begin and its end. The last interval needs a known `now`."""
+        states: Sequence[tuple[int, Seen]] = sorted(self.checkpoints.items())
+        ends = [*(seen for _, seen in states[1:]), *(() if self.now is None else (self.now,))]
+        for (index, before), after in zip(states, ends, strict=False):
+            yield index, before, after
+
+
+class IntervalGraph:
+    """Dependencies between intervals. `edges` lead from a node to the nodes that are undone with it."""
+
+    def __init__(self, marks: Mapping[ProcessId, Marks]) -> None:
+        self.marks = marks
+        self.edges: dict[Node, set[Node]] = {}
+        for process, own in marks.items():
+            self._connect(process, own)
+
+    def undone(self, lost: Sequence[Node]) -> dict[ProcessId, int]:
+        """Return the earliest interval per process that is reachable from the lost ones. A process not named keeps all."""
+        reached, new = set(lost), list(lost)
+        while new:
+            for node in self.edges.get(new.pop(), ()):
+                if node not in reached:
+                    reached.add(node)
+                    new.append(node)
+        earliest: dict[ProcessId, int] = {}
+        # In falling order, the last entry per process is its earliest interval.
+        for process, index in sorted(reached, reverse=True):
+            earliest[process] = index
+        return earliest
+
+    def needed(self) -> dict[ProcessId, set[int]]:
+        """Return the checkpoints that some recovery can still need (Wang and Fuchs, theorem 3): the lines of all single
+        failures.
+
+        A failure loses the work of a process since its newest known checkpoint. An interval that other processes
+        already received from, and whose end is not known here, is a loss of its own.
+        """
+        kept = {process: {0, max(own.checkpoints)} for process, own in self.marks.items()}
+        for node in self._open():
+            for process, index in self.undone([node]).items():
+                if index in self.marks[process].checkpoints:
+                    kept[process].add(index)
+        return kept
+
+    def _open(self) -> list[Node]:
+        newest = {process: max(own.checkpoints) for process, own in self.marks.items()}
+        known = {*newest.items(), *self.edges}
+        return [(process, index) for process, index in known if index >= newest[process]]
+
+    def _connect(self, process: ProcessId, own: Marks) -> None:
+        for index, before, after in own.intervals():
+            for sender, interval in after.items():
+                if interval > before.get(sender, -1):
+                    self._edge(self._node(sender, interval), (process, index))
+        indices = sorted(own.checkpoints)
+        for index, following in pairwise(indices):
+            self._edge((process, index), (process, following))
+
+    def _node(self, sender: ProcessId, interval: int) -> Node:
+        """Return the node of an interval. Intervals after the newest known checkpoint stay distinct: later checkpoints
+        may separate them.
+        """
+        own = self.marks[sender]
+        return (sender, interval if interval > max(own.checkpoints) else own.begin_of(interval))
+
+    def _edge(self, source: Node, target: Node) -> None:
+        self.edges.setdefault(source, set()).add(target)
+        process, index = source
+        newest = max(self.marks[process].checkpoints)
+        # Losing the work since the newest checkpoint loses each later interval, too.
+        if index > newest:
+            self.edges.setdefault((process, newest), set()).add(source)
+
 
 REPORT = "report"
 """Worker to coordinator: [[index, seen], ...] of durable checkpoints; its index is the newest reported before."""

@@ -24,10 +24,8 @@ from enum import Enum
 from checkpoint_protocols.machine import Effect, rows
 from checkpoint_protocols.message_machine import APP
 from checkpoint_protocols.recovery import Birth, Failure, Needs, Plan, Protocol, Record
-from checkpoint_protocols.snapshots.alignment import BARRIER, AligningWorker
-from checkpoint_protocols.snapshots.coordinator import BEGIN, Coordinator
-from checkpoint_protocols.snapshots.records import everybody_back, nothing_in_flight
-from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, messages
+from checkpoint_protocols.snapshots.coordinator import BEGIN, Coordinator, everybody_back, nothing_in_flight
+from checkpoint_protocols.snapshots.worker import ALWAYS, BARRIER, DECISIONS, SNAPSHOT_EVENTS, AligningWorker, messages
 from checkpoint_protocols.vocabulary import Commanded
 
 

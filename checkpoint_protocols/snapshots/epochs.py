@@ -30,8 +30,18 @@ from checkpoint_protocols.ids import Epoch, ProcessId
 from checkpoint_protocols.machine import Effect, rows
 from checkpoint_protocols.message_machine import APP
 from checkpoint_protocols.recovery import Birth, Failure, Key, Needs, Option, Output, Plan, Protocol, Record, Records
-from checkpoint_protocols.snapshots.coordinator import ACK, BEGIN, REFUSE, Coordinator, Open
-from checkpoint_protocols.snapshots.records import counts_in, everybody_back, messages_in, number_in, record_key
+from checkpoint_protocols.snapshots.coordinator import (
+    ACK,
+    BEGIN,
+    REFUSE,
+    Coordinator,
+    Open,
+    counts_in,
+    everybody_back,
+    messages_in,
+    number_in,
+    record_key,
+)
 from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, SnapshotWorker, messages
 from checkpoint_protocols.vocabulary import (
     AppSent,

@@ -23,8 +23,7 @@ from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.machine import Effect, Event, rows
 from checkpoint_protocols.message_machine import APP
 from checkpoint_protocols.recovery import Birth, Failure, Needs, Plan, Protocol, Record
-from checkpoint_protocols.snapshots.coordinator import BEGIN, Coordinator
-from checkpoint_protocols.snapshots.records import everybody_back, kept_with_checkpoint
+from checkpoint_protocols.snapshots.coordinator import BEGIN, Coordinator, everybody_back, kept_with_checkpoint
 from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, SnapshotWorker, messages
 from checkpoint_protocols.vocabulary import Commanded, Envelope, Note, Received
 

@@ -30,9 +30,10 @@ from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.machine import Drop, Effect, rows
 from checkpoint_protocols.message_machine import APP
 from checkpoint_protocols.recovery import Birth, Failure, Key, Needs, Plan, Protocol, Record, Records
-from checkpoint_protocols.snapshots.alignment import BARRIER, AligningWorker
-from checkpoint_protocols.snapshots.coordinator import BEGIN, REFUSE, Coordinator
-from checkpoint_protocols.snapshots.records import (
+from checkpoint_protocols.snapshots.coordinator import (
+    BEGIN,
+    REFUSE,
+    Coordinator,
     back_to,
     counts_in,
     decided,
@@ -40,7 +41,7 @@ from checkpoint_protocols.snapshots.records import (
     number_in,
     record_key,
 )
-from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, messages
+from checkpoint_protocols.snapshots.worker import ALWAYS, BARRIER, DECISIONS, SNAPSHOT_EVENTS, AligningWorker, messages
 from checkpoint_protocols.vocabulary import (
     Capture,
     Commanded,

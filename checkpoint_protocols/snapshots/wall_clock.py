@@ -32,8 +32,10 @@ from checkpoint_protocols.snapshots.coordinator import (
     CoordinatorPhase,
     Open,
     Step,
+    everybody_back,
+    nothing_in_flight,
+    number_in,
 )
-from checkpoint_protocols.snapshots.records import everybody_back, nothing_in_flight, number_in
 from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, SnapshotWorker, messages
 from checkpoint_protocols.vocabulary import (
     Commanded,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from checkpoint_lab import eager
+from checkpoint_lab import schedules
 from checkpoint_protocols.menu import MENU
 from integration_tests.proof import ledger
 from integration_tests.proof.mutants import PACKAGES, Mutant, Results, read, score
@@ -18,7 +18,7 @@ from tests.protocol.test_logging_schedules import SCOPES
 
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "proof.md"
-MENDS = eager.MENDS | {"back"}
+MENDS = schedules.MENDS | {"back"}
 """Ends of faults are none."""
 
 HEAD = """# What was tried on the simulator
@@ -38,8 +38,8 @@ FAULTS = (
     "recoveries go by steps in half of them, messages of the application are lost on unreliable channels only), over all "
     "protocols of the menu; below them the worlds with faults of their own, there of the schedules in which it could happen at "
     "some step. The aim is 40 percent. An eighth of the schedules draws as `simulate` does; in the others what has not happened "
-    "yet goes before what has (`checkpoint_lab/eager.py`), and two in seven of these, of the menu, go first the way of a schedule "
-    "that reached something new. One in sixteen lives ten times as long."
+    "yet goes before what has (`checkpoint_lab/schedules.py`), and two in seven of these, of the menu, go first the way of a "
+    "schedule that reached something new. One in sixteen lives ten times as long."
 )
 BUGS = (
     "An oracle, a machine that refuses an event, or a typed error of the product condemns a schedule; any other exception ends the "

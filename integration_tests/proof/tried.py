@@ -10,11 +10,8 @@ from time import process_time
 from typing import Self
 
 import checkpoint_lab as sim
-from checkpoint_lab.drivers_schedules import drivers_world
-from checkpoint_lab.eager import Guided
 from checkpoint_lab.lease_world import LeaseWorld, Scope
-from checkpoint_lab.long_lives import TIMES, long_world
-from checkpoint_lab.schedules import FAULT_RATE, STEPS, Driver, spark_world
+from checkpoint_lab.schedules import FAULT_RATE, STEPS, TIMES, Driver, Guided, drivers_world, long_world, spark_world
 from checkpoint_lab.scripted import PACE
 from checkpoint_lab.world import CALM, Cell, Choice, Trace, World
 from checkpoint_protocols.menu import MENU

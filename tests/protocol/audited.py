@@ -7,8 +7,8 @@ But a snapshot that is complete is a consistent cut there too, because whoever i
 from __future__ import annotations
 
 from checkpoint_lab import ACYCLIC, GRAPHS, Faults, MessageWorld, Outcome, drive
-from checkpoint_lab.long_lives import drive_long, long_world
 from checkpoint_lab.process import Process
+from checkpoint_lab.schedules import drive_long, long_world
 from checkpoint_lab.violations import Lost, Orphan
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.recovery import Protocol, Settings

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkpoint_lab import Choice, Faults, MessageWorld, Outcome, drive
-from checkpoint_lab.long_lives import drive_long, long_world
+from checkpoint_lab.schedules import drive_long, long_world
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.message_logging.sender_logging import SenderLoggingWorker

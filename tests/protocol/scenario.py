@@ -43,7 +43,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkpoint_lab import Choice, Faults, MessageWorld, NotPossible
-from checkpoint_lab.graphs import GRAPHS
+from checkpoint_lab.scripted import GRAPHS
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.menu import MENU

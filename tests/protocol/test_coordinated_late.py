@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from checkpoint_lab import GRAPHS, Choice, MessageWorld
-from checkpoint_lab.shrink import attempt
+from checkpoint_lab.explore import attempt
 from checkpoint_lab.violations import NoEnd
 from checkpoint_protocols.checkpoints.coordinated import PROTOCOL
 from checkpoint_protocols.ids import ProcessId

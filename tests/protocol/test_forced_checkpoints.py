@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import checkpoint_lab as sim
-from checkpoint_lab.lines import orphans
+from checkpoint_lab.durable import Cut
 from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.oracles import orphans
 from checkpoint_lab.schedules import Driver
-from checkpoint_lab.state import Cut
-from checkpoint_protocols.checkpoints.forcing import Forcing
-from checkpoint_protocols.checkpoints.uncoordinated import PROTOCOL, UncoordinatedWorker
+from checkpoint_protocols.checkpoints.uncoordinated import PROTOCOL, Forcing, UncoordinatedWorker
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.recovery import Birth, Protocol, Settings
 from checkpoint_protocols.vocabulary import Json

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_protocols.checkpoints.forcing import Forcing
 from checkpoint_protocols.checkpoints.recovery_line import recovery_line
+from checkpoint_protocols.checkpoints.uncoordinated import Forcing
 from checkpoint_protocols.ids import ProcessId
 from tests.protocol.histories import STEPS, History, random_steps
 

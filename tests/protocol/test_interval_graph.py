@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_protocols.checkpoints.interval_graph import IntervalGraph, Marks
 from checkpoint_protocols.checkpoints.recovery_line import recovery_line
+from checkpoint_protocols.checkpoints.uncoordinated import IntervalGraph, Marks
 from checkpoint_protocols.ids import ProcessId
 from tests.protocol.histories import STEPS, History, random_steps
 from tests.protocol.literal.uncoordinated import ReceiverToSender

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from checkpoint_lab import Faults, Outcome
-from checkpoint_lab.long_lives import drive_long, long_world
+from checkpoint_lab.schedules import drive_long, long_world
 from checkpoint_lab.violations import Violation
 from checkpoint_protocols.checkpoints.index_based import PROTOCOL as INDEX
 from checkpoint_protocols.checkpoints.index_based import IndexWorker, Kept

@@ -11,8 +11,8 @@ from collections import Counter
 import pytest
 
 from checkpoint_lab import GRAPHS, Faults, MessageWorld
-from checkpoint_lab.campaign import CELLS_EVERY, campaign
 from checkpoint_lab.explore import explore
+from checkpoint_lab.scripted import CELLS_EVERY, campaign
 from checkpoint_protocols.checkpoints import coordinated
 from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.message_logging import sender_logging, synchronous_logging

@@ -12,7 +12,7 @@ import os
 import pytest
 
 import checkpoint_lab as sim
-from checkpoint_lab.long_lives import run_long
+from checkpoint_lab.schedules import run_long
 from checkpoint_protocols.menu import MENU
 
 SCHEDULES = int(os.environ.get("SPARK_CKPT_SCHEDULES", "250"))

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from checkpoint_lab import Outcome
-from checkpoint_lab.graphs import JOIN
+from checkpoint_lab.scripted import JOIN
 from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.machine import Effect

@@ -12,7 +12,7 @@ import pytest
 
 from checkpoint_lab import Choice, Faults, MessageWorld, Violation, drive
 from checkpoint_lab.explore import explore
-from checkpoint_lab.graphs import CYCLE, GRAPHS, JOIN, PAIR
+from checkpoint_lab.scripted import CYCLE, GRAPHS, JOIN, PAIR
 from checkpoint_lab.timed import measure
 from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.machine import ProtocolViolation

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint_protocols.checkpoints.forcing import Forcing
 from checkpoint_protocols.checkpoints.uncoordinated import (
     LINE,
     PROTOCOL,
     REPORT,
+    Forcing,
     GatheringPhase,
     LineCoordinator,
     UncoordinatedWorker,

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from checkpoint_lab.drivers_node import JobLog
-from checkpoint_lab.drivers_schedules import run_drivers_long
 from checkpoint_lab.drivers_world import DriversRules
-from checkpoint_lab.schedules import Outcome
+from checkpoint_lab.schedules import Outcome, run_drivers_long
 from checkpoint_protocols.machine import Effect
 from spark_ckpt.coordination.standby import LeaseRead, Standby
 from spark_ckpt.epochs import log_state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from checkpoint_lab import GRAPHS, Outcome, run
-from checkpoint_lab.long_lives import run_long
+from checkpoint_lab.schedules import run_long
 from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import Epoch, TimerId
 from checkpoint_protocols.machine import Effect, Event

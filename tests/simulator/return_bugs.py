@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from checkpoint_lab.lease_node import Node
 from checkpoint_lab.lease_returns import RETURNABLE, ReturningWorld
 from checkpoint_lab.lease_world import Rules
-from checkpoint_lab.long_lives import TIMES
+from checkpoint_lab.schedules import TIMES
 from checkpoint_protocols.lease.messages import Lease, LeaseReturned, Watched
 from checkpoint_protocols.lease.primary import Primary
 from checkpoint_protocols.lease.replica import ReplicaPhase

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from checkpoint_lab import spark_batches, spark_retention
+from checkpoint_lab import spark_batches, spark_driver
 from checkpoint_protocols.barrier import CommitSink, Coordinator
 from spark_ckpt.coordination import incarnation, manifests, patience, reports
 from spark_ckpt.coordination.job_shape import JobShape
@@ -146,13 +146,13 @@ def an_epoch_is_published_before_it_is_committed(monkeypatch):
 
 def a_sweep_forgets_what_a_sink_is_owed(monkeypatch):
     monkeypatch.setattr(
-        spark_retention, "kept_epochs", lambda log_state, policy, now_ms: {log_state.latest, log_state.base} - {0}
+        spark_driver, "kept_epochs", lambda log_state, policy, now_ms: {log_state.latest, log_state.base} - {0}
     )
 
 
 def a_sweep_takes_files_of_its_own_incarnation_for_garbage(monkeypatch):
     """No epoch names them yet."""
-    monkeypatch.setattr(spark_retention, "garbage", lambda *what: garbage(*what[:-1], what[-1] + 1))
+    monkeypatch.setattr(spark_driver, "garbage", lambda *what: garbage(*what[:-1], what[-1] + 1))
 
 
 def a_sweep_takes_what_is_held_back_for_garbage(monkeypatch):
@@ -179,8 +179,8 @@ def _files(manifest, operator):
 
 
 def _instead(monkeypatch, shipped, planted):
-    tables = [(name, prefix, planted if named is shipped else named) for name, prefix, named in spark_retention.TABLES]
-    monkeypatch.setattr(spark_retention, "TABLES", tables)
+    tables = [(name, prefix, planted if named is shipped else named) for name, prefix, named in spark_driver.TABLES]
+    monkeypatch.setattr(spark_driver, "TABLES", tables)
 
 
 def an_identity_is_compared_with_nothing(monkeypatch):

@@ -6,9 +6,7 @@ Mistakes that take several failures need the eager ones; those that take much wo
 from __future__ import annotations
 
 from checkpoint_lab import Outcome, SparkWorld
-from checkpoint_lab.eager import Eager
-from checkpoint_lab.long_lives import TIMES
-from checkpoint_lab.schedules import SPARK_FAULT_RATE, SPARK_STEPS, Driver, drive, spark_world
+from checkpoint_lab.schedules import SPARK_FAULT_RATE, SPARK_STEPS, TIMES, Driver, Eager, drive, spark_world
 from checkpoint_lab.spark_driver import CoreOf, shipped
 
 LIVES: tuple[tuple[type[Driver], int], ...] = (

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from checkpoint_lab import Faults, MessageWorld, Outcome
-from checkpoint_lab.long_lives import drive_long, long_world
+from checkpoint_lab.durable import CONTRACT, Surroundings
 from checkpoint_lab.message_world import DEFAULT
 from checkpoint_lab.process import Process
-from checkpoint_lab.surroundings import CONTRACT, Surroundings
+from checkpoint_lab.schedules import drive_long, long_world
 from checkpoint_protocols.ids import Incarnation
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.menu import MENU

@@ -9,11 +9,10 @@ import pytest
 
 import checkpoint_lab as sim
 from checkpoint_lab import drivers_node
-from checkpoint_lab.campaign import handled_cells
-from checkpoint_lab.drivers_oracles import TooEarly
-from checkpoint_lab.drivers_schedules import drivers_world, run_drivers_long
+from checkpoint_lab.drivers_node import TooEarly
 from checkpoint_lab.drivers_world import HOSTS, DriversWorld, Troubles
-from checkpoint_lab.schedules import DRIVERS_FAULT_RATE, DRIVERS_STEPS, drive, replay
+from checkpoint_lab.schedules import DRIVERS_FAULT_RATE, DRIVERS_STEPS, drive, drivers_world, replay, run_drivers_long
+from checkpoint_lab.scripted import handled_cells
 from checkpoint_lab.world import Cell, Choice
 from spark_ckpt.coordination.renewals import renewal_ms
 from spark_ckpt.coordination.standby import Standby

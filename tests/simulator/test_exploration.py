@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import checkpoint_lab as sim
-from checkpoint_lab.explore import settle
+from checkpoint_lab.explore import attempt, settle
 from checkpoint_lab.message_world import MessageWorld
-from checkpoint_lab.shrink import attempt
 from checkpoint_lab.violations import Violation
 from checkpoint_protocols.graph import Graph
 from tests.simulator import markers

@@ -8,8 +8,7 @@ import pytest
 
 import checkpoint_lab as sim
 from checkpoint_lab import message_world
-from checkpoint_lab.leaks import leaks
-from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.message_world import MessageWorld, leaks
 from checkpoint_lab.schedules import drive
 from checkpoint_lab.violations import NeverErased
 from checkpoint_protocols.graph import COORDINATOR

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import checkpoint_lab as sim
-from checkpoint_lab.campaign import handled_cells
 from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.scripted import handled_cells
 from checkpoint_lab.timed import TIMED, skewed
 from checkpoint_protocols.snapshots import wall_clock
 from tests.simulator import markers

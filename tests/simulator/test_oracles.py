@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 import checkpoint_lab as sim
-from checkpoint_lab import lines, oracles
-from checkpoint_lab.lines import Line
+from checkpoint_lab import oracles
+from checkpoint_lab.durable import State
 from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.oracles import CutLine
 from checkpoint_lab.process import Process
-from checkpoint_lab.state import State
 from checkpoint_lab.violations import Acausal, LineMovedBack, Orphan, TooEarly, Violation
 from checkpoint_protocols.checkpoints import uncoordinated
 from checkpoint_protocols.ids import ProcessId
@@ -67,15 +67,15 @@ def test_orphans_and_vector_clocks_agree_on_every_line(monkeypatch: pytest.Monke
     """O1 and O13 are two ways to say the same."""
     seen: Counter[tuple[bool, bool]] = Counter()
 
-    def compare(truth: object, line: Line, what: str) -> None:
+    def compare(truth: object, line: CutLine, what: str) -> None:
         try:
-            lines.judge_causal(line, what)
+            oracles.judge_causal(line, what)
         except Acausal:
-            seen[bool(lines.orphans(line)), True] += 1
+            seen[bool(oracles.orphans(line)), True] += 1
         else:
-            seen[bool(lines.orphans(line)), False] += 1
+            seen[bool(oracles.orphans(line)), False] += 1
 
-    monkeypatch.setattr(lines, "judge_consistent", compare)
+    monkeypatch.setattr(oracles, "judge_consistent", compare)
     for seed in range(150):
         sim.run(markers.protocol(), sim.GRAPHS["diamond"], seed)
         sim.run(markers.protocol(worker=CapturesTheLastMarker), sim.GRAPHS["diamond"], seed)
@@ -88,7 +88,7 @@ def test_orphans_and_vector_clocks_agree_on_every_line(monkeypatch: pytest.Monke
 P, Q = ProcessId("p"), ProcessId("q")
 
 
-def line(sent: int, received: int) -> Line:
+def line(sent: int, received: int) -> CutLine:
     p, q = State(2), State(2)
     p.sent, q.received = sent, received
     return {P: p.cut(), Q: q.cut()}
@@ -99,38 +99,38 @@ def test_o13_sees_an_event_that_the_other_cut_lacks() -> None:
     q.clock = [3, 1]
     q.lived = 0b10
     p.lived, p.clock = 0b1110, [3, 0]
-    lines.judge_causal({P: p.cut(), Q: q.cut()}, "good")
+    oracles.judge_causal({P: p.cut(), Q: q.cut()}, "good")
     p.lived, p.clock = 0b0110, [2, 0]
 
     with pytest.raises(Acausal, match="depends on event 3 of p"):
-        lines.judge_causal({P: p.cut(), Q: q.cut()}, "bad")
+        oracles.judge_causal({P: p.cut(), Q: q.cut()}, "bad")
 
 
 def test_orphans_are_what_is_received_and_not_sent() -> None:
-    assert lines.orphans(line(sent=0b011, received=0b110)) == 0b100
-    assert lines.in_transit(line(sent=0b011, received=0b110)) == 0b001
+    assert oracles.orphans(line(sent=0b011, received=0b110)) == 0b100
+    assert oracles.in_transit(line(sent=0b011, received=0b110)) == 0b001
 
 
 def test_a_later_line_that_has_less_is_a_step_back() -> None:
     before, after = line(0b11, 0b11), line(0b11, 0b01)
 
-    lines.judge_forward(after, before, "forward")
+    oracles.judge_forward(after, before, "forward")
     with pytest.raises(LineMovedBack):
-        lines.judge_forward(before, after, "back")
+        oracles.judge_forward(before, after, "back")
 
 
 def test_a_line_with_an_orphan_is_no_candidate_for_the_best() -> None:
-    """O4 tries lines, and an inconsistent one that has more does not count."""
+    """O4 tries oracles, and an inconsistent one that has more does not count."""
     empty, full = State(2), State(2)
     empty_q, full_q = State(2), State(2)
     full_q.received, full_q.lived = 0b1, 0b10
     candidates = {P: [empty.cut()], Q: [empty_q.cut(), full_q.cut()]}
 
-    lines.judge_maximal({P: empty.cut(), Q: empty_q.cut()}, candidates, None, "nothing was sent")
+    oracles.judge_maximal({P: empty.cut(), Q: empty_q.cut()}, candidates, None, "nothing was sent")
 
     full.sent, full.lived = 0b1, 0b10
     with pytest.raises(Violation, match="O4"):
-        lines.judge_maximal({P: full.cut(), Q: empty_q.cut()}, {**candidates, P: [full.cut()]}, None, "sent")
+        oracles.judge_maximal({P: full.cut(), Q: empty_q.cut()}, {**candidates, P: [full.cut()]}, None, "sent")
 
 
 def test_a_message_that_nobody_sent_is_an_orphan() -> None:

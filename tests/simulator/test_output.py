@@ -12,8 +12,7 @@ import pytest
 
 import checkpoint_lab as sim
 from checkpoint_lab.message_world import MessageWorld
-from checkpoint_lab.outside_world import Publication
-from checkpoint_lab.process import Process
+from checkpoint_lab.process import Process, Publication
 from checkpoint_lab.schedules import Outcome, drive
 from checkpoint_lab.violations import Violation
 from checkpoint_protocols.machine import Effect, Event

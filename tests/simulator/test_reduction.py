@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from checkpoint_lab import MessageWorld, Violation, explore, reduction
+from checkpoint_lab import MessageWorld, Violation, explore, message_world
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.menu import MENU
@@ -80,7 +80,7 @@ def test_a_planted_bug_is_condemned_by_both(bug: str) -> None:
 def unsound(monkeypatch: pytest.MonkeyPatch, reduces: Callable[[MessageWorld, list[Choice]], list[Choice]]) -> bool:
     """Whether the ends of a scope differ under another reduction."""
     full = explore(MessageWorld(MENU["coordinated"], PAIR, crashes(1), 1))
-    monkeypatch.setattr(reduction, "enough", reduces)
+    monkeypatch.setattr(message_world, "enough", reduces)
     return explore(MessageWorld(MENU["coordinated"], PAIR, crashes(1), 1), reduced=True).finals != full.finals
 
 
@@ -88,7 +88,7 @@ def test_one_process_after_the_other_is_no_reduction(monkeypatch: pytest.MonkeyP
     """Whoever goes first sees nothing of the others: ends are missed, and the comparison says so."""
 
     def first_come(world: MessageWorld, choices: list[Choice]) -> list[Choice]:
-        return choices[:1] if not reduction.can_fail(world) else choices
+        return choices[:1] if not message_world.can_fail(world) else choices
 
     assert unsound(monkeypatch, first_come)
 

@@ -9,11 +9,11 @@ from measured import seeds_for
 from spark_lives import run, world
 
 import checkpoint_lab as sim
-from checkpoint_lab import spark_rows
+from checkpoint_lab import spark_store
 from checkpoint_lab.schedules import spark_world
 from checkpoint_lab.spark_driver import shipped
-from checkpoint_lab.spark_restores import judge_restores
-from checkpoint_lab.spark_rows import LATER, LOOP, Name, Row, expected
+from checkpoint_lab.spark_store import LATER, LOOP, Name, Row, expected
+from checkpoint_lab.spark_world import judge_restores
 from checkpoint_lab.violations import ErasedTooEarly, Orphan, Violation
 
 ENOUGH = 200
@@ -141,5 +141,5 @@ def test_rows_that_cannot_be_in_flight_are_condemned(in_flight):
 
 
 def test_some_rows_never_go_round_and_some_end_in_a_round_that_nobody_sees():
-    assert {0, 1} < set(spark_rows.ROUNDS)
-    assert max(spark_rows.ROUNDS) % 2 == 1
+    assert {0, 1} < set(spark_store.ROUNDS)
+    assert max(spark_store.ROUNDS) % 2 == 1

@@ -10,7 +10,7 @@ from spark_lives import run, world
 
 import checkpoint_lab as sim
 from checkpoint_lab.spark_driver import shipped
-from checkpoint_lab.spark_rows import OPERATORS
+from checkpoint_lab.spark_store import OPERATORS
 
 ENOUGH = 400
 

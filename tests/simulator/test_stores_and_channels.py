@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 import checkpoint_lab as sim
-from checkpoint_lab.durable import Storage, Write, frame, standing, unframe
+from checkpoint_lab.durable import Item, Storage, Write, frame, standing, unframe
 from checkpoint_lab.message_world import MessageWorld
-from checkpoint_lab.network import Network
-from checkpoint_lab.state import Item
+from checkpoint_lab.process import Network
 from checkpoint_protocols.ids import ChannelId, Epoch, Incarnation, ProcessId
 from checkpoint_protocols.recovery import Needs, checkpoint_key
 from checkpoint_protocols.vocabulary import Envelope

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 import checkpoint_lab as sim
-from checkpoint_lab.diagram import FOLD
 from checkpoint_lab.schedules import Outcome
+from checkpoint_lab.story import FOLD
 from checkpoint_lab.world import Moment
 from tests.simulator import markers
 

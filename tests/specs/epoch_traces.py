@@ -18,10 +18,9 @@ from checkpoint_lab.world import Choice
 from checkpoint_protocols.graph import COORDINATOR, Graph
 from checkpoint_protocols.ids import ChannelId, Epoch, ProcessId
 from checkpoint_protocols.recovery import Key, Protocol, checkpoint_key
-from checkpoint_protocols.snapshots.coordinator import ACK, Coordinator, Open
+from checkpoint_protocols.snapshots.coordinator import ACK, Coordinator, Open, counts_in
 from checkpoint_protocols.snapshots.coordinator import Step as Progress
 from checkpoint_protocols.snapshots.epochs import LATE, PROTOCOL, EpochCoordinator, EpochWorker, captured_in_flight
-from checkpoint_protocols.snapshots.records import counts_in
 from checkpoint_protocols.vocabulary import Envelope
 from tests.specs.message_traces import Numbered, counts, drawn, have_of, number_of
 from tests.specs.tla import Step, record, set_of, traces_module

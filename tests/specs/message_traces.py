@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from checkpoint_lab import choosing
-from checkpoint_lab.application import Application, Outputs
 from checkpoint_lab.faults import Faults
 from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.process import Application, Outputs
 from checkpoint_lab.schedules import Driver
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.graph import COORDINATOR, Graph

@@ -20,22 +20,20 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from checkpoint_lab.application import Application, Outputs
+from checkpoint_lab.durable import Cut
 from checkpoint_lab.faults import Faults
-from checkpoint_lab.process import Process
-from checkpoint_lab.recovering import KEEP, moves
+from checkpoint_lab.job_recovery import KEEP, moves
+from checkpoint_lab.process import Application, Outputs, Process
 from checkpoint_lab.schedules import Driver
-from checkpoint_lab.state import Cut
 from checkpoint_lab.violations import Violation
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.graph import COORDINATOR, Graph, channel_between
 from checkpoint_protocols.ids import ChannelId, ProcessId
 from checkpoint_protocols.message_machine import APP
 from checkpoint_protocols.recovery import Key, Protocol, Record, checkpoint_key
-from checkpoint_protocols.snapshots.alignment import BARRIER
-from checkpoint_protocols.snapshots.coordinator import BEGIN, REFUSE, Coordinator
+from checkpoint_protocols.snapshots.coordinator import BEGIN, REFUSE, Coordinator, counts_in, messages_in
 from checkpoint_protocols.snapshots.partial_recovery import ORDER, PROTOCOL, PartialTask
-from checkpoint_protocols.snapshots.records import counts_in, messages_in
+from checkpoint_protocols.snapshots.worker import BARRIER
 from checkpoint_protocols.vocabulary import Envelope
 from tests.specs.message_traces import Counted, counts, drawn, number_of
 from tests.specs.tla import Step, changes, record, sequence, set_of, traces_module

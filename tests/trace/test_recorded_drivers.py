@@ -12,7 +12,7 @@ from dataclasses import asdict, fields, replace
 import pytest
 
 import checkpoint_lab as sim
-from checkpoint_lab.trace_moments import moments_of
+from checkpoint_lab.cli.trace import moments_of
 from checkpoint_protocols.barrier import Limits
 from checkpoint_protocols.machine import Event
 from spark_ckpt.connector import StagedFile

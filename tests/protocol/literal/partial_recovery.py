@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.recovery import Birth, Record
+from checkpoint_protocols.snapshots.coordinator import counts_in
 from checkpoint_protocols.snapshots.partial_recovery import PROTOCOL, PartialTask
-from checkpoint_protocols.snapshots.records import counts_in
 from checkpoint_protocols.vocabulary import Received
 
 

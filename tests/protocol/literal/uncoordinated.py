@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from checkpoint_protocols.checkpoints.interval_graph import IntervalGraph, Marks
-from checkpoint_protocols.checkpoints.uncoordinated import PROTOCOL, UncoordinatedWorker, plan
+from checkpoint_protocols.checkpoints.uncoordinated import PROTOCOL, IntervalGraph, Marks, UncoordinatedWorker, plan
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.recovery import Birth
 
