@@ -2,11 +2,11 @@
 
 from checkpoint_lab.durable import CONTRACT, Surroundings
 from checkpoint_lab.explore import Exploration, NotFailing, ScopeTooLarge, Shrunk, explore, shrink
-from checkpoint_lab.faults import HOSTILE, NO_FAULTS, Clock, Clocks, Faults, hostile
+from checkpoint_lab.faults import HOSTILE, NO_FAULTS, Clocks, Faults, LinearClock, hostile
 from checkpoint_lab.message_world import MessageWorld
-from checkpoint_lab.process import Application
+from checkpoint_lab.process import GraphApplication
 from checkpoint_lab.schedules import (
-    Outcome,
+    ScheduleOutcome,
     drive,
     replay,
     run,
@@ -22,9 +22,9 @@ from checkpoint_lab.scripted import (
     NAMES,
     OPERATED,
     SPARK,
+    CampaignReport,
     Crash,
     NotOnTheMenu,
-    Report,
     Scenario,
     campaign,
     drawn_world,
@@ -51,14 +51,15 @@ __all__ = [
     "OPERATED",
     "SPARK",
     "TIMED",
-    "Application",
+    "CampaignReport",
     "Choice",
-    "Clock",
     "Clocks",
     "Crash",
     "Exploration",
     "Faults",
+    "GraphApplication",
     "Latencies",
+    "LinearClock",
     "Measurement",
     "MessageWorld",
     "Moment",
@@ -67,9 +68,8 @@ __all__ = [
     "NotOnTheMenu",
     "NotPossible",
     "OperatedWorld",
-    "Outcome",
-    "Report",
     "Scenario",
+    "ScheduleOutcome",
     "ScopeTooLarge",
     "Shrunk",
     "SparkWorld",

@@ -11,12 +11,12 @@ from checkpoint_lab.spark_store import CREATED, JOB, MemoryTable, Shared
 from checkpoint_lab.violations import Violation
 from spark_ckpt.coordination.renewals import again_ms, renewal_ms
 from spark_ckpt.coordination.standby import Standby
+from spark_ckpt.epochs.records import Holder, Manifest
+from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import StoreUnreachable
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.epoch_log import EpochLog, LogState
 from spark_ckpt.store.log_table import LogRow, LogTable, NewRow
-from spark_ckpt.epochs.records import Holder, Manifest
-from spark_ckpt.epochs.restore import LATEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class View(MemoryTable):
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class DriverCommit:
     """A row that a process wants to append.
 
     `token`: of the ended lease that it has seen, None if it relies on its wall clock. `usurps`: it does not check the
@@ -128,8 +128,8 @@ class DriverNode:
     """Time of the keeper's next renewal, by its own clock; None without a keeper."""
     last_renewal: bool = True
     """True if the newest renewal succeeded."""
-    todo: list[Commit] = field(default_factory=list)
-    under_way: Commit | None = None
+    todo: list[DriverCommit] = field(default_factory=list)
+    under_way: DriverCommit | None = None
     """The commit that it has read and proposed and not appended yet."""
     ends: bool = False
     """True if its incarnation has ended or is about to end."""
@@ -219,7 +219,7 @@ class DriverNode:
         return None if self.renew_ms is None or self.under_way else self.when(self.renew_ms)
 
 
-def carry_out(commit: Commit, log: EpochLog, holder: Holder, lease_ms: int) -> LogState | int:
+def carry_out(commit: DriverCommit, log: EpochLog, holder: Holder, lease_ms: int) -> LogState | int:
     """Perform a commit through the shipped log.
 
     Return the new incarnation's number, or the log state before the commit.
@@ -259,7 +259,7 @@ class Replaced(Violation):
     ORACLE = "D1"
 
 
-class TooEarly(Violation):
+class TakeoverTooEarly(Violation):
     """A driver was replaced that had neither returned its lease nor been silent for its term."""
 
     ORACLE = "D2"
@@ -284,7 +284,7 @@ class NotAtOnce(Violation):
 
 
 @dataclass
-class Ledger:
+class LeaseLedger:
     """State of the lease after the rows so far: the newest incarnation, and the newest returned one."""
 
     newest: int = 0
@@ -320,7 +320,7 @@ class Since:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class ObservedLease:
     """The true state of the lease.
 
     `holder`: None if its process is dead; `host`: the holder's host, also after its death.
@@ -333,7 +333,7 @@ class Lease:
     since: Since
 
 
-def judge_takeover(commit: Commit, by: DriverNode, before: Lease, now: int) -> None:
+def judge_takeover(commit: DriverCommit, by: DriverNode, before: ObservedLease, now: int) -> None:
     """D2: judge a new incarnation. A start by a wall clock, or without any check, is exempt."""
     if before.free or before.incarnation == commit.incarnation or (commit.token is None and not commit.incarnation):
         return
@@ -343,9 +343,11 @@ def judge_takeover(commit: Commit, by: DriverNode, before: Lease, now: int) -> N
         return
     # the standby measures the term by its own clock; 1 ms for its rounding
     if silent * by.rate < (by.times.lease_ms - 1) * 100:
-        raise TooEarly(f"{by.name} replaces incarnation {before.incarnation} after {silent} ms of silence", (by.name,))
+        raise TakeoverTooEarly(
+            f"{by.name} replaces incarnation {before.incarnation} after {silent} ms of silence", (by.name,)
+        )
     if holder is not None and _renews_in_time(holder, before.since, now):
-        raise TooEarly(f"{by.name} replaces {holder.name}, which renews in time", (by.name, holder.name))
+        raise TakeoverTooEarly(f"{by.name} replaces {holder.name}, which renews in time", (by.name, holder.name))
 
 
 def _renews_in_time(holder: DriverNode, since: Since, now: int) -> bool:
@@ -359,7 +361,7 @@ def _renews_in_time(holder: DriverNode, since: Since, now: int) -> bool:
     return holder.last_renewal or (now - since.back) * holder.rate < holder.times.again_ms * 100
 
 
-def judge_silence(nodes: Iterable[DriverNode], lease: Lease, now: int) -> None:
+def judge_silence(nodes: Iterable[DriverNode], lease: ObservedLease, now: int) -> None:
     """D4, D5: judge the time that has passed."""
     for node in nodes:
         if not (node.able and node.waits):

@@ -24,16 +24,16 @@ Choices:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import cast
 
 from checkpoint_lab.drivers_node import (
-    Commit,
+    DriverCommit,
     DriverNode,
     JobLog,
-    Lease,
-    Ledger,
+    LeaseLedger,
+    ObservedLease,
     Since,
     Times,
     View,
@@ -89,10 +89,10 @@ class Troubles:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class LateWrite:
     """A commit that outlived its process."""
 
-    commit: Commit
+    commit: DriverCommit
     log: EpochLog
     holder: Holder
 
@@ -104,7 +104,7 @@ class _Outside:
     now: int = 0
     lives: int = 0
     since: Since = field(default_factory=Since)
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: LeaseLedger = field(default_factory=LeaseLedger)
     away: bool = False
     calm: bool = False
     decided: bool = False
@@ -131,7 +131,7 @@ class DriversWorld(World):
         self.job_log = JobLog()
         self.observer = EpochLog(cast(LogTable, View(self.job_log)), self.job_log.verify, self.wall)
         self.nodes = {name: DriverNode(name, *each, self.times) for name, each in hosts.items()}
-        self.late: list[Late] = []
+        self.late: list[LateWrite] = []
         self.counter: Counter[str] = Counter()
         for node in self.nodes.values():
             self._begin(node)
@@ -255,7 +255,7 @@ class DriversWorld(World):
         """Start a driver that does not wait, in the place of one that does."""
         node = self.nodes[name]
         self._begin(node, waits=False)
-        node.todo.append(Commit("begin", usurps=how == "takeover"))
+        node.todo.append(DriverCommit("begin", usurps=how == "takeover"))
 
     def _do_look(self, name: str) -> None:
         """Look at the lease, as `driver.lookout` does."""
@@ -276,7 +276,7 @@ class DriversWorld(World):
         for effect in effects:
             if isinstance(effect, MayTakeOver):
                 self.tell(name, "takes over", effect.why)
-                node.todo.append(Commit("begin", token=effect.token))
+                node.todo.append(DriverCommit("begin", token=effect.token))
 
     def _is_gone(self, holder: Holder | None, seen_by: DriverNode) -> bool:
         """Return True if the holder's process is dead and on the same host: a host sees its own processes only."""
@@ -287,16 +287,16 @@ class DriversWorld(World):
             return None
         return next((node for node in self.nodes.values() if node.up and node.life == holder.pid), None)
 
-    def _lease(self) -> Lease:
+    def _lease(self) -> ObservedLease:
         ledger, holder = self.outside.ledger, self.observer.state().holder
         host = holder.host if holder else ""
-        return Lease(ledger.newest, ledger.is_free, host, self._living(holder), self.outside.since)
+        return ObservedLease(ledger.newest, ledger.is_free, host, self._living(holder), self.outside.since)
 
     def _do_propose(self, name: str, lane: str) -> None:
         """Read the log; the proposal stays based on that reading until it is appended."""
         node = self.nodes[name]
         if lane == "keeper":
-            node.under_way = Commit("renew", node.incarnation)
+            node.under_way = DriverCommit("renew", node.incarnation)
             node.renewed(self.now)
         else:
             node.under_way = node.todo.pop(0)
@@ -308,7 +308,7 @@ class DriversWorld(World):
     def _close_keeper(self, node: DriverNode) -> None:
         """Stop the keeper. A renewal that is due still waits for its turn at the log."""
         if node.wants_to_renew(self.now):
-            node.todo.append(Commit("renew", node.incarnation))
+            node.todo.append(DriverCommit("renew", node.incarnation))
         node.renew_ms = None
 
     def _do_miss(self, name: str) -> None:
@@ -327,7 +327,7 @@ class DriversWorld(World):
 
     def _do_append(self, name: str) -> None:
         node = self.nodes[name]
-        commit, node.under_way = cast(Commit, node.under_way), None
+        commit, node.under_way = cast(DriverCommit, node.under_way), None
         node.view.acts = node.awake
         try:
             result = self._appended(commit, node.log, node.holder, node)
@@ -337,7 +337,7 @@ class DriversWorld(World):
             self._landed(node, commit, result)
         node.view.pinned, node.view.acts = False, True
 
-    def _appended(self, commit: Commit, log: EpochLog, holder: Holder, by: DriverNode) -> LogState | int:
+    def _appended(self, commit: DriverCommit, log: EpochLog, holder: Holder, by: DriverNode) -> LogState | int:
         """Append through the shipped log; judge the new rows."""
         before, rows = self._lease(), len(self.job_log.rows)
         try:
@@ -351,13 +351,13 @@ class DriversWorld(World):
                 if row.kind == "incarnation":
                     judge_takeover(commit, by, before, self.now)
 
-    def _landed(self, node: DriverNode, commit: Commit, result: LogState | int) -> None:
+    def _landed(self, node: DriverNode, commit: DriverCommit, result: LogState | int) -> None:
         if isinstance(result, int):
             if node.standby is not None and not node.incarnation:
                 self._handle(node, TakeoverWon())
             node.leads(result, self.now)
         elif commit.what == "keep":
-            node.todo.append(Commit("begin", node.incarnation, self.rules.restarts))
+            node.todo.append(DriverCommit("begin", node.incarnation, self.rules.restarts))
         elif node.renew_ms is None:
             self._left(node)
         else:
@@ -368,7 +368,7 @@ class DriversWorld(World):
         if not node.todo:
             self._end(node)
 
-    def _renewed(self, node: DriverNode, commit: Commit, before: LogState) -> None:
+    def _renewed(self, node: DriverNode, commit: DriverCommit, before: LogState) -> None:
         node.last_renewal = True
         node.renewed(self.now)
         if commit.what == "decide":
@@ -377,7 +377,7 @@ class DriversWorld(World):
         if before.handover_asked and not node.ends:
             self._leave(node)
 
-    def _refused(self, node: DriverNode, commit: Commit, error: CkptError) -> None:
+    def _refused(self, node: DriverNode, commit: DriverCommit, error: CkptError) -> None:
         """Handle a refused commit.
 
         - A standby keeps looking.
@@ -401,7 +401,7 @@ class DriversWorld(World):
 
     def _do_decide(self, name: str) -> None:
         node = self.nodes[name]
-        node.todo.append(Commit("decide", node.incarnation))
+        node.todo.append(DriverCommit("decide", node.incarnation))
 
     def _do_stop(self, name: str) -> None:
         self._leave(self.nodes[name])
@@ -409,14 +409,14 @@ class DriversWorld(World):
     def _leave(self, node: DriverNode) -> None:
         """Commit a last epoch, then return the lease. The keeper may be about to renew."""
         node.ends = True
-        node.todo += [Commit("decide", node.incarnation), Commit("leave", node.incarnation)]
+        node.todo += [DriverCommit("decide", node.incarnation), DriverCommit("leave", node.incarnation)]
 
     def _do_fail(self, name: str) -> None:
         """End the incarnation but not the job: the lease stays, without renewals until the next incarnation begins."""
         node = self.nodes[name]
         node.ends = True
         self._close_keeper(node)
-        node.todo.append(Commit("keep", node.incarnation))
+        node.todo.append(DriverCommit("keep", node.incarnation))
 
     def _do_ask(self) -> None:
         self.observer.ask_handover(self.observer.state().incarnation)
@@ -435,7 +435,7 @@ class DriversWorld(World):
         if node.under_way is not None:
             # a dead process does not retry a lost commit
             node.view.acts = False
-            self.late.append(Late(node.under_way, node.log, node.holder))
+            self.late.append(LateWrite(node.under_way, node.log, node.holder))
         self._dies(node)
 
     def _dies(self, node: DriverNode) -> None:
@@ -498,10 +498,6 @@ class DriversWorld(World):
         contradiction = log_state.contradiction()
         if contradiction or not self.outside.decided:
             raise NoEnd(contradiction or "nobody decides epochs any more")
-
-    def picture(self) -> Hashable:
-        """Return a value that is unique for every step: this world is not explored exhaustively."""
-        return (id(self), self.step)
 
     def names(self) -> Sequence[str]:
         """Return the hosts."""

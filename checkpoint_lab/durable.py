@@ -24,7 +24,7 @@ from checkpoint_protocols.writer_fence import Acknowledgements, WriterFence
 
 # -- A process's application state, and the truth about its history: masks with a bit per message.
 #
-# The machines do not see the masks. Taking a `Cut` costs the same for every length of the history.
+# The machines do not see the masks. Taking a `StateCut` costs the same for every length of the history.
 
 
 class Item(NamedTuple):
@@ -35,7 +35,7 @@ class Item(NamedTuple):
     bit: int
 
 
-class Cut(NamedTuple):
+class StateCut(NamedTuple):
     """A snapshot of a state: the application first, then the truth."""
 
     cursor: int
@@ -92,9 +92,9 @@ class State:
         self.clock = [0] * processes
         """Full vector clock: the newest event of each process that this state depends on."""
 
-    def cut(self) -> Cut:
+    def cut(self) -> StateCut:
         """Return a snapshot of the state."""
-        return Cut(
+        return StateCut(
             self.cursor,
             self.have,
             self.digest,
@@ -116,7 +116,7 @@ class State:
                 return
 
     @classmethod
-    def of(cls, cut: Cut) -> State:
+    def of(cls, cut: StateCut) -> State:
         """Return a state that continues from a cut."""
         state = cls(0)
         state.cursor, state.have, state.digest = cut.cursor, cut.have, cut.digest
@@ -132,7 +132,7 @@ class State:
         self.clock = [mine if mine > theirs else theirs for mine, theirs in zip(self.clock, clock, strict=True)]
 
 
-def initial_cut(processes: int) -> Cut:
+def initial_cut(processes: int) -> StateCut:
     """Return the state before the first event."""
     return State(processes).cut()
 
@@ -167,7 +167,7 @@ class Write(NamedTuple):
     key: Key
     framed: str
     token: str
-    cut: Cut | None
+    cut: StateCut | None
 
 
 class Storage:
@@ -177,7 +177,7 @@ class Storage:
         self.fence = fence or WriterFence()
         self.acknowledgements = acknowledgements or Acknowledgements()
         self.framed: dict[Key, str] = {}
-        self.cuts: dict[Key, Cut] = {}
+        self.cuts: dict[Key, StateCut] = {}
         self.erased: dict[Key, str] = {}
         self.copies: dict[Key, str] = {}
         """Copies of acknowledged records that are lost or torn; an operator restores them."""

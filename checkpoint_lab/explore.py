@@ -47,14 +47,14 @@ def explore(
     `reduced`: do not try every order of steps that affect nothing else (`World.enough`); fewer states are visited and
     the same ends are reached. Raises the first `Violation`, with its trace, or `ScopeTooLarge`.
     """
-    search = _Search(states_max, judge_all, reduced)
+    search = _StateSearch(states_max, judge_all, reduced)
     search.arrive(world, timers_max, ())
     while search.stack:
         search.expand(search.stack.pop())
     return Exploration(len(search.seen), search.transitions, search.ends, frozenset(search.finals))
 
 
-class _Search:
+class _StateSearch:
     """States seen so far, and those still to be visited."""
 
     def __init__(self, states_max: int, judge_all: bool, reduced: bool) -> None:

@@ -62,7 +62,7 @@ def hostile(seed: int) -> Faults:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class LinearClock:
     """A linear clock: `local = offset_ms + rate * time`."""
 
     rate: float = 1.0
@@ -77,15 +77,15 @@ class Clock:
         return now + delay_ms / self.rate
 
 
-PERFECT = Clock()
+PERFECT = LinearClock()
 
 
 @dataclass(frozen=True)
 class Clocks:
     """A clock for each process; a process without an entry has a perfect one."""
 
-    by_process: Mapping[str, Clock] = field(default_factory=dict)
+    by_process: Mapping[str, LinearClock] = field(default_factory=dict)
 
-    def of(self, process: str) -> Clock:
+    def of(self, process: str) -> LinearClock:
         """Return the clock of a process."""
         return self.by_process.get(process, PERFECT)

@@ -7,10 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from checkpoint_lab import oracles
-from checkpoint_lab.durable import CHECKPOINT, Cut, Item, Surroundings, Write, frame, initial_cut
+from checkpoint_lab.durable import CHECKPOINT, Item, StateCut, Surroundings, Write, frame, initial_cut
 from checkpoint_lab.faults import Clocks, Faults
 from checkpoint_lab.oracles import Truth
-from checkpoint_lab.process import Application, Network, Process, Publication, Sink, Timer, application, refuse_no_sink
+from checkpoint_lab.process import (
+    GraphApplication,
+    Network,
+    OutsideSink,
+    Process,
+    SinkPublication,
+    Timer,
+    application,
+    refuse_no_sink,
+)
 from checkpoint_lab.violations import Violation
 from checkpoint_lab.world import World
 from checkpoint_protocols.graph import COORDINATOR, Graph
@@ -18,12 +27,12 @@ from checkpoint_protocols.ids import ChannelId, Incarnation, ProcessId
 from checkpoint_protocols.incarnation import Line
 from checkpoint_protocols.machine import Effect, Event, ProtocolViolation
 from checkpoint_protocols.message_machine import APP
-from checkpoint_protocols.recovery import Key, Plan, Protocol, Settings
+from checkpoint_protocols.recovery import Key, Protocol, ProtocolSettings, RecoveryPlan
 from checkpoint_protocols.transport import Asked
 from checkpoint_protocols.vocabulary import (
     OUT,
     AppSent,
-    Capture,
+    CaptureState,
     Deliver,
     Drop,
     Envelope,
@@ -37,7 +46,7 @@ from checkpoint_protocols.vocabulary import (
     SetTimer,
     SinkOp,
     SinkTransaction,
-    Store,
+    StoreRecord,
 )
 
 # -- Size of the application state in checkpoints, without the protocol's records, by one rule for every protocol.
@@ -69,7 +78,7 @@ class JobWorld(World):
         faults: Faults,
         inputs: int,
         loops: int,
-        settings: Settings,
+        settings: ProtocolSettings,
         clocks: Clocks,
         surroundings: Surroundings,
     ) -> None:
@@ -98,14 +107,14 @@ class JobWorld(World):
         """Time of the world in ms: that of the latest timer."""
         self.incarnation = Incarnation(1)
         self.table: dict[Incarnation, Line] = {}
-        self.plan: Plan | None = None
+        self.plan: RecoveryPlan | None = None
         self.planned_for: frozenset[ProcessId] = frozenset()
         """Processes that were down when the plan was made."""
         self.alarm = False
         """True if a process is down that no plan knows of."""
         self.recovering = False
         """True while a process has not done its part of the plan."""
-        self.sinks = {name: Sink(name) for name in graph.sinks}
+        self.sinks = {name: OutsideSink(name) for name in graph.sinks}
         """Rows that the outside world has seen, by sink."""
         self.budget = faults
         self.uid = 0
@@ -113,7 +122,7 @@ class JobWorld(World):
         self.sent_by_application = self.sent_by_protocol = self.stored = self.stored_bytes = 0
         self.size = StoredSize()
 
-    def workload(self, graph: Graph, inputs: int, loops: int, ordered: bool) -> Application:
+    def workload(self, graph: Graph, inputs: int, loops: int, ordered: bool) -> GraphApplication:
         """Return the application that runs on the graph. A subclass may override it."""
         return application(graph, inputs, loops, ordered)
 
@@ -248,13 +257,13 @@ class JobWorld(World):
     def _release(self, process: Process, effect: Release) -> None:
         process.held.discard(effect.channel)
 
-    def _capture(self, process: Process, effect: Capture) -> None:
+    def _capture(self, process: Process, effect: CaptureState) -> None:
         oracles.judge_capture(process, effect.index)
         process.captures[effect.index] = process.state.cut()
         self.note("capture")
         self.tell(process.name, "capture", f"{effect.index} {effect.kind}")
 
-    def _store(self, process: Process, effect: Store) -> None:
+    def _store(self, process: Process, effect: StoreRecord) -> None:
         cut = None
         if effect.key[0] == CHECKPOINT:
             # a checkpoint may be stored again after its capture is gone: its first write kept the cut
@@ -268,7 +277,7 @@ class JobWorld(World):
             self._count_state(process, effect.key, cut)
         process.writes.append(Write(effect.key, framed, effect.token, cut))
 
-    def _count_state(self, process: Process, key: Key, cut: Cut) -> None:
+    def _count_state(self, process: Process, key: Key, cut: StateCut) -> None:
         """Count the state of a new checkpoint; a record that is written again brings no state with it."""
         known = process.storage.cuts.get(key) is cut or any(write.cut is cut for write in process.writes)
         if known or process.is_source or process.name == COORDINATOR:
@@ -302,15 +311,15 @@ class JobWorld(World):
             self.judge_shown(process, effect.last)
             self.note("shown")
         names = tuple(self.app.lineage(self.truth.message(bit).body) for bit in rows)
-        process.publishing.append(Publication(effect.transaction, effect.first, effect.last, rows, names))
+        process.publishing.append(SinkPublication(effect.transaction, effect.first, effect.last, rows, names))
 
-    def publish(self, process: Process) -> Publication:
+    def publish(self, process: Process) -> SinkPublication:
         """Perform the oldest queued publication of the process's sink."""
         publication = process.publishing.pop(0)
         self.show(process, publication)
         return publication
 
-    def show(self, process: Process, publication: Publication) -> None:
+    def show(self, process: Process, publication: SinkPublication) -> None:
         """Add a publication to the sink's record and judge it."""
         sink = self.sinks.get(process.name)
         # an empty publication changes no record and needs no sink
@@ -342,8 +351,8 @@ _PERFORM: dict[type[Effect], Callable[..., None]] = {
     Drop: JobWorld._drop,
     Hold: JobWorld._hold,
     Release: JobWorld._release,
-    Capture: JobWorld._capture,
-    Store: JobWorld._store,
+    CaptureState: JobWorld._capture,
+    StoreRecord: JobWorld._store,
     Erase: JobWorld._erase,
     Restore: JobWorld._restore,
     SinkTransaction: JobWorld._show,

@@ -11,21 +11,31 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from checkpoint_lab import oracles
-from checkpoint_lab.durable import CHECKPOINT, Cut, State, Write, as_stored, frame
+from checkpoint_lab.durable import CHECKPOINT, State, StateCut, Write, as_stored, frame
 from checkpoint_lab.job import JobWorld
 from checkpoint_lab.oracles import CutLine
-from checkpoint_lab.process import Network, Process, Publication, Timer
+from checkpoint_lab.process import Network, Process, SinkPublication, Timer
 from checkpoint_lab.violations import ErasedTooEarly, Incomplete, NotDurable, Violation
 from checkpoint_protocols.graph import COORDINATOR, Graph, channel_between
 from checkpoint_protocols.ids import ChannelId, Incarnation, ProcessId
 from checkpoint_protocols.incarnation import Line, RollbackTable
 from checkpoint_protocols.machine import Effect, Event, ProtocolViolation
-from checkpoint_protocols.recovery import Birth, Failure, Key, Part, Plan, Record, Records, Settings, checkpoint_key
+from checkpoint_protocols.recovery import (
+    Birth,
+    Failure,
+    Key,
+    Part,
+    ProtocolSettings,
+    Record,
+    Records,
+    RecoveryPlan,
+    checkpoint_key,
+)
 from checkpoint_protocols.transport import REPEAT, Asked, Joined
 from checkpoint_protocols.vocabulary import (
     OUT,
     AppSent,
-    Capture,
+    CaptureState,
     Commanded,
     Deliver,
     Envelope,
@@ -39,8 +49,8 @@ from checkpoint_protocols.vocabulary import (
     SetTimer,
     SinkOp,
     SinkTransaction,
-    Store,
     Stored,
+    StoreRecord,
 )
 
 # -- A recovery from the host's side: the input of a plan, and the knowledge of a new incarnation.
@@ -98,7 +108,7 @@ def birth(
     graph: Graph,
     incarnation: Incarnation,
     table: RollbackTable,
-    settings: Settings,
+    settings: ProtocolSettings,
     checkpoint: Record | None,
     shown: int = 0,
 ) -> Birth:
@@ -107,12 +117,12 @@ def birth(
     return Birth(process.name, graph, incarnation, dict(table), settings, checkpoint, records, shown)
 
 
-def with_row(table: RollbackTable, plan: Plan) -> dict[Incarnation, Line]:
+def with_row(table: RollbackTable, plan: RecoveryPlan) -> dict[Incarnation, Line]:
     """Return the table after the fence."""
     return {**table, plan.incarnation: plan.row}
 
 
-def parts_of(plan: Plan, processes: Collection[Process]) -> Mapping[ProcessId, Part]:
+def parts_of(plan: RecoveryPlan, processes: Collection[Process]) -> Mapping[ProcessId, Part]:
     """Return the part of each process."""
     return {each.name: plan.parts.get(each.name, KEEP) for each in processes}
 
@@ -167,7 +177,7 @@ class Zombie:
         """Lineages of its delivered rows."""
         self.refused = deque(write.token for write in process.writes)
         """Writes whose answers it waits for."""
-        self.cuts: dict[Key, Cut] = dict(process.storage.cuts)
+        self.cuts: dict[Key, StateCut] = dict(process.storage.cuts)
         self.replay = deque(process.replay)
         self.inbox = {
             channel: deque(queue)
@@ -237,17 +247,17 @@ class Zombie:
                 self.state.rows.append(job.truth.of(message) or 0)
                 self.shown_as.append(job.app.lineage(message.body))
                 self._take_in(job, self.shown_as[-1])
-            case Store(key, record, token):
+            case StoreRecord(key, record, token):
                 self.refused.append(token)
                 # a late write: the fence decides about it when it arrives
                 self.process.late.append((self.incarnation, Write(key, frame(record), token, self.cuts.get(key))))
-            case Capture(index):
+            case CaptureState(index):
                 self.cuts[checkpoint_key(index)] = self.state.cut()
             case Erase(keys) if fence.admits(self.incarnation):
                 self.process.storage.erase(keys)
             case SinkTransaction(SinkOp.COMMIT, name, first, last):
                 rows, names = tuple(self.state.rows[first:last]), tuple(self.shown_as[first:last])
-                self.process.late.append((self.incarnation, Publication(name, first, last, rows, names)))
+                self.process.late.append((self.incarnation, SinkPublication(name, first, last, rows, names)))
             case Hold(channel):
                 self.held.add(channel)
             case Release(channel):
@@ -296,7 +306,7 @@ class RecoverableJob(JobWorld):
     judged: tuple[Incarnation, str] | None = None
     """Incarnation and index of the latest judged checkpoint: the same claim again is not judged again."""
 
-    planned_total: tuple[tuple[int, ...], Plan] | None = None
+    planned_total: tuple[tuple[int, ...], RecoveryPlan] | None = None
     """Plan for a failure of all processes, with the durable state that it was computed from."""
 
     complete: CutLine | None = None
@@ -462,7 +472,7 @@ class RecoverableJob(JobWorld):
 
     # -- judging lines -------------------------------------------------------------------------------------------
 
-    def _judge_plan(self, plan: Plan, given: Failure) -> None:
+    def _judge_plan(self, plan: RecoveryPlan, given: Failure) -> None:
         """O1, O4, O12, O13 for the line of a recovery in which every process takes part."""
         self._judge_erasures(plan, given.failed)
         if self.protocol.rejoin is not None or self.truth.deterministic:
@@ -477,26 +487,26 @@ class RecoverableJob(JobWorld):
             somewhere = self._somewhere(plan) if self.network.log is None else None
             oracles.judge_maximal(line, self._candidates(given.failed), somewhere, what)
 
-    def _line(self, plan: Plan) -> CutLine:
+    def _line(self, plan: RecoveryPlan) -> CutLine:
         """Return the state that each process would have: the plan's checkpoints, and the current state of survivors."""
         parts = parts_of(plan, self.everybody)
         return {each.name: self._cut(each, parts[each.name]) for each in self.everybody}
 
-    def _cut(self, process: Process, part: Part) -> Cut:
+    def _cut(self, process: Process, part: Part) -> StateCut:
         if part.checkpoint is not None:
             checkpoint_of(process, part.checkpoint, self.table)
             return process.storage.cuts[part.checkpoint]
         return self.initial if part.initial or process.machine is None else process.state.cut()
 
-    def _candidates(self, failed: frozenset[ProcessId]) -> dict[ProcessId, list[Cut]]:
-        found: dict[ProcessId, list[Cut]] = {}
+    def _candidates(self, failed: frozenset[ProcessId]) -> dict[ProcessId, list[StateCut]]:
+        found: dict[ProcessId, list[StateCut]] = {}
         for process in self.everybody:
             keys: list[Key] = [key for key in records_of(process, self.table) if key[0] == CHECKPOINT]
             cuts = [self.initial, *(process.storage.cuts[key] for key in sorted(keys))]
             found[process.name] = cuts if process.name in failed else [*cuts, process.state.cut()]
         return found
 
-    def _somewhere(self, plan: Plan) -> int:
+    def _somewhere(self, plan: RecoveryPlan) -> int:
         """Return the mask of messages that are still obtainable.
 
         They are on channels, in durable logs or in the plan's replay, or the recovery returns them to channels.
@@ -510,7 +520,7 @@ class RecoverableJob(JobWorld):
             mask |= self.truth.of(message) or 0
         return mask
 
-    def _given_back(self, plan: Plan) -> int:
+    def _given_back(self, plan: RecoveryPlan) -> int:
         """Return the mask of undelivered messages of machines, except those in the restored state (`give_back`)."""
         mask = 0
         for process in self.everybody:
@@ -520,7 +530,7 @@ class RecoverableJob(JobWorld):
             mask |= sum(process.state.pending) & ~taken
         return mask
 
-    def _plan(self, given: Failure) -> Plan:
+    def _plan(self, given: Failure) -> RecoveryPlan:
         """Return the protocol's plan. Raises `ErasedTooEarly` if only erased records would make a plan possible."""
         try:
             return self.protocol.plan(given)
@@ -531,7 +541,7 @@ class RecoverableJob(JobWorld):
             self.protocol.plan(fuller)
             raise ErasedTooEarly(f"without the erased records there is no plan: {error!r}") from error
 
-    def _judge_erasures(self, plan: Plan, failed: frozenset[ProcessId]) -> None:
+    def _judge_erasures(self, plan: RecoveryPlan, failed: frozenset[ProcessId]) -> None:
         """O12: with every record that was ever erased, the plan would have been the same."""
         if any(each.storage.erased for each in self.everybody):
             fuller = self.protocol.plan(self._failure(plan.incarnation, failed, erased_too=True))
@@ -545,7 +555,7 @@ class RecoverableJob(JobWorld):
                 failed = frozenset({process.name})
                 self._judge_erasures(self._plan(self._failure(number, failed)), failed)
 
-    def _total_failure(self, why: str) -> Plan:
+    def _total_failure(self, why: str) -> RecoveryPlan:
         """Return the plan for a failure of all processes now. Raises `Incomplete` if there is none."""
         number = Incarnation(self.incarnation + 1)
         # the plan depends on durable state only, so it is computed once for each version
@@ -589,7 +599,7 @@ class RecoverableJob(JobWorld):
         plan = self._total_failure(f"checkpoint {index}")
         return self._audit_of(index, plan, self._line(_all_down(plan)))
 
-    def _audit_of(self, index: str, plan: Plan, line: CutLine) -> Audit:
+    def _audit_of(self, index: str, plan: RecoveryPlan, line: CutLine) -> Audit:
         lost = oracles.in_transit(line)
         # log channels keep every message, so none is lost
         if self.network.log is not None or (lost and not (lost := lost & ~self._somewhere(plan))):
@@ -612,7 +622,7 @@ class RecoverableJob(JobWorld):
             oracles.refuse_undoable_rows(process, last, kept)
 
 
-def _all_down(plan: Plan) -> Plan:
+def _all_down(plan: RecoveryPlan) -> RecoveryPlan:
     """Return the plan with every part explicit: no process keeps its current state."""
     parts = {name: part if part.checkpoint else replace(part, initial=True) for name, part in plan.parts.items()}
     return replace(plan, parts=parts)

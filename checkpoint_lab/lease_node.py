@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 from checkpoint_lab.violations import ReusedId, Violation
 from checkpoint_protocols.ids import ProcessId
-from checkpoint_protocols.lease.messages import Admission, Checkpoint, LeaseSettings, Report, Terms
+from checkpoint_protocols.lease.messages import Admission, HealthReport, LeasedCheckpoint, LeaseSettings, Terms
 from checkpoint_protocols.lease.primary import Primary
 from checkpoint_protocols.lease.replica import Replica, ReplicaPhase
 from checkpoint_protocols.lease.rotation import patience
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LeaseEntry:
     """One entry of the replicated log: a lease, or a command. `author`: the node that appended it, and its term."""
 
     terms: Terms | None
@@ -27,7 +27,7 @@ class Upload:
 
     node: ProcessId
     boot: int
-    checkpoint: Checkpoint
+    checkpoint: LeasedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Node:
     rate: int
     health: int
     unit: int
-    log: dict[int, Entry] = field(default_factory=dict)
+    log: dict[int, LeaseEntry] = field(default_factory=dict)
     """Entries that it possesses, by index. Durable."""
     payload: int = 0
     """The payload recorded last. Durable."""
@@ -68,7 +68,7 @@ class Node:
     due_token: int = 0
     outbox: Terms | None = None
     """The lease that it wants to append as the primary."""
-    reports: list[Report] = field(default_factory=list)
+    reports: list[HealthReport] = field(default_factory=list)
     """Its heartbeats under way."""
 
     @property
@@ -115,7 +115,7 @@ class Node:
 #
 # They judge from outside: the machines tell which node works within its time; the primary, the log and the published
 # checkpoints are the world's. Two clauses go beyond the published ones: tokens of published checkpoints strictly
-# increase, and every eligible node gets its turn. Four more apply where leases are returned (`lease_returns`):
+# increase, and every eligible node gets its turn. Four more apply where leases are returned (`tests/simulator/lease_returns.py`):
 #
 # - a returned lease is not used
 # - no primary waits for a returned lease
@@ -153,7 +153,7 @@ class TornLog(Violation):
     ORACLE = "L5"
 
 
-class PassedOver(Violation):
+class CandidatePassedOver(Violation):
     """An eligible replica was not picked, too often."""
 
     ORACLE = "L6"
@@ -194,7 +194,7 @@ class Wait:
         return replace(self, most_ms=-1)
 
 
-def judge_rights(nodes: Mapping[ProcessId, Node], leader: Node | None, log: Sequence[Entry], now: int) -> None:
+def judge_rights(nodes: Mapping[ProcessId, Node], leader: Node | None, log: Sequence[LeaseEntry], now: int) -> None:
     """L1 to L4, in every state."""
     holders = [node for node in nodes.values() if node.holds(now)]
     for holder in holders:
@@ -212,7 +212,7 @@ def _judge_own(node: Node) -> None:
         raise WithoutRight(f"{node.name} may take a checkpoint, its lease is {lease}", [node.name])
 
 
-def _judge_primary(leader: Node, holders: Sequence[Node], log: Sequence[Entry]) -> None:
+def _judge_primary(leader: Node, holders: Sequence[Node], log: Sequence[LeaseEntry]) -> None:
     known = _known_holder(leader, log)
     for holder in holders:
         if holder is leader:
@@ -222,7 +222,7 @@ def _judge_primary(leader: Node, holders: Sequence[Node], log: Sequence[Entry]) 
             raise UnknownLease(what, [leader.name, holder.name])
 
 
-def _known_holder(leader: Node, log: Sequence[Entry]) -> ProcessId | None:
+def _known_holder(leader: Node, log: Sequence[LeaseEntry]) -> ProcessId | None:
     """Return the node that has a right as the primary sees it; a chosen lease counts before the primary executes it."""
     primary = leader.primary
     if primary is None:
@@ -233,7 +233,7 @@ def _known_holder(leader: Node, log: Sequence[Entry]) -> ProcessId | None:
     return next((entry.terms.holder for entry in unexecuted if entry.terms and entry.terms == primary.asked), None)
 
 
-def judge_logs(nodes: Mapping[ProcessId, Node], log: Sequence[Entry]) -> None:
+def judge_logs(nodes: Mapping[ProcessId, Node], log: Sequence[LeaseEntry]) -> None:
     """L5: every replica's entries are the chosen ones."""
     for node in nodes.values():
         torn = [index for index, entry in node.log.items() if index > len(log) or log[index - 1] != entry]
@@ -252,7 +252,7 @@ def judge_turns(passed: Mapping[ProcessId, int], settings: LeaseSettings) -> Non
     limit = patience(len(passed), settings)
     late = [node for node, times in passed.items() if times > limit]
     if late:
-        raise PassedOver(f"{late} could have been picked more than {limit} times and were not", late)
+        raise CandidatePassedOver(f"{late} could have been picked more than {limit} times and were not", late)
 
 
 def judge_returned(nodes: Mapping[ProcessId, Node], returned: Set[int], now: int, landed: Upload | None = None) -> None:

@@ -1,6 +1,6 @@
 """The world of the checkpoint lease: a replicated log, nodes with clocks of different rates, links, a store.
 
-The log is an abstraction of consensus: an append by the primary with a quorum is chosen at once, and `Rules` decides
+The log is an abstraction of consensus: an append by the primary with a quorum is chosen at once, and `LeaseRules` decides
 which node may be elected. Time is exact and passes only by choices. Only paused nodes and messages under way (reports,
 appends, uploads, answers) can be late; each takes as long as the schedule draws.
 
@@ -21,29 +21,38 @@ from itertools import permutations
 from math import lcm
 
 from checkpoint_lab.faults import Faults
-from checkpoint_lab.lease_node import Answer, Entry, Node, Upload, judge_logs, judge_publish, judge_rights, judge_turns
+from checkpoint_lab.lease_node import (
+    Answer,
+    LeaseEntry,
+    Node,
+    Upload,
+    judge_logs,
+    judge_publish,
+    judge_rights,
+    judge_turns,
+)
 from checkpoint_lab.violations import NoEnd
 from checkpoint_lab.world import Choice, World
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.messages import (
     Admission,
     AppendLease,
-    Checkpoint,
     CheckpointFailed,
     CheckpointStarted,
     CheckpointWritten,
     Deposed,
     Elected,
     EntryExecuted,
+    HealthReport,
     HealthReported,
     Lease,
     LeaseChosen,
+    LeasedCheckpoint,
     LeaseElapsed,
     LeaseSettings,
     PublishAnswered,
     PublishCheckpoint,
     RecordPayload,
-    Report,
     Terms,
     Ticked,
     admission,
@@ -106,7 +115,7 @@ class _View:
     def lease(self, lease: Lease | None) -> Hashable:
         return None if lease is None else (lease.token, self.terms(lease.terms))
 
-    def report(self, report: Report) -> Hashable:
+    def report(self, report: HealthReport) -> Hashable:
         return (report.node, report.boot, self.reading(report.node, report.boot, report.clock_ms), report.payload)
 
     def node(self, node: Node) -> Hashable:
@@ -130,7 +139,7 @@ class _View:
             None if node.primary is None else (node.term, self.primary(node, node.primary)),
         )
 
-    def heard(self, node: Node, report: Report, at: int) -> Hashable:
+    def heard(self, node: Node, report: HealthReport, at: int) -> Hashable:
         """Return the picture of a heard report; one that is too old for a candidate counts by its incarnation only."""
         ago = self.ago(node, at)
         fresh = ago >= -self.world.scope.settings.fresh_ms
@@ -152,7 +161,7 @@ class _View:
 
 
 @dataclass(frozen=True)
-class Rules:
+class LeaseRules:
     """The machines and assumptions that a test can replace by wrong ones."""
 
     replica: type[Replica] = Replica
@@ -188,8 +197,10 @@ class LeaseWorld(World):
 
     FLEETING = frozenset({"fail"})
 
-    def __init__(self, scope: Scope | None = None, faults: Faults | None = None, rules: Rules | None = None) -> None:
-        self.scope, self.rules = scope or Scope(), rules or Rules()
+    def __init__(
+        self, scope: Scope | None = None, faults: Faults | None = None, rules: LeaseRules | None = None
+    ) -> None:
+        self.scope, self.rules = scope or Scope(), rules or LeaseRules()
         faults = faults or Faults()
         self.budget = {"crash": faults.crashes, "pause": faults.pauses, "cut": faults.partitions}
         self.budget |= {"fail": faults.store_errors, "command": self.scope.commands}
@@ -200,13 +211,13 @@ class LeaseWorld(World):
             for name, rate in self.scope.rates.items()
         }
         self.unit = unit
-        self.log: list[Entry] = []
+        self.log: list[LeaseEntry] = []
         self.leader: ProcessId | None = None
         self.terms = 0
         self.cuts: set[tuple[ProcessId, ProcessId]] = set()
         self.uploads: list[Upload] = []
         self.answers: list[Answer] = []
-        self.store = Checkpoint()
+        self.store = LeasedCheckpoint()
         self.published: list[int] = []
         self.passed = dict.fromkeys(self.nodes, 0)
         self.owed: set[ProcessId] | None = None
@@ -335,8 +346,8 @@ class LeaseWorld(World):
         heard = primary.heard.get(node.name) if primary else None
         return heard is None or heard[0] != self._report(node)
 
-    def _report(self, node: Node) -> Report:
-        return Report(node.name, node.boot, node.local(self.now), node.payload, node.health)
+    def _report(self, node: Node) -> HealthReport:
+        return HealthReport(node.name, node.boot, node.local(self.now), node.payload, node.health)
 
     # an answer to an earlier incarnation is dropped, so it may arrive at any time
     def _can_hear(self, answer: Answer) -> bool:
@@ -350,10 +361,8 @@ class LeaseWorld(World):
 
     def do(self, choice: Choice) -> None:
         """Perform the choice, then judge the new state."""
-        self.step += 1
-        kind, *names = choice
-        self.counter[str(kind)] += 1
-        getattr(self, f"_do_{kind}")(*names)
+        self.counter[str(choice[0])] += 1
+        self.act(choice)
         judge_rights(self.nodes, self.nodes.get(self.leader) if self.leader else None, self.log, self.now)
 
     def _handle(self, node: Node, event: Event) -> None:
@@ -461,7 +470,7 @@ class LeaseWorld(World):
         terms, node.outbox = node.outbox, None
         assert terms is not None  # noqa: S101 - for the type checker; it is a choice only then
         candidates = _primary(node).candidates(node.local(self.now))
-        self._choose(Entry(terms, (name, node.term)))
+        self._choose(LeaseEntry(terms, (name, node.term)))
         self.passed |= {other: self.passed[other] + 1 for other in candidates}
         # every candidate that was not picked waits one turn longer
         self.passed[terms.holder] = 0
@@ -469,9 +478,9 @@ class LeaseWorld(World):
 
     def _do_command(self, name: ProcessId) -> None:
         self.budget["command"] -= 1
-        self._choose(Entry(None, (name, self.nodes[name].term)))
+        self._choose(LeaseEntry(None, (name, self.nodes[name].term)))
 
-    def _choose(self, entry: Entry) -> None:
+    def _choose(self, entry: LeaseEntry) -> None:
         """Choose an entry: every node that the primary reaches gets it, which is a quorum."""
         self.log.append(entry)
         for other in self.nodes:
@@ -574,10 +583,6 @@ class LeaseWorld(World):
     def names(self) -> Sequence[str]:
         """Return the nodes."""
         return tuple(self.nodes)
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of choices of each kind, and of the store's verdicts."""
-        return dict(self.counter)
 
 
 def _replica(node: Node) -> Replica:

@@ -28,18 +28,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checkpoint_lab import choosing, oracles
-from checkpoint_lab.durable import CONTRACT, Cut, Item, Surroundings, Write
+from checkpoint_lab.durable import CONTRACT, Item, StateCut, Surroundings, Write
 from checkpoint_lab.faults import NO_FAULTS, Clocks, Faults
 from checkpoint_lab.job_recovery import KEEP, RecoverableJob, channel_of, moves, now_of, records_of, with_row
 from checkpoint_lab.picture import canonical, unordered
-from checkpoint_lab.process import Link, Process, Publication, judge_complete, judge_order, judge_up_to, missing
+from checkpoint_lab.process import Link, Process, SinkPublication, judge_complete, judge_order, judge_up_to, missing
 from checkpoint_lab.violations import NeverErased, NoEnd
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.graph import COORDINATOR, Graph
 from checkpoint_protocols.ids import ChannelId, Incarnation, ProcessId
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.message_machine import APP
-from checkpoint_protocols.recovery import Birth, Failure, Key, Part, Plan, Protocol, Record, Records, Settings
+from checkpoint_protocols.recovery import (
+    Birth,
+    Failure,
+    Key,
+    Part,
+    Protocol,
+    ProtocolSettings,
+    Record,
+    Records,
+    RecoveryPlan,
+)
 from checkpoint_protocols.transport import REPEAT
 from checkpoint_protocols.vocabulary import Commanded, Erase, Received, Send, SinkReplied, Stored, TimerElapsed
 
@@ -117,7 +127,9 @@ class _Futures:
         except Exception as error:  # noqa: BLE001 - that it cannot be done is an answer too
             return type(error).__name__
 
-    def _begin(self, name: ProcessId, plan: Plan, failed: frozenset[ProcessId], records: AllRecords) -> Hashable:
+    def _begin(
+        self, name: ProcessId, plan: RecoveryPlan, failed: frozenset[ProcessId], records: AllRecords
+    ) -> Hashable:
         """Return the begin of a process: its part, the record it continues from, its first effects on the application.
 
         Erasing a record, or reporting it to others, is no use of it.
@@ -138,7 +150,7 @@ class _Futures:
         told = [effect for effect in effects if not isinstance(effect, Erase) and not _is_report(effect)]
         return (_picture(part), machine.phase, canonical(machine.record()), canonical(told))
 
-    def _birth(self, name: ProcessId, plan: Plan, checkpoint: Record | None, records: AllRecords) -> Birth:
+    def _birth(self, name: ProcessId, plan: RecoveryPlan, checkpoint: Record | None, records: AllRecords) -> Birth:
         job = self.job
         sink = job.sinks.get(name)
         table = with_row(job.table, plan)
@@ -202,7 +214,7 @@ def _first(world: MessageWorld, process: Process) -> Choice | None:
     return ("publish", process.name) if process.publishing and not told else None
 
 
-DEFAULT = Settings()
+DEFAULT = ProtocolSettings()
 NEXT_FAILURES_EVERY = 4
 """Quiescent ends per check of O12 against every next failure: the check takes as long as a quarter of the run."""
 
@@ -222,7 +234,7 @@ class MessageWorld(RecoverableJob):
         faults: Faults = NO_FAULTS,
         inputs: int = 3,
         loops: int = 1,
-        settings: Settings = DEFAULT,
+        settings: ProtocolSettings = DEFAULT,
         clocks: Clocks | None = None,
         surroundings: Surroundings = CONTRACT,
     ) -> None:
@@ -530,11 +542,11 @@ def _picture_of(process: Process, labels: Labels) -> Hashable:
     )
 
 
-def _publication(publication: Publication, labels: Labels) -> Hashable:
+def _publication(publication: SinkPublication, labels: Labels) -> Hashable:
     return (publication.transaction, publication.first, publication.last, tuple(map(labels, publication.rows)))
 
 
-def _cut(cut: Cut, labels: Labels) -> Hashable:
+def _cut(cut: StateCut, labels: Labels) -> Hashable:
     rows, length = cut.rows
     pending = tuple(labels(bit) for bit in sorted(cut.pending))
     masks = (labels(cut.sent), labels(cut.received), labels(cut.taken), pending)

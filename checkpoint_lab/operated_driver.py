@@ -37,13 +37,13 @@ from spark_ckpt.coordination.messages import (
     TimerRanOut,
 )
 from spark_ckpt.coordination.reports import Report
-from spark_ckpt.errors import CkptError, EpochDamaged, PublishFailed
-from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.epochs.identity import Confirmed, Found, Standing, known, reconciled
-from spark_ckpt.store.log_table import LogRow, LogTable
 from spark_ckpt.epochs.records import Manifest, SinkAck
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget, newest_whole, owed_rows
 from spark_ckpt.epochs.ways_back import Ways, choice_unseen, ways_of, whole_manifests
+from spark_ckpt.errors import CkptError, EpochDamaged, PublishFailed
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.log_table import LogRow, LogTable
 
 # -- The truth about an operated job, independent of its log: content of commits, shown rows, accepted repetitions.
 #
@@ -86,7 +86,7 @@ class Decided:
 
 
 @dataclass
-class Target:
+class SinkTarget:
     """A table or topic that gets published rows. `shown`: its rows, each with the commit that published it."""
 
     sink: str
@@ -199,11 +199,11 @@ class OperatedStore(Shared):
 
 
 @dataclass
-class Truth:
+class OperatedTruth:
     """`targets`: every endpoint that a sink's name has had. `accepted`: number of accepted repetitions of each row."""
 
     store: OperatedStore
-    targets: dict[str, list[Target]]
+    targets: dict[str, list[SinkTarget]]
     accepted: dict[str, Counter[Read]] = field(default_factory=lambda: {sink: Counter() for sink in SINKS})
 
     def shown(self, sink: str) -> Counter[Read]:
@@ -287,7 +287,7 @@ class OperatedDriver:
         shape: JobShape,
         start: Start,
         topic: str,
-        targets: Mapping[str, Target],
+        targets: Mapping[str, SinkTarget],
         rows: int,
     ) -> None:
         self.store, self.topic, self.targets, self.rows = store, topic, targets, rows

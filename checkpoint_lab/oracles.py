@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import product
 from typing import NoReturn
 
-from checkpoint_lab.durable import Cut
-from checkpoint_lab.process import Application, Process
+from checkpoint_lab.durable import StateCut
+from checkpoint_lab.process import GraphApplication, Process
 from checkpoint_lab.violations import (
     Acausal,
     ErasedTooEarly,
@@ -31,7 +31,7 @@ from checkpoint_lab.violations import (
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import Incarnation, ProcessId
 from checkpoint_protocols.message_machine import APP
-from checkpoint_protocols.recovery import Needs, Plan
+from checkpoint_protocols.recovery import Needs, RecoveryPlan
 from checkpoint_protocols.vocabulary import Envelope
 
 Name = tuple[str, str, int, int]
@@ -201,7 +201,7 @@ def judge_rows(shown: list[int], at: Process) -> None:
         raise TooEarly(what, [at.name])
 
 
-def judge_end(app: Application, truth: Truth, processes: Collection[Process]) -> None:
+def judge_end(app: GraphApplication, truth: Truth, processes: Collection[Process]) -> None:
     """O1, O2, O3 at quiescence: every sent message is received, every effect is that of a run without failures."""
     sent = received = 0
     for process in processes:
@@ -217,7 +217,7 @@ def judge_end(app: Application, truth: Truth, processes: Collection[Process]) ->
         _judge_effect(app, process)
 
 
-def _judge_effect(app: Application, process: Process) -> None:
+def _judge_effect(app: GraphApplication, process: Process) -> None:
     expected = app.expected.get(process.name, 0)
     if process.state.have != expected:
         missing, extra = app.names(expected & ~process.state.have), app.names(process.state.have & ~expected)
@@ -264,7 +264,7 @@ def judge_capture(at: Process, index: int) -> None:
     at.newest_capture = (at.incarnation, index)
 
 
-def judge_same_plan(plan: Plan, fuller: Plan) -> None:
+def judge_same_plan(plan: RecoveryPlan, fuller: RecoveryPlan) -> None:
     """O12: the erased records would not have changed the plan."""
     if (plan.row, plan.parts) != (fuller.row, fuller.parts):
         changed = [name for name, part in fuller.parts.items() if plan.parts.get(name) != part]
@@ -277,7 +277,7 @@ def judge_same_plan(plan: Plan, fuller: Plan) -> None:
 # O5 a later line keeps the content of an earlier one.
 
 
-CutLine = Mapping[ProcessId, Cut]
+CutLine = Mapping[ProcessId, StateCut]
 
 COMBINATIONS_MAX = 4_000
 """Maximal number of lines that O4 tries; it skips a job with more candidates."""
@@ -343,7 +343,7 @@ def judge_forward(before: CutLine, line: CutLine, what: str) -> None:
 
 
 def judge_maximal(
-    line: CutLine, candidates: Mapping[ProcessId, Sequence[Cut]], somewhere: int | None, what: str
+    line: CutLine, candidates: Mapping[ProcessId, Sequence[StateCut]], somewhere: int | None, what: str
 ) -> None:
     """O4: no usable combination of `candidates` (oldest first) keeps more of any process.
 
@@ -367,5 +367,5 @@ def judge_maximal(
             raise NotMaximal(f"{what}: {name} goes back further than it must", [name])
 
 
-def _progress(cut: Cut) -> int:
+def _progress(cut: StateCut) -> int:
     return cut.lived.bit_count()

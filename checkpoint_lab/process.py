@@ -11,8 +11,8 @@ from operator import itemgetter
 from typing import NamedTuple
 from zlib import crc32
 
-from checkpoint_lab.durable import Cut, Item, State, Storage, Write
-from checkpoint_lab.faults import Clock
+from checkpoint_lab.durable import Item, State, StateCut, Storage, Write
+from checkpoint_lab.faults import LinearClock
 from checkpoint_lab.violations import ShownOutOfOrder, ShownTwice, Violation, WrongOutput
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import ChannelId, Incarnation, ProcessId
@@ -36,7 +36,7 @@ Outputs = tuple[tuple[ChannelId, str], ...]
 
 
 @dataclass(frozen=True)
-class Application:
+class GraphApplication:
     """The workload of a graph, constant.
 
     `routes` maps a record to the records that follow from it, `expected` maps a process to its final state.
@@ -118,9 +118,9 @@ def _place(lineage: str) -> tuple[str, int]:
 
 
 @lru_cache(maxsize=256)
-def application(graph: Graph, inputs: int, loops: int = 1, ordered: bool = False) -> Application:
+def application(graph: Graph, inputs: int, loops: int = 1, ordered: bool = False) -> GraphApplication:
     """Return the application of a graph; cached, because `routes` is expensive."""
-    return Application(graph, inputs, loops, ordered)
+    return GraphApplication(graph, inputs, loops, ordered)
 
 
 # -- The record of the outside world: every row that a sink showed, in order and for good, and its judgement.
@@ -134,7 +134,7 @@ def application(graph: Graph, inputs: int, loops: int = 1, ordered: bool = False
 # O16 every row that the inputs demand, and no other.
 
 
-class Publication(NamedTuple):
+class SinkPublication(NamedTuple):
     """A sink's transaction under way: rows `first+1..last` of its received rows, as bits, and their names."""
 
     transaction: str
@@ -144,7 +144,7 @@ class Publication(NamedTuple):
     names: tuple[str, ...]
 
 
-class Sink:
+class OutsideSink:
     """The record of one sink. `rows` are bits, in order of appearance."""
 
     __slots__ = ("again", "marker", "name", "newest", "rows", "seen")
@@ -161,7 +161,7 @@ class Sink:
         self.again = 0
         """Number of rows that were shown before."""
 
-    def show(self, app: Application, keeps_order: bool, publication: Publication) -> Violation | None:
+    def show(self, app: GraphApplication, keeps_order: bool, publication: SinkPublication) -> Violation | None:
         """Record all rows of a publication. Return the verdict on the first wrong row, or None."""
         wrong: Violation | None = None
         # a transaction continues where the record ends; a gap or an overlap is out of order
@@ -174,7 +174,7 @@ class Sink:
         self.marker = publication.last
         return wrong
 
-    def _judge(self, app: Application, keeps_order: bool, name: str, follows: bool) -> Violation | None:
+    def _judge(self, app: GraphApplication, keeps_order: bool, name: str, follows: bool) -> Violation | None:
         if self.seen & app.bits[name]:
             return ShownTwice(f"{self.name} shows {name} again", [self.name], [name])
         if not follows:
@@ -188,7 +188,7 @@ class Sink:
         return None
 
 
-def judge_complete(app: Application, sinks: Collection[Sink]) -> None:
+def judge_complete(app: GraphApplication, sinks: Collection[OutsideSink]) -> None:
     """O16: at the end every sink has shown the rows of a run without failures."""
     for sink in sinks:
         missing = app.names(app.expected[sink.name] & ~sink.seen)
@@ -196,13 +196,13 @@ def judge_complete(app: Application, sinks: Collection[Sink]) -> None:
             raise WrongOutput(f"{sink.name} never shows {missing}", [sink.name], missing)
 
 
-def judge_order(sink: Sink, rows: Sequence[int]) -> None:
+def judge_order(sink: OutsideSink, rows: Sequence[int]) -> None:
     """O15: the shown rows are a prefix of the sink's received rows."""
     if rows[: len(sink.rows)] != sink.rows:
         raise ShownOutOfOrder(f"{sink.name} has shown its rows in another order than it has them in", [sink.name])
 
 
-def judge_up_to(sinks: Collection[Sink], rows: Mapping[ProcessId, int]) -> None:
+def judge_up_to(sinks: Collection[OutsideSink], rows: Mapping[ProcessId, int]) -> None:
     """O16: at quiescence the rows of a complete checkpoint are shown."""
     for sink in sinks:
         if len(sink.rows) < rows[sink.name]:
@@ -215,12 +215,12 @@ def refuse_no_sink(name: ProcessId, rows: Sequence[str]) -> WrongOutput:
     return WrongOutput(f"{name} shows {list(rows)} and is no sink", [name], rows)
 
 
-def missing(app: Application, sinks: Collection[Sink]) -> int:
+def missing(app: GraphApplication, sinks: Collection[OutsideSink]) -> int:
     """Return the number of rows that are not shown."""
     return sum((app.expected[sink.name] & ~sink.seen).bit_count() for sink in sinks)
 
 
-Late = tuple[Incarnation, Write | Publication]
+Late = tuple[Incarnation, Write | SinkPublication]
 """A write or publication under way, with the incarnation that started it."""
 
 PERIODIC = "checkpoint"
@@ -241,7 +241,7 @@ class Process:
     """Volatile and durable parts of a process. `machine` is None while it is down."""
 
     def __init__(
-        self, name: ProcessId, number: int, processes: int, clock: Clock, storage: Storage | None = None
+        self, name: ProcessId, number: int, processes: int, clock: LinearClock, storage: Storage | None = None
     ) -> None:
         self.name = name
         self.number = number
@@ -267,10 +267,10 @@ class Process:
         self.held: set[ChannelId] = set()
         self.timers: list[Timer] = []
         self.writes: list[Write] = []
-        self.publishing: list[Publication] = []
+        self.publishing: list[SinkPublication] = []
         """Publications that the sink still has to perform, oldest first: a sink performs one after the other."""
         self.replay: deque[Envelope] = deque()
-        self.captures: dict[int, Cut] = {}
+        self.captures: dict[int, StateCut] = {}
 
     @property
     def works(self) -> bool:

@@ -22,11 +22,11 @@ Told = tuple[int, str, str, str, int]
 """A moment: step, process, kind, label, number of the message or -1."""
 
 
-class _Line(BaseModel):
+class _RecordedLine(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Scheduled(_Line):
+class Scheduled(_RecordedLine):
     """The first line: a `Scenario`, and the moments before the first choice."""
 
     line: Literal["schedule"] = "schedule"
@@ -81,7 +81,7 @@ class Scheduled(_Line):
         )
 
 
-class Chosen(_Line):
+class Chosen(_RecordedLine):
     """One choice and its moments."""
 
     line: Literal["chosen"] = "chosen"
@@ -89,7 +89,7 @@ class Chosen(_Line):
     moments: Sequence[Told] = ()
 
 
-class Judged(_Line):
+class Judged(_RecordedLine):
     """The last line: the complaint of an oracle or a machine, or None."""
 
     line: Literal["judged"] = "judged"

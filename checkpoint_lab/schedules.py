@@ -23,7 +23,7 @@ from checkpoint_lab.world import CALM, Choice, Moment, Trace, World, kind_of
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.machine import ProtocolViolation
-from checkpoint_protocols.recovery import Protocol, Settings
+from checkpoint_protocols.recovery import Protocol, ProtocolSettings
 from spark_ckpt.errors import CkptError
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ Any other error is a bug of the code that ran and proves nothing, for example a 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ScheduleOutcome:
     """The result of one schedule: its trace and its end. `error`: a verdict, a machine's refusal, or a bug."""
 
     seed: int
@@ -226,8 +226,8 @@ def drive(
     steps: int = STEPS,
     fault_rate: float = FAULT_RATE,
     driver_of: Callable[[World, int, float], Driver] = Driver,
-) -> Outcome:
-    """Run one schedule in any world. Return its `Outcome`; an error of the schedule is part of the outcome."""
+) -> ScheduleOutcome:
+    """Run one schedule in any world. Return its `ScheduleOutcome`; an error of the schedule is part of the outcome."""
     driver = driver_of(world, seed, fault_rate)
     error: Exception | None = None
     try:
@@ -239,7 +239,7 @@ def drive(
     # an oracle's verdict carries all that is needed to see it again
     if isinstance(error, Violation):
         error.seed, error.trace = seed, trace
-    return Outcome(seed, trace, error, world.counts(), tuple(world.moments or ()))
+    return ScheduleOutcome(seed, trace, error, world.counts(), tuple(world.moments or ()))
 
 
 def run(
@@ -249,9 +249,9 @@ def run(
     steps: int = STEPS,
     faults: Faults | None = None,
     inputs: int = 3,
-    settings: Settings = DEFAULT,
+    settings: ProtocolSettings = DEFAULT,
     story: bool = False,
-) -> Outcome:
+) -> ScheduleOutcome:
     """Run one schedule of a protocol over plain messages."""
     world = MessageWorld(protocol, graph, hostile(seed) if faults is None else faults, inputs, settings=settings)
     if story:
@@ -259,7 +259,7 @@ def run(
     return drive(world, seed, steps)
 
 
-def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:
+def replay(make: Callable[[], World], outcome: ScheduleOutcome) -> ScheduleOutcome:
     """Run the trace of an outcome again, without drawing anything."""
     world = make()
     error: Exception | None = None
@@ -272,15 +272,15 @@ def replay(make: Callable[[], World], outcome: Outcome) -> Outcome:
             error = _no_end(world, outcome.trace)
     except Exception as complaint:  # noqa: BLE001 - as in `drive`
         error = complaint
-    return Outcome(outcome.seed, outcome.trace, error, world.counts(), tuple(world.moments or ()))
+    return ScheduleOutcome(outcome.seed, outcome.trace, error, world.counts(), tuple(world.moments or ()))
 
 
-def run_spark(seed: int, core_of: CoreOf = shipped) -> Outcome:
+def run_spark(seed: int, core_of: CoreOf = shipped) -> ScheduleOutcome:
     """Run one schedule of a job on Spark with the shipped rules."""
     return drive(spark_world(seed, core_of), seed, SPARK_STEPS, SPARK_FAULT_RATE)
 
 
-def run_operated(seed: int, core_of: CoreOf = shipped, story: bool = False) -> Outcome:
+def run_operated(seed: int, core_of: CoreOf = shipped, story: bool = False) -> ScheduleOutcome:
     """Run one schedule of a job on Spark and of the operator who restores and repairs it, with the shipped rules."""
     world = operated_world(seed, core_of)
     if story:
@@ -441,7 +441,7 @@ def long_world(
     graph: Graph,
     faults: Faults,
     inputs: int = 3,
-    settings: Settings = DEFAULT,
+    settings: ProtocolSettings = DEFAULT,
     surroundings: Surroundings = CONTRACT,
     world_of: type[MessageWorld] = MessageWorld,
     times: int = TIMES,
@@ -452,13 +452,15 @@ def long_world(
     return world
 
 
-def drive_long(world: World, seed: int, steps: int = STEPS, fault_rate: float = FAULT_RATE) -> Outcome:
+def drive_long(world: World, seed: int, steps: int = STEPS, fault_rate: float = FAULT_RATE) -> ScheduleOutcome:
     """Run one schedule of a long world of any kind; `steps`: of a usual run."""
     # plain schedules have the long quiet runs that some bugs need
     return drive(world, seed, steps, fault_rate, Eager if seed % 4 else Driver)
 
 
-def run_long(protocol: Protocol, graph: Graph, seed: int, faults: Faults | None = None, inputs: int = 3) -> Outcome:
+def run_long(
+    protocol: Protocol, graph: Graph, seed: int, faults: Faults | None = None, inputs: int = 3
+) -> ScheduleOutcome:
     """Run one long schedule of a protocol over plain messages."""
     return drive_long(long_world(protocol, graph, hostile(seed) if faults is None else faults, inputs), seed)
 
@@ -490,11 +492,11 @@ def drivers_world(seed: int, rules: DriversRules | None = None, crashes: int = 0
     return world
 
 
-def run_drivers(seed: int, rules: DriversRules | None = None) -> Outcome:
+def run_drivers(seed: int, rules: DriversRules | None = None) -> ScheduleOutcome:
     """Run one schedule of a job's drivers with the shipped rules."""
     return drive(drivers_world(seed, rules), seed, DRIVERS_STEPS, DRIVERS_FAULT_RATE)
 
 
-def run_drivers_long(seed: int, rules: DriversRules | None = None) -> Outcome:
+def run_drivers_long(seed: int, rules: DriversRules | None = None) -> ScheduleOutcome:
     """Run one long schedule of a job's drivers."""
     return drive_long(drivers_world(seed, rules, times=TIMES), seed, DRIVERS_STEPS, DRIVERS_FAULT_RATE)

@@ -18,7 +18,7 @@ from functools import partial
 from multiprocessing import get_context
 from time import process_time
 
-from checkpoint_lab.faults import NO_FAULTS, Clock, Clocks, Faults, hostile
+from checkpoint_lab.faults import NO_FAULTS, Clocks, Faults, LinearClock, hostile
 from checkpoint_lab.lease_world import LeaseWorld
 from checkpoint_lab.message_world import DEFAULT, MessageWorld
 from checkpoint_lab.schedules import (
@@ -33,7 +33,7 @@ from checkpoint_lab.schedules import (
     SPARK_STEPS,
     STEPS,
     Driver,
-    Outcome,
+    ScheduleOutcome,
     drive,
     drivers_world,
     operated_world,
@@ -46,7 +46,7 @@ from checkpoint_protocols.lease.primary import Primary
 from checkpoint_protocols.lease.replica import Replica
 from checkpoint_protocols.machine import Machine, Verdict
 from checkpoint_protocols.menu import MENU
-from checkpoint_protocols.recovery import Birth, Protocol, Settings
+from checkpoint_protocols.recovery import Birth, Protocol, ProtocolSettings
 from checkpoint_protocols.vocabulary import Json
 from spark_ckpt.coordination.standby import Standby
 
@@ -101,9 +101,9 @@ def drawn_world(protocol: Protocol, seed: int) -> MessageWorld:
     draw = Draw(f"world {seed}")
     graph = drawn_graph(draw, f"drawn_{seed}", protocol.needs.acyclic)
     interval_ms, timeout_ms = draw.choice(INTERVALS_MS), draw.choice(TIMEOUTS_MS)
-    settings = Settings(interval_ms, timeout_ms, drawn_options(draw, protocol))
+    settings = ProtocolSettings(interval_ms, timeout_ms, drawn_options(draw, protocol))
     rates, offsets = (LOOSELY, WITHIN_MS) if protocol.name in BY_THE_CLOCK else (RATES, OFFSETS_MS)
-    clocks = Clocks({name: Clock(draw.choice(rates), draw.choice(offsets)) for name in graph.processes})
+    clocks = Clocks({name: LinearClock(draw.choice(rates), draw.choice(offsets)) for name in graph.processes})
     return MessageWorld(protocol, graph, hostile(seed), draw.randint(1, 4), 1, settings, clocks)
 
 
@@ -144,7 +144,7 @@ CELLS_EVERY = 10
 
 
 @dataclass
-class Report:
+class CampaignReport:
     """Sums over schedules. `seconds` are of processor time; `failures` keep their traces."""
 
     protocol: str
@@ -153,7 +153,7 @@ class Report:
     steps: int = 0
     seconds: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
-    failures: list[Outcome] = field(default_factory=list)
+    failures: list[ScheduleOutcome] = field(default_factory=list)
     reached: set[Cell] = field(default_factory=set)
     cells: frozenset[Cell] = frozenset()
     """Every cell that a table handles."""
@@ -173,7 +173,7 @@ class Report:
         """Handled cells that no schedule reached."""
         return sorted(self.cells - self.reached)
 
-    def add(self, other: Report) -> None:
+    def add(self, other: CampaignReport) -> None:
         """Add the sums of another report."""
         self.schedules += other.schedules
         self.steps += other.steps
@@ -192,41 +192,45 @@ def campaign(
     faults: Faults | None = None,
     inputs: int = 3,
     fault_rate: float = FAULT_RATE,
-    settings: Settings = DEFAULT,
-) -> Report:
+    settings: ProtocolSettings = DEFAULT,
+) -> CampaignReport:
     """Run one schedule per seed of a protocol over plain messages, in `processes` processes."""
     make = partial(_message_world, protocol, graph, faults, inputs, settings)
-    total = Report(protocol.name, graph.name, cells=handled_cells(_machines(protocol, graph)))
+    total = CampaignReport(protocol.name, graph.name, cells=handled_cells(_machines(protocol, graph)))
     return _spread(partial(_run, make, steps, fault_rate), total, list(seeds), processes)
 
 
 def lease_campaign(
     seeds: Iterable[int], processes: int = 1, steps: int = LEASE_STEPS, fault_rate: float = LEASE_FAULT_RATE
-) -> Report:
+) -> CampaignReport:
     """Run one schedule per seed of the checkpoint lease."""
-    total = Report("lease", "replicas", cells=handled_cells((Replica, Primary)))
+    total = CampaignReport("lease", "replicas", cells=handled_cells((Replica, Primary)))
     return _spread(partial(_run, _lease_world, steps, fault_rate), total, list(seeds), processes)
 
 
 def spark_campaign(
     seeds: Iterable[int], processes: int = 1, steps: int = SPARK_STEPS, fault_rate: float = SPARK_FAULT_RATE
-) -> Report:
+) -> CampaignReport:
     """Run one schedule per seed of a job on Spark with the shipped rules."""
-    return _spread(partial(_run, spark_world, steps, fault_rate), Report("spark", "job"), list(seeds), processes)
+    return _spread(
+        partial(_run, spark_world, steps, fault_rate), CampaignReport("spark", "job"), list(seeds), processes
+    )
 
 
 def operated_campaign(
     seeds: Iterable[int], processes: int = 1, steps: int = OPERATED_STEPS, fault_rate: float = OPERATED_FAULT_RATE
-) -> Report:
+) -> CampaignReport:
     """Run one schedule per seed of an operated job on Spark."""
-    return _spread(partial(_run, operated_world, steps, fault_rate), Report("operated", "job"), list(seeds), processes)
+    return _spread(
+        partial(_run, operated_world, steps, fault_rate), CampaignReport("operated", "job"), list(seeds), processes
+    )
 
 
 def drivers_campaign(
     seeds: Iterable[int], processes: int = 1, steps: int = DRIVERS_STEPS, fault_rate: float = DRIVERS_FAULT_RATE
-) -> Report:
+) -> CampaignReport:
     """Run one schedule per seed of the drivers of a job."""
-    total = Report("drivers", "hosts", cells=handled_cells((Standby,)))
+    total = CampaignReport("drivers", "hosts", cells=handled_cells((Standby,)))
     return _spread(partial(_run, drivers_world, steps, fault_rate), total, list(seeds), processes)
 
 
@@ -251,13 +255,13 @@ def _machines(protocol: Protocol, graph: Graph) -> list[type[Machine[object]]]: 
 
 
 def _message_world(
-    protocol: Protocol, graph: Graph, faults: Faults | None, inputs: int, settings: Settings, seed: int
+    protocol: Protocol, graph: Graph, faults: Faults | None, inputs: int, settings: ProtocolSettings, seed: int
 ) -> World:
     return MessageWorld(protocol, graph, hostile(seed) if faults is None else faults, inputs, settings=settings)
 
 
-def _run(make: Callable[[int], World], steps: int, fault_rate: float, seeds: Sequence[int]) -> Report:
-    report, begun = Report("", ""), process_time()
+def _run(make: Callable[[int], World], steps: int, fault_rate: float, seeds: Sequence[int]) -> CampaignReport:
+    report, begun = CampaignReport("", ""), process_time()
     for seed in seeds:
         world = make(seed)
         if seed % CELLS_EVERY == 0:
@@ -272,7 +276,9 @@ def _run(make: Callable[[int], World], steps: int, fault_rate: float, seeds: Seq
     return report
 
 
-def _spread(work: Callable[[Sequence[int]], Report], total: Report, seeds: Sequence[int], processes: int) -> Report:
+def _spread(
+    work: Callable[[Sequence[int]], CampaignReport], total: CampaignReport, seeds: Sequence[int], processes: int
+) -> CampaignReport:
     if processes <= 1:
         total.add(work(seeds))
         return total
@@ -335,7 +341,7 @@ class Scenario:
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of the protocol, as the user wrote them."""
 
-    def settings(self) -> Settings:
+    def settings(self) -> ProtocolSettings:
         """Return the settings of a protocol over plain messages. Raises `NotOnTheMenu`."""
         given = {
             name: value for name, value in (("interval_ms", self.interval_ms), ("timeout_ms", self.timeout_ms)) if value
@@ -361,7 +367,7 @@ class Scenario:
         world.deaths |= bool(self.crashes)
         return world
 
-    def run(self) -> Outcome:
+    def run(self) -> ScheduleOutcome:
         """Run the random phase, the drain and the judgement. Return the outcome with its moments."""
         world = self.world().watch()
         unknown = {crash.process for crash in self.crashes} - set(world.names())
@@ -417,7 +423,7 @@ def graphs_of(protocol: str) -> tuple[str, ...]:
     return tuple(runnable(protocol))
 
 
-def many(scenario: Scenario, schedules: int, processes: int = 1) -> Report:
+def many(scenario: Scenario, schedules: int, processes: int = 1) -> CampaignReport:
     """Run `schedules` schedules, beginning with the scenario's seed. Raises `NotOnTheMenu`."""
     seeds = range(scenario.seed, scenario.seed + schedules)
     steps, rate = scenario.pace()

@@ -71,7 +71,7 @@ class Planned:
     """Number of segments of each edge that have come out at its end."""
 
 
-class Query:
+class SimulatedQuery:
     """The query of one incarnation: its batches, its groups, its control stream."""
 
     def __init__(

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from checkpoint_lab.spark_batches import Query, restored
+from checkpoint_lab.spark_batches import SimulatedQuery, restored
 from checkpoint_lab.spark_sink import SparkSink
 from checkpoint_lab.spark_store import DELAY_MS, EDGES, GROUPS, JOB, OPERATORS, SINKS, SOURCES, Shared
 from checkpoint_lab.violations import ensure
@@ -47,13 +47,13 @@ from spark_ckpt.coordination.messages import (
     StoreManifest,
     TimerRanOut,
 )
-from spark_ckpt.errors import CkptError, Fenced, RunFailed
-from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.epochs.identity import Confirmed, Found, Standing, known, reconciled
 from spark_ckpt.epochs.records import Holder, Manifest, SinkAck
 from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget, owed_rows
 from spark_ckpt.epochs.retention import Retention, garbage, kept_epochs, segments, staged_files, state_files
 from spark_ckpt.epochs.ways_back import choice_unseen, ways_of, whole_manifests
+from spark_ckpt.errors import CkptError, Fenced, RunFailed
+from spark_ckpt.store.epoch_log import EpochLog
 
 # -- Endpoints of the job's names, and a start with a wrong endpoint, which the rules have to refuse.
 
@@ -94,7 +94,7 @@ def standing(log: EpochLog, target: RestoreTarget, found: Found) -> Standing:
 
 
 @dataclass(frozen=True, eq=False)
-class Decision:
+class PendingCommit:
     """A manifest on its way to the log; it outlives the driver that sent it."""
 
     log: EpochLog
@@ -118,7 +118,7 @@ class Deciding:
         self._log = log
         self._answers = answers
         self._end = end
-        self.asking: Decision | None = None
+        self.asking: PendingCommit | None = None
         self.unrecorded = False
         """True if the log did not take the latest acknowledgements."""
 
@@ -127,12 +127,12 @@ class Deciding:
         decision = self._decision(effect)
         self._take(decision, decision.land())
 
-    def ask(self, effect: StoreManifest) -> Decision:
+    def ask(self, effect: StoreManifest) -> PendingCommit:
         """Send a commit that reaches the log at a later step."""
         self.asking = self._decision(effect)
         return self.asking
 
-    def answered(self, decision: Decision, error: CkptError | None) -> None:
+    def answered(self, decision: PendingCommit, error: CkptError | None) -> None:
         """Take the log's answer, if the coordinator still waits for it."""
         # an answer after the timeout changes nothing: the rules have moved on
         if self.asking is decision:
@@ -155,11 +155,11 @@ class Deciding:
         self._answers.append(ManifestOverdue(self.asking.manifest.epoch))
         self.asking = None
 
-    def _decision(self, effect: StoreManifest) -> Decision:
+    def _decision(self, effect: StoreManifest) -> PendingCommit:
         self._shared.attempts += 1
-        return Decision(self._log, stamped(effect.manifest, f"attempt {self._shared.attempts}", 1), effect.names)
+        return PendingCommit(self._log, stamped(effect.manifest, f"attempt {self._shared.attempts}", 1), effect.names)
 
-    def _take(self, decision: Decision, error: CkptError | None) -> None:
+    def _take(self, decision: PendingCommit, error: CkptError | None) -> None:
         if isinstance(error, Fenced):
             self._answers.append(ManifestFenced(decision.manifest.epoch, str(error)))
         elif error is not None:
@@ -330,7 +330,7 @@ class SparkDriver:
         self.answers: deque[Event] = deque()
         self.inbox: deque[Event] = deque()
         self.lanes = {sink: Lane(sink) for sink in SINKS}
-        self.query: Query | None = None
+        self.query: SimulatedQuery | None = None
         self.trash: deque[Sequence[str]] = deque()
         self.sweeper = Sweeper(shared, self.log)
         self.deciding = Deciding(shared, self.log, self.answers, self.end)
@@ -378,7 +378,7 @@ class SparkDriver:
         groups = restored(self.shared, self.core.chains)
         cursors = {source: int(str(cursor["n"])) for source, cursor in self.core.cursors.items()}
         clocks = {source: ms for (_, source), ms in self.core.event_times_ms.items()}
-        self.query = Query(self.shared, self.incarnation, cursors, groups, self.core.in_flight, clocks)
+        self.query = SimulatedQuery(self.shared, self.incarnation, cursors, groups, self.core.in_flight, clocks)
         self._handle(QueryStarting(behind))
 
     def _carry_out(self, effect: Effect) -> None:

@@ -8,7 +8,7 @@ has to work. The truth is kept apart (`operated_truth.py`).
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -17,9 +17,9 @@ from checkpoint_lab.operated_driver import (
     SOURCE,
     OperatedDriver,
     OperatedStore,
+    OperatedTruth,
+    SinkTarget,
     Start,
-    Target,
-    Truth,
     merged,
     operated_shape,
 )
@@ -83,8 +83,8 @@ class OperatedWorld(World):
         self.core_of, self.shape = core_of, operated_shape(patient)
         self.store = OperatedStore()
         self.topic = "a-1"
-        self.targets = {sink: Target(sink, f"{sink}-1") for sink in SINKS}
-        self.truth = Truth(self.store, {sink: [target] for sink, target in self.targets.items()})
+        self.targets = {sink: SinkTarget(sink, f"{sink}-1") for sink in SINKS}
+        self.truth = OperatedTruth(self.store, {sink: [target] for sink, target in self.targets.items()})
         self.driver: OperatedDriver | None = None
         self.start = Start()
         self.error: CkptError | None = None
@@ -100,7 +100,7 @@ class OperatedWorld(World):
         self.backup: Backup | None = None
         self.made = 1
         """Number of topics and targets that each name has had."""
-        self.counted: dict[str, int] = {}
+        self.counter: Counter[str] = Counter()
         self.ended = False
 
     # -- what can happen -----------------------------------------------------------------------------------------------
@@ -169,12 +169,10 @@ class OperatedWorld(World):
 
     def do(self, choice: Choice) -> None:
         """Perform the choice: call the method of its kind."""
-        kind, *what = choice
-        self.step += 1
-        if kind in _FAULTS or choice[-1] in ("fail", "silent"):
+        if choice[0] in _FAULTS or choice[-1] in ("fail", "silent"):
             self.faults_left -= 1
-        self.counted[str(kind)] = self.counted.get(str(kind), 0) + 1
-        getattr(self, "_do_" + str(kind).replace(" ", "_"))(*what)
+        self.counter[str(choice[0])] += 1
+        self.act(choice)
         self._collect_end()
         self.truth.judge()
 
@@ -348,7 +346,7 @@ class OperatedWorld(World):
         if name == SOURCE:
             self.topic = f"{SOURCE}-{self.made}"
         else:
-            self.targets[name] = Target(name, f"{name}-{self.made}")
+            self.targets[name] = SinkTarget(name, f"{name}-{self.made}")
             self.truth.targets[name].append(self.targets[name])
         self.tell("operator", "failed", f"{name} is another one")
 
@@ -404,14 +402,6 @@ class OperatedWorld(World):
         """O2, O10: the job ends, and its sinks show everything that it has read."""
         ensure(self.ended, "O10", "the job has not stopped")
         self.truth.judge_end(self.store.log().state().latest)
-
-    def picture(self) -> Hashable:
-        """Return a value that is unique for every step: this world is not explored exhaustively."""
-        return (id(self), self.step)
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of choices of each kind."""
-        return dict(self.counted)
 
     def names(self) -> list[str]:
         """Return the names of the columns of a story."""

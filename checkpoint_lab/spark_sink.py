@@ -19,7 +19,7 @@ from spark_ckpt.errors import EpochDamaged, Fenced, PublishFailed
 
 
 @dataclass(frozen=True)
-class Late:
+class LateTransaction:
     """A delayed commit and the rows that it makes visible."""
 
     session: int
@@ -45,7 +45,7 @@ class SparkSink:
     session: int = 0
     ahead: SentAhead[str] | None = None
     ahead_rows: list[Row] = field(default_factory=list)
-    late: Late | None = None
+    late: LateTransaction | None = None
     forgotten: SinkMarker | None = None
     """The lost marker, which an operator who looks at the sink's rows writes again."""
     published_by: dict[int, int] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class SparkSink:
         self._judge(shared, output)
         self._rows(shared, output)
         rest = self._rest(output.epoch, output.incarnation, output.files)
-        commit = Late(self.session, (*self.ahead_rows, *_rows_of(shared, rest)), output)
+        commit = LateTransaction(self.session, (*self.ahead_rows, *_rows_of(shared, rest)), output)
         if how == "late":
             self.late = commit
             raise PublishFailed(f"{self.name} does not answer in time")
@@ -162,7 +162,7 @@ class SparkSink:
             f"incarnation {incarnation} announces epoch {epoch}, which incarnation {by} has published to {self.name}",
         )
 
-    def _show(self, commit: Late) -> None:
+    def _show(self, commit: LateTransaction) -> None:
         self.rows += commit.rows
         self.published_by[commit.output.epoch] = commit.output.incarnation
         self.marker = marker_of(commit.output, self._context(commit.output))

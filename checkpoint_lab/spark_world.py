@@ -10,10 +10,11 @@ before it, less the rows in flight.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 
-from checkpoint_lab.spark_batches import Query
-from checkpoint_lab.spark_driver import SHAPE, CoreOf, Decision, SparkDriver, astray, shipped
+from checkpoint_lab.spark_batches import SimulatedQuery
+from checkpoint_lab.spark_driver import SHAPE, CoreOf, PendingCommit, SparkDriver, astray, shipped
 from checkpoint_lab.spark_sink import SparkSink
 from checkpoint_lab.spark_store import GETS, OPERATORS, SINKS, Shared, by_key, in_order, in_the_end, outputs_of
 from checkpoint_lab.violations import ensure
@@ -31,9 +32,9 @@ from spark_ckpt.coordination.messages import (
     StoreManifest,
 )
 from spark_ckpt.coordination.patience import Ended, Patience, Pause
-from spark_ckpt.errors import CkptError, Fenced, IdentityChanged, PublishConflict, StoreOutage
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import choose
+from spark_ckpt.errors import CkptError, Fenced, IdentityChanged, PublishConflict, StoreOutage
 
 # -- The next steps and the possible faults of one driver of the simulated job.
 
@@ -75,7 +76,7 @@ def _next_of(number: int, sink: str, asked: EpochOutput | StagedAhead | None) ->
     return ("ask", number, sink) if isinstance(asked, EpochOutput) else ("send", number, sink, "ok")
 
 
-def _plans(number: int, query: Query, rows: int) -> list[Choice]:
+def _plans(number: int, query: SimulatedQuery, rows: int) -> list[Choice]:
     marker, behind = query.seen < len(query.markers), query.arrived(rows)
     return [
         ("plan", number, most, segments)
@@ -288,8 +289,8 @@ class SparkWorld(World):
         self.run = SparkRun()
         self.away = 0
         """Number of further writes that the store does not answer."""
-        self.counted: dict[str, int] = {}
-        self.under_way: list[tuple[SparkDriver, Decision]] = []
+        self.counter: Counter[str] = Counter()
+        self.under_way: list[tuple[SparkDriver, PendingCommit]] = []
         """Commits that the log has not answered, with their drivers, dead or alive."""
 
     # -- what can happen -----------------------------------------------------------------------------------------------
@@ -380,17 +381,11 @@ class SparkWorld(World):
 
     def do(self, choice: Choice) -> None:
         """Perform the choice: call the method of its kind."""
-        kind, *what = choice
-        self.step += 1
         if _may_be_wrong(choice) and choice in self.faults():
             self.faults_left -= 1
-            self.count(self.fault_of(choice))
-        getattr(self, "_do_" + str(kind).replace(" ", "_"))(*what)
+            self.counter[self.fault_of(choice)] += 1
+        self.act(choice)
         self._collect_ends()
-
-    def count(self, what: str) -> None:
-        """Count one event, for reports."""
-        self.counted[what] = self.counted.get(what, 0) + 1
 
     def _mood(self, how: str) -> str:
         """Return the outcome of the next append; an unreachable store fails it."""
@@ -483,22 +478,22 @@ class SparkWorld(World):
         # the driver no longer waits for this commit, or is dead: the log must fence it or accept it whole
         late = driver.deciding.asking is not decision or driver not in self.drivers
         if late:
-            self.count("late fenced" if isinstance(error, Fenced) else "late decided")
+            self.counter["late fenced" if isinstance(error, Fenced) else "late decided"] += 1
             ensure(error is None or isinstance(error, Fenced), "O10", f"a late decision: {error}")
         driver.deciding.answered(decision, error)
 
     def _do_overdue(self, number: int) -> None:
-        self.count("overdue")
+        self.counter["overdue"] += 1
         self.tell("log", "failed", "no answer in time")
         self.drivers[number].deciding.wait_no_longer()
 
     def _say_decided(self, before: Mapping[str, int]) -> None:
         for epoch in sorted(set(self.durable.decided.values()) - set(before.values())):
-            self.count("complete")
+            self.counter["complete"] += 1
             in_flight = _in_flight(self.durable.manifests()[-1])
             self.tell("log", "complete", f"epoch {epoch}{in_flight}")
             if in_flight:
-                self.count("in flight")
+                self.counter["in flight"] += 1
 
     def _do_ask(self, number: int, sink: str) -> None:
         self.drivers[number].ask(sink)
@@ -523,13 +518,13 @@ class SparkWorld(World):
         self._judge_sink(sink)
 
     def _do_send(self, number: int, sink: str, how: str) -> None:
-        self.count("sent ahead")
+        self.counter["sent ahead"] += 1
         self.tell(sink, "publish", f"rows of an epoch that is not decided: {how}")
         self.drivers[number].send(self.sinks[sink], how)
         self._judge_sink(sink)
 
     def _do_drop(self, number: int, sink: str) -> None:
-        self.count("dropped ahead")
+        self.counter["dropped ahead"] += 1
         self.drivers[number].drop_ahead(self.sinks[sink])
 
     def _do_lose(self, sink: str, _how: str) -> None:
@@ -559,12 +554,12 @@ class SparkWorld(World):
         self._do_run(number, operator)
 
     def _do_delete(self, number: int) -> None:
-        self.count("delete")
+        self.counter["delete"] += 1
         self.drivers[number].delete()
 
     def _do_sweep(self, number: int) -> None:
         if gone := self.drivers[number].sweep():
-            self.count("swept")
+            self.counter["swept"] += 1
             self.tell("driver", "delete", f"{gone} epochs or files that nobody needs")
 
     def _do_timer(self, index: int, number: int) -> None:
@@ -604,14 +599,14 @@ class SparkWorld(World):
     def _follow(self, error: CkptError, lived: int, progressed: bool, committed: bool) -> None:
         """Judge the end of an incarnation. If no other follows, the program is started again."""
         if not self.run.goes_on(error, float(lived), progressed, committed):
-            self.count("given up")
+            self.counter["given up"] += 1
             self.run = SparkRun()
 
     def _leave(self, driver: SparkDriver) -> None:
         try:
             driver.leave()
         except CkptError as error:
-            self.count(error.condition)
+            self.counter[error.condition] += 1
 
     def _well(self, driver: SparkDriver) -> bool:
         ending = driver.ending
@@ -673,14 +668,6 @@ class SparkWorld(World):
         for incarnation, name in self.asked:
             served = name in log_state.savepoints or driver.refused or incarnation != driver.incarnation
             ensure(served, "O10", f"savepoint {name} was asked for and never taken")
-
-    def picture(self) -> Hashable:
-        """Return a value that is unique for every step: this world is not explored exhaustively."""
-        return (id(self), self.step)
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of faults that happened and of epochs that were committed."""
-        return dict(self.counted)
 
     def names(self) -> list[str]:
         """Return the names of the columns of a story."""

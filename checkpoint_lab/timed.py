@@ -11,7 +11,7 @@ import random
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from checkpoint_lab.faults import Clock, Clocks, Faults
+from checkpoint_lab.faults import Clocks, Faults, LinearClock
 from checkpoint_lab.job_recovery import Audit
 from checkpoint_lab.message_world import MessageWorld
 from checkpoint_lab.violations import NoEnd, Violation
@@ -20,7 +20,7 @@ from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import ChannelId, ProcessId
 from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.message_machine import APP
-from checkpoint_protocols.recovery import Protocol, Settings
+from checkpoint_protocols.recovery import Protocol, ProtocolSettings
 
 ROUNDS_MAX = 20
 
@@ -29,7 +29,7 @@ STEPS_MAX = 50_000
 STATE_BYTES = 1_000
 """Default size of a process's application state, in bytes."""
 
-TIMED = Settings(interval_ms=200)
+TIMED = ProtocolSettings(interval_ms=200)
 """Settings with a checkpoint about every ten inputs."""
 
 
@@ -250,7 +250,7 @@ def measure(
     latencies: Latencies = LATENCIES,
     skew_ms: float = 0.0,
     inputs: int = 20,
-    settings: Settings = TIMED,
+    settings: ProtocolSettings = TIMED,
     crashes: Sequence[tuple[float, str]] = (),
     story: bool = False,
     state_bytes: int = STATE_BYTES,
@@ -311,4 +311,4 @@ def skewed(graph: Graph, seed: int, skew_ms: float) -> Clocks:
     """Return a clock for each process, each off by a draw from [-skew_ms, skew_ms], and never before 0."""
     draws = random.Random(f"clocks {seed}")  # noqa: S311 - not for secrets
     offsets = {name: int(skew_ms + draws.uniform(-skew_ms, skew_ms)) for name in graph.processes}
-    return Clocks({name: Clock(1.0, offset) for name, offset in offsets.items()})
+    return Clocks({name: LinearClock(1.0, offset) for name, offset in offsets.items()})

@@ -6,6 +6,7 @@ A trace is the list of the choices that a schedule made. Nothing in a world is r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -65,6 +66,7 @@ class World(ABC):
     moments: list[Moment] | None = None
     cells: set[Cell] | None = None
     step: int = 0
+    counter: Counter[str] = Counter()  # noqa: RUF012 - worlds that count have their own
     stretch: int = 1
     """Length of this world's schedules, in usual schedules."""
 
@@ -92,6 +94,12 @@ class World(ABC):
     def do(self, choice: Choice) -> None:
         """Perform one choice. Raises a `Violation` or a `ProtocolViolation`."""
 
+    def act(self, choice: Choice) -> None:
+        """Count a step and call the method of the choice's kind, `_do_...`, with the rest of the choice."""
+        kind, *what = choice
+        self.step += 1
+        getattr(self, "_do_" + str(kind).replace(" ", "_"))(*what)
+
     @abstractmethod
     def calm(self) -> None:
         """End all faults: heal links, resume paused processes. Called once, before the drain."""
@@ -114,9 +122,12 @@ class World(ABC):
     def judge_rounds(self) -> None:  # noqa: B027 - most worlds have nothing to say
         """Judge progress after a drain that repeated every periodic step a few times. Raises a `Violation`."""
 
-    @abstractmethod
     def picture(self) -> Hashable:
-        """Return a value that is equal for worlds of equal behaviour. Exhaustive exploration compares these."""
+        """Return a value that is equal for worlds of equal behaviour. Exhaustive exploration compares these.
+
+        By default every step is unique: such a world is not explored exhaustively.
+        """
+        return (id(self), self.step)
 
     def enough(self, choices: Sequence[Choice]) -> Sequence[Choice]:
         """Return those of `choices` that need not be tried in every order with the others; by default all."""
@@ -140,7 +151,7 @@ class World(ABC):
 
     def counts(self) -> dict[str, int]:
         """Return the number of events of each kind, for reports."""
-        return {}
+        return dict(self.counter)
 
     @property
     def quiescent(self) -> bool:

@@ -196,24 +196,3 @@ def rows(phase_cells: Mapping[Enum, Mapping[type[Event], Cell]], events: Iterabl
     """Build a total table from the cells that each phase handles. Pairs that a phase leaves out become `INVALID`."""
     known = tuple(events)
     return {(phase, event): cells.get(event, INVALID) for phase, cells in phase_cells.items() for event in known}
-
-
-def render_table(machine: type[Machine[PhaseT]]) -> str:
-    """Return the transition table as Markdown: one row per event type, one column per phase."""
-    phases = list(machine.PHASES)
-    header = ["event", *(phase.name for phase in phases)]
-    body = [
-        [event.__name__, *(_render_cell(machine.TABLE[phase, event]) for phase in phases)] for event in machine.EVENTS
-    ]
-    lines = [header, ["---"] * len(header), *body]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
-def _render_cell(cell: Cell) -> str:
-    match cell:
-        case Verdict.IGNORE_STALE:
-            return "ignored"
-        case Verdict.INVALID:
-            return "-"
-        case _:
-            return str(cell).removeprefix("_on_").removeprefix("_").replace("_", " ")

@@ -15,10 +15,19 @@ from checkpoint_protocols.ids import ChannelId, Epoch, ProcessId, TimerId
 from checkpoint_protocols.machine import Effect, Event
 from checkpoint_protocols.message_machine import MessageMachine
 from checkpoint_protocols.record_fields import counts
-from checkpoint_protocols.recovery import Birth, Failure, Part, Plan, Record, Records, checkpoint_key, checkpoints
+from checkpoint_protocols.recovery import (
+    Birth,
+    Failure,
+    Part,
+    Record,
+    Records,
+    RecoveryPlan,
+    checkpoint_key,
+    checkpoints,
+)
 from checkpoint_protocols.vocabulary import (
     AppSent,
-    Capture,
+    CaptureState,
     CheckpointKind,
     Commanded,
     Envelope,
@@ -28,8 +37,8 @@ from checkpoint_protocols.vocabulary import (
     SetTimer,
     SinkOp,
     SinkTransaction,
-    Store,
     Stored,
+    StoreRecord,
     TimerElapsed,
 )
 
@@ -151,11 +160,11 @@ class CheckpointingWorker(MessageWorker[PhaseT]):
         self._saved = work
         self.captured = self._storing = self.captured + 1 if self.is_source else self.receipts
         self._saving = self.record()
-        return [Capture(Epoch(self.captured), CheckpointKind.BASIC), self._store(self.captured)]
+        return [CaptureState(Epoch(self.captured), CheckpointKind.BASIC), self._store(self.captured)]
 
     def _store(self, index: int) -> Effect:
         key = checkpoint_key(index)
-        return Store(key, self._saving, "/".join(key))
+        return StoreRecord(key, self._saving, "/".join(key))
 
     def _on_checkpoint_stored(self, event: Stored) -> list[Effect]:
         if self._storing is None or event.token != "/".join(checkpoint_key(self._storing)):
@@ -183,7 +192,7 @@ def replay_of_the_failed(
     failure: Failure,
     receipts: Callable[[ProcessId], int],
     logged: Callable[[ProcessId], tuple[Envelope, ...]],
-) -> Plan:
+) -> RecoveryPlan:
     """Return a plan: failed processes restore their newest checkpoint and replay their log; no other process acts.
 
     `receipts`: number of receipts in that checkpoint. Receipts after the replay are unknown, so the row undoes the sends
@@ -197,7 +206,7 @@ def replay_of_the_failed(
     }
     receivers = (process for process in failure.graph.processes if failure.graph.inputs[process])
     row = {p: Epoch(receipts(p) + len(parts[p].replay) + 1) for p in receivers if p in failure.failed}
-    return Plan(failure.incarnation, row, parts)
+    return RecoveryPlan(failure.incarnation, row, parts)
 
 
 def _restored(records: Records, replay: tuple[Envelope, ...]) -> Part:

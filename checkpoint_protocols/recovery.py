@@ -89,7 +89,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ProtocolSettings:
     """Settings of a user. `options` are the protocol's own."""
 
     interval_ms: int = 1_000
@@ -111,7 +111,7 @@ class Birth:
     graph: Graph
     incarnation: Incarnation
     table: RollbackTable
-    settings: Settings
+    settings: ProtocolSettings
     checkpoint: Record | None = None
     records: Records = field(default_factory=dict)
     shown: int = 0
@@ -149,7 +149,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecoveryPlan:
     """One decided recovery. `row` is the new row of the rollback table: the index from which on sends are undone."""
 
     incarnation: Incarnation
@@ -159,7 +159,7 @@ class Plan:
     """Verdict for every sink transaction in doubt."""
 
 
-Rejoin = Callable[[Plan, Birth], Part]
+Rejoin = Callable[[RecoveryPlan, Birth], Part]
 """A survivor's own decision about its part, at the news of the recovery. `Birth.checkpoint` is its current record."""
 
 
@@ -172,7 +172,7 @@ class Protocol:
     source: str
     needs: Needs
     worker: Callable[[Birth], AnyMessageMachine]
-    plan: Callable[[Failure], Plan]
+    plan: Callable[[Failure], RecoveryPlan]
     coordinator: Callable[[Birth], AnyMessageMachine] | None = None
     rejoin: Rejoin | None = None
     """If set, survivors continue to work until they learn of a recovery. None: they stop at its begin."""
@@ -183,7 +183,7 @@ class Protocol:
     output: Output = Output()
     """Guarantees of its sinks."""
     options: Mapping[str, Option] = field(default_factory=dict)
-    """Options of a user in addition to times: names in `Settings.options`."""
+    """Options of a user in addition to times: names in `ProtocolSettings.options`."""
 
 
 def checkpoint_key(index: int) -> Key:

@@ -16,7 +16,7 @@ from checkpoint_protocols.machine import Drop, Effect, Event
 __all__ = [
     "OUT",
     "AppSent",
-    "Capture",
+    "CaptureState",
     "CheckpointKind",
     "Commanded",
     "Deliver",
@@ -35,7 +35,7 @@ __all__ = [
     "SinkOp",
     "SinkReplied",
     "SinkTransaction",
-    "Store",
+    "StoreRecord",
     "Stored",
     "TimerElapsed",
 ]
@@ -199,7 +199,7 @@ class Send(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Capture(Effect):
+class CaptureState(Effect):
     """Fix the process's current state under this index."""
 
     index: Epoch
@@ -207,7 +207,7 @@ class Capture(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Store(Effect):
+class StoreRecord(Effect):
     """Write the record durably; answer `Stored(token)`."""
 
     key: tuple[str, ...]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checkpoint_protocols.checkpoints.recovery_line import Cause as StepCause
-from checkpoint_protocols.checkpoints.recovery_line import Step
+from checkpoint_protocols.checkpoints.recovery_line import LineStep
+from checkpoint_protocols.checkpoints.recovery_line import StepCause as StepCause
 from checkpoint_protocols.ids import ProcessId
 from spark_rewind.checkpoint import Checkpoint
 from spark_rewind.connections import BEGINNING, Channel, Index, Kind, batch_at, delta_positions
@@ -152,7 +152,7 @@ class _Explainer:
         }
         return sorted(found)
 
-    def _reason(self, step: Step) -> Reason:
+    def _reason(self, step: LineStep) -> Reason:
         left = step.left.index if step.left else self.line.intervals.newest(step.process).index
         taken = step.taken.index if step.taken else None
         if step.cause is StepCause.FAILED:
@@ -199,7 +199,7 @@ class _Explainer:
                 yield InFlight(reader=name, first=first, last=version)
 
 
-def sentence_of(channel: Channel, step: Step, other_at: str) -> str:
+def sentence_of(channel: Channel, step: LineStep, other_at: str) -> str:
     """Return the reason of a step, from the data that passed through the channel."""
     first = step.first if isinstance(step.first, int) else 0
     last = first + step.count - 1

@@ -16,7 +16,6 @@ CODE = ("checkpoint_lab", "checkpoint_protocols", "connectors", "examples", "spa
 OLD_NAMES = (
     "checkpoint_lab/process.py",
     "checkpoint_protocols/barrier/coordinator.py",
-    "checkpoint_protocols/snapshots/alignment.py",
     "connectors/spark_ckpt_kafka/marker.py",
     "spark_ckpt/coordination/edges.py",
     "spark_ckpt/coordination/way_out.py",

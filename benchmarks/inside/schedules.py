@@ -20,7 +20,7 @@ def main() -> list[str]:
     ]
 
 
-def _row(name: str, report: sim.Report) -> str:
+def _row(name: str, report: sim.CampaignReport) -> str:
     step_us = report.seconds / report.steps * 1e6
     drained = f"{report.steps / report.schedules:.0f}, {report.rate:.0f}"
     return f"| {name} | {step_us:.0f} | **{1e6 / step_us / STEPS:.0f}** | {drained} |"

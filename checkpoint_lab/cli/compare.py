@@ -14,7 +14,7 @@ from checkpoint_lab.cli.simulate import chosen_graph
 from checkpoint_protocols.graph import COORDINATOR, Graph
 from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.menu import MENU
-from checkpoint_protocols.recovery import Settings
+from checkpoint_protocols.recovery import ProtocolSettings
 from spark_ckpt.cli.options import AsJson, Interval, ProtocolOptions, Timeout, pairs, process_at
 from spark_ckpt.cli.output import print_json, print_line, print_table
 from spark_ckpt.connector import Json
@@ -67,7 +67,7 @@ class Workload:
     skew_ms: float
     crashes: Sequence[tuple[float, str]]
     state_bytes: int
-    times: Settings
+    times: ProtocolSettings
 
 
 def compare(
@@ -101,8 +101,8 @@ def compare(
         _print(load, measured)
 
 
-def _times(interval_ms: int | None, timeout_ms: int | None) -> Settings:
-    return Settings(interval_ms or sim.TIMED.interval_ms, timeout_ms or sim.TIMED.timeout_ms)
+def _times(interval_ms: int | None, timeout_ms: int | None) -> ProtocolSettings:
+    return ProtocolSettings(interval_ms or sim.TIMED.interval_ms, timeout_ms or sim.TIMED.timeout_ms)
 
 
 def _options(written: Mapping[str, str]) -> dict[str, dict[str, Json]]:

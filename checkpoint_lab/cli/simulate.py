@@ -107,7 +107,7 @@ def _refuse_what_branches_too_much(path: Path, graph: Graph) -> None:
 OWN_OPTIONS = frozenset({"replay", "diagram", "everything", "as_json"})
 
 
-def write_recording(file: Path, scenario: sim.Scenario, outcome: sim.Outcome) -> None:
+def write_recording(file: Path, scenario: sim.Scenario, outcome: sim.ScheduleOutcome) -> None:
     """Write every choice of the run and its moments to a file. Raises `ConfigInvalid`."""
     try:
         file.write_text(recording(scenario, outcome.trace).as_text())
@@ -263,7 +263,7 @@ def _again(file: Path, diagram: Path | None, everything: bool, as_json: bool) ->
         raise typer.Exit(VIOLATED)
 
 
-def _verdict(scenario: sim.Scenario, outcome: sim.Outcome) -> str:
+def _verdict(scenario: sim.Scenario, outcome: sim.ScheduleOutcome) -> str:
     if outcome.error is None:
         return f"exactly as without failures; shown: {_promise(scenario)}"
     return f"{type(outcome.error).__name__}: {str(outcome.error).splitlines()[0]}"
@@ -283,7 +283,7 @@ def _promise(scenario: sim.Scenario) -> str:
     return _PROMISES.get(scenario.protocol) or MENU[scenario.protocol].output.promise
 
 
-def _smallest(scenario: sim.Scenario, outcome: sim.Outcome) -> None:
+def _smallest(scenario: sim.Scenario, outcome: sim.ScheduleOutcome) -> None:
     """Print the shortest trace found that fails in the same way, as a story."""
     shrunk = sim.shrink(scenario.world, outcome.trace, trials_max=500)
     world = scenario.world().watch()
@@ -310,7 +310,7 @@ def write_picture(diagram: Path, moments: Sequence[sim.Moment], title: str, told
         ) from error
 
 
-def _fields(scenario: sim.Scenario, outcome: sim.Outcome) -> dict[str, Json]:
+def _fields(scenario: sim.Scenario, outcome: sim.ScheduleOutcome) -> dict[str, Json]:
     return {
         "protocol": scenario.protocol,
         "graph": scenario.graph,

@@ -47,17 +47,17 @@ from checkpoint_protocols.recovery import (
     Key,
     Needs,
     Part,
-    Plan,
     Protocol,
     Record,
     Records,
+    RecoveryPlan,
     checkpoint_key,
     checkpoints,
 )
 from checkpoint_protocols.vocabulary import (
     OUT,
     AppSent,
-    Capture,
+    CaptureState,
     CheckpointKind,
     Commanded,
     Deliver,
@@ -68,8 +68,8 @@ from checkpoint_protocols.vocabulary import (
     Received,
     Release,
     SetTimer,
-    Store,
     Stored,
+    StoreRecord,
     TimerElapsed,
 )
 
@@ -326,9 +326,9 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
         self.phase = P.ASKING
         record = self.tentative.record = self._checkpoint_record(self.tentative)
         return [
-            Capture(Epoch(self.attempt), CheckpointKind.TENTATIVE),
+            CaptureState(Epoch(self.attempt), CheckpointKind.TENTATIVE),
             *self._hold_sends(),
-            Store(checkpoint_key(self.attempt), record, f"tentative {self.attempt}"),
+            StoreRecord(checkpoint_key(self.attempt), record, f"tentative {self.attempt}"),
             *(self._request(peer, instance) for peer in cohort),
         ]
 
@@ -431,7 +431,7 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
             "index": tentative.index,
             "participants": sorted(tentative.participants),
         }
-        return [Store(commit_key(tentative.instance), record, f"decision {tentative.index}")]
+        return [StoreRecord(commit_key(tentative.instance), record, f"decision {tentative.index}")]
 
     def _on_timer_while_tentative(self, event: TimerElapsed) -> list[Effect]:
         if event.name == PERIODIC:
@@ -496,7 +496,7 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
 
     def _mark(self, index: int, record: Record) -> Effect:
         self.marking[index] = {**record, "kind": PERMANENT}
-        return Store(checkpoint_key(index), self.marking[index], f"permanent {index}")
+        return StoreRecord(checkpoint_key(index), self.marking[index], f"permanent {index}")
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         what, _, index = event.token.partition(" ")
@@ -568,14 +568,14 @@ def initiators(graph: Graph) -> frozenset[ProcessId]:
     return chosen
 
 
-def plan(failure: Failure) -> Plan:
+def plan(failure: Failure) -> RecoveryPlan:
     """Return the plan: failed processes restore their permanent checkpoints, and so does each receiver of undone messages."""
     decided = {name for records in failure.records.values() for name in decisions(records)}
     permanent = {process: _permanent(failure.records[process], decided) for process in failure.graph.processes}
     back = _all_who_go_back(failure, permanent)
     parts = {process: _part(process, permanent[process], back) for process in failure.graph.processes}
     row = {process: Epoch(_index(permanent[process])) for process in back}
-    return Plan(failure.incarnation, row, parts)
+    return RecoveryPlan(failure.incarnation, row, parts)
 
 
 def _permanent(records: Records, decided: Collection[str]) -> Record | None:

@@ -48,17 +48,17 @@ from checkpoint_protocols.recovery import (
     Needs,
     Output,
     Part,
-    Plan,
     Protocol,
     Record,
     Records,
+    RecoveryPlan,
     checkpoint_key,
     checkpoints,
 )
 from checkpoint_protocols.vocabulary import (
     OUT,
     AppSent,
-    Capture,
+    CaptureState,
     CheckpointKind,
     Commanded,
     Deliver,
@@ -71,8 +71,8 @@ from checkpoint_protocols.vocabulary import (
     Release,
     Send,
     SetTimer,
-    Store,
     Stored,
+    StoreRecord,
     TimerElapsed,
 )
 
@@ -124,7 +124,7 @@ LOG = "log"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptCheckpoint:
     """A durable checkpoint: it serves the indices `low` to `high`; `delivered` messages were delivered before it."""
 
     low: int
@@ -137,10 +137,11 @@ def log_key(message: Envelope) -> Key:
     return (LOG, message.source, f"{message.incarnation:06d}", f"{message.seq:012d}")
 
 
-def kept_in(records: Records, table: RollbackTable) -> list[Kept]:
+def kept_in(records: Records, table: RollbackTable) -> list[KeptCheckpoint]:
     """Return a process's durable checkpoints, oldest first."""
     return [
-        Kept(low, clipped(record, table), number(record["delivered"])) for low, record in checkpoints(records).items()
+        KeptCheckpoint(low, clipped(record, table), number(record["delivered"]))
+        for low, record in checkpoints(records).items()
     ]
 
 
@@ -160,16 +161,16 @@ def local_part(records: Records, table: RollbackTable, incarnation: Incarnation,
     return _go_back(_up_to(records, line), table, incarnation)
 
 
-def plan(failure: Failure) -> Plan:
+def plan(failure: Failure) -> RecoveryPlan:
     """Return the plan: all processes go to one index, the newest that every failed process has stored."""
     newest = {process: _newest(failure, process) for process in failure.failed}
     line = Epoch(min(newest.values()))
     table = {**failure.table, failure.incarnation: line}
     parts = {process: _part_of_failed(failure, process, table, line) for process in failure.failed}
-    return Plan(failure.incarnation, line, parts)
+    return RecoveryPlan(failure.incarnation, line, parts)
 
 
-def rejoin(decided: Plan, birth: Birth) -> Part:
+def rejoin(decided: RecoveryPlan, birth: Birth) -> Part:
     """Return a survivor's own decision, at the news of the recovery."""
     assert birth.checkpoint is not None  # noqa: S101 - who hears of a recovery has a now
     table = {**birth.table, decided.incarnation: decided.row}
@@ -276,7 +277,7 @@ class IndexWorker(MessageWorker[IndexPhase]):
         self._covered = dict.fromkeys((key for key, message in self._log.items() if self._undone(message)), 0)
         self._waiting = {log_key(message): message for message in envelopes(now.get("waiting", ()))}
         self._logging: set[Key] = set()
-        self._saving: Kept | None = None
+        self._saving: KeptCheckpoint | None = None
         self._durable: dict[ProcessId, int] = dict.fromkeys(self.graph.processes, 0)
         self._durable[self.me] = self.index
         self._saved: Record = {}
@@ -368,7 +369,7 @@ class IndexWorker(MessageWorker[IndexPhase]):
             "index": message.index,
             "messages": [message.as_record()],
         }
-        return [Store(key, record, "/".join(key))]
+        return [StoreRecord(key, record, "/".join(key))]
 
     def _deliver(self, event: Received) -> list[Effect]:
         self._waiting.pop(log_key(event.message), None)
@@ -395,12 +396,12 @@ class IndexWorker(MessageWorker[IndexPhase]):
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def _take(self, index: int, kind: CheckpointKind) -> list[Effect]:
-        self._saving = Kept(self.index + 1, index, self.delivered)
+        self._saving = KeptCheckpoint(self.index + 1, index, self.delivered)
         # One checkpoint serves all indices up to `index`, so an idle process skips the ones between.
         self._saved = {**self.record(), "index": index}
         self.phase = P.SAVING
         self._cover(self._saving.low)
-        return [*self._gates(Hold), Capture(Epoch(self._saving.low), kind), self._store_checkpoint()]
+        return [*self._gates(Hold), CaptureState(Epoch(self._saving.low), kind), self._store_checkpoint()]
 
     def _cover(self, low: int) -> None:
         """Note the logged messages that this checkpoint contains, in its state or waiting. Those still to be replayed
@@ -417,9 +418,9 @@ class IndexWorker(MessageWorker[IndexPhase]):
     def _gates(self, gate: type[Hold] | type[Release]) -> Sequence[Effect]:
         return [gate(channel) for channel in (*self.inputs, OUT)]
 
-    def _store_checkpoint(self) -> Store:
+    def _store_checkpoint(self) -> StoreRecord:
         assert self._saving is not None  # noqa: S101 - callers are in SAVING
-        return Store(checkpoint_key(self._saving.low), self._saved, PERIODIC)
+        return StoreRecord(checkpoint_key(self._saving.low), self._saved, PERIODIC)
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         if event.token == PERIODIC:
@@ -468,7 +469,7 @@ class IndexWorker(MessageWorker[IndexPhase]):
         self.complete = least
         return [Note("complete", str(least)), *self._show(), *self._erase()]
 
-    def _serving(self) -> Kept:
+    def _serving(self) -> KeptCheckpoint:
         return max((kept for kept in self._kept if kept.low <= self.complete), key=lambda kept: kept.low)
 
     def _show(self) -> list[Effect]:

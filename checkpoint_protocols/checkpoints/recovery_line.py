@@ -60,7 +60,7 @@ class Candidate:
         return "now" if self.index is None else f"checkpoint {self.index}"
 
 
-class Cause(Enum):
+class StepCause(Enum):
     """Reason why a process goes back."""
 
     FAILED = "its state is gone"
@@ -69,14 +69,14 @@ class Cause(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LineStep:
     """One process goes back once, from `left` to `taken`; None where there is no candidate.
 
     For orphans and lost messages: `channel`, the process and candidate at its other end, the first of `count` messages.
     """
 
     process: ProcessId
-    cause: Cause
+    cause: StepCause
     left: Candidate | None
     taken: Candidate | None
     channel: ChannelId | None = None
@@ -86,7 +86,7 @@ class Step:
     count: int = 0
 
     def __str__(self) -> str:
-        if self.cause is Cause.FAILED:
+        if self.cause is StepCause.FAILED:
             return f"{self.process} failed: {self.taken or 'nothing'} is the newest that is durable"
         target = f"to {self.taken}" if self.taken else "but keeps nothing that is old enough"
         return f"{self.process} goes back from {self.left} {target}: {self._evidence()}"
@@ -94,7 +94,7 @@ class Step:
     def _evidence(self) -> str:
         more = f" and {self.count - 1} more" if self.count > 1 else ""
         what = f"message {self.first}{more} of {self.channel}"
-        if self.cause is Cause.ORPHAN:
+        if self.cause is StepCause.ORPHAN:
             return f"it received {what}, which {self.other} at {self.other_at} has not sent"
         return f"it sent {what}, which {self.other} at {self.other_at} has not received and nobody kept"
 
@@ -104,17 +104,17 @@ class RecoveryLine:
     """The result. `steps` holds every move of the search, in order; `missing` is the process without a candidate that fits."""
 
     chosen: Mapping[ProcessId, Candidate]
-    steps: tuple[Step, ...]
+    steps: tuple[LineStep, ...]
     missing: ProcessId | None = None
 
-    def why(self, process: ProcessId) -> tuple[Step, ...]:
+    def why(self, process: ProcessId) -> tuple[LineStep, ...]:
         """Return the chain of reasons that put `process` at its candidate, the failure first. Empty: it stays."""
-        chain: list[Step] = []
+        chain: list[LineStep] = []
         wanted, before = process, len(self.steps)
         while (number := self._last_step(wanted, before)) is not None:
             chain.append(self.steps[number])
             wanted, before = self.steps[number].other or wanted, number
-            if chain[-1].cause is Cause.FAILED:
+            if chain[-1].cause is StepCause.FAILED:
                 break
         return tuple(reversed(chain))
 
@@ -140,7 +140,7 @@ def recovery_line(
     `ProtocolViolation` if candidates are not in order, or count a channel in two ways.
     """
     _check_order(candidates)
-    return _Search(candidates, channels, lost or {}).run(failed)
+    return _LineSearch(candidates, channels, lost or {}).run(failed)
 
 
 def orphans(sender: Candidate, receiver: Candidate, channel: ChannelId) -> Collection[Message]:
@@ -153,7 +153,7 @@ def in_transit(sender: Candidate, receiver: Candidate, channel: ChannelId) -> Co
     return _beyond(sender.sent.get(channel, 0), receiver.received.get(channel, 0))
 
 
-class _Search:
+class _LineSearch:
     """Goes back channel by channel until a sweep over all of them changes nothing."""
 
     def __init__(self, candidates: Mapping[ProcessId, Sequence[Candidate]], channels: Ends, lost: Lost) -> None:
@@ -161,10 +161,10 @@ class _Search:
         self.channels = channels
         self.lost = lost
         self.at = {process: len(known) - 1 for process, known in candidates.items()}
-        self.steps: list[Step] = []
+        self.steps: list[LineStep] = []
 
     def run(self, failed: Collection[ProcessId]) -> RecoveryLine:
-        self.steps += [Step(p, Cause.FAILED, None, self._now(p)) for p in self.at if p in failed]
+        self.steps += [LineStep(p, StepCause.FAILED, None, self._now(p)) for p in self.at if p in failed]
         missing = next((p for p, number in self.at.items() if number < 0), None)
         before = -1
         while missing is None and before < len(self.steps):
@@ -185,7 +185,7 @@ class _Search:
         at = self._now(sender)
         assert at is not None  # noqa: S101 - for the type checker: the search has ended otherwise
         faults = (orphans(at, candidate, channel) for candidate in self._back(receiver))
-        return self._go(Cause.ORPHAN, receiver, channel, sender, faults)
+        return self._go(StepCause.ORPHAN, receiver, channel, sender, faults)
 
     def _lost(self, channel: ChannelId) -> ProcessId | None:
         """Move the sender back to before its first lost message. Return the sender if it has no such candidate."""
@@ -195,14 +195,14 @@ class _Search:
         if not gone or at is None:
             return None
         faults = (_common(in_transit(candidate, at, channel), gone) for candidate in self._back(sender))
-        return self._go(Cause.LOST, sender, channel, receiver, faults)
+        return self._go(StepCause.LOST, sender, channel, receiver, faults)
 
     def _back(self, process: ProcessId) -> Iterator[Candidate]:
         return (self.candidates[process][number] for number in range(self.at[process], -1, -1))
 
     def _go(
         self,
-        cause: Cause,
+        cause: StepCause,
         process: ProcessId,
         channel: ChannelId,
         other: ProcessId,
@@ -217,7 +217,7 @@ class _Search:
         fits = self.at[process] >= 0
         taken = self._now(process) if fits else None
         first = found[0] if isinstance(found, range) else min(found)
-        self.steps.append(Step(process, cause, left, taken, channel, other, self._now(other), first, len(found)))
+        self.steps.append(LineStep(process, cause, left, taken, channel, other, self._now(other), first, len(found)))
         return None if fits else process
 
 

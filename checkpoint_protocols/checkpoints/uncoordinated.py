@@ -42,15 +42,15 @@ from checkpoint_protocols.recovery import (
     Needs,
     Option,
     Part,
-    Plan,
     Protocol,
     Record,
+    RecoveryPlan,
     checkpoint_key,
     checkpoints,
 )
 from checkpoint_protocols.vocabulary import (
     AppSent,
-    Capture,
+    CaptureState,
     CheckpointKind,
     Commanded,
     Deliver,
@@ -60,8 +60,8 @@ from checkpoint_protocols.vocabulary import (
     Note,
     Received,
     Send,
-    Store,
     Stored,
+    StoreRecord,
     TimerElapsed,
 )
 
@@ -392,7 +392,7 @@ class UncoordinatedWorker(MessageWorker[SavingPhase]):
             self.forcing.checkpoint(self.interval)
         self._saving[self.interval] = self.record()
         self.phase = P.SAVING
-        return [Capture(Epoch(self.interval), kind), self._store(self.interval)]
+        return [CaptureState(Epoch(self.interval), kind), self._store(self.interval)]
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         index = int(event.token)
@@ -405,8 +405,8 @@ class UncoordinatedWorker(MessageWorker[SavingPhase]):
         ready = [number for number in sorted(self._durable) if self._reported < number < oldest]
         return [self._report(ready)] if ready else []
 
-    def _store(self, index: int) -> Store:
-        return Store(checkpoint_key(index), self._saving[index], str(index))
+    def _store(self, index: int) -> StoreRecord:
+        return StoreRecord(checkpoint_key(index), self._saving[index], str(index))
 
     def _work(self) -> tuple[int, int]:
         return sum(self.sent.values()), self.delivered
@@ -516,7 +516,9 @@ class LineCoordinator(ReportedCoordinator[GatheringPhase]):
         return self._send_control(process, LINE, self.line[process], list(old))
 
 
-def plan(failure: Failure, graph_of: Callable[[Mapping[ProcessId, Marks]], IntervalGraph] = IntervalGraph) -> Plan:
+def plan(
+    failure: Failure, graph_of: Callable[[Mapping[ProcessId, Marks]], IntervalGraph] = IntervalGraph
+) -> RecoveryPlan:
     """Return the plan that undoes the lost intervals and all that depend on them, and nothing else."""
     marks = {process: _marks(failure, process) for process in failure.graph.processes}
     lost = [
@@ -525,7 +527,7 @@ def plan(failure: Failure, graph_of: Callable[[Mapping[ProcessId, Marks]], Inter
     undone = graph_of(marks).undone(lost)
     row = {process: Epoch(index) for process, index in undone.items()}
     parts = {process: _part(failure, process, row) for process in undone}
-    return Plan(failure.incarnation, row, parts)
+    return RecoveryPlan(failure.incarnation, row, parts)
 
 
 def _marks(failure: Failure, process: ProcessId) -> Marks:

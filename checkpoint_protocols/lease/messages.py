@@ -118,7 +118,7 @@ def turns_after(turns: Turns, terms: Terms) -> dict[ProcessId, Turn]:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class LeasedCheckpoint:
     """A published checkpoint, from which any replica may start: the state after `applied` entries."""
 
     token: int = 0
@@ -127,7 +127,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class HealthReport:
     """Content of a replica's heartbeat. `health` in percent, `payload` as the replica recorded it."""
 
     node: ProcessId
@@ -237,7 +237,7 @@ class DiscardCheckpoint(Effect):
 class PublishCheckpoint(Effect):
     """Make the checkpoint visible if the store admits its token."""
 
-    checkpoint: Checkpoint
+    checkpoint: LeasedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class RecordPayload(Effect):
 class HealthReported(Event):
     """A heartbeat arrived; `local_ms` is the primary's clock."""
 
-    report: Report
+    report: HealthReport
     local_ms: int
 
 

@@ -21,12 +21,12 @@ from enum import Enum
 from checkpoint_protocols.ids import Incarnation, ProcessId
 from checkpoint_protocols.lease.messages import (
     AppendLease,
+    HealthReport,
     HealthReported,
     Lease,
     LeaseChosen,
     LeaseReturned,
     LeaseSettings,
-    Report,
     Terms,
     Ticked,
     Turn,
@@ -88,7 +88,7 @@ class Primary(Machine[PrimaryPhase]):
         self.asked: Terms | None = None
         """Terms of the append in progress."""
         self._estimates: dict[ProcessId, Estimate] = {}
-        self.heard: dict[ProcessId, tuple[Report, int]] = {}
+        self.heard: dict[ProcessId, tuple[HealthReport, int]] = {}
         """Newest report of every replica, and its time of arrival."""
         self._counted_from: int | None = None
         """Arrival of the report that the outstanding lease answers. None: another primary issued the lease."""

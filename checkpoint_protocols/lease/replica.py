@@ -19,7 +19,6 @@ from enum import Enum
 from checkpoint_protocols.ids import Incarnation, ProcessId, TimerId
 from checkpoint_protocols.lease.messages import (
     Admission,
-    Checkpoint,
     CheckpointFailed,
     CheckpointStarted,
     CheckpointWritten,
@@ -28,6 +27,7 @@ from checkpoint_protocols.lease.messages import (
     Elected,
     EntryExecuted,
     Lease,
+    LeasedCheckpoint,
     LeaseElapsed,
     PublishAnswered,
     PublishCheckpoint,
@@ -101,7 +101,7 @@ class Replica(Machine[ReplicaPhase]):
         _EVENTS,
     )
 
-    def __init__(self, me: ProcessId, boot: int, members: tuple[ProcessId, ...], checkpoint: Checkpoint) -> None:
+    def __init__(self, me: ProcessId, boot: int, members: tuple[ProcessId, ...], checkpoint: LeasedCheckpoint) -> None:
         super().__init__(P.FOLLOWING, Incarnation(boot))
         self.me = me
         self.boot = boot
@@ -191,7 +191,7 @@ class Replica(Machine[ReplicaPhase]):
         if self._is_over(event.local_ms):
             return self._give_up("the time was up before the work was done")
         self.phase = P.PUBLISHING
-        return [PublishCheckpoint(Checkpoint(event.token, self.applied, self.turns))]
+        return [PublishCheckpoint(LeasedCheckpoint(event.token, self.applied, self.turns))]
 
     def _on_answered(self, event: PublishAnswered) -> list[Effect]:
         if event.admission is Admission.FENCED:

@@ -57,15 +57,15 @@ from checkpoint_protocols.recovery import (
     Needs,
     Option,
     Part,
-    Plan,
     Protocol,
     Record,
     Records,
+    RecoveryPlan,
     checkpoint_key,
 )
 from checkpoint_protocols.vocabulary import (
     AppSent,
-    Capture,
+    CaptureState,
     CheckpointKind,
     Commanded,
     Deliver,
@@ -74,8 +74,8 @@ from checkpoint_protocols.vocabulary import (
     Note,
     Received,
     Send,
-    Store,
     Stored,
+    StoreRecord,
     TimerElapsed,
 )
 
@@ -212,23 +212,23 @@ class AsynchronousWorker(MessageWorker[FlushPhase]):
         # A source has no receipts to log, so its checkpoint stores its position.
         if not self.memory or self._flushes % every == 0:
             self._saving = {**self.record(), "log": []}
-            return [timer, Capture(Epoch(self._position()), CheckpointKind.BASIC), self._store()]
+            return [timer, CaptureState(Epoch(self._position()), CheckpointKind.BASIC), self._store()]
         self._flushing = list(self.memory.values())
         return [timer, self._store()]
 
     def _on_timer_while_flushing(self, event: TimerElapsed) -> list[Effect]:
         return [self._set_timer()]
 
-    def _store(self) -> Store:
+    def _store(self) -> StoreRecord:
         if self._saving is not None:
-            return Store(checkpoint_key(number(self._saving["position"])), self._saving, PERIODIC)
+            return StoreRecord(checkpoint_key(number(self._saving["position"])), self._saving, PERIODIC)
         first = self._flushing[0].interval
         record: Record = {
             "incarnation": self.incarnation,
             "index": first,
             "log": [receipt.as_record() for receipt in self._flushing],
         }
-        return Store(batch_key(first), record, PERIODIC)
+        return StoreRecord(batch_key(first), record, PERIODIC)
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         if not event.ok:
@@ -321,7 +321,7 @@ class RecoveryCoordinator(ReportedCoordinator[StablePhase]):
 # -- recovery ------------------------------------------------------------------------------------------------------------
 
 
-def plan(failure: Failure) -> Plan:
+def plan(failure: Failure) -> RecoveryPlan:
     """Return the plan: all processes go to the greatest line over stable intervals and survivors' memory."""
     known = {process: _known(failure, process) for process in failure.graph.processes}
     candidates = {process: _candidates(failure.graph, process, known[process].intervals) for process in known}
@@ -332,7 +332,7 @@ def plan(failure: Failure) -> Plan:
     # Sources have interval 0 only, which is never undone, so they have no row.
     row = {p: Epoch(reached[p] + 1) for p in leaving if failure.graph.inputs[p]}
     parts = {p: _part(failure, p, known[p], reached[p]) for p in leaving}
-    return Plan(failure.incarnation, row, parts)
+    return RecoveryPlan(failure.incarnation, row, parts)
 
 
 def _known(failure: Failure, process: ProcessId) -> Rebuildable:

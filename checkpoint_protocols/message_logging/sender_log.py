@@ -109,7 +109,7 @@ class ReceiptOrder:
 
 
 @dataclass(slots=True)
-class Entry:
+class SentEntry:
     """One message. `rsn` is None until its receiver reports it, or if that receipt was undone."""
 
     message: Envelope
@@ -120,13 +120,13 @@ class SenderLog:
     """Entries per channel by `seq`."""
 
     def __init__(self) -> None:
-        self.entries: dict[ChannelId, dict[int, Entry]] = {}
+        self.entries: dict[ChannelId, dict[int, SentEntry]] = {}
 
-    def add(self, channel: ChannelId, entry: Entry) -> None:
+    def add(self, channel: ChannelId, entry: SentEntry) -> None:
         """Add the entry of a message that is about to be sent."""
         self.entries.setdefault(channel, {})[entry.message.seq] = entry
 
-    def get(self, channel: ChannelId, seq: int) -> Entry | None:
+    def get(self, channel: ChannelId, seq: int) -> SentEntry | None:
         """Return the entry, or None if it was never added or is trimmed."""
         return self.entries.get(channel, {}).get(seq)
 
@@ -164,7 +164,7 @@ class SenderLog:
                 message = Envelope.of(mapping(each["message"]))
                 rsn = None if each["rsn"] is None else number(each["rsn"])
                 stands = rsn is not None and is_receipt(message.target, rsn, written_in, table)
-                log.add(ChannelId(channel), Entry(message, rsn if stands else None))
+                log.add(ChannelId(channel), SentEntry(message, rsn if stands else None))
         return log
 
 
@@ -183,7 +183,7 @@ def log_key(channel: ChannelId, seq: int, rsn: int) -> Key:
     return ("log", channel, f"{seq:012d}", f"{rsn:012d}")
 
 
-def log_record(entry: Entry, incarnation: Incarnation) -> Record:
+def log_record(entry: SentEntry, incarnation: Incarnation) -> Record:
     """Return the durable record of an entry.
 
     Its `index` is the message's: the record stays valid if its writer undoes work that followed the send.
@@ -196,10 +196,10 @@ def log_record(entry: Entry, incarnation: Incarnation) -> Record:
     }
 
 
-def durable_entries(records: Records, table: RollbackTable) -> Iterator[tuple[Key, Entry, bool]]:
+def durable_entries(records: Records, table: RollbackTable) -> Iterator[tuple[Key, SentEntry, bool]]:
     """Yield every message in a process's durable log, and True if its receipt is still valid."""
     for key, record in records.items():
         if key[0] == "log":
             (message,) = (Envelope.of(mapping(each)) for each in items(record["messages"]))
             rsn, known_in = number(record["rsn"]), Incarnation(number(record["incarnation"]))
-            yield key, Entry(message, rsn), is_receipt(message.target, rsn, known_in, table)
+            yield key, SentEntry(message, rsn), is_receipt(message.target, rsn, known_in, table)

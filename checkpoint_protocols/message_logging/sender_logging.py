@@ -42,9 +42,9 @@ from typing import ClassVar
 from checkpoint_protocols.ids import ChannelId, ProcessId
 from checkpoint_protocols.machine import Drop, Effect, ProtocolViolation, rows
 from checkpoint_protocols.message_logging.sender_log import (
-    Entry,
     ReceiptOrder,
     SenderLog,
+    SentEntry,
     durable_entries,
     log_key,
     log_record,
@@ -66,10 +66,10 @@ from checkpoint_protocols.recovery import (
     Needs,
     Option,
     Output,
-    Plan,
     Protocol,
+    ProtocolSettings,
     Record,
-    Settings,
+    RecoveryPlan,
     checkpoints,
 )
 from checkpoint_protocols.vocabulary import (
@@ -85,8 +85,8 @@ from checkpoint_protocols.vocabulary import (
     Received,
     Release,
     Send,
-    Store,
     Stored,
+    StoreRecord,
     TimerElapsed,
 )
 
@@ -312,7 +312,7 @@ class SenderLoggingWorker(CheckpointingWorker[SenderPhase]):
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
         send = self._send_app(event.channel, event.body, self.index)
-        self.log.add(event.channel, Entry(send.message))
+        self.log.add(event.channel, SentEntry(send.message))
         return [send, *self._arm()]
 
     def _learn(self, event: Received) -> list[Effect]:
@@ -331,14 +331,14 @@ class SenderLoggingWorker(CheckpointingWorker[SenderPhase]):
             return [Drop(event, "the replay has not come to that message")]
         return [self._ackack(channel, rsn)]
 
-    def _make_durable(self, channel: ChannelId, entry: Entry, rsn: int) -> list[Effect]:
+    def _make_durable(self, channel: ChannelId, entry: SentEntry, rsn: int) -> list[Effect]:
         """Store the entry first: the receiver may send only when the log survives a failure of this process."""
         key = log_key(channel, entry.message.seq, rsn)
         token = "/".join(key)
         if token in self._writing:
             return []
         self._writing[token] = key
-        return [Store(key, log_record(entry, self.incarnation), token)]
+        return [StoreRecord(key, log_record(entry, self.incarnation), token)]
 
     def _ackack(self, channel: ChannelId, rsn: int) -> Effect:
         return self._send_control(self.graph.ends[channel][1], ACKACK, self.index, {"rsn": rsn})
@@ -403,7 +403,7 @@ def _receipt(event: Received) -> tuple[ChannelId, int, int]:
     return ChannelId(str(body["channel"])), number(body["seq"]), number(body["rsn"])
 
 
-def option(settings: Settings, name: str, *values: str) -> str:
+def option(settings: ProtocolSettings, name: str, *values: str) -> str:
     """Return an option of this protocol; the first value is the default.
 
     Raises `ProtocolViolation` for a value that is not in `values`.
@@ -418,7 +418,7 @@ Receipts = Mapping[int, Envelope]
 """Known receipts of one process, by rsn."""
 
 
-def plan(failure: Failure) -> Plan:
+def plan(failure: Failure) -> RecoveryPlan:
     """Return the plan: failed processes restore a checkpoint and replay their receipts.
 
     Raises `ProtocolViolation` if a survivor or a replay depends on a receipt that is lost (see the module).
@@ -428,7 +428,7 @@ def plan(failure: Failure) -> Plan:
     return decided
 
 
-def replay_the_failed(failure: Failure) -> Plan:
+def replay_the_failed(failure: Failure) -> RecoveryPlan:
     """Return the plan that replays all known receipts without a gap, without the check of dependencies."""
     known = _known_receipts(failure)
     return replay_of_the_failed(
@@ -447,8 +447,8 @@ def _known_receipts(failure: Failure) -> dict[ProcessId, dict[int, Envelope]]:
     return known
 
 
-def _entries(failure: Failure) -> list[Entry]:
-    found: list[Entry] = []
+def _entries(failure: Failure) -> list[SentEntry]:
+    found: list[SentEntry] = []
     for process in failure.graph.processes:
         record = _base(failure, process)
         log = SenderLog.of(record, failure.table) if record else SenderLog()
@@ -474,7 +474,7 @@ def _behind(rsn: int, known: Receipts) -> tuple[Envelope, ...]:
     return tuple(known[number] for number in numbers)
 
 
-def _check_dependencies(failure: Failure, decided: Plan) -> None:
+def _check_dependencies(failure: Failure, decided: RecoveryPlan) -> None:
     """Raise `ProtocolViolation` if a process keeps a message that depends on a lost receipt of its sender."""
     assert isinstance(decided.row, Mapping)  # noqa: S101 - for the type checker: it was made above
     for process, part in decided.parts.items():

@@ -35,10 +35,10 @@ from checkpoint_protocols.recovery import (
     Key,
     Needs,
     Output,
-    Plan,
     Protocol,
     Record,
     Records,
+    RecoveryPlan,
     checkpoint_key,
     checkpoints,
 )
@@ -50,8 +50,8 @@ from checkpoint_protocols.vocabulary import (
     Erase,
     Json,
     Received,
-    Store,
     Stored,
+    StoreRecord,
     TimerElapsed,
 )
 
@@ -213,7 +213,7 @@ class LoggingWorker(CheckpointingWorker[LoggingPhase]):
             "first": self.order + 1,
             "messages": [event.message.as_record() for event in self.batch],
         }
-        return Store(key, record, "/".join(key))
+        return StoreRecord(key, record, "/".join(key))
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         key = log_key(self.order + 1)
@@ -286,7 +286,7 @@ def logged(records: Records, order: int) -> tuple[Envelope, ...]:
     return tuple(found)
 
 
-def plan(failure: Failure) -> Plan:
+def plan(failure: Failure) -> RecoveryPlan:
     """Return the plan: failed processes restore their newest checkpoints and replay their logs; no other process acts."""
     return replay_of_the_failed(
         failure,

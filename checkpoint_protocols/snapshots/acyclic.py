@@ -23,8 +23,8 @@ from enum import Enum
 
 from checkpoint_protocols.machine import Effect, rows
 from checkpoint_protocols.message_machine import APP
-from checkpoint_protocols.recovery import Birth, Failure, Needs, Plan, Protocol, Record
-from checkpoint_protocols.snapshots.coordinator import BEGIN, Coordinator, everybody_back, nothing_in_flight
+from checkpoint_protocols.recovery import Birth, Failure, Needs, Protocol, Record, RecoveryPlan
+from checkpoint_protocols.snapshots.coordinator import BEGIN, SnapshotCoordinator, everybody_back, nothing_in_flight
 from checkpoint_protocols.snapshots.worker import ALWAYS, BARRIER, DECISIONS, SNAPSHOT_EVENTS, AligningWorker, messages
 from checkpoint_protocols.vocabulary import Commanded
 
@@ -63,7 +63,7 @@ class SnapshotTask(AligningWorker[SnapshotPhase]):
         return [self._write(number, captured)]
 
 
-def plan(failure: Failure) -> Plan:
+def plan(failure: Failure) -> RecoveryPlan:
     """Return the plan: all processes restore the newest decided snapshot; the channels are empty."""
     return everybody_back(failure, nothing_in_flight)
 
@@ -75,5 +75,5 @@ PROTOCOL = Protocol(
     needs=Needs(fifo=True, acyclic=True),
     worker=SnapshotTask,
     plan=plan,
-    coordinator=Coordinator,
+    coordinator=SnapshotCoordinator,
 )

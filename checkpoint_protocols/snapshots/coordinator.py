@@ -27,7 +27,7 @@ from checkpoint_protocols.ids import Epoch, Incarnation, ProcessId, TimerId
 from checkpoint_protocols.incarnation import Age, RollbackTable, age
 from checkpoint_protocols.machine import Cell, Effect, Event, rows
 from checkpoint_protocols.message_machine import MessageMachine
-from checkpoint_protocols.recovery import Birth, Failure, Key, Part, Plan, Record, Records, checkpoint_key
+from checkpoint_protocols.recovery import Birth, Failure, Key, Part, Record, Records, RecoveryPlan, checkpoint_key
 from checkpoint_protocols.vocabulary import (
     Commanded,
     Envelope,
@@ -36,8 +36,8 @@ from checkpoint_protocols.vocabulary import (
     Note,
     Received,
     SetTimer,
-    Store,
     Stored,
+    StoreRecord,
     TimerElapsed,
 )
 
@@ -104,18 +104,18 @@ def decided(failure: Failure) -> Epoch:
     return newest_commit(records, before, failure.table, failure.graph.processes)
 
 
-def everybody_back(failure: Failure, replay: Replay) -> Plan:
+def everybody_back(failure: Failure, replay: Replay) -> RecoveryPlan:
     """Return a plan in which all processes go back to the newest decision. If only the coordinator failed, all continue."""
     workers = frozenset(failure.graph.processes)
     return back_to(failure, decided(failure), workers if failure.failed & workers else (), replay)
 
 
-def back_to(failure: Failure, number: Epoch, processes: Collection[ProcessId], replay: Replay) -> Plan:
+def back_to(failure: Failure, number: Epoch, processes: Collection[ProcessId], replay: Replay) -> RecoveryPlan:
     """Return a plan in which `processes` go back to snapshot `number`; the others keep their current state."""
     because = f"{', '.join(sorted(failure.failed))} failed; snapshot {number} is the newest that is complete"
     parts = {p: _part(p, number, failure.records.get(p, {}), replay, because) for p in processes}
     everybody = set(processes) == set(failure.graph.processes)
-    return Plan(failure.incarnation, number if everybody else dict.fromkeys(processes, number), parts)
+    return RecoveryPlan(failure.incarnation, number if everybody else dict.fromkeys(processes, number), parts)
 
 
 def _part(process: ProcessId, number: Epoch, records: Records, replay: Replay, because: str) -> Part:
@@ -145,7 +145,7 @@ BEGIN, ACK, REFUSE, COMMIT, ABORT = "begin", "ack", "refuse", "commit", "abort"
 PERIODIC, TIMEOUT = "checkpoint", "timeout"
 
 
-class CoordinatorPhase(Enum):
+class SnapshotCoordinatorPhase(Enum):
     """Phase of the coordinator."""
 
     STARTING = "before its first event"
@@ -153,7 +153,7 @@ class CoordinatorPhase(Enum):
     OPEN = "at least one is"
 
 
-class Step(Enum):
+class SnapshotStep(Enum):
     """Step of one snapshot."""
 
     NAMING = "its id is being written"
@@ -166,20 +166,20 @@ class Open:
     """One snapshot under way. `balance` is for protocols that count messages."""
 
     missing: set[ProcessId]
-    step: Step = Step.NAMING
+    step: SnapshotStep = SnapshotStep.NAMING
     timeout: TimerId | None = None
     balance: int = 0
 
 
-P = CoordinatorPhase
+P = SnapshotCoordinatorPhase
 
 _EVENTS = (Commanded, Received, TimerElapsed, Stored)
 
 
-class Coordinator(MessageMachine[CoordinatorPhase]):
+class SnapshotCoordinator(MessageMachine[SnapshotCoordinatorPhase]):
     """Begins and decides snapshots. Subclasses change `limit`, `asked`, `MESSAGES` and `_complete`."""
 
-    PHASES = CoordinatorPhase
+    PHASES = SnapshotCoordinatorPhase
     AT_REST = (P.IDLE,)
     EVENTS = _EVENTS
     TABLE = rows(
@@ -217,7 +217,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         self._ensure(len(self.open) <= self.limit, "no more are open than may be")
         self._ensure(all(self.committed < number <= self.newest for number in self.open), "ids grow")
         self._ensure(
-            all(bool(opened.missing) or opened.step is not Step.NAMING for opened in self.open.values()),
+            all(bool(opened.missing) or opened.step is not SnapshotStep.NAMING for opened in self.open.values()),
             "nobody answers before they are asked",
         )
 
@@ -249,7 +249,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         return [*turned_away, Erase((record_key(what, int(number)),))]
 
     def _collecting(self, number: int) -> bool:
-        return number in self.open and self.open[number].step is Step.COLLECTING
+        return number in self.open and self.open[number].step is SnapshotStep.COLLECTING
 
     def _awaited(self) -> set[TimerId | None]:
         return {self._periodic, *(opened.timeout for opened in self.open.values())}
@@ -277,7 +277,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
 
     def _begin(self, number: int) -> list[Effect]:
         opened = self.open[number]
-        opened.step = Step.COLLECTING
+        opened.step = SnapshotStep.COLLECTING
         timer = self._timer(TIMEOUT, self.settings.timeout_ms)
         opened.timeout = timer.timer
         return [*(self._send_control(process, BEGIN, number) for process in self.asked()), timer]
@@ -312,7 +312,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
         opened = self.open[number]
         if not self._complete(opened):
             return []
-        opened.step = Step.DECIDING
+        opened.step = SnapshotStep.DECIDING
         return [self._write("commit", number)]
 
     # -- deciding ------------------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
     def _on_timeout(self, event: TimerElapsed) -> list[Effect]:
         number = next(each for each, opened in self.open.items() if opened.timeout == event.timer)
         # The decision may be durable already, so an abort could contradict it.
-        if self.open[number].step is Step.DECIDING:
+        if self.open[number].step is SnapshotStep.DECIDING:
             return []
         return self._abort(number, "no answer in time")
 
@@ -344,7 +344,7 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
 
         An id that could not be written was never sent, so a next incarnation may use it.
         """
-        asked = self.open.pop(number).step is not Step.NAMING
+        asked = self.open.pop(number).step is not SnapshotStep.NAMING
         self._update_phase()
         return [Note("aborted", f"{number}: {why}"), *(self._send_control_to_all(ABORT, number) if asked else [])]
 
@@ -356,13 +356,13 @@ class Coordinator(MessageMachine[CoordinatorPhase]):
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def _write(self, what: str, number: int) -> Store:
+    def _write(self, what: str, number: int) -> StoreRecord:
         """Write a record. Recoveries to before a decision undo the decision; the use of an id is never undone (index 0)."""
         key = record_key(what, number)
         self.old_keys.append(key)
         undone_with = number if what == "commit" else 0
         record: Record = {"incarnation": self.incarnation, "index": undone_with}
-        return Store(key, record, f"{what} {number}")
+        return StoreRecord(key, record, f"{what} {number}")
 
     def _collect_garbage(self) -> list[Effect]:
         """Erase decisions before the newest, since no recovery uses them. The newest decision also proves that its id was used."""

@@ -26,8 +26,8 @@ from enum import Enum
 from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.machine import Effect, Event, rows
 from checkpoint_protocols.message_machine import APP
-from checkpoint_protocols.recovery import Birth, Failure, Needs, Plan, Protocol, Record
-from checkpoint_protocols.snapshots.coordinator import BEGIN, Coordinator, everybody_back, kept_with_checkpoint
+from checkpoint_protocols.recovery import Birth, Failure, Needs, Protocol, Record, RecoveryPlan
+from checkpoint_protocols.snapshots.coordinator import BEGIN, SnapshotCoordinator, everybody_back, kept_with_checkpoint
 from checkpoint_protocols.snapshots.worker import ALWAYS, BARRIER, DECISIONS, SNAPSHOT_EVENTS, AligningWorker, messages
 from checkpoint_protocols.vocabulary import (
     Commanded,
@@ -141,7 +141,7 @@ class CyclicTask(AligningWorker[CyclicPhase]):
         return [Note("log abandoned", f"{self.index}: {why}")]
 
 
-def plan(failure: Failure) -> Plan:
+def plan(failure: Failure) -> RecoveryPlan:
     """Return the plan: all processes restore the newest decided snapshot; loop heads deliver the logged messages first."""
     return everybody_back(failure, kept_with_checkpoint)
 
@@ -153,5 +153,5 @@ PROTOCOL = Protocol(
     needs=Needs(fifo=True),
     worker=CyclicTask,
     plan=plan,
-    coordinator=Coordinator,
+    coordinator=SnapshotCoordinator,
 )

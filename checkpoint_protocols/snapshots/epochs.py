@@ -29,13 +29,24 @@ from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import Epoch, ProcessId
 from checkpoint_protocols.machine import Effect, rows
 from checkpoint_protocols.message_machine import APP
-from checkpoint_protocols.recovery import Birth, Failure, Key, Needs, Option, Output, Plan, Protocol, Record, Records
+from checkpoint_protocols.recovery import (
+    Birth,
+    Failure,
+    Key,
+    Needs,
+    Option,
+    Output,
+    Protocol,
+    Record,
+    Records,
+    RecoveryPlan,
+)
 from checkpoint_protocols.snapshots.coordinator import (
     ACK,
     BEGIN,
     REFUSE,
-    Coordinator,
     Open,
+    SnapshotCoordinator,
     counts_in,
     everybody_back,
     messages_in,
@@ -49,8 +60,8 @@ from checkpoint_protocols.vocabulary import (
     Envelope,
     Erase,
     Received,
-    Store,
     Stored,
+    StoreRecord,
 )
 
 LATE = "late"
@@ -145,13 +156,13 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
     def _count(self, epoch: int, change: int) -> None:
         self.balance[epoch] = self.balance.get(epoch, 0) + change
 
-    def _store_in_flight(self, number: int, message: Envelope) -> Store:
+    def _store_in_flight(self, number: int, message: Envelope) -> StoreRecord:
         key = record_key(CAPTURED, number, message.source, message.incarnation, message.seq)
         self.in_flight.append(key)
         self.writing[number] += 1
         messages = [message.as_record()]
         record: Record = {"incarnation": self.incarnation, "index": message.index, "messages": messages}
-        return Store(key, record, f"{CAPTURED} {number}")
+        return StoreRecord(key, record, f"{CAPTURED} {number}")
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         what, epoch = event.token.split()
@@ -192,10 +203,10 @@ class EpochWorker(SnapshotWorker[EpochPhase]):
         return [Erase(tuple(old))] if old else []
 
 
-class EpochCoordinator(Coordinator):
+class EpochCoordinator(SnapshotCoordinator):
     """Asks all processes, and waits for all reports and a balance of zero."""
 
-    MESSAGES = {**Coordinator.MESSAGES, LATE: "_on_late"}  # noqa: RUF012 - a table like TABLE
+    MESSAGES = {**SnapshotCoordinator.MESSAGES, LATE: "_on_late"}  # noqa: RUF012 - a table like TABLE
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
@@ -225,7 +236,7 @@ def captured_in_flight(process: ProcessId, number: Epoch, records: Records) -> t
     return tuple(message for record in found for message in messages_in(record))
 
 
-def plan(failure: Failure) -> Plan:
+def plan(failure: Failure) -> RecoveryPlan:
     """Return the plan: all processes restore the newest decided epoch; messages in flight at its cut are delivered first."""
     return everybody_back(failure, captured_in_flight)
 

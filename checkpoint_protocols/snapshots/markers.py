@@ -22,8 +22,8 @@ from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.machine import Effect, Event, rows
 from checkpoint_protocols.message_machine import APP
-from checkpoint_protocols.recovery import Birth, Failure, Needs, Plan, Protocol, Record
-from checkpoint_protocols.snapshots.coordinator import BEGIN, Coordinator, everybody_back, kept_with_checkpoint
+from checkpoint_protocols.recovery import Birth, Failure, Needs, Protocol, Record, RecoveryPlan
+from checkpoint_protocols.snapshots.coordinator import BEGIN, SnapshotCoordinator, everybody_back, kept_with_checkpoint
 from checkpoint_protocols.snapshots.worker import ALWAYS, DECISIONS, SNAPSHOT_EVENTS, SnapshotWorker, messages
 from checkpoint_protocols.vocabulary import Commanded, Envelope, Note, Received
 
@@ -138,7 +138,7 @@ class MarkerWorker(SnapshotWorker[MarkerPhase]):
         return [Note("recording abandoned", f"{self.index}: {why}")]
 
 
-def plan(failure: Failure) -> Plan:
+def plan(failure: Failure) -> RecoveryPlan:
     """Return the plan: all processes restore the newest decided snapshot; messages in its channels are delivered first."""
     return everybody_back(failure, kept_with_checkpoint)
 
@@ -150,5 +150,5 @@ PROTOCOL = Protocol(
     needs=Needs(fifo=True),
     worker=MarkerWorker,
     plan=plan,
-    coordinator=Coordinator,
+    coordinator=SnapshotCoordinator,
 )

@@ -29,11 +29,11 @@ from checkpoint_protocols.graph import COORDINATOR, channel_between
 from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.machine import Drop, Effect, rows
 from checkpoint_protocols.message_machine import APP
-from checkpoint_protocols.recovery import Birth, Failure, Key, Needs, Plan, Protocol, Record, Records
+from checkpoint_protocols.recovery import Birth, Failure, Key, Needs, Protocol, Record, Records, RecoveryPlan
 from checkpoint_protocols.snapshots.coordinator import (
     BEGIN,
     REFUSE,
-    Coordinator,
+    SnapshotCoordinator,
     back_to,
     counts_in,
     decided,
@@ -43,13 +43,13 @@ from checkpoint_protocols.snapshots.coordinator import (
 )
 from checkpoint_protocols.snapshots.worker import ALWAYS, BARRIER, DECISIONS, SNAPSHOT_EVENTS, AligningWorker, messages
 from checkpoint_protocols.vocabulary import (
-    Capture,
+    CaptureState,
     Commanded,
     Envelope,
     Erase,
     Received,
-    Store,
     Stored,
+    StoreRecord,
 )
 
 ORDER = "order"
@@ -174,10 +174,10 @@ class PartialTask(AligningWorker[PartialPhase]):
         self._update_phase()
         return [*delivered, *self._gate()]
 
-    def _write_position(self, channel: ChannelId) -> Store:
+    def _write_position(self, channel: ChannelId) -> StoreRecord:
         """Write the receipt's channel. Its index is 0: no recovery undoes it."""
         record: Record = {"incarnation": self.incarnation, "index": 0, "channel": channel}
-        return Store(record_key(ORDER, self.position + 1), record, f"{ORDER} {self.position + 1}")
+        return StoreRecord(record_key(ORDER, self.position + 1), record, f"{ORDER} {self.position + 1}")
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         waited = self.waiting
@@ -203,7 +203,7 @@ class PartialTask(AligningWorker[PartialPhase]):
         self.over = max(self.over, number)
         return [*abandoned, self._send_control(COORDINATOR, REFUSE, number, "a replay is under way")]
 
-    def _capture(self, number: int) -> tuple[Capture, Record]:
+    def _capture(self, number: int) -> tuple[CaptureState, Record]:
         self.positions[number] = self.position
         return super()._capture(number)
 
@@ -239,7 +239,7 @@ def _waiting(record: Record) -> Received | None:
     return Received(channel_between(message.source, message.target), message)
 
 
-def plan(failure: Failure) -> Plan:
+def plan(failure: Failure) -> RecoveryPlan:
     """Return the plan: failed processes and all their ancestors go back, so no message enters that part from outside."""
     workers = frozenset(failure.graph.processes)
     behind = failure.graph.upstream_of(failure.failed & workers)
@@ -253,5 +253,5 @@ PROTOCOL = Protocol(
     needs=Needs(fifo=True, acyclic=True, deterministic=True),
     worker=PartialTask,
     plan=plan,
-    coordinator=Coordinator,
+    coordinator=SnapshotCoordinator,
 )

@@ -24,14 +24,14 @@ from enum import Enum
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.machine import Effect, rows
 from checkpoint_protocols.message_machine import APP, AnyMessageMachine
-from checkpoint_protocols.recovery import Birth, Failure, Needs, Option, Plan, Protocol, Settings
+from checkpoint_protocols.recovery import Birth, Failure, Needs, Option, Protocol, ProtocolSettings, RecoveryPlan
 from checkpoint_protocols.snapshots.coordinator import (
     BEGIN,
     PERIODIC,
-    Coordinator,
-    CoordinatorPhase,
     Open,
-    Step,
+    SnapshotCoordinator,
+    SnapshotCoordinatorPhase,
+    SnapshotStep,
     everybody_back,
     nothing_in_flight,
     number_in,
@@ -106,7 +106,7 @@ class ClockWorker(SnapshotWorker[ClockPhase]):
         return []
 
 
-class BroadcastCoordinator(Coordinator):
+class BroadcastCoordinator(SnapshotCoordinator):
     """Sends the begin to all processes, and treats the receipts as one moment."""
 
     def asked(self) -> Iterable[ProcessId]:
@@ -114,29 +114,29 @@ class BroadcastCoordinator(Coordinator):
         return self.workers
 
 
-class ClockCoordinator(Coordinator):
+class ClockCoordinator(SnapshotCoordinator):
     """Asks no process: a snapshot is open from its first file on, and complete with its last."""
 
-    TABLE = {**Coordinator.TABLE, (CoordinatorPhase.IDLE, Received): "_on_received"}  # noqa: RUF012 - a table
+    TABLE = {**SnapshotCoordinator.TABLE, (SnapshotCoordinatorPhase.IDLE, Received): "_on_received"}  # noqa: RUF012 - a table
     limit = 1_000_000
     """Practically unlimited, since clocks do not wait for the slowest writer."""
 
     def _collecting(self, number: int) -> bool:
         opened = self.open.get(number)
-        return number > self.committed if opened is None else opened.step is Step.COLLECTING
+        return number > self.committed if opened is None else opened.step is SnapshotStep.COLLECTING
 
     def _on_timer(self, event: TimerElapsed) -> list[Effect]:
         return [self._next_period()]
 
     def _on_ack(self, message: Envelope) -> list[Effect]:
-        self.open.setdefault(message.index, Open(set(self.workers), Step.COLLECTING))
+        self.open.setdefault(message.index, Open(set(self.workers), SnapshotStep.COLLECTING))
         self.newest = max(self.newest, message.index)
         self._update_phase()
         return super()._on_ack(message)
 
     def _on_refuse(self, message: Envelope) -> list[Effect]:
         """Abort the snapshot with a missing file: its moment is over, so no process can capture it again."""
-        self.open.setdefault(message.index, Open(set(self.workers), Step.COLLECTING))
+        self.open.setdefault(message.index, Open(set(self.workers), SnapshotStep.COLLECTING))
         return super()._on_refuse(message)
 
 
@@ -145,12 +145,12 @@ def coordinator(birth: Birth) -> AnyMessageMachine:
     return BroadcastCoordinator(birth) if _variant(birth.settings) == BROADCAST else ClockCoordinator(birth)
 
 
-def _variant(settings: Settings) -> str:
+def _variant(settings: ProtocolSettings) -> str:
     chosen = settings.options.get("variant", CLOCK)
     return BROADCAST if chosen == BROADCAST else CLOCK
 
 
-def plan(failure: Failure) -> Plan:
+def plan(failure: Failure) -> RecoveryPlan:
     """Return the plan: all processes load the newest snapshot of which every process has a file."""
     return everybody_back(failure, nothing_in_flight)
 

@@ -23,7 +23,7 @@ from checkpoint_protocols.recovery import Birth, Record, checkpoint_key
 from checkpoint_protocols.snapshots.coordinator import ABORT, ACK, BEGIN, COMMIT, REFUSE, counts_in, number_in
 from checkpoint_protocols.vocabulary import (
     AppSent,
-    Capture,
+    CaptureState,
     CheckpointKind,
     Commanded,
     Deliver,
@@ -35,8 +35,8 @@ from checkpoint_protocols.vocabulary import (
     SinkOp,
     SinkReplied,
     SinkTransaction,
-    Store,
     Stored,
+    StoreRecord,
 )
 
 PhaseT = TypeVar("PhaseT", bound=Enum)
@@ -114,17 +114,17 @@ class SnapshotWorker(MessageWorker[PhaseT]):
 
     # -- capturing and writing -----------------------------------------------------------------------------------
 
-    def _capture(self, number: int) -> tuple[Capture, Record]:
+    def _capture(self, number: int) -> tuple[CaptureState, Record]:
         """Capture the current state of the application and of this machine."""
         self.index = number
         self.over = max(self.over, number)
         self.cuts[number] = self.delivered
-        return Capture(Epoch(number), CheckpointKind.BASIC), self.record()
+        return CaptureState(Epoch(number), CheckpointKind.BASIC), self.record()
 
-    def _write(self, number: int, record: Record, messages: Sequence[Envelope] = ()) -> Store:
+    def _write(self, number: int, record: Record, messages: Sequence[Envelope] = ()) -> StoreRecord:
         """Write the record of a capture, with the messages that belong to the same cut."""
         kept = [message.as_record() for message in messages]
-        return Store(checkpoint_key(number), {**record, "messages": kept}, f"checkpoint {number}")
+        return StoreRecord(checkpoint_key(number), {**record, "messages": kept}, f"checkpoint {number}")
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         """Acknowledge a checkpoint only when it is durable (write ahead, G2)."""
@@ -247,7 +247,7 @@ class AligningWorker(SnapshotWorker[PhaseT]):
 
     def _take(self, number: int) -> list[Effect]:
         """Capture, send the barrier before anything else is sent, release the inputs."""
-        self._let_go()
+        self._end_alignment()
         capture, captured = self._capture(number)
         kept = self._keep(number, captured)
         self._update_phase()
@@ -269,13 +269,13 @@ class AligningWorker(SnapshotWorker[PhaseT]):
         """End an alignment that will never complete here, and release its inputs."""
         note = Note("alignment abandoned", f"{self.aligning}: {why}")
         self.over = max(self.over, self.aligning or 0)
-        self._let_go()
+        self._end_alignment()
         self._update_phase()
         return [note, *self._gate()]
 
     # -- gates ---------------------------------------------------------------------------------------------------
 
-    def _let_go(self) -> None:
+    def _end_alignment(self) -> None:
         self.aligning = None
         self.held.clear()
 

@@ -216,7 +216,7 @@ def _long_world_of(protocol: str, seed: int) -> World | None:
     return spark_world(seed, times=TIMES) if protocol == sim.SPARK else None
 
 
-def one(protocol: str, seed: int, states: States, way: Way) -> tuple[sim.Outcome, Watching, World]:
+def one(protocol: str, seed: int, states: States, way: Way) -> tuple[sim.ScheduleOutcome, Watching, World]:
     """One schedule, watched. What is not in the menu has few faults on purpose: many, and nothing is ever decided."""
     steps, rate = PACE.get(protocol, (STEPS, FAULT_RATE))
     world = world_of(protocol, way.world)
@@ -253,7 +253,7 @@ def tried(protocol: str, seconds: float, first: int = 0) -> Tried:
     return found
 
 
-def _add(found: Tried, outcome: sim.Outcome, witness: Watching, world: World, way: Way) -> None:
+def _add(found: Tried, outcome: sim.ScheduleOutcome, witness: Watching, world: World, way: Way) -> None:
     found.schedules += 1
     found.steps += len(outcome.trace)
     found.simulated_ms += float(getattr(world, "now", 0)) / getattr(world, "unit", 1)

@@ -20,20 +20,20 @@ from dataclasses import dataclass
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.messages import (
     Admission,
-    Checkpoint,
     CheckpointFailed,
     CheckpointStarted,
     CheckpointWritten,
     EntryExecuted,
+    HealthReport,
     HealthReported,
     Lease,
     LeaseChosen,
+    LeasedCheckpoint,
     LeaseElapsed,
     LeaseReturned,
     LeaseSettings,
     PublishAnswered,
     PublishCheckpoint,
-    Report,
     Terms,
     Ticked,
     Turn,
@@ -137,7 +137,7 @@ class Delegation:
         self._report(holder, newest_ms, payload, 100 if known is None else known.report.health, local_ms)
 
     def _report(self, node: ProcessId, clock_ms: int, payload: int, health: int, local_ms: int) -> None:
-        self._machine.handle(HealthReported(Report(node, BOOT, clock_ms, payload, health), local_ms))
+        self._machine.handle(HealthReported(HealthReport(node, BOOT, clock_ms, payload, health), local_ms))
 
     def _is_spared(self, node: ProcessId, local_ms: int) -> bool:
         return local_ms < self._spared_ms.get(node, local_ms)
@@ -213,7 +213,7 @@ class Holding:
         """
         token = 0 if lease is None else lease.token
         if self._replica is None:
-            self._replica = Replica(self._me, BOOT, (self._me,), Checkpoint(applied=token))
+            self._replica = Replica(self._me, BOOT, (self._me,), LeasedCheckpoint(applied=token))
         if lease is not None and token > self._replica.applied:
             # The replica applies every row number of the log; the rows in between are no leases.
             for index in range(self._replica.applied + 1, token):

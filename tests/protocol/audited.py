@@ -6,12 +6,12 @@ But a snapshot that is complete is a consistent cut there too, because whoever i
 
 from __future__ import annotations
 
-from checkpoint_lab import ACYCLIC, GRAPHS, Faults, MessageWorld, Outcome, drive
+from checkpoint_lab import ACYCLIC, GRAPHS, Faults, MessageWorld, ScheduleOutcome, drive
 from checkpoint_lab.process import Process
 from checkpoint_lab.schedules import drive_long, long_world
 from checkpoint_lab.violations import Lost, Orphan
 from checkpoint_protocols.graph import Graph
-from checkpoint_protocols.recovery import Protocol, Settings
+from checkpoint_protocols.recovery import Protocol, ProtocolSettings
 
 
 class AuditedWorld(MessageWorld):
@@ -40,12 +40,17 @@ def graph_in_turn(protocol: Protocol, seed: int) -> Graph:
 
 
 def play(
-    protocol: Protocol, graph: Graph, seed: int, inputs: int = 3, steps: int = 50, settings: Settings | None = None
-) -> Outcome:
+    protocol: Protocol,
+    graph: Graph,
+    seed: int,
+    inputs: int = 3,
+    steps: int = 50,
+    settings: ProtocolSettings | None = None,
+) -> ScheduleOutcome:
     """One random schedule with faults, to its end."""
-    return drive(AuditedWorld(protocol, graph, Faults(), inputs, settings=settings or Settings()), seed, steps)
+    return drive(AuditedWorld(protocol, graph, Faults(), inputs, settings=settings or ProtocolSettings()), seed, steps)
 
 
-def play_long(protocol: Protocol, seed: int) -> Outcome:
+def play_long(protocol: Protocol, seed: int) -> ScheduleOutcome:
     """Ten times as long, on each graph in turn."""
     return drive_long(long_world(protocol, graph_in_turn(protocol, seed), Faults(), world_of=AuditedWorld), seed)

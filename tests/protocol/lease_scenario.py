@@ -1,6 +1,6 @@
 """Scenarios in the lease world: `world: lease`, `rates`, `first_ms`, and the phrases under STEPS.
 
-`literal:` names `Rules` of `tests.protocol.literal`.  A phrase that says `if it may` does nothing where the corrected
+`literal:` names `LeaseRules` of `tests.protocol.literal`.  A phrase that says `if it may` does nothing where the corrected
 machine has nothing to do; everything else must be possible.
 """
 
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from checkpoint_lab.faults import Faults
-from checkpoint_lab.lease_world import LeaseWorld, Rules, Scope
+from checkpoint_lab.lease_world import LeaseRules, LeaseWorld, Scope
 from checkpoint_lab.world import NotPossible
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.messages import LeaseSettings
@@ -28,18 +28,18 @@ def lease_scenarios() -> list[Scenario]:
     return scenarios("lease")
 
 
-def literal_rules(scenario: Scenario) -> Rules:
+def literal_rules(scenario: Scenario) -> LeaseRules:
     """As the seed has it."""
     module, _, name = scenario.settings["literal"].partition(":")
     found = getattr(importlib.import_module(f"tests.protocol.literal.{module}"), name)
-    assert isinstance(found, Rules)
+    assert isinstance(found, LeaseRules)
     return found
 
 
 class LeaseStage:
     """A lease world and its phrases."""
 
-    def __init__(self, scenario: Scenario, rules: Rules) -> None:
+    def __init__(self, scenario: Scenario, rules: LeaseRules) -> None:
         rates = {name: int(rate) for name, rate in (pair.split("=") for pair in scenario.settings["rates"].split())}
         first_ms = int(scenario.settings["first_ms"])
         settings = LeaseSettings(least_ms=10, first_ms=first_ms, most_ms=4 * first_ms, margin_ms=1, fresh_ms=15)
@@ -75,7 +75,7 @@ class LeaseStage:
         raise AssertionError("O10: no end")
 
 
-def play(scenario: Scenario, rules: Rules) -> LeaseStage:
+def play(scenario: Scenario, rules: LeaseRules) -> LeaseStage:
     """The steps, the end and the verdict. Raises what the world finds."""
     stage = LeaseStage(scenario, rules)
     for line in scenario.sections["steps"]:

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from checkpoint_lab import GRAPHS, Clock, Clocks, Faults, MessageWorld, drive
+from checkpoint_lab import GRAPHS, Clocks, Faults, LinearClock, MessageWorld, drive
 from checkpoint_lab.explore import Exploration, explore
 from checkpoint_lab.world import Cell
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.machine import INVALID
 from checkpoint_protocols.message_machine import AnyMessageMachine
-from checkpoint_protocols.recovery import Protocol, Settings
+from checkpoint_protocols.recovery import Protocol, ProtocolSettings
 
 SEVERAL = Faults(crashes=4)
-OFTEN = Settings(options={"checkpoint_every": 2})
-SKEWED = Clocks({"a": Clock(1.3, 700), "b": Clock(0.7, 90), "s": Clock(1.0, 350), "k": Clock(0.9, 2_000)})
+OFTEN = ProtocolSettings(options={"checkpoint_every": 2})
+SKEWED = Clocks(
+    {"a": LinearClock(1.3, 700), "b": LinearClock(0.7, 90), "s": LinearClock(1.0, 350), "k": LinearClock(0.9, 2_000)}
+)
 
 
 def check_schedules(
-    protocol: Protocol, seeds: Iterable[int], clocks: Clocks | None = None, settings: Settings = OFTEN
+    protocol: Protocol, seeds: Iterable[int], clocks: Clocks | None = None, settings: ProtocolSettings = OFTEN
 ) -> Counter[str]:
     """Every graph with every seed; what happened how often. The first verdict fails the test."""
     counts: Counter[str] = Counter()

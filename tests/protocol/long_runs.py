@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from checkpoint_lab import Choice, Faults, MessageWorld, Outcome, drive
+from checkpoint_lab import Choice, Faults, MessageWorld, ScheduleOutcome, drive
 from checkpoint_lab.schedules import drive_long, long_world
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.message_logging.sender_logging import SenderLoggingWorker
-from checkpoint_protocols.recovery import Protocol, Settings
+from checkpoint_protocols.recovery import Protocol, ProtocolSettings
 from checkpoint_protocols.vocabulary import Json
 
 NOTHING: Mapping[str, Json] = {}
@@ -54,14 +54,14 @@ def play(
     steps: int = 400,
     options: Mapping[str, Json] = NOTHING,
     world: type[MessageWorld] = MessageWorld,
-) -> Outcome:
+) -> ScheduleOutcome:
     """One long schedule; eight failures unless told."""
-    settings = Settings(options=options)
+    settings = ProtocolSettings(options=options)
     return drive(
         world(protocol, graph, crashes(8) if faults is None else faults, inputs, settings=settings), seed, steps, 0.05
     )
 
 
-def play_long(protocol: Protocol, graph: Graph, seed: int) -> Outcome:
+def play_long(protocol: Protocol, graph: Graph, seed: int) -> ScheduleOutcome:
     """Five times as long as that."""
     return drive_long(long_world(protocol, graph, crashes(8), 8, times=5), seed, 400, 0.05)

@@ -10,8 +10,8 @@ from checkpoint_protocols.ids import Incarnation, ProcessId
 from checkpoint_protocols.incarnation import RollbackTable
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.message_machine import APP
-from checkpoint_protocols.recovery import Birth, Record, Records, Settings
-from checkpoint_protocols.vocabulary import Commanded, Envelope, Json, Received, Store
+from checkpoint_protocols.recovery import Birth, ProtocolSettings, Record, Records
+from checkpoint_protocols.vocabulary import Commanded, Envelope, Json, Received, StoreRecord
 
 FIRST, SECOND, THIRD = Incarnation(1), Incarnation(2), Incarnation(3)
 START = Commanded("start", {"local_ms": 0})
@@ -31,7 +31,9 @@ def birth(
 ) -> Birth:
     """The first life, or the one that the table's newest row started."""
     incarnation = max(table or {FIRST: {}})
-    return Birth(me, graph, incarnation, table or {}, Settings(options=options or {}), checkpoint, records or {})
+    return Birth(
+        me, graph, incarnation, table or {}, ProtocolSettings(options=options or {}), checkpoint, records or {}
+    )
 
 
 def app(
@@ -60,4 +62,4 @@ def only(kind: type[EffectT], effects: Iterable[Effect]) -> EffectT:
 
 def tokens(effects: Iterable[Effect]) -> list[str]:
     """What is being stored."""
-    return [store.token for store in all_of(Store, effects)]
+    return [store.token for store in all_of(StoreRecord, effects)]

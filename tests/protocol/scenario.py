@@ -48,7 +48,7 @@ from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.menu import MENU
 from checkpoint_protocols.message_machine import APP
-from checkpoint_protocols.recovery import Protocol, Settings
+from checkpoint_protocols.recovery import Protocol, ProtocolSettings
 from checkpoint_protocols.vocabulary import Envelope
 
 FOLDER = Path(__file__).parent / "scenarios"
@@ -106,7 +106,7 @@ class Scenario:
             PLENTY,
             int(self.settings.get("inputs", "2")),
             int(self.settings.get("loops", "1")),
-            Settings(options=options),
+            ProtocolSettings(options=options),
         )
         world.moments = []
         return world

@@ -6,7 +6,7 @@ import pytest
 
 from checkpoint_protocols.graph import COORDINATOR, Graph
 from checkpoint_protocols.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
-from checkpoint_protocols.machine import Drop, InvariantBroken, ProtocolViolation, missing_cells, render_table
+from checkpoint_protocols.machine import Drop, InvariantBroken, ProtocolViolation, missing_cells
 from checkpoint_protocols.message_logging.asynchronous_logging import (
     NUMBERS_PER_INCARNATION,
     PROTOCOL,
@@ -16,10 +16,10 @@ from checkpoint_protocols.message_logging.asynchronous_logging import (
     RecoveryCoordinator,
 )
 from checkpoint_protocols.message_logging.volatile_log import RECEIVED_IN, batch_key, rebuildable
-from checkpoint_protocols.recovery import Birth, Failure, Part, Settings, checkpoint_key
+from checkpoint_protocols.recovery import Birth, Failure, Part, ProtocolSettings, checkpoint_key
 from checkpoint_protocols.vocabulary import (
     AppSent,
-    Capture,
+    CaptureState,
     CheckpointKind,
     Commanded,
     Deliver,
@@ -30,8 +30,8 @@ from checkpoint_protocols.vocabulary import (
     Send,
     SetTimer,
     SinkTransaction,
-    Store,
     Stored,
+    StoreRecord,
     TimerElapsed,
 )
 from tests.protocol.line_runs import cells_not_reached, check_schedules, small_scope
@@ -66,15 +66,8 @@ def test_every_cell_of_the_tables_is_reached(machine):
     assert cells_not_reached(PROTOCOL, machine) == set()
 
 
-def test_the_table_can_be_read_beside_the_seed():
-    assert "| TimerElapsed | timer | timer while flushing |" in render_table(AsynchronousWorker)
-
-
-# -- worker ------------------------------------------------------------------------------------------------------------
-
-
 def worker(me=A, checkpoint=None, records=None, incarnation=1, table=None, every=100):
-    settings = Settings(options={"checkpoint_every": every})
+    settings = ProtocolSettings(options={"checkpoint_every": every})
     made = AsynchronousWorker(
         Birth(me, PIPE, Incarnation(incarnation), table or {}, settings, checkpoint, records or {})
     )
@@ -134,8 +127,8 @@ def test_every_few_flushes_a_checkpoint_makes_its_interval_stable():
     machine, _ = worker(every=1)
     machine.handle(received())
     effects = machine.handle(tick())
-    assert kinds(effects) == [SetTimer, Capture, Store]
-    assert effects[1] == Capture(Epoch(1), CheckpointKind.BASIC)
+    assert kinds(effects) == [SetTimer, CaptureState, StoreRecord]
+    assert effects[1] == CaptureState(Epoch(1), CheckpointKind.BASIC)
     (report,) = machine.handle(Stored("checkpoint", True))
     assert report.message.body == [[1, {"s": 0}]]
 
@@ -257,7 +250,7 @@ def stable(process, *intervals):
 
 
 def coordinator():
-    made = RecoveryCoordinator(Birth(COORDINATOR, PIPE, Incarnation(1), {}, Settings()))
+    made = RecoveryCoordinator(Birth(COORDINATOR, PIPE, Incarnation(1), {}, ProtocolSettings()))
     assert made.handle(Commanded("start", {})) == []
     return made
 

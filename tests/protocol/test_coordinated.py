@@ -7,12 +7,12 @@ import pytest
 from checkpoint_protocols.checkpoints.coordinated import CoordinatedPhase, CoordinatedWorker, initiators, plan
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import Epoch, ProcessId, TimerId
-from checkpoint_protocols.machine import Effect, InvalidTransition, missing_cells, render_table
+from checkpoint_protocols.machine import Effect, InvalidTransition, missing_cells
 from checkpoint_protocols.recovery import Failure, Record, Records, checkpoint_key
 from checkpoint_protocols.vocabulary import (
     OUT,
     AppSent,
-    Capture,
+    CaptureState,
     Deliver,
     Drop,
     Erase,
@@ -22,8 +22,8 @@ from checkpoint_protocols.vocabulary import (
     Send,
     SetTimer,
     SinkTransaction,
-    Store,
     Stored,
+    StoreRecord,
     TimerElapsed,
 )
 from tests.protocol.plain import JOIN, SECOND, START, J, K, S, T, all_of, app, birth, only, tokens, told
@@ -93,14 +93,13 @@ def decide(target: ProcessId = J, make: bool = True, instance: str = INSTANCE) -
 
 def test_the_table_decides_every_pair_of_phase_and_event() -> None:
     assert missing_cells(CoordinatedWorker) == []
-    assert "| AppSent | - | sent | - | - | - |" in render_table(CoordinatedWorker)
     assert all(set(cells) == set(P) - {P.BORN} for cells in CoordinatedWorker.MESSAGES.values())
 
 
 def test_an_initiator_captures_holds_its_sends_and_asks_whom_it_received_from() -> None:
     effects = initiator().handle(TICK)
 
-    assert [type(effect) for effect in effects] == [Capture, Hold, Store, Send, SetTimer, SetTimer]
+    assert [type(effect) for effect in effects] == [CaptureState, Hold, StoreRecord, Send, SetTimer, SetTimer]
     assert kinds(effects) == [("j", "request")]
     assert body(effects) == {"instance": INSTANCE, "last": 1}
 
@@ -109,14 +108,14 @@ def test_nobody_initiates_twice_from_one_state() -> None:
     machine = CoordinatedWorker(birth(K))
     machine.handle(START)
 
-    assert all_of(Capture, machine.handle(TICK)) == []
+    assert all_of(CaptureState, machine.handle(TICK)) == []
 
 
 def test_whoever_sent_nothing_of_it_since_its_checkpoint_agrees_without_one() -> None:
     effects = participant().handle(request(last=0))  # type: ignore[arg-type]
 
     assert body(effects) == {"instance": INSTANCE, "agreed": True, "participants": []}
-    assert all_of(Capture, effects) == []
+    assert all_of(CaptureState, effects) == []
 
 
 def test_a_participant_votes_when_it_is_stored_and_everybody_below_has_voted() -> None:
@@ -207,7 +206,7 @@ def test_an_instance_is_joined_once_however_late_its_requests_are() -> None:
     effects = machine.handle(request())  # type: ignore[arg-type]
 
     assert body(effects) == {"instance": INSTANCE, "agreed": False, "participants": []}
-    assert (machine.phase, all_of(Capture, effects)) == (P.FREE, [])
+    assert (machine.phase, all_of(CaptureState, effects)) == (P.FREE, [])
 
 
 def test_an_undoing_that_overtakes_its_request_is_remembered() -> None:
@@ -238,7 +237,7 @@ def test_a_later_instance_and_one_of_another_initiator_are_joined(instance: str)
     machine = asked()
     machine.handle(decide(make=False))  # type: ignore[arg-type]
 
-    assert only(Capture, machine.handle(request(instance))).index == 2  # type: ignore[arg-type]
+    assert only(CaptureState, machine.handle(request(instance))).index == 2  # type: ignore[arg-type]
 
 
 def test_whoever_sent_nothing_of_it_agrees_in_an_instance_that_is_over_too() -> None:

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import checkpoint_lab as sim
-from checkpoint_lab.durable import Cut
+from checkpoint_lab.durable import StateCut
 from checkpoint_lab.message_world import MessageWorld
 from checkpoint_lab.oracles import orphans
 from checkpoint_lab.schedules import Driver
 from checkpoint_protocols.checkpoints.uncoordinated import PROTOCOL, Forcing, UncoordinatedWorker
 from checkpoint_protocols.ids import ProcessId
-from checkpoint_protocols.recovery import Birth, Protocol, Settings
+from checkpoint_protocols.recovery import Birth, Protocol, ProtocolSettings
 from checkpoint_protocols.vocabulary import Json
 
-HMNR = Settings(options={"forcing": "hmnr"})
+HMNR = ProtocolSettings(options={"forcing": "hmnr"})
 GRAPH = sim.GRAPHS["cycle"]
 
 
@@ -51,7 +51,9 @@ def useless(protocol: Protocol, seed: int) -> list[tuple[ProcessId, int]]:
     ]
 
 
-def _greatest(cuts: Mapping[ProcessId, Mapping[int, Cut]], name: ProcessId, index: int) -> dict[ProcessId, Cut]:
+def _greatest(
+    cuts: Mapping[ProcessId, Mapping[int, StateCut]], name: ProcessId, index: int
+) -> dict[ProcessId, StateCut]:
     """The greatest consistent line with the process at that checkpoint or before: receivers of orphans go back."""
     left = {each: list(own.values()) for each, own in cuts.items()}
     left[name] = left[name][: list(cuts[name]).index(index) + 1]

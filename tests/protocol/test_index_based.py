@@ -13,13 +13,12 @@ from checkpoint_protocols.machine import (
     InvalidTransition,
     ProtocolViolation,
     missing_cells,
-    render_table,
 )
 from checkpoint_protocols.message_logging import adaptive_logging
-from checkpoint_protocols.recovery import Birth, Settings, checkpoint_key
+from checkpoint_protocols.recovery import Birth, ProtocolSettings, checkpoint_key
 from checkpoint_protocols.vocabulary import (
     AppSent,
-    Capture,
+    CaptureState,
     CheckpointKind,
     Commanded,
     Deliver,
@@ -32,8 +31,8 @@ from checkpoint_protocols.vocabulary import (
     Send,
     SetTimer,
     SinkTransaction,
-    Store,
     Stored,
+    StoreRecord,
     TimerElapsed,
 )
 from tests.protocol.line_runs import SKEWED, cells_not_reached, check_schedules, small_scope
@@ -83,15 +82,8 @@ def test_every_cell_of_the_table_is_reached(protocol):
     assert cells_not_reached(protocol, machine) == set()
 
 
-def test_the_table_can_be_read_beside_the_seed():
-    assert "| Received | received | received while saving |" in render_table(IndexWorker)
-
-
-# -- single steps ------------------------------------------------------------------------------------------------------
-
-
 def worker(me=K, checkpoint=None, records=None, incarnation=1, table=None):
-    birth = Birth(me, PAIR, Incarnation(incarnation), table or {}, Settings(), checkpoint, records or {})
+    birth = Birth(me, PAIR, Incarnation(incarnation), table or {}, ProtocolSettings(), checkpoint, records or {})
     made = IndexWorker(birth)
     return made, made.handle(Commanded("start", {"local_ms": 0}))
 
@@ -123,8 +115,8 @@ def kinds(effects):
 def test_a_higher_index_is_saved_before_the_message_is_delivered():
     machine, _ = worker()
     effects = machine.handle(received(index=3))
-    assert kinds(effects) == [Note, Hold, Hold, Capture, Store]
-    assert effects[3] == Capture(Epoch(1), CheckpointKind.FORCED)
+    assert kinds(effects) == [Note, Hold, Hold, CaptureState, StoreRecord]
+    assert effects[3] == CaptureState(Epoch(1), CheckpointKind.FORCED)
     assert effects[4].record["waiting"] == [message(index=3).as_record()]
     stored = machine.handle(Stored("checkpoint", True))
     assert kinds(stored) == [Release, Release, Note, Send, Deliver]
@@ -197,7 +189,7 @@ def test_what_comes_with_a_newer_incarnation_waits_for_the_checkpoint():
     assert machine.handle(received()) == []
     assert machine.handle(tick(1_500)) == [SetTimer("checkpoint", 500, TimerId(3), tick(0, 3))]
     stored = machine.handle(Stored("checkpoint", True))
-    assert kinds(stored)[-1] is Store  # index 0 is late now
+    assert kinds(stored)[-1] is StoreRecord  # index 0 is late now
 
 
 def test_a_checkpoint_nobody_asked_for_is_a_bug_of_the_host():

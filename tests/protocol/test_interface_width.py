@@ -15,19 +15,19 @@ import pytest
 from checkpoint_protocols import vocabulary as v
 from checkpoint_protocols.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
 from checkpoint_protocols.incarnation import Age, RollbackTable, age
-from checkpoint_protocols.machine import Effect, Event, Machine, missing_cells, render_table, rows
+from checkpoint_protocols.machine import Effect, Event, Machine, missing_cells, rows
 
-COMMON = (v.Received, v.Send, v.Deliver, v.Drop, v.Store, v.Stored, v.Note)
+COMMON = (v.Received, v.Send, v.Deliver, v.Drop, v.StoreRecord, v.Stored, v.Note)
 NEEDS: dict[str, tuple[type[Event] | type[Effect], ...]] = {
-    "Chandy-Lamport": (*COMMON, v.AppSent, v.Commanded, v.Capture),
-    "epochs with deficit counting": (*COMMON, v.AppSent, v.Commanded, v.Capture, v.Restore, v.Erase),
-    "cyclic barriers": (*COMMON, v.Commanded, v.Capture, v.Hold, v.Release, v.Restore),
+    "Chandy-Lamport": (*COMMON, v.AppSent, v.Commanded, v.CaptureState),
+    "epochs with deficit counting": (*COMMON, v.AppSent, v.Commanded, v.CaptureState, v.Restore, v.Erase),
+    "cyclic barriers": (*COMMON, v.Commanded, v.CaptureState, v.Hold, v.Release, v.Restore),
     "sender-based logging": (*COMMON, v.AppSent, v.PeerChanged, v.Hold, v.Release, v.Erase, v.SetTimer, v.TimerElapsed),
-    "uncoordinated": (*COMMON, v.AppSent, v.Capture, v.SetTimer, v.TimerElapsed, v.Restore, v.Erase),
-    "Koo-Toueg": (*COMMON, v.AppSent, v.Commanded, v.Capture, v.Erase, v.Hold, v.Release, v.Restore),
-    "index-based": (*COMMON, v.AppSent, v.Capture, v.SetTimer, v.TimerElapsed, v.Restore),
+    "uncoordinated": (*COMMON, v.AppSent, v.CaptureState, v.SetTimer, v.TimerElapsed, v.Restore, v.Erase),
+    "Koo-Toueg": (*COMMON, v.AppSent, v.Commanded, v.CaptureState, v.Erase, v.Hold, v.Release, v.Restore),
+    "index-based": (*COMMON, v.AppSent, v.CaptureState, v.SetTimer, v.TimerElapsed, v.Restore),
     "receiver logging, both kinds": (*COMMON, v.Hold, v.Release, v.Erase, v.SinkTransaction, v.SinkReplied),
-    "lease": (v.Received, v.Send, v.SetTimer, v.TimerElapsed, v.PeerChanged, v.Store, v.Stored, v.Note),
+    "lease": (v.Received, v.Send, v.SetTimer, v.TimerElapsed, v.PeerChanged, v.StoreRecord, v.Stored, v.Note),
 }
 """Rules that need more than one life use `Restore` and the incarnation in every envelope."""
 
@@ -82,7 +82,7 @@ class IndexWorker(Machine[Phase]):
 
     def _checkpoint(self, index: Epoch, kind: v.CheckpointKind) -> list[Effect]:
         self.index = index
-        return [v.Capture(index, kind), v.Store(("checkpoint", str(index)), None, f"checkpoint {index}")]
+        return [v.CaptureState(index, kind), v.StoreRecord(("checkpoint", str(index)), None, f"checkpoint {index}")]
 
     def _on_sent(self, event: v.AppSent) -> list[Effect]:
         self.sent += 1
@@ -108,7 +108,7 @@ class IndexWorker(Machine[Phase]):
                 return [v.Deliver(event)]
         token = f"log {message.seq}"
         self.pending[token] = event
-        return [v.Store(("log", str(message.seq)), message.body, token)]
+        return [v.StoreRecord(("log", str(message.seq)), message.body, token)]
 
     def _on_stored(self, event: v.Stored) -> list[Effect]:
         logged = self.pending.pop(event.token, None)
@@ -128,18 +128,17 @@ def worker() -> IndexWorker:
 
 def test_a_protocol_over_plain_messages_is_a_table_like_any_other() -> None:
     assert missing_cells(IndexWorker) == []
-    assert "| Received | received | - |" in render_table(IndexWorker)
 
 
 def test_a_message_from_a_higher_index_is_delivered_behind_a_forced_checkpoint(worker: IndexWorker) -> None:
     effects = worker.handle(received(index=4))
 
-    assert effects[0] == v.Capture(Epoch(4), v.CheckpointKind.FORCED)
+    assert effects[0] == v.CaptureState(Epoch(4), v.CheckpointKind.FORCED)
     assert effects[-1] == v.Deliver(received(index=4))
 
 
 def test_a_late_message_is_delivered_when_its_log_record_is_durable(worker: IndexWorker) -> None:
-    assert [type(effect) for effect in worker.handle(received(index=0))] == [v.Store]
+    assert [type(effect) for effect in worker.handle(received(index=0))] == [v.StoreRecord]
     assert worker.handle(v.Stored("log 1", ok=True)) == [v.Deliver(received(index=0))]
     assert worker.handle(v.Stored("checkpoint 1", ok=True)) == [v.Note("durable", "checkpoint 1")]
 
@@ -154,7 +153,7 @@ def test_an_equal_index_is_delivered_at_once_and_sends_carry_the_index(worker: I
 def test_older_lives_are_judged_by_the_whole_rollback_table(worker: IndexWorker) -> None:
     """T14 inside a machine: index 4 of life 1 was undone by the first recovery, index 2 by none."""
     assert worker.handle(received(index=4, sent_in=1)) == [v.Drop(received(index=4, sent_in=1), "its send was undone")]
-    assert [type(effect) for effect in worker.handle(received(index=2, sent_in=1))] == [v.Store]
+    assert [type(effect) for effect in worker.handle(received(index=2, sent_in=1))] == [v.StoreRecord]
 
 
 def test_a_newer_life_restores_first(worker: IndexWorker) -> None:

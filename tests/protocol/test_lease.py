@@ -10,7 +10,6 @@ from checkpoint_protocols.ids import ProcessId, TimerId
 from checkpoint_protocols.lease.messages import (
     Admission,
     AppendLease,
-    Checkpoint,
     CheckpointFailed,
     CheckpointStarted,
     CheckpointWritten,
@@ -18,16 +17,17 @@ from checkpoint_protocols.lease.messages import (
     DiscardCheckpoint,
     Elected,
     EntryExecuted,
+    HealthReport,
     HealthReported,
     Lease,
     LeaseChosen,
+    LeasedCheckpoint,
     LeaseElapsed,
     LeaseReturned,
     LeaseSettings,
     PublishAnswered,
     PublishCheckpoint,
     RecordPayload,
-    Report,
     TakeCheckpoint,
     Terms,
     Ticked,
@@ -50,7 +50,7 @@ R, P = ReplicaPhase, PrimaryPhase
 
 
 def replica(me: ProcessId = B, boot: int = 1) -> Replica:
-    return Replica(me, boot, MEMBERS, Checkpoint())
+    return Replica(me, boot, MEMBERS, LeasedCheckpoint())
 
 
 def granted(terms: Terms = FOR_B) -> Replica:
@@ -150,7 +150,7 @@ def test_a_checkpoint_is_published_under_the_lease_and_with_what_it_covers() -> 
     (published,) = machine.handle(CheckpointWritten(1, 10_300))
 
     assert isinstance(published, PublishCheckpoint)
-    assert published.checkpoint == Checkpoint(1, 2, {A: Turn(1), B: Turn(0, 1_000), C: Turn(1)})
+    assert published.checkpoint == LeasedCheckpoint(1, 2, {A: Turn(1), B: Turn(0, 1_000), C: Turn(1)})
 
 
 @pytest.mark.parametrize("admission", [Admission.ACCEPTED, Admission.REPEATED])
@@ -215,7 +215,7 @@ def test_what_belongs_to_an_earlier_lease_is_dropped() -> None:
 
 
 def test_a_new_life_goes_on_from_the_checkpoint() -> None:
-    machine = Replica(B, 2, MEMBERS, Checkpoint(1, 5, {A: Turn(3), B: Turn(0, 900), C: Turn(1)}))
+    machine = Replica(B, 2, MEMBERS, LeasedCheckpoint(1, 5, {A: Turn(3), B: Turn(0, 900), C: Turn(1)}))
 
     machine.handle(EntryExecuted(6, Terms(C, 1, 0, 700, 1_000), 0))
 
@@ -230,7 +230,7 @@ def primary(inherited: Lease | None = None, local_ms: int = 0) -> Primary:
 
 
 def hear(machine: Primary, node: ProcessId, at: int, clock_ms: int = 10_000, payload: int = 0) -> list[Effect]:
-    return machine.handle(HealthReported(Report(node, 1, clock_ms, payload), at))
+    return machine.handle(HealthReported(HealthReport(node, 1, clock_ms, payload), at))
 
 
 def issuing() -> Primary:
@@ -248,7 +248,7 @@ def waiting() -> Primary:
 
 PRIMARIES = {P.FREE: primary, P.ISSUING: issuing, P.WAITING: waiting}
 PRIMARY_EVENTS: dict[type[Event], Event] = {
-    HealthReported: HealthReported(Report(C, 1, 0, 0), 400),
+    HealthReported: HealthReported(HealthReport(C, 1, 0, 0), 400),
     Ticked: Ticked(400, 0),
     LeaseChosen: LeaseChosen(Lease(1, FOR_B), 400),
     LeaseReturned: LeaseReturned(1),

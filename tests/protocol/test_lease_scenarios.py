@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from checkpoint_lab.lease_world import Rules
+from checkpoint_lab.lease_world import LeaseRules
 from checkpoint_lab.violations import Violation
 from tests.protocol.lease_scenario import LeaseStage, lease_scenarios, literal_rules, perform, play
 from tests.protocol.literal.lease import LATE_TIMER_AND_NO_MARGIN
@@ -20,7 +20,7 @@ RATES, LAGS = (70, 80, 90, 100, 110, 120), range(0, 1_300, 100)
 
 @each_scenario
 def test_the_corrected_machines_do_what_the_scenario_says(scenario: Scenario) -> None:
-    happened = play(scenario, Rules()).happened()
+    happened = play(scenario, LeaseRules()).happened()
 
     assert list(missing(happened, scenario.sections["corrected"])) == [], "\n".join(happened)
 
@@ -34,7 +34,7 @@ def test_the_literal_rules_fail_as_the_scenario_says(scenario: Scenario) -> None
     assert re.search(pattern, str(failed.value)), str(failed.value)
 
 
-def overlaps(rate: int, lag: int, rules: Rules, waits_ms: int) -> bool:
+def overlaps(rate: int, lag: int, rules: LeaseRules, waits_ms: int) -> bool:
     """The holder, executing so late, is still at work when the primary has waited so long and issues the next one."""
     (scenario,) = [each for each in lease_scenarios() if each.name.startswith("T08")]
     settings = {**scenario.settings, "rates": f"n1=100 n2={rate} n3=100", "first_ms": "4000"}
@@ -57,4 +57,4 @@ def test_a_timer_from_execution_overlaps_in_23_of_78_combinations_of_rate_and_la
 
 
 def test_counted_from_the_report_none_overlaps() -> None:
-    assert [(rate, lag) for rate in RATES for lag in LAGS if overlaps(rate, lag, Rules(), 4_001)] == []
+    assert [(rate, lag) for rate in RATES for lag in LAGS if overlaps(rate, lag, LeaseRules(), 4_001)] == []

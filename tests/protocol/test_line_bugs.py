@@ -9,18 +9,18 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint_lab import Faults, Outcome
+from checkpoint_lab import Faults, ScheduleOutcome
 from checkpoint_lab.schedules import drive_long, long_world
 from checkpoint_lab.violations import Violation
 from checkpoint_protocols.checkpoints.index_based import PROTOCOL as INDEX
-from checkpoint_protocols.checkpoints.index_based import IndexWorker, Kept
+from checkpoint_protocols.checkpoints.index_based import IndexWorker, KeptCheckpoint
 from checkpoint_protocols.checkpoints.uncoordinated import PROTOCOL as UNCOORDINATED
 from checkpoint_protocols.checkpoints.uncoordinated import LineCoordinator, UncoordinatedWorker
 from checkpoint_protocols.ids import Epoch
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.message_logging.asynchronous_logging import PROTOCOL as ASYNCHRONOUS
 from checkpoint_protocols.message_logging.asynchronous_logging import AsynchronousWorker
-from checkpoint_protocols.recovery import Failure, Part, Plan, Protocol, Record, Settings
+from checkpoint_protocols.recovery import Failure, Part, Protocol, ProtocolSettings, Record, RecoveryPlan
 from checkpoint_protocols.vocabulary import (
     AppSent,
     CheckpointKind,
@@ -35,7 +35,7 @@ from checkpoint_protocols.vocabulary import (
 from tests.protocol.audited import graph_in_turn
 from tests.protocol.literal import adaptive_logging, asynchronous_logging, index_based, uncoordinated
 
-SETTINGS = Settings(options={"checkpoint_every": 2})
+SETTINGS = ProtocolSettings(options={"checkpoint_every": 2})
 
 SEEDS = 100
 """Schedules until a bug counts as not found."""
@@ -102,7 +102,7 @@ class ShowsItsOwnIndex(_off(IndexWorker)):  # type: ignore[misc]
 
 
 class ErasesTheLine(_off(IndexWorker)):  # type: ignore[misc]
-    def _serving(self) -> Kept:
+    def _serving(self) -> KeptCheckpoint:
         return self._kept[-1]
 
 
@@ -148,18 +148,18 @@ class KeepsTheNewestOnly(LineCoordinator):
         return [*effects, *told]
 
 
-def newest_of_all(failure: Failure) -> Plan:
+def newest_of_all(failure: Failure) -> RecoveryPlan:
     """P2 in disguise: everybody who failed to the newest, and nobody else moves."""
     decided = UNCOORDINATED.plan(failure)
     parts = {p: part for p, part in decided.parts.items() if p in failure.failed}
     return replace(decided, parts=parts, row={p: i for p, i in decided.row.items() if p in parts})
 
 
-def one_too_many(failure: Failure) -> Plan:
+def one_too_many(failure: Failure) -> RecoveryPlan:
     """A usable line that is not the greatest: everybody to the beginning."""
     begin = Part(None, initial=True)
     processes = failure.graph.processes
-    return Plan(failure.incarnation, dict.fromkeys(processes, Epoch(0)), dict.fromkeys(processes, begin))
+    return RecoveryPlan(failure.incarnation, dict.fromkeys(processes, Epoch(0)), dict.fromkeys(processes, begin))
 
 
 # -- P6g: asynchronous logging -----------------------------------------------------------------------------------------
@@ -254,12 +254,12 @@ BUGS: dict[str, tuple[Protocol, str]] = {
 """What is wrong, and the oracles that may say so."""
 
 
-def play(protocol: Protocol, seed: int) -> Outcome:
+def play(protocol: Protocol, seed: int) -> ScheduleOutcome:
     """One long schedule, on each graph in turn."""
     return drive_long(long_world(protocol, graph_in_turn(protocol, seed), Faults(crashes=4), 4, SETTINGS), seed, 60)
 
 
-def first_failure(protocol: Protocol) -> Outcome:
+def first_failure(protocol: Protocol) -> ScheduleOutcome:
     """The first of many schedules that an oracle condemns; in some a machine refuses first."""
     outcomes = (play(protocol, seed) for seed in range(SEEDS))
     return next(outcome for outcome in outcomes if outcome.condemned and isinstance(outcome.error, Violation))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint_lab import GRAPHS, Outcome
+from checkpoint_lab import GRAPHS, ScheduleOutcome
 from checkpoint_protocols.recovery import Protocol
 from tests.protocol.literal import coordinated, sender_logging, synchronous_logging
 from tests.protocol.long_runs import play_long
@@ -42,7 +42,7 @@ BUGS: dict[str, tuple[Protocol, str, str]] = {
 """What is wrong, where it is looked for, and the oracles that may say so."""
 
 
-def first_failure(protocol: Protocol, graph: str) -> Outcome:
+def first_failure(protocol: Protocol, graph: str) -> ScheduleOutcome:
     """The first of many schedules that somebody complains about."""
     outcomes = (play_long(protocol, GRAPHS[graph], seed) for seed in range(SEEDS))
     return next(outcome for outcome in outcomes if outcome.condemned)

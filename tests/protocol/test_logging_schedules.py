@@ -16,7 +16,7 @@ from checkpoint_lab.scripted import CELLS_EVERY, campaign
 from checkpoint_protocols.checkpoints import coordinated
 from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.message_logging import sender_logging, synchronous_logging
-from checkpoint_protocols.recovery import Protocol, Settings
+from checkpoint_protocols.recovery import Protocol, ProtocolSettings
 from checkpoint_protocols.vocabulary import Json
 from tests.protocol.long_runs import OneFailureAtATime, crashes, play
 
@@ -100,7 +100,9 @@ SCOPES: dict[str, tuple[Protocol, str, int, Faults, int, int]] = {
 def test_every_schedule_of_a_small_scope_keeps_the_promises(scope: str) -> None:
     protocol, graph, inputs, faults, timers, states = SCOPES[scope]
 
-    found = explore(MessageWorld(protocol, GRAPHS[graph], faults, inputs, settings=Settings()), timers_max=timers)
+    found = explore(
+        MessageWorld(protocol, GRAPHS[graph], faults, inputs, settings=ProtocolSettings()), timers_max=timers
+    )
 
     assert found.states == states
     assert found.ends > 0

@@ -29,11 +29,10 @@ from checkpoint_protocols.machine import (
     InvariantBroken,
     Machine,
     missing_cells,
-    render_table,
     rows,
 )
 from checkpoint_protocols.menu import MENU
-from checkpoint_protocols.recovery import Birth, Settings
+from checkpoint_protocols.recovery import Birth, ProtocolSettings
 from checkpoint_protocols.snapshots.acyclic import SnapshotTask
 
 FOLDER = Path(machine_module.__file__).parent
@@ -44,7 +43,7 @@ GRAPH = Graph("merge", (("s", "a"), ("t", "a"), ("a", "k")))
 
 def born(name: str = "a", incarnation: int = 1) -> Birth:
     """The first life of a process of the graph."""
-    return Birth(ProcessId(name), GRAPH, Incarnation(incarnation), {}, Settings())
+    return Birth(ProcessId(name), GRAPH, Incarnation(incarnation), {}, ProtocolSettings())
 
 
 def roles() -> list[type[Machine[Any]]]:
@@ -171,15 +170,3 @@ def test_a_broken_invariant_raises_at_once() -> None:
 
     with pytest.raises(InvariantBroken, match="nothing is ever heard"):
         Broken(Only.PHASE, Incarnation(1)).handle(Heard(Incarnation(1)))
-
-
-@each_role
-def test_the_rendered_table_has_a_row_per_event_and_a_column_per_phase(role: type[Machine[Any]]) -> None:
-    lines = render_table(role).splitlines()
-
-    assert [line.split(" | ")[0].strip("| ") for line in lines[2:]] == [event.__name__ for event in role.EVENTS]
-    assert {line.count("|") for line in lines} == {len(role.PHASES) + 2}
-
-
-def test_the_rendered_table_says_what_happens() -> None:
-    assert render_table(Listener).splitlines()[2] == "| Heard | heard |"

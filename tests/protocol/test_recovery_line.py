@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from checkpoint_protocols.checkpoints.recovery_line import (
     NOTHING_KEPT,
     Candidate,
-    Cause,
     RecoveryLine,
+    StepCause,
     in_transit,
     recovery_line,
 )
@@ -99,8 +99,8 @@ def test_every_chain_of_reasons_is_sound(processes, fifo, steps, failed, gone):
         assert not chain or chain[-1].taken == found.chosen[process]
         assert all(link.other == before.process for before, link in pairwise(chain))
         assert all(link.other_at == before.taken for before, link in pairwise(chain))
-        if chain and chain[0].cause is not Cause.FAILED:
-            assert chain[0].cause is Cause.LOST  # only a lost message needs no failure
+        if chain and chain[0].cause is not StepCause.FAILED:
+            assert chain[0].cause is StepCause.LOST  # only a lost message needs no failure
 
 
 def counted(index, sent=0, received=0, out=PQ, into=PQ):
@@ -155,7 +155,7 @@ def test_a_retention_of_billions_of_messages_is_not_walked_through():
     many = 10**12
     candidates = {P: [counted(0), counted(1, sent=many)], Q: [counted(0), counted(1, received=many - 10)]}
     found = recovery_line(candidates, {PQ: (P, Q)}, {P, Q}, {PQ: range(many)})
-    assert [step.count for step in found.steps if step.cause is Cause.LOST] == [9]
+    assert [step.count for step in found.steps if step.cause is StepCause.LOST] == [9]
     assert found.chosen[P] == counted(0)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint_lab import Outcome
+from checkpoint_lab import ScheduleOutcome
 from checkpoint_lab.scripted import JOIN
 from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import ChannelId
@@ -19,7 +19,7 @@ from checkpoint_protocols.message_machine import AnyMessageMachine
 from checkpoint_protocols.recovery import Birth, Protocol, Record
 from checkpoint_protocols.snapshots.acyclic import PROTOCOL as SNAPSHOTS
 from checkpoint_protocols.snapshots.acyclic import SnapshotTask
-from checkpoint_protocols.snapshots.coordinator import ACK, Coordinator, Open
+from checkpoint_protocols.snapshots.coordinator import ACK, Open, SnapshotCoordinator
 from checkpoint_protocols.snapshots.cyclic import PROTOCOL as CYCLIC
 from checkpoint_protocols.snapshots.cyclic import CyclicTask
 from checkpoint_protocols.snapshots.epochs import PROTOCOL as EPOCHS
@@ -38,8 +38,8 @@ from checkpoint_protocols.vocabulary import (
     Received,
     Release,
     Send,
-    Store,
     Stored,
+    StoreRecord,
 )
 from tests.protocol.audited import graph_in_turn, play, play_long
 from tests.protocol.literal import cyclic_snapshots, epochs, markers, partial_recovery, snapshots
@@ -70,7 +70,7 @@ class DoesNotStoreWhatIsLate(_off(EpochWorker)):  # type: ignore[misc]
 
     def _on_message(self, event: Received) -> list[Effect]:
         effects = super()._on_message(event)
-        stored = [effect for effect in effects if isinstance(effect, Store) and effect.key[0] == "captured"]
+        stored = [effect for effect in effects if isinstance(effect, StoreRecord) and effect.key[0] == "captured"]
         told = [self._send_control(COORDINATOR, "late", int(effect.key[1]), 1) for effect in stored]
         return [*told, *(effect for effect in effects if effect not in stored)]
 
@@ -228,7 +228,7 @@ class ErasesTheOrderTooEarly(_off(PartialTask)):  # type: ignore[misc]
 # -- coordinators ------------------------------------------------------------------------------------------------------
 
 
-class DecidesWithoutTheLast(_off(Coordinator)):  # type: ignore[misc]
+class DecidesWithoutTheLast(_off(SnapshotCoordinator)):  # type: ignore[misc]
     def _complete(self, opened: Open) -> bool:
         return len(opened.missing) <= 1
 
@@ -240,7 +240,7 @@ class DecidesWithoutTheBalance(_off(EpochCoordinator)):  # type: ignore[misc]
         return not opened.missing
 
 
-class AnnouncesBeforeItIsDurable(_off(Coordinator)):  # type: ignore[misc]
+class AnnouncesBeforeItIsDurable(_off(SnapshotCoordinator)):  # type: ignore[misc]
     """G2: the decision is heard of before it is written."""
 
     def _decide_if_complete(self, number: int) -> list[Effect]:
@@ -250,7 +250,7 @@ class AnnouncesBeforeItIsDurable(_off(Coordinator)):  # type: ignore[misc]
         )
 
 
-class CountsAcksOfOthers(_off(Coordinator)):  # type: ignore[misc]
+class CountsAcksOfOthers(_off(SnapshotCoordinator)):  # type: ignore[misc]
     """Answers for an older snapshot are taken for this one."""
 
     def _on_ack(self, message: Envelope) -> list[Effect]:
@@ -259,7 +259,7 @@ class CountsAcksOfOthers(_off(Coordinator)):  # type: ignore[misc]
         return effects
 
 
-class ErasesItsDecision(_off(Coordinator)):  # type: ignore[misc]
+class ErasesItsDecision(_off(SnapshotCoordinator)):  # type: ignore[misc]
     """O12: the newest decision is what a recovery goes by."""
 
     def _collect_garbage(self) -> list[Effect]:
@@ -311,7 +311,7 @@ BUGS: dict[str, tuple[Protocol, str]] = {
 ORDER_ERASED_TOO_EARLY = _worker(PARTIAL, ErasesTheOrderTooEarly)
 
 
-def first_failure(protocol: Protocol) -> Outcome:
+def first_failure(protocol: Protocol) -> ScheduleOutcome:
     """The first of many schedules that somebody complains about."""
     outcomes = (play_long(protocol, seed) for seed in range(SEEDS))
     return next(outcome for outcome in outcomes if outcome.condemned)

@@ -13,11 +13,11 @@ from checkpoint_lab import Faults, drive
 from checkpoint_protocols.graph import COORDINATOR, Graph, channel_between, control_between
 from checkpoint_protocols.ids import Incarnation, ProcessId, TimerId
 from checkpoint_protocols.machine import INVALID, Drop, Effect, InvalidTransition, InvariantBroken, missing_cells
-from checkpoint_protocols.recovery import Birth, Protocol, Records, Settings
+from checkpoint_protocols.recovery import Birth, Protocol, ProtocolSettings, Records
 from checkpoint_protocols.snapshots import acyclic as snapshots
 from checkpoint_protocols.snapshots import cyclic as cyclic_snapshots
 from checkpoint_protocols.snapshots import epochs, markers, partial_recovery, wall_clock
-from checkpoint_protocols.snapshots.coordinator import Coordinator
+from checkpoint_protocols.snapshots.coordinator import SnapshotCoordinator
 from checkpoint_protocols.vocabulary import (
     AppSent,
     Commanded,
@@ -31,8 +31,8 @@ from checkpoint_protocols.vocabulary import (
     SetTimer,
     SinkReplied,
     SinkTransaction,
-    Store,
     Stored,
+    StoreRecord,
     TimerElapsed,
 )
 from tests.protocol.audited import AuditedWorld, graph_in_turn
@@ -51,7 +51,7 @@ WORKERS = {
     "P5c": partial_recovery.PartialTask,
 }
 COORDINATORS = {
-    "all": Coordinator,
+    "all": SnapshotCoordinator,
     "P1": epochs.EpochCoordinator,
     "P2 broadcast": wall_clock.BroadcastCoordinator,
     "P2 clock": wall_clock.ClockCoordinator,
@@ -62,7 +62,7 @@ each_worker = pytest.mark.parametrize("worker", WORKERS.values(), ids=lambda m: 
 
 
 def birth(me: str, graph: Graph = JOIN, records: Records | None = None, incarnation: int = 1) -> Birth:
-    return Birth(ProcessId(me), graph, Incarnation(incarnation), {}, Settings(), None, records or {})
+    return Birth(ProcessId(me), graph, Incarnation(incarnation), {}, ProtocolSettings(), None, records or {})
 
 
 def born(machine: Callable[[Birth], Any], me: str, graph: Graph = JOIN) -> Any:
@@ -207,7 +207,7 @@ def test_what_comes_where_it_cannot_is_refused() -> None:
     """A barrier twice on an input, on the back edge before its time, and what only workers are told."""
     aligning = PLACES[snapshots.P.ALIGNING]()
     running, logging = PLACES[cyclic_snapshots.P.RUNNING](), PLACES[cyclic_snapshots.P.LOGGING]()
-    coordinator = collecting(Coordinator)
+    coordinator = collecting(SnapshotCoordinator)
 
     for machine, event in (
         (aligning, on("s", "a", "barrier", 1)),
@@ -227,7 +227,7 @@ def test_a_life_that_is_born_from_a_record_of_now_stands_where_it_was_written(pr
     """`record` leaves nothing out that `__init__` would have to know."""
     for seed in range(12):
         graph = graph_in_turn(protocol, seed)
-        world = AuditedWorld(protocol, graph, Faults(), 3, settings=Settings())
+        world = AuditedWorld(protocol, graph, Faults(), 3, settings=ProtocolSettings())
         world.audits = []
         drive(world, seed, 60)
         for process in world.everybody:
@@ -235,7 +235,7 @@ def test_a_life_that_is_born_from_a_record_of_now_stands_where_it_was_written(pr
             now = json.loads(json.dumps(process.machine.record()))
             make = protocol.coordinator if process.name == COORDINATOR else protocol.worker
             records = process.storage.readable()
-            again = make(Birth(process.name, graph, world.incarnation, world.table, Settings(), now, records))
+            again = make(Birth(process.name, graph, world.incarnation, world.table, ProtocolSettings(), now, records))
             assert json.loads(json.dumps(again.record())) == now
 
 
@@ -293,7 +293,7 @@ def naming(machine: Any, records: Records | None = None) -> Any:
     """A coordinator that is writing an id; and what it writes."""
     made = machine(birth("coordinator", records=records))
     effects = made.handle(timer_in(made.handle(START), "checkpoint"))
-    return made, next(effect for effect in effects if isinstance(effect, Store))
+    return made, next(effect for effect in effects if isinstance(effect, StoreRecord))
 
 
 def collecting(machine: Any) -> Any:
@@ -304,7 +304,7 @@ def collecting(machine: Any) -> Any:
 
 def deciding() -> Any:
     """All answers are in; the decision is being written. With it, the timeout of the snapshot."""
-    made, store = naming(Coordinator)
+    made, store = naming(SnapshotCoordinator)
     timeout = timer_in(made.handle(Stored(store.token, ok=True)), "timeout")
     for process in JOIN.processes:
         made.handle(control(process, "coordinator", "ack", 1))
@@ -312,7 +312,7 @@ def deciding() -> Any:
 
 
 def test_nobody_hears_of_an_id_before_it_is_durable() -> None:
-    coordinator = Coordinator(birth("coordinator"))
+    coordinator = SnapshotCoordinator(birth("coordinator"))
     effects = coordinator.handle(timer_in(coordinator.handle(START), "checkpoint"))
 
     assert not any(isinstance(effect, Send) for effect in effects)
@@ -321,18 +321,18 @@ def test_nobody_hears_of_an_id_before_it_is_durable() -> None:
 
 def test_ids_are_not_used_again_after_an_abort_or_a_crash() -> None:
     """Rule G3: the record of the id outlives the coordinator, whatever became of the snapshot."""
-    coordinator, store = naming(Coordinator)
+    coordinator, store = naming(SnapshotCoordinator)
     assert store.key == ("begun", "000000000001")
     timeout = timer_in(coordinator.handle(Stored("begun 1", ok=True)), "timeout")
     assert sent(coordinator.handle(timeout), "abort") == [1, 1, 1, 1]
 
-    _, following = naming(Coordinator, {store.key: store.record})
+    _, following = naming(SnapshotCoordinator, {store.key: store.record})
     assert following.key == ("begun", "000000000002")
 
 
 def test_an_id_that_could_not_be_written_is_skipped_and_nobody_hears_of_it() -> None:
     """A next life does not know of it: who had heard that 1 is over would refuse the next 1."""
-    coordinator, store = naming(Coordinator)
+    coordinator, store = naming(SnapshotCoordinator)
     effects = coordinator.handle(Stored(store.token, ok=False))
 
     assert effects == [Note("aborted", "1: begun could not be written")]
@@ -356,7 +356,7 @@ def test_a_decision_that_could_not_be_written_is_an_abort() -> None:
 
 def test_a_second_life_repeats_the_newest_decision_and_forgets_older_ones() -> None:
     records = {(table, f"{n:012d}"): {"incarnation": 1, "index": n} for table in ("begun", "commit") for n in (1, 2)}
-    effects = Coordinator(birth("coordinator", records=records)).handle(START)
+    effects = SnapshotCoordinator(birth("coordinator", records=records)).handle(START)
 
     assert sent(effects, "commit") == [2, 2, 2, 2]
     erased = {("begun", "000000000001"), ("begun", "000000000002"), ("commit", "000000000001")}
@@ -382,7 +382,7 @@ def test_more_captured_than_was_in_flight_breaks_an_invariant() -> None:
 
 
 def test_a_coordinator_that_has_decided_nothing_tells_of_no_decision() -> None:
-    assert sent(Coordinator(birth(COORDINATOR)).handle(START), "commit") == []
+    assert sent(SnapshotCoordinator(birth(COORDINATOR)).handle(START), "commit") == []
 
 
 # -- the order of receipts ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from checkpoint_lab.scripted import CYCLE, GRAPHS, JOIN, PAIR
 from checkpoint_lab.timed import measure
 from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.machine import ProtocolViolation
-from checkpoint_protocols.recovery import Protocol, Settings
+from checkpoint_protocols.recovery import Protocol, ProtocolSettings
 from checkpoint_protocols.snapshots import acyclic as snapshots
 from checkpoint_protocols.snapshots import cyclic as cyclic_snapshots
 from checkpoint_protocols.snapshots import epochs, markers, partial_recovery, wall_clock
@@ -26,13 +26,15 @@ PROTOCOLS = [each.PROTOCOL for each in (markers, epochs, snapshots, cyclic_snaps
 SEEDS = 12
 """Per graph: eight graphs, five acyclic ones."""
 
-HURRIED = Settings(timeout_ms=300)
+HURRIED = ProtocolSettings(timeout_ms=300)
 """Less than an interval: snapshots are given up half way, and the next begins among their barriers."""
 
 each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
 
 
-def outcomes(protocol: Protocol, settings: Settings | None = None, seeds: int = SEEDS) -> Iterator[Counter[str]]:
+def outcomes(
+    protocol: Protocol, settings: ProtocolSettings | None = None, seeds: int = SEEDS
+) -> Iterator[Counter[str]]:
     """What happened in each schedule. Raises the first complaint."""
     for graph in graphs_for(protocol):
         for seed in range(seeds):
@@ -72,7 +74,7 @@ class WatchedWorld(AuditedWorld):
 def test_epochs_overlap_and_messages_come_in_any_order() -> None:
     seen = Counter[str]()
     for seed in range(30):
-        world = WatchedWorld(epochs.PROTOCOL, CYCLE, Faults(), 5, settings=Settings(options={"overlap": 5}))
+        world = WatchedWorld(epochs.PROTOCOL, CYCLE, Faults(), 5, settings=ProtocolSettings(options={"overlap": 5}))
         outcome = drive(world, seed, 150)
         assert outcome.ok, outcome.error
         seen += Counter(outcome.counts)
@@ -104,7 +106,7 @@ def test_a_snapshot_of_a_pair_in_every_order(protocol: Protocol, crashes: int) -
 
 @pytest.mark.parametrize("variant", [wall_clock.BROADCAST, wall_clock.CLOCK])
 def test_the_wall_clock_is_caught_in_both_variants(variant: str) -> None:
-    settings = Settings(options={"variant": variant})
+    settings = ProtocolSettings(options={"variant": variant})
     graphs = list(GRAPHS.values())
     found = Counter(
         type(play(wall_clock.PROTOCOL, graphs[seed % 8], seed, settings=settings).error).__name__ for seed in range(120)

@@ -15,11 +15,11 @@ from checkpoint_protocols.checkpoints.uncoordinated import (
 )
 from checkpoint_protocols.graph import COORDINATOR, Graph
 from checkpoint_protocols.ids import ChannelId, Epoch, Incarnation, ProcessId, TimerId
-from checkpoint_protocols.machine import Drop, InvalidTransition, missing_cells, render_table
-from checkpoint_protocols.recovery import Birth, Failure, Part, Settings, checkpoint_key
+from checkpoint_protocols.machine import Drop, InvalidTransition, missing_cells
+from checkpoint_protocols.recovery import Birth, Failure, Part, ProtocolSettings, checkpoint_key
 from checkpoint_protocols.vocabulary import (
     AppSent,
-    Capture,
+    CaptureState,
     Commanded,
     Deliver,
     Envelope,
@@ -29,8 +29,8 @@ from checkpoint_protocols.vocabulary import (
     Send,
     SetTimer,
     SinkTransaction,
-    Store,
     Stored,
+    StoreRecord,
     TimerElapsed,
 )
 from tests.protocol.line_runs import cells_not_reached, check_schedules, small_scope
@@ -39,7 +39,7 @@ S, A, K = ProcessId("s"), ProcessId("a"), ProcessId("k")
 PAIR = Graph("pair", (("s", "k"),))
 PIPE = Graph("pipe", (("s", "a"), ("a", "k")))
 CHANNEL = ChannelId("s->k")
-FORCING = Settings(options={"forcing": "hmnr"})
+FORCING = ProtocolSettings(options={"forcing": "hmnr"})
 
 
 # -- whole jobs --------------------------------------------------------------------------------------------------------
@@ -72,15 +72,8 @@ def test_every_cell_of_the_tables_is_reached(machine):
     assert cells_not_reached(PROTOCOL, machine) == set()
 
 
-def test_the_table_can_be_read_beside_the_seed():
-    assert "| TimerElapsed | timer | timer while saving |" in render_table(UncoordinatedWorker)
-
-
-# -- worker ------------------------------------------------------------------------------------------------------------
-
-
 def worker(me=K, checkpoint=None, records=None):
-    made = UncoordinatedWorker(Birth(me, PAIR, Incarnation(1), {}, Settings(), checkpoint, records or {}))
+    made = UncoordinatedWorker(Birth(me, PAIR, Incarnation(1), {}, ProtocolSettings(), checkpoint, records or {}))
     return made, made.handle(Commanded("start", {}))
 
 
@@ -112,7 +105,7 @@ def test_a_life_begins_by_reporting_what_is_durable():
 def test_a_checkpoint_begins_the_next_interval():
     machine, _ = worker(S)
     (before,) = machine.handle(AppSent(CHANNEL, "x"))
-    assert kinds(machine.handle(tick())) == [SetTimer, Capture, Store]
+    assert kinds(machine.handle(tick())) == [SetTimer, CaptureState, StoreRecord]
     (after,) = machine.handle(AppSent(CHANNEL, "y"))
     assert (before.message.index, after.message.index) == (0, 1)
 
@@ -191,7 +184,7 @@ def test_a_forced_checkpoint_precedes_the_delivery_and_names_the_message():
     machine, _ = forced()
     event = after_my_checkpoint()
     effects = machine.handle(event)
-    assert kinds(effects) == [Note, Capture, Store, Deliver]
+    assert kinds(effects) == [Note, CaptureState, StoreRecord, Deliver]
     assert effects[0] == Note("forced", "1")
     assert effects[2].record["waiting"] == [event.message.as_record()]
     assert effects[2].record["received"] == {}
@@ -224,7 +217,7 @@ def report(process, *checkpoints, after=0):
 
 
 def coordinator():
-    made = LineCoordinator(Birth(COORDINATOR, PAIR, Incarnation(1), {}, Settings()))
+    made = LineCoordinator(Birth(COORDINATOR, PAIR, Incarnation(1), {}, ProtocolSettings()))
     assert made.handle(Commanded("start", {})) == []
     return made
 

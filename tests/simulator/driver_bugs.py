@@ -9,7 +9,7 @@ import pytest
 
 from checkpoint_lab.drivers_node import JobLog
 from checkpoint_lab.drivers_world import DriversRules
-from checkpoint_lab.schedules import Outcome, run_drivers_long
+from checkpoint_lab.schedules import ScheduleOutcome, run_drivers_long
 from checkpoint_protocols.machine import Effect
 from spark_ckpt.coordination.standby import LeaseRead, Standby
 from spark_ckpt.epochs import log_state
@@ -157,7 +157,7 @@ class Planted:
             return self.plant.__name__
         return "RestartsByTheWallClock" if self.rules.restarts is None else self.rules.standby.__name__
 
-    def run(self, seed: int) -> Outcome:
+    def run(self, seed: int) -> ScheduleOutcome:
         """One long schedule with it."""
         with pytest.MonkeyPatch.context() as patch:
             self.plant(patch)

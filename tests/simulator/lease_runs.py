@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from checkpoint_lab.faults import Faults
-from checkpoint_lab.lease_returns import ReturningWorld
-from checkpoint_lab.lease_world import LeaseWorld, Rules, Scope
+from checkpoint_lab.lease_world import LeaseRules, LeaseWorld, Scope
 from checkpoint_lab.schedules import Driver
 from checkpoint_lab.violations import Violation
 from checkpoint_lab.world import Choice, Trace
 from checkpoint_protocols.machine import ProtocolViolation
+from tests.simulator.lease_returns import ReturningWorld
 
 FAULTS = Faults(crashes=3, store_errors=1, pauses=2, partitions=2)
 RATES = ({"a": 100, "b": 100, "c": 100}, {"a": 100, "b": 70, "c": 90}, {"a": 80, "b": 100, "c": 110})
@@ -58,7 +58,7 @@ class ReturningDriver(LeaseDriver):
     KINDS = (*SLOW, *RETURNS)
 
 
-def run(seed: int, rules: Rules | None = None, scope: Scope | None = None, steps: int = STEPS) -> Run:
+def run(seed: int, rules: LeaseRules | None = None, scope: Scope | None = None, steps: int = STEPS) -> Run:
     """Chaos, calm, drain, verdict."""
     if scope is None:
         scope = Scope(RATES[seed % len(RATES)], SICK if seed % 2 else {})
@@ -67,7 +67,7 @@ def run(seed: int, rules: Rules | None = None, scope: Scope | None = None, steps
 
 
 def run_returning(
-    seed: int, rules: Rules | None = None, world_of: type[ReturningWorld] = ReturningWorld, times: int = 1
+    seed: int, rules: LeaseRules | None = None, world_of: type[ReturningWorld] = ReturningWorld, times: int = 1
 ) -> Run:
     """The same where leases are returned; `times`: how many usual lives long."""
     scope = Scope(RATES[seed % len(RATES)], SICK if seed % 2 else {})

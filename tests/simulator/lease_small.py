@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from checkpoint_lab.faults import Faults
 from checkpoint_lab.lease_node import Node
-from checkpoint_lab.lease_world import LeaseWorld, Rules, Scope
+from checkpoint_lab.lease_world import LeaseRules, LeaseWorld, Scope
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.lease.messages import LeaseSettings
 
@@ -21,7 +21,7 @@ TINY = LeaseSettings(rate_percent=50, least_ms=2, first_ms=2, most_ms=2, margin_
 
 
 def small(
-    leases: int, crashes: int, rules: Rules | None = None, rates: tuple[int, int, int] = (100, 50, 100)
+    leases: int, crashes: int, rules: LeaseRules | None = None, rates: tuple[int, int, int] = (100, 50, 100)
 ) -> SmallWorld:
     """Three nodes whose clocks tick `rates` percent; `a` is primary and has reports of both others."""
     scope = Scope(dict(zip("abc", rates, strict=True)), settings=TINY, leases=leases, commands=0, advances=(1,))

@@ -18,15 +18,15 @@ from checkpoint_protocols.recovery import (
     Failure,
     Needs,
     Part,
-    Plan,
     Protocol,
     Record,
+    RecoveryPlan,
     checkpoint_key,
     checkpoints,
 )
 from checkpoint_protocols.vocabulary import (
     AppSent,
-    Capture,
+    CaptureState,
     CheckpointKind,
     Commanded,
     Deliver,
@@ -37,8 +37,8 @@ from checkpoint_protocols.vocabulary import (
     SetTimer,
     SinkOp,
     SinkTransaction,
-    Store,
     Stored,
+    StoreRecord,
     TimerElapsed,
 )
 
@@ -124,14 +124,14 @@ class Worker(MessageMachine[Phase]):
         self.recording = set(self.graph.inputs[self.me])
         self.captured = []
         marks = [self._send_on(channel, "mark", index) for channel in self.graph.outputs[self.me]]
-        return [Capture(Epoch(index), CheckpointKind.BASIC), *marks]
+        return [CaptureState(Epoch(index), CheckpointKind.BASIC), *marks]
 
     def _finish(self) -> list[Effect]:
         if self.recording or self.open is None:
             return []
         record = {**self.open, "messages": [message.as_record() for message in self.captured]}
         self.open = None
-        self.writing = Store(checkpoint_key(self.index), record, f"checkpoint {self.index}")
+        self.writing = StoreRecord(checkpoint_key(self.index), record, f"checkpoint {self.index}")
         return [self.writing]
 
     def _on_stored(self, event: Stored) -> list[Effect]:
@@ -220,7 +220,7 @@ class Coordinator(MessageMachine[Phase]):
 
     def _commit(self) -> list[Effect]:
         record = {"incarnation": self.incarnation, "index": self.open}
-        return [Store(("commit", f"{self.open:012d}"), record, f"commit {self.open}")]
+        return [StoreRecord(("commit", f"{self.open:012d}"), record, f"commit {self.open}")]
 
     def _on_stored(self, event: Stored) -> list[Effect]:
         index, self.open = self.open, 0
@@ -230,12 +230,12 @@ class Coordinator(MessageMachine[Phase]):
         return [Note("complete", str(index)), *self._announce()]
 
 
-def plan(failure: Failure) -> Plan:
+def plan(failure: Failure) -> RecoveryPlan:
     """Everybody goes back to the newest commit."""
     commits = [int(key[1]) for key in failure.records[COORDINATOR] if key[0] == "commit"]
     index = max(commits, default=0)
     parts = {process: _part(failure, process, index) for process in failure.graph.processes}
-    return Plan(failure.incarnation, Epoch(index), parts)
+    return RecoveryPlan(failure.incarnation, Epoch(index), parts)
 
 
 def _part(failure: Failure, process: ProcessId, index: int) -> Part:

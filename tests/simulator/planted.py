@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from checkpoint_lab import GRAPHS, Outcome, run
+from checkpoint_lab import GRAPHS, ScheduleOutcome, run
 from checkpoint_lab.schedules import run_long
 from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import Epoch, TimerId
 from checkpoint_protocols.machine import Effect, Event
-from checkpoint_protocols.recovery import Failure, Needs, Part, Plan, Protocol, checkpoint_key
+from checkpoint_protocols.recovery import Failure, Needs, Part, Protocol, RecoveryPlan, checkpoint_key
 from checkpoint_protocols.vocabulary import (
     AppSent,
-    Capture,
+    CaptureState,
     CheckpointKind,
     Commanded,
     Deliver,
@@ -33,13 +33,13 @@ class CapturesTheLastMarker(markers.Worker):
     """Erratum E3: the state of the last marker instead of the first."""
 
     def _begin(self, index: int) -> list[Effect]:
-        return [effect for effect in super()._begin(index) if not isinstance(effect, Capture)]
+        return [effect for effect in super()._begin(index) if not isinstance(effect, CaptureState)]
 
     def _finish(self) -> list[Effect]:
         if self.recording or self.open is None:
             return []
         self.open = dict(self.record())
-        return [Capture(Epoch(self.index), CheckpointKind.BASIC), *super()._finish()]
+        return [CaptureState(Epoch(self.index), CheckpointKind.BASIC), *super()._finish()]
 
 
 class RecordsNothing(markers.Worker):
@@ -76,7 +76,7 @@ class NumbersAgain(markers.Worker):
 
 class CapturesAgain(markers.Worker):
     def _begin(self, index: int) -> list[Effect]:
-        again: list[Effect] = [Capture(Epoch(index), CheckpointKind.BASIC)]
+        again: list[Effect] = [CaptureState(Epoch(index), CheckpointKind.BASIC)]
         return [*super()._begin(index), *again]
 
 
@@ -135,20 +135,20 @@ class SaysSoBeforeItIsDurable(markers.Coordinator):
         return [Note("complete", str(self.open)), *super()._commit()]
 
 
-def plan_without_looking(failure: Failure) -> Plan:
+def plan_without_looking(failure: Failure) -> RecoveryPlan:
     """Goes back to a committed number whether or not its records are there."""
     index = max((int(key[1]) for key in failure.records[COORDINATOR] if key[0] == "commit"), default=0)
     part = Part(checkpoint_key(index)) if index else Part(None, initial=True)
-    return Plan(failure.incarnation, Epoch(index), dict.fromkeys(failure.graph.processes, part))
+    return RecoveryPlan(failure.incarnation, Epoch(index), dict.fromkeys(failure.graph.processes, part))
 
 
-def plan_timidly(failure: Failure) -> Plan:
+def plan_timidly(failure: Failure) -> RecoveryPlan:
     """Always everything again, and says nothing about indices that could give it away."""
     row = dict.fromkeys(failure.graph.processes, Epoch(0))
-    return Plan(failure.incarnation, row, dict.fromkeys(failure.graph.processes, Part(None, initial=True)))
+    return RecoveryPlan(failure.incarnation, row, dict.fromkeys(failure.graph.processes, Part(None, initial=True)))
 
 
-def plan_worse_every_time(failure: Failure) -> Plan:
+def plan_worse_every_time(failure: Failure) -> RecoveryPlan:
     """The newest commit the first time, the initial state when there are two."""
     commits = [key for key in failure.records[COORDINATOR] if key[0] == "commit"]
     return plan_timidly(failure) if len(commits) > 1 else markers.plan(failure)
@@ -177,6 +177,6 @@ PLANTED: list[tuple[Protocol, str, str]] = [
 ]
 
 
-def either(protocol: Protocol, graph: str, seed: int) -> Outcome:
+def either(protocol: Protocol, graph: str, seed: int) -> ScheduleOutcome:
     """One schedule, in turn a long one and a usual one."""
     return (run if seed % 2 else run_long)(protocol, GRAPHS[graph], seed)

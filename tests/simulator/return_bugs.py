@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from checkpoint_lab.lease_node import Node
-from checkpoint_lab.lease_returns import RETURNABLE, ReturningWorld
-from checkpoint_lab.lease_world import Rules
+from checkpoint_lab.lease_world import LeaseRules
 from checkpoint_lab.schedules import TIMES
 from checkpoint_protocols.lease.messages import Lease, LeaseReturned, Watched
 from checkpoint_protocols.lease.primary import Primary
 from checkpoint_protocols.lease.replica import ReplicaPhase
 from checkpoint_protocols.machine import Effect, Event
 from tests.protocol.literal.lease import BlindPrimary
+from tests.simulator.lease_returns import RETURNABLE, ReturningWorld
 from tests.simulator.lease_runs import Run, run_returning
 
 
@@ -104,7 +104,7 @@ class Planted:
 
     def run(self, seed: int) -> Run:
         """One long schedule with it."""
-        return run_returning(seed, Rules(primary=self.primary), self.world, TIMES)
+        return run_returning(seed, LeaseRules(primary=self.primary), self.world, TIMES)
 
 
 PLANTED = (

@@ -5,7 +5,7 @@ Mistakes that take several failures need the eager ones; those that take much wo
 
 from __future__ import annotations
 
-from checkpoint_lab import Outcome, SparkWorld
+from checkpoint_lab import ScheduleOutcome, SparkWorld
 from checkpoint_lab.schedules import SPARK_FAULT_RATE, SPARK_STEPS, TIMES, Driver, Eager, drive, spark_world
 from checkpoint_lab.spark_driver import CoreOf, shipped
 
@@ -15,7 +15,7 @@ LIVES: tuple[tuple[type[Driver], int], ...] = (
 """By a seed's remainder: how it draws, and how many usual lives long it is."""
 
 
-def run(seed: int, core_of: CoreOf = shipped) -> Outcome:
+def run(seed: int, core_of: CoreOf = shipped) -> ScheduleOutcome:
     """One schedule."""
     return drive(world(seed, core_of), seed, SPARK_STEPS, SPARK_FAULT_RATE, LIVES[seed % len(LIVES)][0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from checkpoint_lab import Faults, MessageWorld, Outcome
+from checkpoint_lab import Faults, MessageWorld, ScheduleOutcome
 from checkpoint_lab.durable import CONTRACT, Surroundings
 from checkpoint_lab.message_world import DEFAULT
 from checkpoint_lab.process import Process
@@ -99,15 +99,15 @@ class Planted:
     surroundings: Surroundings = CONTRACT
     world: type[MessageWorld] = MessageWorld
 
-    def run(self, seed: int) -> Outcome:
+    def run(self, seed: int) -> ScheduleOutcome:
         """One schedule with the bug."""
         return self._run(seed, self.world, self.surroundings)
 
-    def run_without(self, seed: int) -> Outcome:
+    def run_without(self, seed: int) -> ScheduleOutcome:
         """The same faults and none."""
         return self._run(seed, MessageWorld, CONTRACT)
 
-    def _run(self, seed: int, make: type[MessageWorld], surroundings: Surroundings) -> Outcome:
+    def _run(self, seed: int, make: type[MessageWorld], surroundings: Surroundings) -> ScheduleOutcome:
         protocol = MENU[self.protocol]
         graph = graph_in_turn(protocol, seed)
         return drive_long(long_world(protocol, graph, self.faults, 4, DEFAULT, surroundings, make), seed, 150, 0.3)

@@ -9,7 +9,7 @@ import pytest
 
 import checkpoint_lab as sim
 from checkpoint_lab import drivers_node
-from checkpoint_lab.drivers_node import TooEarly
+from checkpoint_lab.drivers_node import TakeoverTooEarly
 from checkpoint_lab.drivers_world import HOSTS, DriversWorld, Troubles
 from checkpoint_lab.schedules import DRIVERS_FAULT_RATE, DRIVERS_STEPS, drive, drivers_world, replay, run_drivers_long
 from checkpoint_lab.scripted import handled_cells
@@ -169,5 +169,5 @@ def test_a_store_that_is_away_for_moments_costs_nobody_the_lease() -> None:
 def test_a_keeper_that_comes_again_a_third_later_would_lose_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers_node, "again_ms", renewal_ms)
 
-    with pytest.raises(TooEarly, match="renews in time"):
+    with pytest.raises(TakeoverTooEarly, match="renews in time"):
         _flickers(DriversWorld(troubles=Troubles(outages=2_000)))

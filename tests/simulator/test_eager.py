@@ -18,7 +18,7 @@ SEEDS = range(40)
 OF_LINES = {"control lose", "control repeat", "lose", "repeat"}
 
 
-def drawn(protocol: str, seed: int, driver: type[Driver]) -> sim.Outcome:
+def drawn(protocol: str, seed: int, driver: type[Driver]) -> sim.ScheduleOutcome:
     return sim.drive(sim.drawn_world(MENU[protocol], seed), seed, STEPS, FAULT_RATE, driver)
 
 

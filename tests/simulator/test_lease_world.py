@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 
 from checkpoint_lab.explore import ScopeTooLarge, explore
-from checkpoint_lab.lease_returns import ReturningWorld
-from checkpoint_lab.lease_world import LeaseWorld, Rules, Scope
+from checkpoint_lab.lease_world import LeaseRules, LeaseWorld, Scope
 from checkpoint_lab.violations import Violation
 from checkpoint_lab.world import Choice
 from tests.protocol.lease_scenario import lease_scenarios, play
 from tests.protocol.literal import lease as wrong
+from tests.simulator.lease_returns import ReturningWorld
 from tests.simulator.lease_runs import FAULTS, RATES, RETURN_FAULTS, run, run_returning
 from tests.simulator.lease_small import small
 from tests.simulator.return_bugs import PLANTED, Planted
@@ -50,14 +50,14 @@ BY_SCHEDULES = [
     (wrong.POSSESSING, "L1|L3", 500),
     (wrong.UNFENCED, "O8", 400),
     (wrong.WEIGHT_ZERO, "L6", 100),
-    (Rules(wrong.AnyBoot), "L1|L3", 100),
-    (Rules(primary=wrong.ForgetsTheLease), "L1|L3", 400),
-    (Rules(primary=wrong.WaitsTheHoldersTime), "L1|L3", 400),
+    (LeaseRules(wrong.AnyBoot), "L1|L3", 100),
+    (LeaseRules(primary=wrong.ForgetsTheLease), "L1|L3", 400),
+    (LeaseRules(primary=wrong.WaitsTheHoldersTime), "L1|L3", 400),
 ]
 
 
 @pytest.mark.parametrize(("rules", "oracles", "seeds"), BY_SCHEDULES)
-def test_a_planted_bug_is_condemned(rules: Rules, oracles: str, seeds: int) -> None:
+def test_a_planted_bug_is_condemned(rules: LeaseRules, oracles: str, seeds: int) -> None:
     complaints = (run(seed, rules).complaint for seed in range(seeds))
     first = next((str(complaint) for complaint in complaints if complaint is not None), "nothing was found")
 
@@ -65,7 +65,7 @@ def test_a_planted_bug_is_condemned(rules: Rules, oracles: str, seeds: int) -> N
 
 
 def test_the_machines_of_the_planted_bugs_are_sound_without_them() -> None:
-    blind = Rules(wrong.BlindReplica, wrong.BlindPrimary)
+    blind = LeaseRules(wrong.BlindReplica, wrong.BlindPrimary)
 
     assert [run(seed, blind).complaint for seed in range(30)] == [None] * 30
 
@@ -77,7 +77,7 @@ TIE += [("advance", 1), ("advance", 1), ("report", "c"), ("hear", "c")]
 
 def test_a_deadline_that_is_reached_and_not_passed_meets_the_holders_last_instant() -> None:
     with pytest.raises(Violation, match="L3: b may take a checkpoint"):
-        small(2, 0, Rules(primary=wrong.ReachesTheDeadline)).follow(TIE).do(("tick", "a", "c"))
+        small(2, 0, LeaseRules(primary=wrong.ReachesTheDeadline)).follow(TIE).do(("tick", "a", "c"))
 
     waiting = small(2, 0).follow(TIE[:-2])
     assert not [choice for choice in waiting.possible() if choice[0] in ("tick", "report")]
@@ -88,16 +88,16 @@ def test_an_elected_holder_that_keeps_its_right_is_condemned() -> None:
     small(1, 1).follow(trace)
 
     with pytest.raises(Violation, match="L2"):
-        small(1, 1, Rules(wrong.GoesOnAsPrimary)).follow(trace)
+        small(1, 1, LeaseRules(wrong.GoesOnAsPrimary)).follow(trace)
 
 
 def test_either_of_boots_and_waiting_is_enough_against_the_twelve_states_and_neither_is_not() -> None:
     (scenario,) = [each for each in lease_scenarios() if each.name.startswith("T07")]
-    play(scenario, Rules(primary=wrong.PreemptsItsOwn))
-    play(scenario, Rules(wrong.AnyBoot, clocks_reset=False))
+    play(scenario, LeaseRules(primary=wrong.PreemptsItsOwn))
+    play(scenario, LeaseRules(wrong.AnyBoot, clocks_reset=False))
 
     with pytest.raises(Violation, match="L1"):
-        play(scenario, Rules(wrong.AnyBoot, wrong.PreemptsItsOwn, clocks_reset=False))
+        play(scenario, LeaseRules(wrong.AnyBoot, wrong.PreemptsItsOwn, clocks_reset=False))
 
 
 def test_clocks_slower_than_agreed_are_not_protected_against() -> None:

@@ -88,7 +88,7 @@ def test_a_timed_run_replays_from_its_trace() -> None:
     assert tuple(world.moments or ()) == run.moments
 
 
-@pytest.mark.parametrize(("clock", "now", "local"), [(sim.Clock(2.0, 5), 10, 25), (sim.Clock(), 10, 10)])
-def test_a_clock_has_a_rate_and_an_offset(clock: sim.Clock, now: float, local: int) -> None:
+@pytest.mark.parametrize(("clock", "now", "local"), [(sim.LinearClock(2.0, 5), 10, 25), (sim.LinearClock(), 10, 10)])
+def test_a_clock_has_a_rate_and_an_offset(clock: sim.LinearClock, now: float, local: int) -> None:
     assert clock.local(now) == local
     assert clock.local(clock.after(now, 30)) == local + 30

@@ -17,7 +17,7 @@ from checkpoint_lab.violations import Acausal, LineMovedBack, Orphan, TooEarly, 
 from checkpoint_protocols.checkpoints import uncoordinated
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.message_logging import synchronous_logging
-from checkpoint_protocols.recovery import Failure, Plan, Protocol
+from checkpoint_protocols.recovery import Failure, Protocol, RecoveryPlan
 from tests.simulator import markers
 from tests.simulator.planted import PLANTED, CapturesTheLastMarker, either, plan_timidly
 
@@ -146,7 +146,7 @@ def test_a_message_that_nobody_sent_is_an_orphan() -> None:
 def test_a_replay_in_another_order_is_another_run() -> None:
     """O3 where sends are regenerated: the bodies tell in which order everything was taken in."""
 
-    def backwards(failure: Failure) -> Plan:
+    def backwards(failure: Failure) -> RecoveryPlan:
         plan = synchronous_logging.PROTOCOL.plan(failure)
         parts = {name: replace(part, replay=part.replay[::-1]) for name, part in plan.parts.items()}
         return replace(plan, parts=parts)
@@ -158,7 +158,7 @@ def test_a_replay_in_another_order_is_another_run() -> None:
 
 
 def test_rows_that_a_sink_showed_stay_where_they_were() -> None:
-    sink = Process(Q, 0, 1, sim.Clock())
+    sink = Process(Q, 0, 1, sim.LinearClock())
     sink.state.rows = [1, 2, 4]
 
     oracles.judge_rows([1, 2], sink)

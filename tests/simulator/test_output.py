@@ -12,8 +12,8 @@ import pytest
 
 import checkpoint_lab as sim
 from checkpoint_lab.message_world import MessageWorld
-from checkpoint_lab.process import Process, Publication
-from checkpoint_lab.schedules import Outcome, drive
+from checkpoint_lab.process import Process, SinkPublication
+from checkpoint_lab.schedules import ScheduleOutcome, drive
 from checkpoint_lab.violations import Violation
 from checkpoint_protocols.machine import Effect, Event
 from checkpoint_protocols.menu import MENU
@@ -30,7 +30,7 @@ every_protocol = pytest.mark.parametrize("protocol", SOUND, ids=lambda protocol:
 
 def condemned(
     protocol: Protocol, oracle: str, world: type[MessageWorld] = MessageWorld, graph: str = "fan_out"
-) -> Outcome | None:
+) -> ScheduleOutcome | None:
     """The first schedule that the oracle condemns."""
     for seed in range(SEEDS):
         outcome = drive(world(protocol, sim.GRAPHS[graph], sim.Faults()), seed)
@@ -45,14 +45,14 @@ def condemned(
 class Vanishing(MessageWorld):
     """The sink answers and shows nothing."""
 
-    def publish(self, process: Process) -> Publication:
+    def publish(self, process: Process) -> SinkPublication:
         return process.publishing.pop(0)
 
 
 class Doubling(MessageWorld):
     """Everything is shown twice."""
 
-    def publish(self, process: Process) -> Publication:
+    def publish(self, process: Process) -> SinkPublication:
         process.publishing.insert(0, process.publishing[0])
         super().publish(process)
         return super().publish(process)
@@ -61,7 +61,7 @@ class Doubling(MessageWorld):
 class Reversing(MessageWorld):
     """The rows of a transaction come out backwards."""
 
-    def publish(self, process: Process) -> Publication:
+    def publish(self, process: Process) -> SinkPublication:
         first = process.publishing[0]
         process.publishing[0] = first._replace(rows=first.rows[::-1], names=first.names[::-1])
         return super().publish(process)
@@ -70,7 +70,7 @@ class Reversing(MessageWorld):
 class Overtaking(MessageWorld):
     """A later transaction is carried out before an earlier one."""
 
-    def publish(self, process: Process) -> Publication:
+    def publish(self, process: Process) -> SinkPublication:
         process.publishing.append(process.publishing.pop(0))
         return super().publish(process)
 

@@ -19,7 +19,7 @@ SOUND = [name for name in sim.NAMES if name not in MENU or MENU[name].sound]
 SEEDS = (2, 5)
 
 
-def recorded(protocol: str, seed: int, folder: Path) -> tuple[sim.Outcome, Recording]:
+def recorded(protocol: str, seed: int, folder: Path) -> tuple[sim.ScheduleOutcome, Recording]:
     """A run, and what is read back of it."""
     scenario = sim.Scenario(protocol, sim.graphs_of(protocol)[-1], seed)
     outcome, file = scenario.run(), folder / "run.jsonl"

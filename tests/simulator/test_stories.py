@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 import checkpoint_lab as sim
-from checkpoint_lab.schedules import Outcome
+from checkpoint_lab.schedules import ScheduleOutcome
 from checkpoint_lab.story import FOLD
 from checkpoint_lab.world import Moment
 from tests.simulator import markers
@@ -17,7 +17,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
-def eventful() -> Outcome:
+def eventful() -> ScheduleOutcome:
     """A run with a crash after a complete checkpoint."""
     runs = (sim.run(markers.protocol(), sim.GRAPHS["diamond"], seed, story=True) for seed in range(500))
     return next(
@@ -36,11 +36,11 @@ def marks(document: ElementTree.Element, kind: str) -> int:
     return len(drawn)
 
 
-def count(outcome: Outcome, kind: str) -> int:
+def count(outcome: ScheduleOutcome, kind: str) -> int:
     return sum(moment.kind == kind for moment in outcome.moments)
 
 
-def test_a_diagram_draws_every_checkpoint_crash_restore_and_recovery(eventful: Outcome) -> None:
+def test_a_diagram_draws_every_checkpoint_crash_restore_and_recovery(eventful: ScheduleOutcome) -> None:
     document = ElementTree.fromstring(sim.svg(eventful.moments, "diamond"))
 
     assert marks(document, "checkpoint") == count(eventful, "capture")
@@ -51,7 +51,7 @@ def test_a_diagram_draws_every_checkpoint_crash_restore_and_recovery(eventful: O
     assert marks(document, "lane") == 5
 
 
-def test_the_recovery_line_goes_through_the_checkpoints_that_were_gone_back_to(eventful: Outcome) -> None:
+def test_the_recovery_line_goes_through_the_checkpoints_that_were_gone_back_to(eventful: ScheduleOutcome) -> None:
     document = ElementTree.fromstring(sim.svg(eventful.moments))
     lines = [each.get("points", "").split() for each in document.iter(f"{SVG}polyline")]
     rectangles = [each for each in document.iter(f"{SVG}rect") if each.get("class") == "checkpoint"]
@@ -62,7 +62,7 @@ def test_the_recovery_line_goes_through_the_checkpoints_that_were_gone_back_to(e
     assert sum(through) >= 4
 
 
-def test_every_message_is_an_arrow_or_a_stub(eventful: Outcome) -> None:
+def test_every_message_is_an_arrow_or_a_stub(eventful: ScheduleOutcome) -> None:
     document = ElementTree.fromstring(sim.svg(eventful.moments))
     arrows = sum(marks(document, kind) for kind in ("row", "control", "dropped"))
     received = {moment.message for moment in eventful.moments if moment.kind == "receive"}
@@ -72,7 +72,7 @@ def test_every_message_is_an_arrow_or_a_stub(eventful: Outcome) -> None:
     assert marks(document, "dropped") > 0
 
 
-def test_a_diagram_needs_nothing_from_elsewhere_and_knows_both_schemes(eventful: Outcome) -> None:
+def test_a_diagram_needs_nothing_from_elsewhere_and_knows_both_schemes(eventful: ScheduleOutcome) -> None:
     page = sim.html(eventful.moments, "<title> & more", sim.story(eventful.moments))
 
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
@@ -81,7 +81,7 @@ def test_a_diagram_needs_nothing_from_elsewhere_and_knows_both_schemes(eventful:
     assert "&lt;title&gt; &amp; more" in page
 
 
-def test_a_story_has_a_line_per_moment_in_order(eventful: Outcome) -> None:
+def test_a_story_has_a_line_per_moment_in_order(eventful: ScheduleOutcome) -> None:
     lines = sim.story(eventful.moments, everything=True).splitlines()
     steps = [int(line.split()[0]) for line in lines]
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 import checkpoint_lab as sim
-from checkpoint_lab.schedules import Outcome
+from checkpoint_lab.schedules import ScheduleOutcome
 from checkpoint_protocols.ids import Incarnation, ProcessId
 from checkpoint_protocols.menu import MENU
 from checkpoint_protocols.vocabulary import Envelope
@@ -22,7 +22,7 @@ S, K = ProcessId("s"), ProcessId("k")
 ONE = Incarnation(1)
 
 
-def first_failure(bug: str) -> Outcome:
+def first_failure(bug: str) -> ScheduleOutcome:
     """The first schedule that somebody complains about."""
     outcomes = map(PLANTED[bug].run, seeds_for(bug, range(SEEDS)))
     return next(outcome for outcome in outcomes if outcome.condemned)

@@ -20,8 +20,8 @@ from tests.protocol import literal, test_line_bugs, test_snapshot_bugs
 from tests.simulator import driver_bugs, holding_bugs, planted, return_bugs, surroundings_bugs
 
 
-def outcome(error: Exception | None) -> sim.Outcome:
-    return sim.Outcome(0, (), error, {})
+def outcome(error: Exception | None) -> sim.ScheduleOutcome:
+    return sim.ScheduleOutcome(0, (), error, {})
 
 
 @pytest.mark.parametrize("error", [Lost("a row"), ProtocolViolation("not now"), CkptError("an epoch")])

@@ -18,8 +18,8 @@ from checkpoint_protocols.ids import ChannelId, ProcessId
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.message_machine import APP
 from checkpoint_protocols.recovery import Key, Protocol, checkpoint_key
-from checkpoint_protocols.snapshots.coordinator import BEGIN, Coordinator
-from checkpoint_protocols.snapshots.coordinator import Step as Progress
+from checkpoint_protocols.snapshots.coordinator import BEGIN, SnapshotCoordinator
+from checkpoint_protocols.snapshots.coordinator import SnapshotStep as Progress
 from checkpoint_protocols.snapshots.cyclic import PROTOCOL, CyclicPhase, CyclicTask
 from checkpoint_protocols.vocabulary import Envelope, Received
 from tests.specs.message_traces import Numbered, counts, drawn, have_of, number_of
@@ -97,7 +97,7 @@ def shown(world: Loops) -> dict[str, str]:
     """What the machines show, as TLA+."""
     processes = {str(name): process for name, process in world.processes.items() if name != COORDINATOR}
     coordinator, head = world.processes[COORDINATOR].machine, processes["a"].machine
-    assert isinstance(coordinator, Coordinator)
+    assert isinstance(coordinator, SnapshotCoordinator)
     assert isinstance(head, CyclicTask)
     opened = next((number for number, each in coordinator.open.items() if each.step is not Progress.NAMING), 0)
     copied = [name for name, process in processes.items() if getattr(process.machine, "index", 0) == opened]

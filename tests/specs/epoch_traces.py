@@ -18,8 +18,8 @@ from checkpoint_lab.world import Choice
 from checkpoint_protocols.graph import COORDINATOR, Graph
 from checkpoint_protocols.ids import ChannelId, Epoch, ProcessId
 from checkpoint_protocols.recovery import Key, Protocol, checkpoint_key
-from checkpoint_protocols.snapshots.coordinator import ACK, Coordinator, Open, counts_in
-from checkpoint_protocols.snapshots.coordinator import Step as Progress
+from checkpoint_protocols.snapshots.coordinator import ACK, Open, SnapshotCoordinator, counts_in
+from checkpoint_protocols.snapshots.coordinator import SnapshotStep as Progress
 from checkpoint_protocols.snapshots.epochs import LATE, PROTOCOL, EpochCoordinator, EpochWorker, captured_in_flight
 from checkpoint_protocols.vocabulary import Envelope
 from tests.specs.message_traces import Numbered, counts, drawn, have_of, number_of
@@ -52,7 +52,7 @@ class Around(Numbered):
 def opened(world: Around) -> dict[int, Open]:
     """The coordinator's epochs, if it lives."""
     coordinator = world.processes[COORDINATOR].machine
-    return coordinator.open if isinstance(coordinator, Coordinator) else {}
+    return coordinator.open if isinstance(coordinator, SnapshotCoordinator) else {}
 
 
 def recorded(seed: int, protocol: Protocol = PROTOCOL) -> list[Step]:
@@ -110,7 +110,7 @@ def _delivered(world: Around, message: Envelope) -> tuple[str, str] | None:
 
 def _collecting(world: Around, number: int) -> bool:
     coordinator = world.processes[COORDINATOR].machine
-    return isinstance(coordinator, Coordinator) and coordinator._collecting(number)
+    return isinstance(coordinator, SnapshotCoordinator) and coordinator._collecting(number)
 
 
 def _taken(message: Envelope) -> tuple[str, str]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from checkpoint_lab.faults import Faults
 from checkpoint_lab.lease_node import Node
-from checkpoint_lab.lease_returns import ReturningWorld, Returns, Said
 from checkpoint_lab.lease_world import LeaseWorld, Scope
 from checkpoint_lab.schedules import Driver
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.messages import LeaseSettings
 from checkpoint_protocols.lease.replica import ReplicaPhase
+from tests.simulator.lease_returns import ReturningWorld, Returns, Said
 
 MODULE = "TraceCheckpointLease"
 SETTINGS = LeaseSettings(least_ms=20, first_ms=20, most_ms=20, margin_ms=1, fresh_ms=13)

@@ -9,7 +9,7 @@ from functools import cached_property
 from checkpoint_lab import choosing
 from checkpoint_lab.faults import Faults
 from checkpoint_lab.message_world import MessageWorld
-from checkpoint_lab.process import Application, Outputs
+from checkpoint_lab.process import GraphApplication, Outputs
 from checkpoint_lab.schedules import Driver
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.graph import COORDINATOR, Graph
@@ -40,7 +40,7 @@ class Counted(MessageWorld):
         return max(commits, default=0)
 
 
-class OnceAround(Application):
+class OnceAround(GraphApplication):
     """The head keeps what comes back, as in the specification."""
 
     @cached_property
@@ -83,7 +83,7 @@ def counts(message: Envelope, world: MessageWorld) -> bool:
     return judged is not Age.UNDONE
 
 
-def have_of(app: Application, masks: Mapping[str, int]) -> str:
+def have_of(app: GraphApplication, masks: Mapping[str, int]) -> str:
     """Per task: from whom, and the row's number."""
     taken = {name: [row.split(">") for row in app.names(mask)] for name, mask in masks.items()}
     pairs = {name: [(ways[-2][:1], ways[0]) for ways in rows if len(ways) > 1] for name, rows in taken.items()}

@@ -20,10 +20,10 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from checkpoint_lab.durable import Cut
+from checkpoint_lab.durable import StateCut
 from checkpoint_lab.faults import Faults
 from checkpoint_lab.job_recovery import KEEP, moves
-from checkpoint_lab.process import Application, Outputs, Process
+from checkpoint_lab.process import GraphApplication, Outputs, Process
 from checkpoint_lab.schedules import Driver
 from checkpoint_lab.violations import Violation
 from checkpoint_lab.world import Choice
@@ -31,7 +31,7 @@ from checkpoint_protocols.graph import COORDINATOR, Graph, channel_between
 from checkpoint_protocols.ids import ChannelId, ProcessId
 from checkpoint_protocols.message_machine import APP
 from checkpoint_protocols.recovery import Key, Protocol, Record, checkpoint_key
-from checkpoint_protocols.snapshots.coordinator import BEGIN, REFUSE, Coordinator, counts_in, messages_in
+from checkpoint_protocols.snapshots.coordinator import BEGIN, REFUSE, SnapshotCoordinator, counts_in, messages_in
 from checkpoint_protocols.snapshots.partial_recovery import ORDER, PROTOCOL, PartialTask
 from checkpoint_protocols.snapshots.worker import BARRIER
 from checkpoint_protocols.vocabulary import Envelope
@@ -48,7 +48,7 @@ AGAIN = "again"
 """The second sibling has gone this way."""
 
 
-class Siblings(Application):
+class Siblings(GraphApplication):
     """The merge sends two rows to `x` for each row, as in the specification."""
 
     @cached_property
@@ -72,7 +72,7 @@ class Merge(Counted):
         self.under_way = 0
         """The snapshot that can still become complete."""
 
-    def workload(self, graph: Graph, inputs: int, loops: int, ordered: bool) -> Application:
+    def workload(self, graph: Graph, inputs: int, loops: int, ordered: bool) -> GraphApplication:
         """Rows whose content does not say in which order they were taken."""
         return Siblings(graph, inputs)
 
@@ -86,7 +86,7 @@ class Merge(Counted):
     def abandoned(self) -> bool:
         """The coordinator lives and knows nothing of the snapshot, or not any more."""
         coordinator = self.processes[COORDINATOR].machine
-        return isinstance(coordinator, Coordinator) and self.under_way not in coordinator.open
+        return isinstance(coordinator, SnapshotCoordinator) and self.under_way not in coordinator.open
 
     @property
     def merged(self) -> dict[str, int]:
@@ -207,7 +207,7 @@ class Known(NamedTuple):
     """What a task knows, its machine and its application."""
 
     record: Record
-    cut: Cut
+    cut: StateCut
 
 
 NOTHING: Record = {}
@@ -272,7 +272,7 @@ def got_of(merge: Record) -> dict[str, int]:
     return {name: received.get(channel_between(name, "m"), 0) for name in SOURCES}
 
 
-def _have(world: Merge, cut: Cut) -> str:
+def _have(world: Merge, cut: StateCut) -> str:
     rows, length = cut.rows
     return sequence([_item(world, world.truth.message(bit)) for bit in rows[:length]])
 

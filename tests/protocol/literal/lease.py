@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from checkpoint_lab.lease_world import Rules
+from checkpoint_lab.lease_world import LeaseRules
 from checkpoint_protocols.ids import ProcessId, TimerId
 from checkpoint_protocols.lease.messages import (
     Admission,
@@ -153,10 +153,10 @@ def admits_all(_newest: int, _token: int) -> Admission:
     return Admission.ACCEPTED
 
 
-SEED = Rules(replica=SeedReplica)
-PREEMPTING_SEED = Rules(replica=SeedReplica, primary=PreemptsItsOwn)
-LATE_TIMER = Rules(replica=TimedFromExecution)
-LATE_TIMER_AND_NO_MARGIN = Rules(replica=TimedFromExecution, primary=ReachesTheDeadline)
-POSSESSING = Rules(executed=False)
-UNFENCED = Rules(admission=admits_all)
-WEIGHT_ZERO = Rules(primary=WeighsZero)
+SEED = LeaseRules(replica=SeedReplica)
+PREEMPTING_SEED = LeaseRules(replica=SeedReplica, primary=PreemptsItsOwn)
+LATE_TIMER = LeaseRules(replica=TimedFromExecution)
+LATE_TIMER_AND_NO_MARGIN = LeaseRules(replica=TimedFromExecution, primary=ReachesTheDeadline)
+POSSESSING = LeaseRules(executed=False)
+UNFENCED = LeaseRules(admission=admits_all)
+WEIGHT_ZERO = LeaseRules(primary=WeighsZero)

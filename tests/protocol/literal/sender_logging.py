@@ -7,7 +7,7 @@ from dataclasses import replace
 from checkpoint_protocols.graph import channel_between
 from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.machine import Effect
-from checkpoint_protocols.message_logging.sender_log import Entry
+from checkpoint_protocols.message_logging.sender_log import SentEntry
 from checkpoint_protocols.message_logging.sender_logging import (
     PROTOCOL,
     SenderLoggingWorker,
@@ -15,7 +15,7 @@ from checkpoint_protocols.message_logging.sender_logging import (
     plan,
     replay_the_failed,
 )
-from checkpoint_protocols.recovery import Failure, Part, Plan
+from checkpoint_protocols.recovery import Failure, Part, RecoveryPlan
 from checkpoint_protocols.vocabulary import AppSent, Received, SinkOp, SinkTransaction
 
 
@@ -36,7 +36,7 @@ class NoGate(_WithoutInvariants):
 class AnswersBeforeItIsStored(_WithoutInvariants):
     """G2: ACKACK while the sender's record is being written."""
 
-    def _make_durable(self, channel: ChannelId, entry: Entry, rsn: int) -> list[Effect]:
+    def _make_durable(self, channel: ChannelId, entry: SentEntry, rsn: int) -> list[Effect]:
         return [*super()._make_durable(channel, entry, rsn), self._ackack(channel, rsn)]
 
 
@@ -59,7 +59,7 @@ class ShowsAtOnce(_WithoutInvariants):
         return [*super()._accept(event), *self._show()]
 
 
-def _in_order_of_senders(failure: Failure) -> Plan:
+def _in_order_of_senders(failure: Failure) -> RecoveryPlan:
     """ "Each sender can play the messages back in the order in which they were dispatched": one after the other."""
     plain = plan(failure)
     return replace(plain, parts={name: _by_sender(part) for name, part in plain.parts.items()})

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.message_logging.synchronous_logging import PROTOCOL, LoggingPhase, LoggingWorker, plan
-from checkpoint_protocols.recovery import Failure, Plan
-from checkpoint_protocols.vocabulary import Capture, Commanded, Drop, Received, SinkTransaction, Stored
+from checkpoint_protocols.recovery import Failure, RecoveryPlan
+from checkpoint_protocols.vocabulary import CaptureState, Commanded, Drop, Received, SinkTransaction, Stored
 
 
 class _WithoutInvariants(LoggingWorker):
@@ -68,11 +68,11 @@ class TrimsTooEarly(_WithoutInvariants):
 
     def _checkpoint(self) -> list[Effect]:
         effects = super()._checkpoint()
-        trims = self._erase(self.captured) if any(isinstance(effect, Capture) for effect in effects) else []
+        trims = self._erase(self.captured) if any(isinstance(effect, CaptureState) for effect in effects) else []
         return [*effects, *trims]
 
 
-def _without_replay(failure: Failure) -> Plan:
+def _without_replay(failure: Failure) -> RecoveryPlan:
     plain = plan(failure)
     return replace(plain, parts={name: replace(part, replay=()) for name, part in plain.parts.items()})
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from checkpoint_lab.faults import Faults
 from checkpoint_lab.lease_node import Node, Upload, Wait, judge_fence, judge_returned, judge_wait
-from checkpoint_lab.lease_world import LeaseWorld, Rules, Scope
+from checkpoint_lab.lease_world import LeaseRules, LeaseWorld, Scope
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.messages import (
@@ -62,7 +62,7 @@ class ReturningWorld(LeaseWorld):
         self,
         scope: Scope | None = None,
         faults: Faults | None = None,
-        rules: Rules | None = None,
+        rules: LeaseRules | None = None,
         returns: Returns | None = None,
     ) -> None:
         super().__init__(scope, faults, rules)
@@ -157,7 +157,7 @@ class ReturningWorld(LeaseWorld):
 
     def _do_gone(self, name: ProcessId) -> None:
         out = self._out()
-        assert out is not None  # noqa: S101 - for the type checker; it is a choice only then
+        assert out is not None
         self.tell(name, "gone", str(out.token))
         self._hear_of_return(out.token)
 
