@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from checkpoint_lab.violations import ReusedId, Violation
 from checkpoint_protocols.ids import ProcessId
@@ -115,12 +115,7 @@ class Node:
 #
 # They judge from outside: the machines tell which node works within its time; the primary, the log and the published
 # checkpoints are the world's. Two clauses go beyond the published ones: tokens of published checkpoints strictly
-# increase, and every eligible node gets its turn. Four more apply where leases are returned (`tests/simulator/lease_returns.py`):
-#
-# - a returned lease is not used
-# - no primary waits for a returned lease
-# - no primary waits for a lease longer than its full time
-# - no return lowers the store's fence
+# increase, and every eligible node gets its turn. `tests/simulator/lease_returns.py` has those of returned leases.
 
 
 class TwoAtOnce(Violation):
@@ -157,41 +152,6 @@ class CandidatePassedOver(Violation):
     """An eligible replica was not picked, too often."""
 
     ORACLE = "L6"
-
-
-class ReturnedUsed(Violation):
-    """A lease is used that its holder has returned."""
-
-    ORACLE = "L7"
-
-
-class HeldBack(Violation):
-    """The primary waits for a lease that was returned to it, or longer than a lease's full time."""
-
-    ORACLE = "L8"
-
-
-class FenceLowered(Violation):
-    """The store has forgotten the newest token that it admitted."""
-
-    ORACLE = "L9"
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """The lease that a primary waits for, its term, and the begin of the wait by the primary's clock.
-
-    `most_ms`: longest allowed wait; -1 after a return that the primary has heard.
-    """
-
-    token: int
-    term: int
-    since_ms: int
-    most_ms: int
-
-    def returned(self) -> Wait:
-        """Return the wait after the primary has heard of the return."""
-        return replace(self, most_ms=-1)
 
 
 def judge_rights(nodes: Mapping[ProcessId, Node], leader: Node | None, log: Sequence[LeaseEntry], now: int) -> None:
@@ -253,34 +213,3 @@ def judge_turns(passed: Mapping[ProcessId, int], settings: LeaseSettings) -> Non
     late = [node for node, times in passed.items() if times > limit]
     if late:
         raise CandidatePassedOver(f"{late} could have been picked more than {limit} times and were not", late)
-
-
-def judge_returned(nodes: Mapping[ProcessId, Node], returned: Set[int], now: int, landed: Upload | None = None) -> None:
-    """L7: `returned` holds tokens whose holders have stopped; `landed` is the upload just admitted, if any."""
-    if landed is not None and landed.checkpoint.token in returned:
-        raise ReturnedUsed(f"{landed.node} publishes under {landed.checkpoint.token}, which it returned", [landed.node])
-    for node in nodes.values():
-        lease = node.replica.lease if node.replica else None
-        if lease is not None and lease.token in returned and node.holds(now):
-            raise ReturnedUsed(f"{node.name} may take a checkpoint under {lease.token}, which it returned", [node.name])
-
-
-def judge_wait(leader: Node | None, known: Wait | None, now: int) -> Wait | None:
-    """L8: judge the primary's wait and return the current one. `known`: the wait before this step."""
-    lease = leader.primary.lease if leader is not None and leader.primary is not None else None
-    if leader is None or leader.primary is None or lease is None:
-        return None
-    local_ms = leader.local(now)
-    # a new lease, or a new primary, starts a new wait
-    if known is None or (known.token, known.term) != (lease.token, leader.term):
-        return Wait(lease.token, leader.term, local_ms, lease.terms.ttl_ms)
-    if local_ms - known.since_ms > known.most_ms and not leader.primary.is_due(local_ms):
-        why = "it was returned" if known.most_ms < 0 else f"its {known.most_ms} ms are over"
-        raise HeldBack(f"{leader.name} waits for lease {lease.token}, though {why}", [leader.name])
-    return known
-
-
-def judge_fence(published: Sequence[int], newest: int) -> None:
-    """L9: `newest` is the token that the store compares with."""
-    if published and newest < published[-1]:
-        raise FenceLowered(f"the store compares with {newest}, {published[-1]} is published")

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from checkpoint_lab import schedules
 from checkpoint_protocols.menu import MENU
 from integration_tests.proof import ledger
 from integration_tests.proof.mutants import PACKAGES, Mutant, Results, read, score
@@ -15,10 +14,11 @@ from integration_tests.proof.tried import CLASSES
 from integration_tests.survival.process import ROOT
 from tests.protocol.scopes import SCOPES_WITH_FAILURES
 from tests.protocol.test_logging_schedules import SCOPES
+from tests.simulator import eager
 
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "proof.md"
-MENDS = schedules.MENDS | {"back"}
+MENDS = eager.MENDS | {"back"}
 """Ends of faults are none."""
 
 HEAD = """# What was tried on the simulator
@@ -38,7 +38,7 @@ FAULTS = (
     "recoveries go by steps in half of them, messages of the application are lost on unreliable channels only), over all "
     "protocols of the menu; below them the worlds with faults of their own, there of the schedules in which it could happen at "
     "some step. The aim is 40 percent. An eighth of the schedules draws as `simulate` does; in the others what has not happened "
-    "yet goes before what has (`checkpoint_lab/schedules.py`), and two in seven of these, of the menu, go first the way of a "
+    "yet goes before what has (`tests/simulator/eager.py`), and two in seven of these, of the menu, go first the way of a "
     "schedule that reached something new. One in sixteen lives ten times as long."
 )
 BUGS = (

@@ -11,10 +11,11 @@ from typing import Self
 
 import checkpoint_lab as sim
 from checkpoint_lab.lease_world import LeaseWorld, Scope
-from checkpoint_lab.schedules import FAULT_RATE, STEPS, TIMES, Driver, Guided, drivers_world, long_world, spark_world
+from checkpoint_lab.schedules import FAULT_RATE, STEPS, Driver, drivers_world, spark_world
 from checkpoint_lab.scripted import PACE
 from checkpoint_lab.world import CALM, Cell, Choice, Trace, World
 from checkpoint_protocols.menu import MENU
+from tests.simulator.eager import TIMES, Guided, long_world
 from tests.simulator.lease_runs import FAULTS as LEASE_FAULTS
 from tests.simulator.lease_runs import RATES, SICK
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from checkpoint_lab import ACYCLIC, GRAPHS, Faults, MessageWorld, ScheduleOutcome, drive
 from checkpoint_lab.process import Process
-from checkpoint_lab.schedules import drive_long, long_world
 from checkpoint_lab.violations import Lost, Orphan
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.recovery import Protocol, ProtocolSettings
+from tests.simulator.eager import drive_long, long_world
 
 
 class AuditedWorld(MessageWorld):

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkpoint_lab import Choice, Faults, MessageWorld, ScheduleOutcome, drive
-from checkpoint_lab.schedules import drive_long, long_world
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.message_logging.sender_logging import SenderLoggingWorker
 from checkpoint_protocols.recovery import Protocol, ProtocolSettings
 from checkpoint_protocols.vocabulary import Json
+from tests.simulator.eager import drive_long, long_world
 
 NOTHING: Mapping[str, Json] = {}
 

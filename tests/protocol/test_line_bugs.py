@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from checkpoint_lab import Faults, ScheduleOutcome
-from checkpoint_lab.schedules import drive_long, long_world
 from checkpoint_lab.violations import Violation
 from checkpoint_protocols.checkpoints.index_based import PROTOCOL as INDEX
 from checkpoint_protocols.checkpoints.index_based import IndexWorker, KeptCheckpoint
@@ -34,6 +33,7 @@ from checkpoint_protocols.vocabulary import (
 )
 from tests.protocol.audited import graph_in_turn
 from tests.protocol.literal import adaptive_logging, asynchronous_logging, index_based, uncoordinated
+from tests.simulator.eager import drive_long, long_world
 
 SETTINGS = ProtocolSettings(options={"checkpoint_every": 2})
 

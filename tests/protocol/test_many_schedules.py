@@ -12,8 +12,8 @@ import os
 import pytest
 
 import checkpoint_lab as sim
-from checkpoint_lab.schedules import run_long
 from checkpoint_protocols.menu import MENU
+from tests.simulator.eager import run_long
 
 SCHEDULES = int(os.environ.get("SPARK_CKPT_SCHEDULES", "250"))
 PROCESSES = 1 if SCHEDULES <= 1000 else os.cpu_count() or 1

@@ -9,7 +9,7 @@ import pytest
 
 from checkpoint_lab.drivers_node import JobLog
 from checkpoint_lab.drivers_world import DriversRules
-from checkpoint_lab.schedules import ScheduleOutcome, run_drivers_long
+from checkpoint_lab.schedules import ScheduleOutcome
 from checkpoint_protocols.machine import Effect
 from spark_ckpt.coordination.standby import LeaseRead, Standby
 from spark_ckpt.epochs import log_state
@@ -18,6 +18,7 @@ from spark_ckpt.epochs.records import EpochBrief, Heartbeat, Manifest, Released
 from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.store import epoch_log, proposals
 from spark_ckpt.store.log_table import LogRow, NewRow
+from tests.simulator.eager import run_drivers_long
 
 Patch = pytest.MonkeyPatch
 

@@ -7,16 +7,20 @@ resign. A follower's clock may jump ahead, never back.
 
 Choices in addition to those of `LeaseWorld`: `return n times` (0: lost on its way), `returned n token`, `gone n`;
 faults: `stop n`, `resign n`, `jump n`. `LeaseWorld` has none of these, so its schedules are unchanged.
+
+Its oracles: a returned lease is not used (L7); no primary waits for a returned lease, or longer than a lease's full time
+(L8); no return lowers the store's fence (L9).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 from checkpoint_lab.faults import Faults
-from checkpoint_lab.lease_node import Node, Upload, Wait, judge_fence, judge_returned, judge_wait
+from checkpoint_lab.lease_node import Node, Upload
 from checkpoint_lab.lease_world import LeaseRules, LeaseWorld, Scope
+from checkpoint_lab.violations import Violation
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.messages import (
@@ -51,6 +55,72 @@ class Said:
 
     node: ProcessId
     token: int
+
+
+class ReturnedUsed(Violation):
+    """A lease is used that its holder has returned."""
+
+    ORACLE = "L7"
+
+
+class HeldBack(Violation):
+    """The primary waits for a lease that was returned to it, or longer than a lease's full time."""
+
+    ORACLE = "L8"
+
+
+class FenceLowered(Violation):
+    """The store has forgotten the newest token that it admitted."""
+
+    ORACLE = "L9"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The lease that a primary waits for, its term, and the begin of the wait by the primary's clock.
+
+    `most_ms`: longest allowed wait; -1 after a return that the primary has heard.
+    """
+
+    token: int
+    term: int
+    since_ms: int
+    most_ms: int
+
+    def returned(self) -> Wait:
+        """Return the wait after the primary has heard of the return."""
+        return replace(self, most_ms=-1)
+
+
+def judge_returned(nodes: Mapping[ProcessId, Node], returned: Set[int], now: int, landed: Upload | None = None) -> None:
+    """L7: `returned` holds tokens whose holders have stopped; `landed` is the upload just admitted, if any."""
+    if landed is not None and landed.checkpoint.token in returned:
+        raise ReturnedUsed(f"{landed.node} publishes under {landed.checkpoint.token}, which it returned", [landed.node])
+    for node in nodes.values():
+        lease = node.replica.lease if node.replica else None
+        if lease is not None and lease.token in returned and node.holds(now):
+            raise ReturnedUsed(f"{node.name} may take a checkpoint under {lease.token}, which it returned", [node.name])
+
+
+def judge_wait(leader: Node | None, known: Wait | None, now: int) -> Wait | None:
+    """L8: judge the primary's wait and return the current one. `known`: the wait before this step."""
+    lease = leader.primary.lease if leader is not None and leader.primary is not None else None
+    if leader is None or leader.primary is None or lease is None:
+        return None
+    local_ms = leader.local(now)
+    # a new lease, or a new primary, starts a new wait
+    if known is None or (known.token, known.term) != (lease.token, leader.term):
+        return Wait(lease.token, leader.term, local_ms, lease.terms.ttl_ms)
+    if local_ms - known.since_ms > known.most_ms and not leader.primary.is_due(local_ms):
+        why = "it was returned" if known.most_ms < 0 else f"its {known.most_ms} ms are over"
+        raise HeldBack(f"{leader.name} waits for lease {lease.token}, though {why}", [leader.name])
+    return known
+
+
+def judge_fence(published: Sequence[int], newest: int) -> None:
+    """L9: `newest` is the token that the store compares with."""
+    if published and newest < published[-1]:
+        raise FenceLowered(f"the store compares with {newest}, {published[-1]} is published")
 
 
 class ReturningWorld(LeaseWorld):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from checkpoint_lab import GRAPHS, ScheduleOutcome, run
-from checkpoint_lab.schedules import run_long
 from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import Epoch, TimerId
 from checkpoint_protocols.machine import Effect, Event
@@ -27,6 +26,7 @@ from checkpoint_protocols.vocabulary import (
     TimerElapsed,
 )
 from tests.simulator import markers
+from tests.simulator.eager import run_long
 
 
 class CapturesTheLastMarker(markers.Worker):

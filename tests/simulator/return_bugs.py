@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from checkpoint_lab.lease_node import Node
 from checkpoint_lab.lease_world import LeaseRules
-from checkpoint_lab.schedules import TIMES
 from checkpoint_protocols.lease.messages import Lease, LeaseReturned, Watched
 from checkpoint_protocols.lease.primary import Primary
 from checkpoint_protocols.lease.replica import ReplicaPhase
 from checkpoint_protocols.machine import Effect, Event
 from tests.protocol.literal.lease import BlindPrimary
+from tests.simulator.eager import TIMES
 from tests.simulator.lease_returns import RETURNABLE, ReturningWorld
 from tests.simulator.lease_runs import Run, run_returning
 

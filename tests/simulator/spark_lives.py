@@ -6,8 +6,9 @@ Mistakes that take several failures need the eager ones; those that take much wo
 from __future__ import annotations
 
 from checkpoint_lab import ScheduleOutcome, SparkWorld
-from checkpoint_lab.schedules import SPARK_FAULT_RATE, SPARK_STEPS, TIMES, Driver, Eager, drive, spark_world
+from checkpoint_lab.schedules import SPARK_FAULT_RATE, SPARK_STEPS, Driver, drive, spark_world
 from checkpoint_lab.spark_driver import CoreOf, shipped
+from tests.simulator.eager import TIMES, Eager
 
 LIVES: tuple[tuple[type[Driver], int], ...] = (
     (Driver, 1), (Eager, TIMES), (Eager, TIMES), (Driver, TIMES), (Eager, TIMES), (Eager, 1), (Driver, TIMES), (Eager, TIMES),

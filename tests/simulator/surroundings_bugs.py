@@ -9,7 +9,6 @@ from checkpoint_lab import Faults, MessageWorld, ScheduleOutcome
 from checkpoint_lab.durable import CONTRACT, Surroundings
 from checkpoint_lab.message_world import DEFAULT
 from checkpoint_lab.process import Process
-from checkpoint_lab.schedules import drive_long, long_world
 from checkpoint_protocols.ids import Incarnation
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.menu import MENU
@@ -18,6 +17,7 @@ from checkpoint_protocols.transport import Transport
 from checkpoint_protocols.vocabulary import Received, TimerElapsed
 from checkpoint_protocols.writer_fence import Acknowledgements, WriterFence
 from tests.protocol.audited import graph_in_turn
+from tests.simulator.eager import drive_long, long_world
 
 
 class HandsInAgain(Transport):

@@ -11,12 +11,13 @@ import checkpoint_lab as sim
 from checkpoint_lab import drivers_node
 from checkpoint_lab.drivers_node import TakeoverTooEarly
 from checkpoint_lab.drivers_world import HOSTS, DriversWorld, Troubles
-from checkpoint_lab.schedules import DRIVERS_FAULT_RATE, DRIVERS_STEPS, drive, drivers_world, replay, run_drivers_long
+from checkpoint_lab.schedules import DRIVERS_FAULT_RATE, DRIVERS_STEPS, drive, drivers_world, replay
 from checkpoint_lab.scripted import handled_cells
 from checkpoint_lab.world import Cell, Choice
 from spark_ckpt.coordination.renewals import renewal_ms
 from spark_ckpt.coordination.standby import Standby
 from tests.simulator.driver_bugs import PLANTED, Planted
+from tests.simulator.eager import run_drivers_long
 from tests.simulator.measured import seeds_for
 
 SCHEDULES = 300

@@ -9,10 +9,11 @@ from functools import partial
 import pytest
 
 import checkpoint_lab as sim
-from checkpoint_lab.schedules import FAULT_RATE, MENDS, STEPS, Driver, Eager, Guided
+from checkpoint_lab.schedules import FAULT_RATE, STEPS, Driver
 from checkpoint_protocols.menu import MENU
 from integration_tests.proof.tried import CLASSES, Corpus, States, Way, class_of, one, tried
 from tests.protocol import test_snapshot_bugs
+from tests.simulator.eager import MENDS, Eager, Guided
 
 SEEDS = range(40)
 OF_LINES = {"control lose", "control repeat", "lose", "repeat"}
