@@ -4,33 +4,90 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from spark_ckpt.delta_files import LOG
-from spark_ckpt.errors import CheckpointForeign, RewindNotPermitted, RewindStale, RewindUnderWay, RewindUnsupported
+from spark_ckpt.errors import (
+    CheckpointForeign,
+    RewindNotPermitted,
+    RewindQueryRuns,
+    RewindStale,
+    RewindUnderWay,
+    RewindUnsupported,
+)
 from spark_ckpt.spark_internals.query_logs import COMMITS, OFFSETS, SINK_LOG
 from spark_rewind.carrying import Carrier, commit_path
-from spark_rewind.checkpoint import Checkpoint, read_checkpoint
+from spark_rewind.checkpoint import QueryCheckpoint, read_checkpoint
 from spark_rewind.checkpoint_copy import check_known
 from spark_rewind.drafting import QueryWish, TableDraft, TableWish, query_change, stamp_of, table_draft
 from spark_rewind.folders import Labels, brought_back, folders_to_write, taken_back
 from spark_rewind.journal import Journal
-from spark_rewind.liveness import watch
 from spark_rewind.pinned_points import whole_copy
-from spark_rewind.plan import Plan, QueryPlan, TablePlan
+from spark_rewind.plan import QueryPlan, RewindPlan, TablePlan
 from spark_rewind.positions import DeltaPosition
-from spark_rewind.records import FolderChange, QueryChange, Record, TableChange
+from spark_rewind.reading import typed_errors
+from spark_rewind.records import FolderChange, QueryChange, RewindRecord, TableChange
 from spark_rewind.stages import Move, Phase, on_apply, on_undo
 from spark_rewind.swapping import check_swap
 from spark_rewind.tables import Table, read_table
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A folder's files at one moment. `newest`: file that was written last, at `newest_ns` (nanoseconds since 1970)."""
+
+    files: int
+    newest_ns: int
+    newest: str
+
+
+def seen(folder: Path) -> Seen:
+    """Return the files of a folder and all folders below it."""
+    found = Seen(0, 0, "")
+    count = 0
+    with typed_errors(folder):
+        for root, _, listed in os.walk(folder):
+            for name in listed:
+                path = Path(root, name)
+                try:
+                    at_ns = path.stat().st_mtime_ns
+                # a running query deletes old files meanwhile
+                except FileNotFoundError:
+                    continue
+                count += 1
+                if at_ns > found.newest_ns:
+                    found = Seen(0, at_ns, str(path))
+    return Seen(count, found.newest_ns, found.newest)
+
+
+def watch(queries: Mapping[str, Iterable[Path]], wait: Callable[[], None], now_ns: int) -> list[str]:
+    """Compare the files of queries before and after a wait.
+
+    `queries`: folders of each query. Return one sentence per query with the age of its newest file. Raises
+    `RewindQueryRuns` for a query whose files changed.
+    """
+    before = {name: [seen(folder) for folder in folders] for name, folders in queries.items()}
+    wait()
+    for name, folders in queries.items():
+        for was, is_now in zip(before[name], map(seen, folders), strict=True):
+            if was != is_now:
+                what = f"{name} is running: {is_now.newest} was written while it was watched"
+                raise RewindQueryRuns(what, hint="stop the query, plan again, and apply that plan; nothing was changed")
+    return [_quiet(name, max((each.newest_ns for each in found), default=0), now_ns) for name, found in before.items()]
+
+
+def _quiet(name: str, newest_ns: int, now_ns: int) -> str:
+    quiet_s = max(now_ns - newest_ns, 0) // 1_000_000_000
+    return f"{name}: its newest file is {quiet_s} s old"
+
 
 _PLAN_AGAIN = "plan again, and apply that plan; nothing was changed"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ApplySettings:
     """Settings of an execution.
 
     - `wait`: waits while files of queries are watched.
@@ -48,7 +105,7 @@ class Settings:
     settle: Callable[[], None] = lambda: None
 
 
-def apply(plan: Plan, settings: Settings, *, dry: bool = False) -> Record:
+def apply(plan: RewindPlan, settings: ApplySettings, *, dry: bool = False) -> RewindRecord:
     """Execute a plan, or continue after a crash. `dry`: compute the changes and write nothing.
 
     Raises `RewindStale` (a query or table changed since the plan), `RewindQueryRuns`, `RewindNotPermitted`,
@@ -73,7 +130,7 @@ def apply(plan: Plan, settings: Settings, *, dry: bool = False) -> Record:
         return _moved_on(carrier, record, move)
 
 
-def undo(plan: Plan, settings: Settings) -> Record | None:
+def undo(plan: RewindPlan, settings: ApplySettings) -> RewindRecord | None:
     """Undo an `apply`, or continue after a crash. Return None if the rewind was never decided.
 
     Raises the errors of `apply`. Raises `RewindStale` also if a query ran, or a table was written, since the rewind.
@@ -96,7 +153,7 @@ def undo(plan: Plan, settings: Settings) -> Record | None:
         return _moved_on(carrier, undone, move)
 
 
-def _moved_on(carrier: Carrier, record: Record, move: Move) -> Record:
+def _moved_on(carrier: Carrier, record: RewindRecord, move: Move) -> RewindRecord:
     """Continue a record after its decision."""
     if move is Move.GO_ON:
         return carrier.go_on(record)
@@ -111,7 +168,7 @@ def _moved_on(carrier: Carrier, record: Record, move: Move) -> Record:
     return record
 
 
-def _not_carried_out(applied: Record | None) -> Exception:
+def _not_carried_out(applied: RewindRecord | None) -> Exception:
     if applied is None:
         return CheckpointForeign("this plan was not carried out", hint="there is nothing to undo; nothing was changed")
     return RewindUnderWay(
@@ -119,7 +176,7 @@ def _not_carried_out(applied: Record | None) -> Exception:
     )
 
 
-def _watched(record: Record, settings: Settings) -> Record:
+def _watched(record: RewindRecord, settings: ApplySettings) -> RewindRecord:
     folders = {each.name: [Path(each.folder)] for each in record.queries}
     folders |= {f"a writer of {each.path}": [Path(each.path, LOG)] for each in record.tables}
     folders |= {f"a writer of {each.path}": [Path(each.path, SINK_LOG)] for each in record.folders}
@@ -130,7 +187,7 @@ def _watched(record: Record, settings: Settings) -> Record:
 # -- apply ---------------------------------------------------------------------------------------------------------------
 
 
-def _drafted(plan: Plan, journal: Journal, settings: Settings) -> tuple[Record, list[TableDraft]]:
+def _drafted(plan: RewindPlan, journal: Journal, settings: ApplySettings) -> tuple[RewindRecord, list[TableDraft]]:
     """Compute the changes of a plan. Changes nothing."""
     back = [each for each in plan.tables if not each.stays]
     _refuse_what_cannot(plan, back)
@@ -164,10 +221,10 @@ def _record(
     queries: Sequence[QueryWish],
     tables: Sequence[TableWish],
     endings: tuple[str, str],
-    settings: Settings,
-) -> tuple[Record, list[TableDraft]]:
+    settings: ApplySettings,
+) -> tuple[RewindRecord, list[TableDraft]]:
     empty = {"target": "", "queries": [], "tables": [], "public": [], "notes": []}
-    record = Record.model_validate(
+    record = RewindRecord.model_validate(
         {"id": journal, "kind": kind, "phase": Phase.PREPARING, "made_at_ms": settings.now_ms, **empty}
     )
     drafts = []
@@ -182,19 +239,19 @@ def _record(
     return record.model_copy(update={"queries": changes, "tables": [each.change for each in drafts]}), drafts
 
 
-def _made_of(query: QueryPlan, now: Checkpoint) -> Checkpoint:
+def _made_of(query: QueryPlan, now: QueryCheckpoint) -> QueryCheckpoint:
     """Return the checkpoint with the batch that a query rolls back to: its own, or a pinned one."""
     return whole_copy(Path(query.kept_in), query.name) if query.kept_in and not query.stays else now
 
 
-def _batch(query: QueryPlan, now: Checkpoint) -> int:
+def _batch(query: QueryPlan, now: QueryCheckpoint) -> int:
     """Return the newest batch that stays."""
     if not query.stays and query.batch is not None:
         return query.batch
     return now.batches[-1].number if now.batches else -1
 
 
-def _read_query(query: QueryPlan) -> Checkpoint:
+def _read_query(query: QueryPlan) -> QueryCheckpoint:
     found = read_checkpoint(Path(query.folder), query.name)
     if found.digest != query.digest:
         newest = found.batches[-1].number if found.batches else None
@@ -211,12 +268,12 @@ def _read_table(table: TablePlan) -> Table:
     return found
 
 
-def _refuse_what_cannot(plan: Plan, back: Sequence[TablePlan]) -> None:
+def _refuse_what_cannot(plan: RewindPlan, back: Sequence[TablePlan]) -> None:
     if all(each.stays for each in plan.queries) and not back:
         raise RewindUnsupported("nothing goes back in this plan", hint="there is nothing to do")
 
 
-def _refuse_unknown_beginnings(wishes: Sequence[QueryWish], ids: set[str], settings: Settings) -> None:
+def _refuse_unknown_beginnings(wishes: Sequence[QueryWish], ids: set[str], settings: ApplySettings) -> None:
     """Refuse a query that starts from the beginning and reads a table that rolls back.
 
     Without a `startingVersion` it reads the table's snapshot. With one it would read undone versions.
@@ -234,7 +291,7 @@ def _refuse_unknown_beginnings(wishes: Sequence[QueryWish], ids: set[str], setti
             raise RewindUnsupported(what, hint=hint)
 
 
-def _refuse_taken_names(record: Record) -> None:
+def _refuse_taken_names(record: RewindRecord) -> None:
     taken = [each for query in record.queries if query.changed for each in (query.side, query.kept)]
     taken += [each for folder in record.folders for each in (folder.side, folder.kept)]
     taken += [folder.aside for folder in record.folders if folder.away]
@@ -253,7 +310,7 @@ def _foreign_readers(back: Sequence[TablePlan], folders: Sequence[FolderChange])
         )
 
 
-def check_rights(plan: Plan) -> None:
+def check_rights(plan: RewindPlan) -> None:
     """Check that all places can be written.
 
     Raises `RewindNotPermitted`. Leaves no changes, only tries in a temporary folder.
@@ -284,7 +341,7 @@ def _require_writable(*folders: Path) -> None:
 # -- undo ----------------------------------------------------------------------------------------------------------------
 
 
-def _undo_drafted(applied: Record, settings: Settings) -> tuple[Record, list[TableDraft]]:
+def _undo_drafted(applied: RewindRecord, settings: ApplySettings) -> tuple[RewindRecord, list[TableDraft]]:
     """Compute the changes of an undo: the kept checkpoints, and tables at their earlier versions. Changes nothing."""
     # an undo rolls the tables back, too: to their newest version before the rewind
     tables = [TableWish(_unwritten(each), each.newest, [*each.transactions]) for each in applied.tables]

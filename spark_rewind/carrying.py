@@ -15,17 +15,59 @@ from spark_ckpt.errors import CheckpointDamaged, RewindOutOfReach, RewindStale
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_rewind import folders
 from spark_rewind.checkpoint import read_checkpoint
-from spark_rewind.checkpoint_copy import Cut, copy_checkpoint
-from spark_rewind.drafting import TableDraft
+from spark_rewind.checkpoint_copy import CheckpointCut, copy_checkpoint
+from spark_rewind.drafting import QueryWish, TableDraft, TableWish, query_change, stamp_of, table_draft
 from spark_rewind.durable import make_folder, remove_tree, sync_folder, write_new
 from spark_rewind.fences import put_fences, remove_fences
 from spark_rewind.journal import Journal
-from spark_rewind.records import QueryChange, Record, TableChange
-from spark_rewind.redrafting import redraft
+from spark_rewind.records import QueryChange, RewindRecord, TableChange
 from spark_rewind.replacing import put_in_place, write_mark
+from spark_rewind.shifts import Shift
 from spark_rewind.stages import Phase
 from spark_rewind.table_holding import put_back
-from spark_rewind.tables import read_table
+from spark_rewind.tables import Table, read_table
+
+_ENGINE = "spark-ckpt"
+
+
+def redraft(record: RewindRecord, whole: Sequence[bool]) -> tuple[dict[int, TableDraft], dict[str, QueryChange]]:
+    """Return tables with new commits, by their index in the record, and queries with a new checkpoint, by name.
+
+    `whole`: true for each table whose commits are all public; it stays as it is. Changes nothing.
+    """
+    wishes = {each.name: _wish(record, each) for each in record.queries}
+    drafts: dict[int, TableDraft] = {}
+    shifts: dict[str, Shift] = {}
+    for number, (change, done) in enumerate(zip(record.tables, whole, strict=True)):
+        table = read_table(Path(change.path))
+        if not done:
+            drafts[number] = _draft(record, change, table, list(wishes.values()))
+        shifts |= dict.fromkeys(table.ids, drafts[number].change.shift if number in drafts else change.shift)
+    again = {each.name: query_change(wishes[each.name], shifts, _endings(each)) for each in record.queries}
+    return drafts, {each.name: again[each.name] for each in record.queries if again[each.name].ends != each.ends}
+
+
+def _wish(record: RewindRecord, change: QueryChange) -> QueryWish:
+    now = read_checkpoint(Path(change.folder), change.name, fenced_by=record.identity)
+    made_of = read_checkpoint(Path(change.source), change.name, fenced_by=record.identity)
+    return QueryWish(now, made_of, change.batch, change.changed)
+
+
+def _draft(record: RewindRecord, change: TableChange, table: Table, queries: Sequence[QueryWish]) -> TableDraft:
+    """Draft a table again.
+
+    An undo restores the content of before, with the late version if it was not written between rewind and undo.
+    """
+    stamp = stamp_of(table, record.identity, record.made_at_ms, _ENGINE)
+    draft = table_draft(TableWish(table, change.line, [*change.transactions]), queries, stamp)
+    between = table.versions[0].number >= change.first
+    return TableDraft(draft.change.model_copy(update={"newest": change.newest}), draft.texts) if between else draft
+
+
+def _endings(change: QueryChange) -> tuple[str, str]:
+    name = Path(change.folder).name
+    return Path(change.side).name.removeprefix(name), Path(change.kept).name.removeprefix(name)
+
 
 _STALE = "plan again, and apply that plan; nothing was changed"
 
@@ -40,7 +82,9 @@ class Carrier:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
 
-    def begin(self, record: Record, drafts: Sequence[TableDraft], settle: Callable[[], None] = lambda: None) -> Record:
+    def begin(
+        self, record: RewindRecord, drafts: Sequence[TableDraft], settle: Callable[[], None] = lambda: None
+    ) -> RewindRecord:
         """Run all steps. An error before the decision leaves everything as it was.
 
         `settle`: called once the fences are in place, if a query keeps state in files whose names carry no attempt.
@@ -58,7 +102,7 @@ class Carrier:
         hit(Failpoint.REWIND_DECIDED)
         return self.go_on(record)
 
-    def go_on(self, record: Record) -> Record:
+    def go_on(self, record: RewindRecord) -> RewindRecord:
         """Run the steps after the decision.
 
         Raises `RewindStale` if another writer changed a table before any commit was public.
@@ -76,7 +120,7 @@ class Carrier:
         hit(Failpoint.REWIND_PUBLISHED)
         return self.finish(record)
 
-    def finish(self, record: Record) -> Record:
+    def finish(self, record: RewindRecord) -> RewindRecord:
         """Remove the fences and mark the record as done. Queries may run again."""
         for query in record.queries:
             fences = query.fences_after if query.changed else query.fences_before
@@ -88,7 +132,7 @@ class Carrier:
         self.journal.remove_texts(record)
         return done
 
-    def clean_up(self, record: Record) -> None:
+    def clean_up(self, record: RewindRecord) -> None:
         """Remove all traces of an undecided record.
 
         A decision is revoked if no commit is public.
@@ -107,7 +151,7 @@ class Carrier:
 
     # -- before the decision -----------------------------------------------------------------------------------------------
 
-    def _prepared(self, record: Record, drafts: Sequence[TableDraft], settle: Callable[[], None]) -> Record:
+    def _prepared(self, record: RewindRecord, drafts: Sequence[TableDraft], settle: Callable[[], None]) -> RewindRecord:
         # fences first: from here on no query can add a batch to its log
         for query in record.queries:
             put_fences(_below(query.folder, query.fences_before), record.identity)
@@ -127,16 +171,16 @@ class Carrier:
         decided = {"queries": changes, "folders": logs, "phase": Phase.DECIDED}
         return self.journal.write(record.model_copy(update=decided))
 
-    def _copied(self, record: Record, query: QueryChange) -> QueryChange:
+    def _copied(self, record: RewindRecord, query: QueryChange) -> QueryChange:
         """Copy a checkpoint as of its batch, with a mark that distinguishes it from the old one, and with fences."""
         source = read_checkpoint(Path(query.source), query.name, fenced_by=record.identity)
-        copy = copy_checkpoint(source, Cut(query.batch, query.ends), Path(query.side))
+        copy = copy_checkpoint(source, CheckpointCut(query.batch, query.ends), Path(query.side))
         write_mark(Path(query.side), record.identity, query.kept)
         put_fences(_below(query.side, query.fences_after), record.identity)
         hit(Failpoint.REWIND_COPIED)
         return query.model_copy(update={"digest_after": copy.digest})
 
-    def _keep_texts(self, record: Record, number: int, draft: TableDraft) -> None:
+    def _keep_texts(self, record: RewindRecord, number: int, draft: TableDraft) -> None:
         for version, text in enumerate(draft.texts, draft.change.first):
             path = self.journal.text_path(record, number, version)
             make_folder(path.parent, self.journal.folder)
@@ -145,7 +189,7 @@ class Carrier:
 
     # -- after it ----------------------------------------------------------------------------------------------------------
 
-    def _committed(self, record: Record) -> Record:
+    def _committed(self, record: RewindRecord) -> RewindRecord:
         """Publish every table's commits. Versions of other writers since the decision are undone, too, with a note."""
         while True:
             try:
@@ -161,7 +205,7 @@ class Carrier:
             else:
                 return record
 
-    def _commit(self, record: Record, number: int, table: TableChange, version: int) -> None:
+    def _commit(self, record: RewindRecord, number: int, table: TableChange, version: int) -> None:
         text = self.journal.text_path(record, number, version).read_bytes()
         path = commit_path(table, version)
         if hashlib.sha256(text).hexdigest() != table.commits[version - table.first]:
@@ -176,7 +220,7 @@ class Carrier:
             return
         hit(Failpoint.REWIND_TABLE_COMMITTED)
 
-    def _redrafted(self, record: Record, told: str) -> Record:
+    def _redrafted(self, record: RewindRecord, told: str) -> RewindRecord:
         """Draft new version numbers for overtaken tables and for their readers.
 
         All checkpoints are still in preparation.
@@ -208,7 +252,7 @@ def _put_files_back(table: TableChange) -> None:
             raise RewindOutOfReach(what, hint=_STALE) from error
 
 
-def has_nameless_state(record: Record, query: QueryChange) -> bool:
+def has_nameless_state(record: RewindRecord, query: QueryChange) -> bool:
     """Return true for a query with state in checkpoint format 1. There, files of two histories have equal names."""
     found = read_checkpoint(Path(query.folder), query.name, fenced_by=record.identity)
     newest = next((each for each in reversed(found.batches) if each.committed_ms is not None), None)
@@ -230,7 +274,7 @@ def _is_there(table: TableChange, version: int) -> bool:
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == table.commits[version - table.first]
 
 
-def check_unmoved(record: Record) -> None:
+def check_unmoved(record: RewindRecord) -> None:
     """Check that all inputs are as they were when they were read. Raises `RewindStale`."""
     for query in record.queries:
         found = read_checkpoint(Path(query.folder), query.name, fenced_by=record.identity)

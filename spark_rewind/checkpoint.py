@@ -14,7 +14,7 @@ from spark_ckpt.spark_internals.query_logs import StateIds, UnknownFormat, Unrea
 from spark_rewind.positions import KafkaPosition, Position, position_of
 from spark_rewind.reading import changed_ms, names, text_of
 from spark_rewind.source_files import FileLog, read_file_logs
-from spark_rewind.state_versions import Operator, read_operators
+from spark_rewind.state_versions import OperatorVersions, read_operators
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class Pinned:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class QueryCheckpoint:
     """A query, as its checkpoint describes it.
 
     - `batches`: batches in the log without a gap, oldest first.
@@ -75,7 +75,7 @@ class Checkpoint:
     folder: Path
     query: str
     batches: tuple[Batch, ...]
-    operators: tuple[Operator, ...]
+    operators: tuple[OperatorVersions, ...]
     files: Mapping[str, FileLog]
     digest: str
     starts: Mapping[str, Position]
@@ -153,7 +153,7 @@ class Checkpoint:
         return None if None in damages else "; ".join([why, *(each for each in damages if each is not None)])
 
 
-def read_checkpoint(folder: Path, name: str, fenced_by: str | None = None) -> Checkpoint:
+def read_checkpoint(folder: Path, name: str, fenced_by: str | None = None) -> QueryCheckpoint:
     """Read a checkpoint; changes nothing. `fenced_by`: identity of a rewind whose fences are ignored.
 
     Raises `CheckpointForeign`, `CheckpointUnreadable`, `CheckpointDamaged`, `FormatUnknown`, `RewindUnderWay` for a
@@ -175,7 +175,7 @@ def read_checkpoint(folder: Path, name: str, fenced_by: str | None = None) -> Ch
     operators = read_operators(folder / query_logs.STATE, ids, min(ids, default=1))
     files = read_file_logs(folder / query_logs.SOURCES, [each.ends for each in batches])
     starts = _starts(folder / query_logs.SOURCES, batches[-1].ends if batches else {})
-    return Checkpoint(name, folder, query, batches, operators, files, digest.hexdigest(), starts, notes)
+    return QueryCheckpoint(name, folder, query, batches, operators, files, digest.hexdigest(), starts, notes)
 
 
 def _query_id(folder: Path) -> str:

@@ -13,19 +13,46 @@ from pathlib import Path
 
 from spark_ckpt.errors import CheckpointDamaged, FormatUnknown
 from spark_ckpt.spark_internals import query_logs
-from spark_ckpt.spark_internals.query_logs import PLACEHOLDER
-from spark_rewind.checkpoint import HINT_DAMAGED, Batch, Checkpoint, read_checkpoint
+from spark_ckpt.spark_internals.query_logs import COMPACT, PLACEHOLDER, batch_number, file_entries_text
+from spark_rewind.checkpoint import HINT_DAMAGED, Batch, QueryCheckpoint, read_checkpoint
 from spark_rewind.durable import link_or_copy, make_folder, sync_tree, write_new
-from spark_rewind.file_log_copy import copy_file_log
 from spark_rewind.positions import FilesPosition, position_of
 from spark_rewind.reading import entries, names, text_of
+from spark_rewind.source_files import raw_entries
 from spark_rewind.state_copy import copy_state
+
+
+def copy_file_log(source: Path, target: Path, newest: int) -> None:
+    """Copy entries up to `newest`, -1 for none. Raises `CheckpointDamaged` if one is missing, `RewindNotPermitted`.
+
+    Single files are linked if the log has every file that Spark reads: those since the newest compacted one. Otherwise
+    all entries go into one compacted file. Spark derives its compaction interval from that file's number, so the log is
+    valid under any setting.
+    """
+    if newest < 0:
+        return
+    there = {number: name for name in names(source) if (number := batch_number(name)) is not None and number <= newest}
+    folded = max((number for number, name in there.items() if name.endswith(COMPACT)), default=None)
+    first = 0 if folded is None else folded
+    if all(number in there for number in range(first, newest + 1)):
+        for name in there.values():
+            link_or_copy(source / name, target / name)
+            checksum = f".{name}.crc"
+            if (source / checksum).is_file():
+                link_or_copy(source / checksum, target / checksum)
+        return
+    entries = [each for number, each in sorted(raw_entries(source), key=lambda each: each[0]) if number <= newest]
+    if {number for number, _ in raw_entries(source)}.isdisjoint({newest}):
+        hint = "the log of the files that were read is damaged: restore it from a backup"
+        raise CheckpointDamaged(f"{source} has lost entry {newest}", hint=hint)
+    write_new(target / f"{newest}{COMPACT}", file_entries_text(entries).encode())
+
 
 _KNOWN = (query_logs.OFFSETS, query_logs.COMMITS, query_logs.SOURCES, query_logs.STATE)
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CheckpointCut:
     """End of a copy. `batch`: the newest batch, -1 for none; it may be unfinished.
 
     `ends`: by batch and source, offsets that replace the query's own. With new ends the log begins at their batch,
@@ -43,7 +70,7 @@ class Cut:
         return self.batch - 1 if self.alone else min(self.ends, default=0)
 
 
-def copy_checkpoint(query: Checkpoint, cut: Cut, target: Path) -> Checkpoint:
+def copy_checkpoint(query: QueryCheckpoint, cut: CheckpointCut, target: Path) -> QueryCheckpoint:
     """Write the copy into a new folder, make it durable, read it back and compare it.
 
     Raises `RewindNotPermitted`, `CheckpointDamaged` (a file is missing, or the copy differs), `FormatUnknown` (an entry
@@ -62,7 +89,7 @@ def copy_checkpoint(query: Checkpoint, cut: Cut, target: Path) -> Checkpoint:
     return check_copy(query, cut, target)
 
 
-def check_known(query: Checkpoint) -> None:
+def check_known(query: QueryCheckpoint) -> None:
     """Check that a checkpoint has only known entries. Raises `FormatUnknown`."""
     strange = [
         each.name
@@ -92,7 +119,7 @@ def link_with_checksum(source: Path, target: Path) -> None:
 # -- offsets and commits -------------------------------------------------------------------------------------------------
 
 
-def _copy_logs(query: Checkpoint, kept: Sequence[Batch], cut: Cut, target: Path) -> None:
+def _copy_logs(query: QueryCheckpoint, kept: Sequence[Batch], cut: CheckpointCut, target: Path) -> None:
     for log in (query_logs.OFFSETS, query_logs.COMMITS):
         make_folder(target / log, query.folder / log) if (query.folder / log).is_dir() else (target / log).mkdir()
     for batch in kept:
@@ -108,7 +135,7 @@ def _copy_logs(query: Checkpoint, kept: Sequence[Batch], cut: Cut, target: Path)
         _place_before(query, kept[0], cut, target)
 
 
-def _place_before(query: Checkpoint, oldest: Batch, cut: Cut, target: Path) -> None:
+def _place_before(query: QueryCheckpoint, oldest: Batch, cut: CheckpointCut, target: Path) -> None:
     """Write a batch before the oldest one, if the copy would have only one batch.
 
     At a start, Spark reads the batch before the newest and reads the data between the two again. The written batch ends
@@ -133,7 +160,7 @@ def _place_before(query: Checkpoint, oldest: Batch, cut: Cut, target: Path) -> N
 # -- what sources keep ---------------------------------------------------------------------------------------------------
 
 
-def _copy_sources(query: Checkpoint, newest: Batch | None, target: Path) -> None:
+def _copy_sources(query: QueryCheckpoint, newest: Batch | None, target: Path) -> None:
     """Copy logs of files up to the batch. Other sources only keep their start positions, which are copied unchanged."""
     if not (query.folder / query_logs.SOURCES).is_dir():
         return
@@ -155,7 +182,7 @@ def _copy_sources(query: Checkpoint, newest: Batch | None, target: Path) -> None
 # -- the copy, read back -------------------------------------------------------------------------------------------------
 
 
-def check_copy(query: Checkpoint, cut: Cut, target: Path) -> Checkpoint:
+def check_copy(query: QueryCheckpoint, cut: CheckpointCut, target: Path) -> QueryCheckpoint:
     """Read a copy as a plan reads it, and compare it with its original. Raises `CheckpointDamaged`."""
     copy = read_checkpoint(target, query.name)
     wrong = next(iter(_differences(query, copy, cut)), None)
@@ -166,7 +193,7 @@ def check_copy(query: Checkpoint, cut: Cut, target: Path) -> Checkpoint:
     return copy
 
 
-def _differences(query: Checkpoint, copy: Checkpoint, cut: Cut) -> list[str]:
+def _differences(query: QueryCheckpoint, copy: QueryCheckpoint, cut: CheckpointCut) -> list[str]:
     wanted = [each for each in query.batches if cut.oldest <= each.number <= cut.batch]
     numbers = [each.number for each in copy.batches]
     if copy.query != query.query:
@@ -183,7 +210,7 @@ def _differences(query: Checkpoint, copy: Checkpoint, cut: Cut) -> list[str]:
     return [*found, *_state_differences(query, copy), *_file_differences(query, copy)]
 
 
-def _state_differences(query: Checkpoint, copy: Checkpoint) -> list[str]:
+def _state_differences(query: QueryCheckpoint, copy: QueryCheckpoint) -> list[str]:
     """Return differences of the state after the newest finished batch."""
     batch = next((each for each in reversed(copy.batches) if each.committed_ms is not None), None)
     if batch is None:
@@ -194,7 +221,7 @@ def _state_differences(query: Checkpoint, copy: Checkpoint) -> list[str]:
     return [] if gone is None else [gone]
 
 
-def _file_differences(query: Checkpoint, copy: Checkpoint) -> list[str]:
+def _file_differences(query: QueryCheckpoint, copy: QueryCheckpoint) -> list[str]:
     newest = copy.batches[-1].ends if copy.batches else {}
     for source, end in newest.items():
         if isinstance(end, FilesPosition):

@@ -21,7 +21,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from checkpoint_protocols.ids import ChannelId, ProcessId
-from spark_rewind.checkpoint import Batch, Checkpoint
+from spark_rewind.checkpoint import Batch, QueryCheckpoint
 from spark_rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, TopicPartition
 from spark_rewind.reading import file_of
 from spark_rewind.sink_logs import SinkLog
@@ -37,7 +37,7 @@ The current state includes an unfinished batch.
 BEGINNING = -1
 
 
-class Kind(Enum):
+class ConnectionKind(Enum):
     """Kind of data that passes through a channel."""
 
     WRITES_TABLE = "batches into a table"
@@ -58,7 +58,7 @@ class Channel:
     """
 
     name: ChannelId
-    kind: Kind
+    kind: ConnectionKind
     writer: ProcessId
     reader: ProcessId
     what: str
@@ -68,7 +68,7 @@ class Channel:
     exact: bool = True
 
 
-def query_points(query: Checkpoint) -> list[Index]:
+def query_points(query: QueryCheckpoint) -> list[Index]:
     """Return the indices of a query's points, oldest first."""
     start: list[Index] = [BEGINNING] if query.from_the_beginning else []
     done: list[Index] = [each.number for each in query.known if each.committed_ms is not None]
@@ -81,7 +81,7 @@ def table_points(table: Table) -> list[Index]:
     return [*start, *(each.number for each in table.versions)]
 
 
-def batch_at(query: Checkpoint, index: Index) -> Batch | None:
+def batch_at(query: QueryCheckpoint, index: Index) -> Batch | None:
     """Return the newest batch that a point includes, None for the beginning."""
     if index is None:
         return query.batches[-1] if query.batches else None
@@ -91,7 +91,7 @@ def batch_at(query: Checkpoint, index: Index) -> Batch | None:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def writes_table(query: Checkpoint, table: Table, app_id: str, name: ProcessId) -> Channel:
+def writes_table(query: QueryCheckpoint, table: Table, app_id: str, name: ProcessId) -> Channel:
     """Return the channel of batches that a table's transactions name.
 
     `app_id`: the query's id, or its `txnAppId` in `foreachBatch`.
@@ -105,10 +105,10 @@ def writes_table(query: Checkpoint, table: Table, app_id: str, name: ProcessId) 
     received: dict[Index, int] = {BEGINNING: 0}
     received |= {each.number: number + 1 for each, number in zip(table.versions, reached, strict=True)}
     label = ChannelId(f"{query.name} -> {table.root} as {app_id}")
-    return Channel(label, Kind.WRITES_TABLE, _of(query), name, str(table.root), sent, received, kept=False)
+    return Channel(label, ConnectionKind.WRITES_TABLE, _of(query), name, str(table.root), sent, received, kept=False)
 
 
-def writes_table_untold(query: Checkpoint, table: Table, name: ProcessId, skew_ms: int) -> Iterator[Channel]:
+def writes_table_untold(query: QueryCheckpoint, table: Table, name: ProcessId, skew_ms: int) -> Iterator[Channel]:
     """Return two channels of a query that writes a table without transactions.
 
     The first counts the batches that a version may hold, the second those that it certainly holds.
@@ -131,13 +131,21 @@ def writes_table_untold(query: Checkpoint, table: Table, name: ProcessId, skew_m
     everything = {index: _number(query, index) + 1 for index in query_points(query)}
     certain = {index: min(count, finished) for index, count in everything.items()}
     label = f"{query.name} -> {table.root} by time"
-    yield Channel(ChannelId(label), Kind.WRITES_TABLE, writer, name, where, everything, may, exact=False)
+    yield Channel(ChannelId(label), ConnectionKind.WRITES_TABLE, writer, name, where, everything, may, exact=False)
     yield Channel(
-        ChannelId(f"{label}, certain"), Kind.WRITES_TABLE, writer, name, where, certain, sure, kept=False, exact=False
+        ChannelId(f"{label}, certain"),
+        ConnectionKind.WRITES_TABLE,
+        writer,
+        name,
+        where,
+        certain,
+        sure,
+        kept=False,
+        exact=False,
     )
 
 
-def reads_table(query: Checkpoint, table: Table, name: ProcessId) -> Channel | None:
+def reads_table(query: QueryCheckpoint, table: Table, name: ProcessId) -> Channel | None:
     """Return the channel of versions that a Delta source has read, None if the query does not read the table."""
     received = {index: _versions_read(query, index, table.ids) for index in query_points(query)}
     if not any(received.values()):
@@ -146,14 +154,14 @@ def reads_table(query: Checkpoint, table: Table, name: ProcessId) -> Channel | N
         index: (index if index is not None else table.newest) + 1 for index in table_points(table)
     }
     label = ChannelId(f"{table.root} -> {query.name}")
-    return Channel(label, Kind.READS_TABLE, name, _of(query), str(table.root), sent, received)
+    return Channel(label, ConnectionKind.READS_TABLE, name, _of(query), str(table.root), sent, received)
 
 
-def _versions_read(query: Checkpoint, index: Index, ids: frozenset[str]) -> int:
+def _versions_read(query: QueryCheckpoint, index: Index, ids: frozenset[str]) -> int:
     return max((each.versions for each in delta_positions(query, index) if each.table in ids), default=0)
 
 
-def delta_positions(query: Checkpoint, index: Index) -> list[DeltaPosition]:
+def delta_positions(query: QueryCheckpoint, index: Index) -> list[DeltaPosition]:
     """Return the positions of a query's Delta sources at a point."""
     batch = batch_at(query, index)
     return [each for each in batch.ends.values() if isinstance(each, DeltaPosition)] if batch else []
@@ -163,7 +171,7 @@ def delta_positions(query: Checkpoint, index: Index) -> list[DeltaPosition]:
 
 
 def topic_positions(
-    query: Checkpoint, index: Index, choose: Callable[[int, int], int] = max
+    query: QueryCheckpoint, index: Index, choose: Callable[[int, int], int] = max
 ) -> dict[TopicPartition, int]:
     """Return the positions of a query's Kafka sources at a point.
 
@@ -179,7 +187,7 @@ def topic_positions(
 
 
 def through_topic(
-    writer: Checkpoint, readers: Sequence[Checkpoint], topic: str, broker: TopicIndex | None, skew_ms: int
+    writer: QueryCheckpoint, readers: Sequence[QueryCheckpoint], topic: str, broker: TopicIndex | None, skew_ms: int
 ) -> Iterator[Channel]:
     """Yield channels of a topic's records: one per partition and reader."""
     positions = {
@@ -199,14 +207,14 @@ def through_topic(
                 label = ChannelId(f"{writer.name} -> {reader.name} through {topic}/{place[1]}")
                 what = f"topic {topic}, partition {place[1]}"
                 yield Channel(
-                    label, Kind.TOPIC, _of(writer), _of(reader), what, bounds[place[1]], received, exact=False
+                    label, ConnectionKind.TOPIC, _of(writer), _of(reader), what, bounds[place[1]], received, exact=False
                 )
 
 
 # -- folders, and what is only declared ----------------------------------------------------------------------------------
 
 
-def through_folder(writer: Checkpoint, reader: Checkpoint, written: SinkLog) -> Channel | None:
+def through_folder(writer: QueryCheckpoint, reader: QueryCheckpoint, written: SinkLog) -> Channel | None:
     """Return the channel of files from a file sink to a file source, None if the source read none."""
     batches = {_spelled(path): batch for path, batch in written.batches.items()}
     received = {index: _files_batch(reader, index, batches) + 1 for index in query_points(reader)}
@@ -214,10 +222,10 @@ def through_folder(writer: Checkpoint, reader: Checkpoint, written: SinkLog) -> 
         return None
     sent = {index: _number(writer, index) + 1 for index in query_points(writer)}
     label = ChannelId(f"{writer.name} -> {reader.name} through {written.folder}")
-    return Channel(label, Kind.FOLDER, _of(writer), _of(reader), str(written.folder), sent, received)
+    return Channel(label, ConnectionKind.FOLDER, _of(writer), _of(reader), str(written.folder), sent, received)
 
 
-def _files_batch(reader: Checkpoint, index: Index, batches: Mapping[str, int]) -> int:
+def _files_batch(reader: QueryCheckpoint, index: Index, batches: Mapping[str, int]) -> int:
     batch = batch_at(reader, index)
     found = -1
     for source, position in batch.ends.items() if batch else ():
@@ -232,7 +240,7 @@ def _spelled(uri: str) -> str:
     return uri if local is None else str(local)
 
 
-def declared_edge(writer: Checkpoint, reader: Checkpoint, over: str, skew_ms: int) -> Channel:
+def declared_edge(writer: QueryCheckpoint, reader: QueryCheckpoint, over: str, skew_ms: int) -> Channel:
     """Return the channel of batches that a reader may have seen when its own batch began."""
     received: dict[Index, int] = {}
     for index in query_points(reader):
@@ -242,10 +250,10 @@ def declared_edge(writer: Checkpoint, reader: Checkpoint, over: str, skew_ms: in
     received = dict(zip(received, accumulate(received.values(), max), strict=True))
     sent = {index: _number(writer, index) + 1 for index in query_points(writer)}
     label = ChannelId(f"{writer.name} -> {reader.name} through {over}")
-    return Channel(label, Kind.DECLARED, _of(writer), _of(reader), over, sent, received, exact=False)
+    return Channel(label, ConnectionKind.DECLARED, _of(writer), _of(reader), over, sent, received, exact=False)
 
 
-def _begun_by(writer: Checkpoint, at_ms: int) -> int:
+def _begun_by(writer: QueryCheckpoint, at_ms: int) -> int:
     """Return the number of batches that may have begun by a time.
 
     Batches in a gap after a known batch may have begun once that batch was committed.
@@ -261,11 +269,11 @@ def _begun_by(writer: Checkpoint, at_ms: int) -> int:
     return known[found].number
 
 
-def _of(query: Checkpoint) -> ProcessId:
+def _of(query: QueryCheckpoint) -> ProcessId:
     return ProcessId(query.name)
 
 
-def _number(query: Checkpoint, index: Index) -> int:
+def _number(query: QueryCheckpoint, index: Index) -> int:
     batch = batch_at(query, index)
     return batch.number if batch else BEGINNING
 

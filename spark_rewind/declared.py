@@ -19,11 +19,11 @@ _BYTES_MAX = 1_000_000
 _HINT = "see docs/rewind.md for what such a file may hold"
 
 
-class _Part(BaseModel):
+class _DeclaredPart(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class TableWriter(_Part):
+class TableWriter(_DeclaredPart):
     """A query that writes a Delta table without the Delta sink: in `foreachBatch`.
 
     `app_id`: its `txnAppId`, with its batch as `txnVersion`; None for a query that sets neither.
@@ -33,28 +33,28 @@ class TableWriter(_Part):
     app_id: Name | None = None
 
 
-class DeclaredTable(_Part):
+class DeclaredTable(_DeclaredPart):
     """A Delta table with its declared writers. Writers that the table's transactions name need no declaration."""
 
     path: Name
     written_by: list[TableWriter] = []
 
 
-class DeclaredTopic(_Part):
+class DeclaredTopic(_DeclaredPart):
     """A Kafka topic with the queries that write it."""
 
     topic: Name
     written_by: list[Name] = Field(min_length=1)
 
 
-class DeclaredFolder(_Part):
+class DeclaredFolder(_DeclaredPart):
     """A folder that a query's file sink writes."""
 
     path: Name
     written_by: Name
 
 
-class DeclaredEdge(_Part):
+class DeclaredEdge(_DeclaredPart):
     """Any other medium that one query writes and another reads. `over`: its name."""
 
     writer: Name
@@ -62,7 +62,7 @@ class DeclaredEdge(_Part):
     over: Name
 
 
-class Declared(_Part):
+class Declared(_DeclaredPart):
     """The whole declaration file. Queries are named as in the plan: by their folder's name, or by their id.
 
     - `clock_skew_ms`: largest difference between clocks of drivers and producers.

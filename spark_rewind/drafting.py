@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from spark_ckpt.delta_files import Action, commit_path
 from spark_ckpt.errors import CheckpointDamaged, RewindOutOfReach, RewindUnsupported
 from spark_ckpt.spark_internals.query_logs import COMMITS, OFFSETS, parse_batch
-from spark_rewind.checkpoint import HINT_DAMAGED, Batch, Checkpoint
+from spark_rewind.checkpoint import HINT_DAMAGED, Batch, QueryCheckpoint
 from spark_rewind.fences import fence_paths
 from spark_rewind.positions import DeltaPosition
 from spark_rewind.reading import text_of
@@ -34,8 +34,8 @@ class QueryWish:
     that it reads, or is only fenced.
     """
 
-    now: Checkpoint
-    made_of: Checkpoint
+    now: QueryCheckpoint
+    made_of: QueryCheckpoint
     batch: int
     goes: bool
 

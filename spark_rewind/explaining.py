@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checkpoint_protocols.checkpoints.recovery_line import LineStep
-from checkpoint_protocols.checkpoints.recovery_line import StepCause as StepCause
+from checkpoint_protocols.checkpoints.recovery_line import LineStep, StepCause
 from checkpoint_protocols.ids import ProcessId
-from spark_rewind.checkpoint import Checkpoint
-from spark_rewind.connections import BEGINNING, Channel, Index, Kind, batch_at, delta_positions
+from spark_rewind.checkpoint import QueryCheckpoint
+from spark_rewind.connections import (
+    BEGINNING,
+    Channel,
+    ConnectionKind,
+    Index,
+    batch_at,
+    delta_positions,
+    topic_positions,
+)
 from spark_rewind.graph import declared_writers
 from spark_rewind.inputs import Inputs
 from spark_rewind.intervals import named
@@ -16,27 +23,92 @@ from spark_rewind.line import Line
 from spark_rewind.notes import notes_of
 from spark_rewind.plan import (
     FolderPlan,
-    InFlight,
-    PassedOver,
-    Plan,
+    LostPoint,
+    PublicRange,
     QueryPlan,
-    Reason,
+    RewindPlan,
+    RewindReason,
     SourceEnd,
     TablePlan,
     TargetPlan,
     UndoneVersion,
+    UnreadVersions,
 )
 from spark_rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, Position
-from spark_rewind.public_records import public_records
 from spark_rewind.sink_logs import SinkLog
 from spark_rewind.tables import Table
-from spark_rewind.targets import Target
-from spark_rewind.topics import TopicIndex
+from spark_rewind.targets import RewindTarget
+from spark_rewind.topics import TopicIndex, next_began_ms
+
+
+def public_records(inputs: Inputs, line: Line, broker: TopicIndex | None) -> Iterator[PublicRange]:
+    """Yield the offset ranges with records of undone batches, for each writer of a topic that rolls back."""
+    for topic in inputs.declared.topics:
+        for writer in map(inputs.query, topic.written_by):
+            index = line.found.chosen[ProcessId(writer.name)].index
+            began_ms = next_began_ms(writer, index)
+            if began_ms is None:
+                continue
+            at_ms = began_ms - inputs.declared.clock_skew_ms
+            taken = _Taken(inputs, topic.topic, at_ms)
+            yield from (
+                _known_to(broker, topic.topic, writer, at_ms, taken) if broker else _bounded(topic.topic, writer, taken)
+            )
+
+
+class _Taken:
+    """Offsets that readers had reached by a time (`before`), and the furthest offsets until now, by partition."""
+
+    def __init__(self, inputs: Inputs, topic: str, at_ms: int) -> None:
+        self.before: dict[int, int] = {}
+        self.furthest: dict[int, int] = {}
+        for query in inputs.queries.values():
+            for batch in query.batches:
+                ends = topic_positions(query, None if batch is query.unfinished else batch.number)
+                for (name, partition), offset in ends.items():
+                    if name == topic:
+                        self._add(partition, offset, batch.began_ms < at_ms)
+
+    def _add(self, partition: int, offset: int, early: bool) -> None:
+        self.furthest[partition] = max(offset, self.furthest.get(partition, 0))
+        if early:
+            self.before[partition] = max(offset, self.before.get(partition, 0))
+
+
+def _known_to(
+    broker: TopicIndex, topic: str, writer: QueryCheckpoint, at_ms: int, taken: _Taken
+) -> Iterator[PublicRange]:
+    first_at = broker.first_at(topic, at_ms)
+    for partition, end in sorted(broker.ends(topic).items()):
+        first = first_at.get(partition, end)
+        if first < end:
+            yield _range(topic, partition, writer, first, end - 1, taken)
+
+
+def _bounded(topic: str, writer: QueryCheckpoint, taken: _Taken) -> Iterator[PublicRange]:
+    for partition in sorted(taken.furthest):
+        yield _range(topic, partition, writer, taken.before.get(partition, 0), None, taken)
+
+
+def _range(
+    topic: str, partition: int, writer: QueryCheckpoint, first: int, last: int | None, taken: _Taken
+) -> PublicRange:
+    known = taken.furthest.get(partition)
+    return PublicRange(
+        topic=topic,
+        partition=partition,
+        writer=writer.name,
+        first=first,
+        last=last,
+        known_last=None if known is None else known - 1,
+        tight=last is not None,
+    )
+
 
 _NUMBERS = {DeltaPosition: "delta", KafkaPosition: "kafka", FilesPosition: "files"}
 
 
-def plan_of(inputs: Inputs, line: Line, target: Target, broker: TopicIndex | None, now_ms: int) -> Plan:
+def plan_of(inputs: Inputs, line: Line, target: RewindTarget, broker: TopicIndex | None, now_ms: int) -> RewindPlan:
     """Return the plan for a line that exists. `now_ms`: milliseconds since 1970."""
     explainer = _Explainer(inputs, line, target)
     queries = [explainer.query(ProcessId(name), each) for name, each in inputs.queries.items()]
@@ -49,7 +121,7 @@ def plan_of(inputs: Inputs, line: Line, target: Target, broker: TopicIndex | Non
         *(note for each in inputs.queries.values() for note in each.notes),
         *notes_of(inputs, line, tables, broker),
     ]
-    return Plan(
+    return RewindPlan(
         made_at_ms=now_ms,
         target=asked,
         queries=queries,
@@ -63,7 +135,7 @@ def plan_of(inputs: Inputs, line: Line, target: Target, broker: TopicIndex | Non
 class _Explainer:
     """Builds sentences and parts of a plan for one line."""
 
-    def __init__(self, inputs: Inputs, line: Line, target: Target) -> None:
+    def __init__(self, inputs: Inputs, line: Line, target: RewindTarget) -> None:
         self.inputs = inputs
         self.line = line
         self.target = target
@@ -74,7 +146,7 @@ class _Explainer:
     def stays(self, process: ProcessId) -> bool:
         return self.at(process) == self.line.intervals.newest(process).index
 
-    def query(self, name: ProcessId, query: Checkpoint) -> QueryPlan:
+    def query(self, name: ProcessId, query: QueryCheckpoint) -> QueryPlan:
         index, stays = self.at(name), self.stays(name)
         batch = batch_at(query, index)
         # a query at the beginning has read nothing: any batch in the log names its sources
@@ -120,7 +192,7 @@ class _Explainer:
             kept_in=[] if self.stays(name) else [str(each) for each in table.kept_in],
         )
 
-    def folder(self, writer: Checkpoint, log: SinkLog) -> FolderPlan:
+    def folder(self, writer: QueryCheckpoint, log: SinkLog) -> FolderPlan:
         name = ProcessId(writer.name)
         index, stays = self.at(name), self.stays(name)
         batch = log.newest if stays or index is None else min(index, log.newest)
@@ -136,12 +208,12 @@ class _Explainer:
             digest=log.digest,
         )
 
-    def reasons(self, process: ProcessId) -> list[Reason]:
+    def reasons(self, process: ProcessId) -> list[RewindReason]:
         return [self._reason(step) for step in self.line.found.why(process)] if not self.stays(process) else []
 
-    def passed_over(self, process: ProcessId) -> list[PassedOver]:
+    def passed_over(self, process: ProcessId) -> list[LostPoint]:
         gone = self.line.passed_over(process)
-        return [PassedOver(point=each.index, why=each.gone or "") for each in gone if each.index is not None]
+        return [LostPoint(point=each.index, why=each.gone or "") for each in gone if each.index is not None]
 
     def _partners(self, table: ProcessId, *, reading: bool) -> list[str]:
         channels = self.line.intervals.channels.values()
@@ -152,17 +224,17 @@ class _Explainer:
         }
         return sorted(found)
 
-    def _reason(self, step: LineStep) -> Reason:
+    def _reason(self, step: LineStep) -> RewindReason:
         left = step.left.index if step.left else self.line.intervals.newest(step.process).index
         taken = step.taken.index if step.taken else None
         if step.cause is StepCause.FAILED:
             sentence = f"{step.process} goes back to {self._named(step.process, taken)}: --to {self.target}"
-            return Reason(who=step.process, cause="target", left=left, taken=taken, sentence=sentence)
+            return RewindReason(who=step.process, cause="target", left=left, taken=taken, sentence=sentence)
         channel = self.line.intervals.channels[step.channel] if step.channel else None
         assert channel is not None and step.other is not None and step.other_at is not None  # noqa: S101 - for the type checker
         why = sentence_of(channel, step, self._named(step.other, step.other_at.index))
         there_and_back = f"from {self._named(step.process, left)} to {self._named(step.process, taken)}"
-        return Reason(
+        return RewindReason(
             who=step.process,
             cause="orphan" if step.cause is StepCause.ORPHAN else "lost",
             left=left,
@@ -192,11 +264,11 @@ class _Explainer:
                     strangers=[app for app, _ in version.transactions if app not in writers],
                 )
 
-    def _in_flight(self, table: Table, version: int) -> Iterator[InFlight]:
+    def _in_flight(self, table: Table, version: int) -> Iterator[UnreadVersions]:
         for name, query in self.inputs.queries.items():
             positions = [each for each in delta_positions(query, self.at(ProcessId(name))) if each.table in table.ids]
             if positions and (first := min(each.version for each in positions)) <= version:
-                yield InFlight(reader=name, first=first, last=version)
+                yield UnreadVersions(reader=name, first=first, last=version)
 
 
 def sentence_of(channel: Channel, step: LineStep, other_at: str) -> str:
@@ -205,14 +277,14 @@ def sentence_of(channel: Channel, step: LineStep, other_at: str) -> str:
     last = first + step.count - 1
     if step.cause is StepCause.LOST:
         return f"{step.other} at {other_at} does not hold its {_many('batch', 'batches', first - 1, last - 1)}"
-    if channel.kind is Kind.READS_TABLE:
+    if channel.kind is ConnectionKind.READS_TABLE:
         return f"it has read {_many('version', 'versions', first - 1, last - 1)} of {step.other}, which goes back to {other_at}"
-    if channel.kind is Kind.TOPIC:
+    if channel.kind is ConnectionKind.TOPIC:
         what = _many("offset", "offsets", first - 1, last - 1)
         return f"it has read {what} of {channel.what}, which {step.other} may have written after {other_at}"
     batches = _many("batch", "batches", first - 1, last - 1)
     if channel.exact:
-        verb = "holds" if channel.kind is Kind.WRITES_TABLE else "has read files of"
+        verb = "holds" if channel.kind is ConnectionKind.WRITES_TABLE else "has read files of"
         return f"it {verb} {batches} of {step.other}, which goes back to {other_at}"
     return f"it may hold {batches} of {step.other} through {channel.what}, which goes back to {other_at}"
 

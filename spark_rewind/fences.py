@@ -14,12 +14,12 @@ from pathlib import Path
 
 from spark_ckpt.errors import RewindQueryRuns
 from spark_ckpt.spark_internals.query_logs import COMMITS, FENCE, OFFSETS
-from spark_rewind.checkpoint import Checkpoint
+from spark_rewind.checkpoint import QueryCheckpoint
 from spark_rewind.durable import part_of, sync_folder, write_new, written
 from spark_rewind.reading import text_of
 
 
-def fence_paths(query: Checkpoint, folder: Path) -> list[Path]:
+def fence_paths(query: QueryCheckpoint, folder: Path) -> list[Path]:
     """Return the fence files of a checkpoint with these batches in `folder`."""
     newest = query.batches[-1].number if query.batches else -1
     found = [folder / OFFSETS / str(newest + 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from checkpoint_protocols.ids import ProcessId
-from spark_rewind.checkpoint import Batch, Checkpoint
+from spark_rewind.checkpoint import Batch, QueryCheckpoint
 from spark_rewind.connections import (
     BEGINNING,
     Channel,
@@ -78,7 +78,7 @@ def _around_table(inputs: Inputs, table: Table, name: ProcessId) -> Iterator[Cha
             yield from writes_table_untold(query, table, name, inputs.declared.clock_skew_ms)
 
 
-def declared_writers(inputs: Inputs, table: Table) -> Iterator[tuple[Checkpoint, str | None]]:
+def declared_writers(inputs: Inputs, table: Table) -> Iterator[tuple[QueryCheckpoint, str | None]]:
     """Yield queries that are declared to write a table, each with its application id or None."""
     for each in inputs.declared.tables:
         if table is inputs.tables.get(_process(inputs, each.path)):
@@ -93,7 +93,7 @@ def _process(inputs: Inputs, path: str) -> ProcessId:
 # -- points ------------------------------------------------------------------------------------------------------------
 
 
-def _query_points(query: Checkpoint, inputs: Inputs, broker: TopicIndex | None) -> list[Point]:
+def _query_points(query: QueryCheckpoint, inputs: Inputs, broker: TopicIndex | None) -> list[Point]:
     """Return a query's points. The newest one is never marked as gone: a plan does not judge the present."""
     indices = query_points(query) or [BEGINNING]
     kept = _kept_offsets(query, broker)
@@ -101,7 +101,7 @@ def _query_points(query: Checkpoint, inputs: Inputs, broker: TopicIndex | None) 
 
 
 def _query_point(
-    query: Checkpoint, index: Index, is_now: bool, inputs: Inputs, kept: Mapping[str, Mapping[int, int]]
+    query: QueryCheckpoint, index: Index, is_now: bool, inputs: Inputs, kept: Mapping[str, Mapping[int, int]]
 ) -> Point:
     if index is None:
         return Point(None)
@@ -112,7 +112,9 @@ def _query_point(
     return Point(index, batch.committed_ms, gone, lambda: query.state_gone(batch), lambda: query.state_torn(batch))
 
 
-def _sources_gone(query: Checkpoint, index: int, inputs: Inputs, kept: Mapping[str, Mapping[int, int]]) -> str | None:
+def _sources_gone(
+    query: QueryCheckpoint, index: int, inputs: Inputs, kept: Mapping[str, Mapping[int, int]]
+) -> str | None:
     batch = batch_at(query, index)
     reasons = [
         *_files_gone(query, batch),
@@ -123,7 +125,7 @@ def _sources_gone(query: Checkpoint, index: int, inputs: Inputs, kept: Mapping[s
     return next(iter(reasons), None)
 
 
-def _files_gone(query: Checkpoint, batch: Batch | None) -> Iterator[str]:
+def _files_gone(query: QueryCheckpoint, batch: Batch | None) -> Iterator[str]:
     for source, log in query.files.items():
         position = batch.ends.get(source) if batch else None
         path = log.gone_after(position.log_offset if isinstance(position, FilesPosition) else BEGINNING)
@@ -131,7 +133,7 @@ def _files_gone(query: Checkpoint, batch: Batch | None) -> Iterator[str]:
             yield f"source {source} would read file {path} again, and it is missing"
 
 
-def _versions_gone(query: Checkpoint, index: Index, inputs: Inputs) -> Iterator[str]:
+def _versions_gone(query: QueryCheckpoint, index: Index, inputs: Inputs) -> Iterator[str]:
     for position in delta_positions(query, index):
         table = next((each for each in inputs.tables.values() if position.table in each.ids), None)
         if table is None or position.version > table.newest:
@@ -141,23 +143,23 @@ def _versions_gone(query: Checkpoint, index: Index, inputs: Inputs) -> Iterator[
             yield f"it would read on in {table.root} at version {position.version}: {why}"
 
 
-def _written_gone(query: Checkpoint, index: Index, inputs: Inputs) -> Iterator[str]:
+def _written_gone(query: QueryCheckpoint, index: Index, inputs: Inputs) -> Iterator[str]:
     """Yield reasons from file sinks: a sink's log must still distinguish the batches after this one."""
     if index is not None:
         reasons = (log.cut_gone(index) for writer, log in inputs.sinks if writer is query)
         yield from (each for each in reasons if each is not None)
 
 
-def _kept_offsets(query: Checkpoint, broker: TopicIndex | None) -> dict[str, Mapping[int, int]]:
+def _kept_offsets(query: QueryCheckpoint, broker: TopicIndex | None) -> dict[str, Mapping[int, int]]:
     topics = {topic for batch in query.batches[-1:] for topic, _ in topic_positions(query, _index(query, batch))}
     return {topic: broker.earliest(topic) for topic in sorted(topics)} if broker else {}
 
 
-def _index(query: Checkpoint, batch: Batch) -> Index:
+def _index(query: QueryCheckpoint, batch: Batch) -> Index:
     return None if batch is query.unfinished else batch.number
 
 
-def _records_gone(query: Checkpoint, index: Index, kept: Mapping[str, Mapping[int, int]]) -> Iterator[str]:
+def _records_gone(query: QueryCheckpoint, index: Index, kept: Mapping[str, Mapping[int, int]]) -> Iterator[str]:
     """Yield offsets that the broker no longer has.
 
     A query that starts from the beginning needs its recorded start offsets; without a record it needs offset 0.

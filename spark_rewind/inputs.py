@@ -11,10 +11,10 @@ from checkpoint_protocols.ids import ProcessId
 from spark_ckpt.delta_files import LOG
 from spark_ckpt.errors import CheckpointForeign, ConfigInvalid
 from spark_ckpt.spark_internals.query_logs import SINK_LOG
-from spark_rewind.checkpoint import Checkpoint, read_checkpoint
+from spark_rewind.checkpoint import QueryCheckpoint, read_checkpoint
 from spark_rewind.declared import Declared
 from spark_rewind.pinned_points import with_pins
-from spark_rewind.pins import Kept
+from spark_rewind.pins import KeptPoint
 from spark_rewind.places import find_places
 from spark_rewind.positions import DeltaPosition
 from spark_rewind.reading import local_folder
@@ -34,14 +34,14 @@ class Inputs:
     - `refused`: reason by (query, pinned point).
     """
 
-    queries: Mapping[str, Checkpoint]
+    queries: Mapping[str, QueryCheckpoint]
     tables: Mapping[ProcessId, Table]
-    sinks: Sequence[tuple[Checkpoint, SinkLog]]
+    sinks: Sequence[tuple[QueryCheckpoint, SinkLog]]
     declared: Declared
     notes: Sequence[str] = ()
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
-    def query(self, written: str) -> Checkpoint:
+    def query(self, written: str) -> QueryCheckpoint:
         """Return the query that a declaration names, by name or id. Raises `ConfigInvalid`."""
         found = [each for each in self.queries.values() if written in (each.name, each.query)]
         if not found:
@@ -58,7 +58,7 @@ def table_process(root: Path) -> ProcessId:
 
 
 def read_inputs(
-    folders: Sequence[str], tables: Sequence[str], declared: Declared, points: Sequence[Kept] = ()
+    folders: Sequence[str], tables: Sequence[str], declared: Declared, points: Sequence[KeptPoint] = ()
 ) -> Inputs:
     """Read all inputs; change nothing. `points` are pinned points, which add points to their queries.
 
@@ -82,7 +82,7 @@ def read_inputs(
     return inputs
 
 
-def _refuse_copies(queries: Sequence[Checkpoint]) -> None:
+def _refuse_copies(queries: Sequence[QueryCheckpoint]) -> None:
     ids = Counter(each.query for each in queries)
     same = [each for each in queries if ids[each.query] > 1]
     if same:
@@ -115,7 +115,7 @@ def _roots(folders: Iterable[Path], tables: Sequence[str], declared: Declared) -
     return list(found.values())
 
 
-def _require_tables(queries: Iterable[Checkpoint], tables: Iterable[Table], declared: Declared) -> None:
+def _require_tables(queries: Iterable[QueryCheckpoint], tables: Iterable[Table], declared: Declared) -> None:
     known = {each for table in tables for each in table.ids} | set(declared.other_tables)
     for query in queries:
         for batch in query.known:
@@ -146,7 +146,7 @@ def _require_folders(inputs: Inputs) -> None:
             raise ConfigInvalid(f"{query.name} reads files of {strange}, which a file sink writes", hint=hint)
 
 
-def _sinks(inputs: Inputs) -> Iterator[tuple[Checkpoint, SinkLog]]:
+def _sinks(inputs: Inputs) -> Iterator[tuple[QueryCheckpoint, SinkLog]]:
     for each in inputs.declared.folders:
         folder = local_folder(each.path)
         if not (folder / SINK_LOG).is_dir():

@@ -13,20 +13,20 @@ from pydantic import ValidationError
 from spark_ckpt.errors import CheckpointDamaged, ConfigInvalid, FormatUnknown, RewindUnderWay
 from spark_rewind.durable import remove_tree, replace, sync_folder, written
 from spark_rewind.plan import FORMAT as PLAN_FORMAT
-from spark_rewind.plan import Plan
+from spark_rewind.plan import RewindPlan
 from spark_rewind.reading import text_of
-from spark_rewind.records import FORMAT, Record
+from spark_rewind.records import FORMAT, RewindRecord
 from spark_rewind.stages import Phase
 
 FOLDER = ".spark-ckpt-rewind"
 _ID_LENGTH = 12
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> RewindPlan:
     """Read a plan that was printed with `--json`. Raises `ConfigInvalid`, `FormatUnknown`, `CheckpointUnreadable`."""
     hint = "keep what `spark-ckpt rewind plan ... --json` prints, and give that file"
     try:
-        plan = Plan.model_validate_json(text_of(path))
+        plan = RewindPlan.model_validate_json(text_of(path))
     except FileNotFoundError:
         raise ConfigInvalid(f"there is no plan {path}", hint=hint) from None
     except ValidationError as error:
@@ -41,7 +41,7 @@ def read_plan(path: Path) -> Plan:
 class Journal:
     """The records of one plan."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RewindPlan) -> None:
         # the id is a digest of the plan: the same plan finds its record again after a crash
         self.id = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()[:_ID_LENGTH]
         first = min(Path(each.folder) for each in plan.queries)
@@ -60,14 +60,14 @@ class Journal:
                 raise RewindUnderWay(f"another process works on {self.folder}", hint="wait until it is over") from None
             yield
 
-    def read(self, kind: str) -> Record | None:
+    def read(self, kind: str) -> RewindRecord | None:
         """Return the record of the rewind ("apply") or its undo ("undo"), None without one.
 
         Raises `CheckpointDamaged`, `FormatUnknown`.
         """
         path = self._path(kind)
         try:
-            record = Record.model_validate_json(text_of(path))
+            record = RewindRecord.model_validate_json(text_of(path))
         except FileNotFoundError:
             return None
         except ValidationError as error:
@@ -82,25 +82,25 @@ class Journal:
         record = self.read(kind)
         return None if record is None else record.phase
 
-    def write(self, record: Record) -> Record:
+    def write(self, record: RewindRecord) -> RewindRecord:
         """Write a record; it is durable when this returns. Raises `RewindNotPermitted`."""
         replace(self._path(record.kind), record.model_dump_json(indent=1).encode())
         sync_folder(self.folder.parent)  # the journal's folder is new at the first write
         return record
 
-    def forget(self, record: Record) -> None:
+    def forget(self, record: RewindRecord) -> None:
         """Delete a record of which nothing counts."""
         self._path(record.kind).unlink(missing_ok=True)
 
-    def texts(self, record: Record) -> Path:
+    def texts(self, record: RewindRecord) -> Path:
         """Return the folder with the prepared commits of a rewind's tables."""
         return self.folder / f"{record.kind}-tables"
 
-    def text_path(self, record: Record, table: int, version: int) -> Path:
+    def text_path(self, record: RewindRecord, table: int, version: int) -> Path:
         """Return the file of one prepared commit. `table` is the table's index in the record."""
         return self.texts(record) / f"{table}" / f"{version:020d}.json"
 
-    def remove_texts(self, record: Record) -> None:
+    def remove_texts(self, record: RewindRecord) -> None:
         """Delete the prepared commits."""
         remove_tree(self.texts(record))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from checkpoint_protocols.ids import ProcessId
-from spark_rewind.checkpoint import Checkpoint
-from spark_rewind.connections import Kind, topic_positions
+from spark_rewind.checkpoint import QueryCheckpoint
+from spark_rewind.connections import ConnectionKind, topic_positions
 from spark_rewind.inputs import Inputs
 from spark_rewind.line import Line
 from spark_rewind.plan import TablePlan
@@ -20,7 +20,7 @@ def notes_of(inputs: Inputs, line: Line, tables: Sequence[TablePlan], broker: To
     yield from _topics(inputs, broker)
     if broker is None:
         yield from _unseen(inputs, line)
-    if any(not each.exact and each.kind is not Kind.TOPIC for each in line.intervals.channels.values()):
+    if any(not each.exact and each.kind is not ConnectionKind.TOPIC for each in line.intervals.channels.values()):
         yield (
             "where only times bound what was passed on, a query may go back further than it has to; the clocks of all drivers "
             f"are taken to agree within {inputs.declared.clock_skew_ms} ms (clock_skew_ms)"
@@ -68,7 +68,7 @@ def _unseen(inputs: Inputs, line: Line) -> Iterator[str]:
                 )
 
 
-def _now(query: Checkpoint) -> int | None:
+def _now(query: QueryCheckpoint) -> int | None:
     return None if query.unfinished else query.committed
 
 

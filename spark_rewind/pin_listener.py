@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,9 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_ckpt.errors import CkptError, ConfigInvalid, PinsForeign, PinsInUse
 from spark_rewind.declared import Declared, read_declared
-from spark_rewind.pin_schedule import PinSchedule
 from spark_rewind.pinning import PinRequest, Taken, take_pin
 from spark_rewind.pins import kept_points
-from spark_rewind.planning import Request
+from spark_rewind.planning import RewindRequest
 from spark_rewind.sizes import bytes_of
 
 if TYPE_CHECKING:
@@ -26,6 +26,62 @@ if TYPE_CHECKING:
         QueryStartedEvent,
         QueryTerminatedEvent,
     )
+
+
+RETRY_MS_MAX = 60_000
+
+
+@dataclass(slots=True)
+class PinSchedule:
+    """At most one pin at a time, `every_ms` after the newest point, and only if queries progressed since.
+
+    `newest_ms`: time of the newest point of any program; None until it is known.
+    """
+
+    every_ms: int
+    newest_ms: int | None = None
+    _moved: bool = False
+    _busy: bool = False
+    _not_before_ms: int = 0
+
+    def moved(self) -> None:
+        """Record that a query completed a batch."""
+        self._moved = True
+
+    def begins(self, now_ms: int) -> bool:
+        """Return true if a pin is due; it then counts as begun.
+
+        No other pin is due until `pinned`, `passes` or `failed` ends this one.
+        """
+        if self._busy or not self._moved or now_ms < self._not_before_ms or not self._is_time(now_ms):
+            return False
+        self._busy, self._moved = True, False
+        return True
+
+    def passes(self, now_ms: int, newest_ms: int | None) -> bool:
+        """Return true if a point of another program, taken at `newest_ms`, makes this pin unnecessary.
+
+        The pin then ends.
+        """
+        if newest_ms is not None:
+            self.newest_ms = max(newest_ms, self.newest_ms or 0)
+        if self._is_time(now_ms):
+            return False
+        self._busy, self._moved = False, True
+        return True
+
+    def pinned(self, taken_at_ms: int) -> None:
+        """Record that a pin ended with a point."""
+        self._busy, self.newest_ms = False, taken_at_ms
+
+    def failed(self, now_ms: int) -> None:
+        """Record that a pin ended without a point. The next try follows after a minute at most."""
+        self._busy, self._moved = False, True
+        self._not_before_ms = now_ms + min(self.every_ms, RETRY_MS_MAX)
+
+    def _is_time(self, now_ms: int) -> bool:
+        return self.newest_ms is None or now_ms - self.newest_ms >= self.every_ms
+
 
 _log = logging.getLogger(__name__)
 _MINUTE_MS = 60_000
@@ -74,7 +130,7 @@ class PinListener(StreamingQueryListener):
         if every_minutes <= 0:
             raise ConfigInvalid(f"every_minutes={every_minutes} is no time", hint="write for example every_minutes=60")
         known = read_declared(Path(declared)) if declared is not None else Declared()
-        plan = Request(list(checkpoints), "", list(tables), known)
+        plan = RewindRequest(list(checkpoints), "", list(tables), known)
         self._request = PinRequest(plan, Path(into), None, bytes_of(budget), table_files)
         self._schedule = PinSchedule(max(int(every_minutes * _MINUTE_MS), 1))
         self._now_ms = now_ms

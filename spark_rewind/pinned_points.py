@@ -8,8 +8,8 @@ from functools import cache, partial
 from pathlib import Path
 
 from spark_ckpt.errors import CkptError, FormatUnknown, RewindOutOfReach
-from spark_rewind.checkpoint import Batch, Checkpoint, Pinned, read_checkpoint
-from spark_rewind.pins import Kept, PinnedQuery, damage, kept_points
+from spark_rewind.checkpoint import Batch, Pinned, QueryCheckpoint, read_checkpoint
+from spark_rewind.pins import KeptPoint, PinnedQuery, damage, kept_points
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class WithPins:
     `refused`: reason by (query, label of the point). `broken`: sentences about unreadable points.
     """
 
-    queries: Mapping[str, Checkpoint]
+    queries: Mapping[str, QueryCheckpoint]
     refused: Mapping[tuple[str, str], str]
     broken: Sequence[str]
 
@@ -32,7 +32,7 @@ class WithPins:
         )
 
 
-def with_pins(queries: Mapping[str, Checkpoint], points: Sequence[Kept]) -> WithPins:
+def with_pins(queries: Mapping[str, QueryCheckpoint], points: Sequence[KeptPoint]) -> WithPins:
     """Add the pinned batches of each query.
 
     A damaged batch stays a point; the search for a line skips it with its reason.
@@ -59,7 +59,7 @@ def with_pins(queries: Mapping[str, Checkpoint], points: Sequence[Kept]) -> With
     return WithPins(found, refused, broken)
 
 
-def _pinned(query: Checkpoint, kept: Kept, pinned: PinnedQuery) -> Pinned | str:
+def _pinned(query: QueryCheckpoint, kept: KeptPoint, pinned: PinnedQuery) -> Pinned | str:
     """Return the pinned batch, or the reason why it is left out."""
     folder = kept.folder / pinned.kept_in
     try:
@@ -77,7 +77,7 @@ def _pinned(query: Checkpoint, kept: Kept, pinned: PinnedQuery) -> Pinned | str:
     )
 
 
-def _not_of_its_past(query: Checkpoint, batch: Batch, inode: int) -> str | None:
+def _not_of_its_past(query: QueryCheckpoint, batch: Batch, inode: int) -> str | None:
     """Return the reason why a pinned batch is not in the query's history, None if it is.
 
     The query may have rolled back since and run a batch of this number again. A batch that the log still has is compared.
@@ -97,7 +97,7 @@ def _not_of_its_past(query: Checkpoint, batch: Batch, inode: int) -> str | None:
     return None
 
 
-def whole_copy(folder: Path, name: str) -> Checkpoint:
+def whole_copy(folder: Path, name: str) -> QueryCheckpoint:
     """Return a pinned checkpoint by the folder that a plan names, after a check of its files.
 
     Raises `RewindOutOfReach` if the point was removed or its files are damaged.
@@ -115,7 +115,7 @@ def whole_copy(folder: Path, name: str) -> Checkpoint:
     raise RewindOutOfReach(f"{name}: {folder} is no part of pinned point {kept.point.label}", hint=hint)
 
 
-def _damage(kept: Kept, pinned: PinnedQuery, copy: Checkpoint) -> str | None:
+def _damage(kept: KeptPoint, pinned: PinnedQuery, copy: QueryCheckpoint) -> str | None:
     batch = copy.batch(pinned.batch)
     wrong = damage(kept, pinned)
     if wrong is None and batch is not None:

@@ -25,8 +25,8 @@ from spark_ckpt.errors import (
     RewindOutOfReach,
 )
 from spark_ckpt.spark_internals.query_logs import COMMITS, ID_FILE, OFFSETS, SOURCES
-from spark_rewind.checkpoint import Checkpoint
-from spark_rewind.checkpoint_copy import Cut, copy_checkpoint
+from spark_rewind.checkpoint import QueryCheckpoint
+from spark_rewind.checkpoint_copy import CheckpointCut, copy_checkpoint
 from spark_rewind.durable import remove_tree, sync_folder, sync_tree, write_new, written
 from spark_rewind.durable import replace as replace_file
 from spark_rewind.graph import graph_of
@@ -39,10 +39,10 @@ from spark_rewind.pins import (
     QUERIES,
     TABLES,
     FileId,
-    Kept,
+    KeptPoint,
+    PinnedPoint,
     PinnedQuery,
     PinnedTable,
-    Point,
     digests_of,
     held,
     kept_points,
@@ -50,7 +50,7 @@ from spark_rewind.pins import (
     named_point,
     take_away,
 )
-from spark_rewind.planning import Request
+from spark_rewind.planning import RewindRequest
 from spark_rewind.positions import DeltaPosition
 from spark_rewind.table_holding import hold
 from spark_rewind.tables import Table
@@ -70,7 +70,7 @@ class PinRequest:
     - `table_files`: hold data files of tables, too.
     """
 
-    plan: Request
+    plan: RewindRequest
     into: Path
     name: str | None = None
     budget_bytes: int | None = None
@@ -81,8 +81,8 @@ class PinRequest:
 class Taken:
     """A new point. `dropped`: points without a name that were removed for it."""
 
-    kept: Kept
-    dropped: tuple[Kept, ...]
+    kept: KeptPoint
+    dropped: tuple[KeptPoint, ...]
 
 
 def take_pin(request: PinRequest, now_ms: int) -> Taken:
@@ -105,10 +105,10 @@ def take_pin(request: PinRequest, now_ms: int) -> Taken:
             point = _prepared(
                 request,
                 prepared,
-                Point(id=identity, name=request.name, taken_at_ms=now_ms, queries=[], tables=[]),
+                PinnedPoint(id=identity, name=request.name, taken_at_ms=now_ms, queries=[], tables=[]),
                 points,
             )
-            dropped = _over_budget(request, Kept(prepared, point), points)
+            dropped = _over_budget(request, KeptPoint(prepared, point), points)
         except BaseException:
             remove_tree(prepared)
             raise
@@ -119,7 +119,7 @@ def take_pin(request: PinRequest, now_ms: int) -> Taken:
         # old points are removed after the new one is in place: an error keeps them all
         for each in dropped:
             take_away(each)
-        return Taken(Kept(final, point), tuple(dropped))
+        return Taken(KeptPoint(final, point), tuple(dropped))
 
 
 def _check_name(name: str | None) -> None:
@@ -128,7 +128,7 @@ def _check_name(name: str | None) -> None:
         raise ConfigInvalid(f"{name!r} is no name for a point", hint=hint)
 
 
-def _prepared(request: PinRequest, folder: Path, point: Point, points: Sequence[Kept]) -> Point:
+def _prepared(request: PinRequest, folder: Path, point: PinnedPoint, points: Sequence[KeptPoint]) -> PinnedPoint:
     """Prepare the point in a hidden folder. Try again if a file disappeared meanwhile."""
     for attempt in range(1, TRIES + 1):
         remove_tree(folder)
@@ -144,7 +144,7 @@ def _prepared(request: PinRequest, folder: Path, point: Point, points: Sequence[
     raise AssertionError
 
 
-def _attempt(request: PinRequest, folder: Path, point: Point, known: Mapping[FileId, str]) -> Point:
+def _attempt(request: PinRequest, folder: Path, point: PinnedPoint, known: Mapping[FileId, str]) -> PinnedPoint:
     inputs = read_inputs(request.plan.folders, request.plan.tables, request.plan.declared)
     chosen = _line_of(inputs, request.plan)
     folder.mkdir()
@@ -172,7 +172,7 @@ def _attempt(request: PinRequest, folder: Path, point: Point, known: Mapping[Fil
     return whole
 
 
-def _line_of(inputs: Inputs, request: Request) -> Mapping[ProcessId, Candidate]:
+def _line_of(inputs: Inputs, request: RewindRequest) -> Mapping[ProcessId, Candidate]:
     """Return the greatest line of committed batches. The newest batches are checked like all others."""
     queries = frozenset(map(ProcessId, inputs.queries))
 
@@ -192,12 +192,14 @@ def _number(index: int | None) -> int:
     return -1 if index is None else index
 
 
-def _keep(query: Checkpoint, index: int | None, folder: Path, kept_in: str, known: Mapping[FileId, str]) -> PinnedQuery:
+def _keep(
+    query: QueryCheckpoint, index: int | None, folder: Path, kept_in: str, known: Mapping[FileId, str]
+) -> PinnedQuery:
     batch = query.batch(_number(index))
     target = folder / kept_in
     inode = query.folder.stat().st_ino
     if batch is not None:
-        copy_checkpoint(query, Cut(batch.number, alone=True), target)
+        copy_checkpoint(query, CheckpointCut(batch.number, alone=True), target)
         _copy_logs(target)
     return PinnedQuery(
         name=query.name,
@@ -234,12 +236,12 @@ def _copy_logs(folder: Path) -> None:
 # -- the budget ------------------------------------------------------------------------------------------------------------
 
 
-def _over_budget(request: PinRequest, new: Kept, points: Sequence[Kept]) -> list[Kept]:
+def _over_budget(request: PinRequest, new: KeptPoint, points: Sequence[KeptPoint]) -> list[KeptPoint]:
     """Return points without a name that the new point displaces, oldest first. Raises `PinsOverBudget`."""
     if request.budget_bytes is None:
         return []
     files = {each.folder: each.files() for each in [*points, new]}
-    staying, dropped = list(points), list[Kept]()
+    staying, dropped = list(points), list[KeptPoint]()
     while (needed := _bytes([files[each.folder] for each in [*staying, new]])) > request.budget_bytes:
         # an unreadable point counts as one without a name
         victim = next((each for each in staying if each.point is None or each.point.name is None), None)

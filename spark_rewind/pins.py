@@ -30,11 +30,11 @@ FileId = tuple[int, int]
 """Device and inode: identity of a file with any number of names."""
 
 
-class _Part(BaseModel):
+class _PointPart(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class PinnedFile(_Part):
+class PinnedFile(_PointPart):
     """A pinned file.
 
     `path`: below the query's folder in the point. `sha256`: digest of its content, None for a large file.
@@ -45,7 +45,7 @@ class PinnedFile(_Part):
     sha256: str | None = None
 
 
-class PinnedQuery(_Part):
+class PinnedQuery(_PointPart):
     """A query at a batch; -1: it has not begun and holds no files.
 
     `kept_in`: its folder in the point. `inode`: of the checkpoint's folder at the time of the pin. A rewind replaces
@@ -62,7 +62,7 @@ class PinnedQuery(_Part):
     files: list[PinnedFile]
 
 
-class PinnedTable(_Part):
+class PinnedTable(_PointPart):
     """A table at a version, -1 before its first.
 
     `kept_in`: folder in the point that holds its data files, `files`. It is empty for a point without data files; then
@@ -76,7 +76,7 @@ class PinnedTable(_Part):
     files: list[PinnedFile] = []
 
 
-class Point(_Part):
+class PinnedPoint(_PointPart):
     """One line of batches and versions. A point with a `name` stays until it is unpinned by that name."""
 
     format: int = Field(default=FORMAT, ge=1, le=FORMAT)
@@ -93,11 +93,11 @@ class Point(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptPoint:
     """A point with its folder. `broken`: reason why its content cannot be read; `point` is then None."""
 
     folder: Path
-    point: Point | None
+    point: PinnedPoint | None
     broken: str | None = None
 
     def files(self) -> dict[FileId, int]:
@@ -105,7 +105,7 @@ class Kept:
         return dict(_sizes(self.folder))
 
 
-def kept_points(pins: Path) -> list[Kept]:
+def kept_points(pins: Path) -> list[KeptPoint]:
     """Return all points, oldest first.
 
     Raises `PinsForeign` for a folder without points, `CheckpointUnreadable`.
@@ -118,18 +118,18 @@ def kept_points(pins: Path) -> list[Kept]:
     return sorted(found, key=lambda each: (each.point.taken_at_ms if each.point else 0, each.folder.name))
 
 
-def _read(folder: Path) -> Kept | None:
+def _read(folder: Path) -> KeptPoint | None:
     """Return the point in a folder, None for one that was removed meanwhile."""
     try:
-        return Kept(folder, Point.model_validate_json(text_of(folder / MANIFEST)))
+        return KeptPoint(folder, PinnedPoint.model_validate_json(text_of(folder / MANIFEST)))
     except FileNotFoundError:
-        return Kept(folder, None, f"its {MANIFEST} is missing") if folder.is_dir() else None
+        return KeptPoint(folder, None, f"its {MANIFEST} is missing") if folder.is_dir() else None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        return Kept(folder, None, f"its {MANIFEST} is damaged: {where}: {first['msg']}")
+        return KeptPoint(folder, None, f"its {MANIFEST} is damaged: {where}: {first['msg']}")
     except CkptError as error:
-        return Kept(folder, None, error.what)
+        return KeptPoint(folder, None, error.what)
 
 
 # -- what a point holds ----------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def _listed(folder: Path, path: Path, known: Mapping[FileId, str]) -> PinnedFile
     return PinnedFile(path=str(path.relative_to(folder)), size=found.st_size, sha256=digest)
 
 
-def digests_of(points: Iterable[Kept]) -> dict[FileId, str]:
+def digests_of(points: Iterable[KeptPoint]) -> dict[FileId, str]:
     """Return the digests that points have recorded, by file."""
     found: dict[FileId, str] = {}
     for kept in points:
@@ -166,7 +166,7 @@ def digests_of(points: Iterable[Kept]) -> dict[FileId, str]:
     return found
 
 
-def damage(kept: Kept, query: PinnedQuery) -> str | None:
+def damage(kept: KeptPoint, query: PinnedQuery) -> str | None:
     """Return the damage to a query's files in a point, None if they are as they were pinned."""
     for file in query.files:
         path = kept.folder / query.kept_in / file.path
@@ -227,7 +227,7 @@ def held(pins: Path) -> Iterator[None]:
         yield
 
 
-def take_away(kept: Kept) -> None:
+def take_away(kept: KeptPoint) -> None:
     """Remove a point atomically. Files with other links stay there."""
     # the rename hides the point at once; a crash in the slow removal leaves a hidden folder that the next pin clears
     hidden = kept.folder.with_name(f".gone-{kept.folder.name}")
@@ -237,7 +237,7 @@ def take_away(kept: Kept) -> None:
     remove_tree(hidden)
 
 
-def unpin(pins: Path, name: str) -> Kept:
+def unpin(pins: Path, name: str) -> KeptPoint:
     """Remove a point by its name or id. Raises `PinNotFound`, `PinsForeign`, `PinsInUse`."""
     # raises for a wrong folder before the lock creates files in it
     kept_points(pins)
@@ -251,6 +251,6 @@ def unpin(pins: Path, name: str) -> Kept:
         return found
 
 
-def named_point(points: Sequence[Kept], name: str) -> Kept | None:
+def named_point(points: Sequence[KeptPoint], name: str) -> KeptPoint | None:
     """Return the point with a name or id, None without one."""
     return next((each for each in points if (each.point and each.point.name == name) or each.folder.name == name), None)

@@ -17,11 +17,11 @@ Cause = Literal["target", "orphan", "lost"]
 """
 
 
-class _Part(BaseModel):
+class _PlanPart(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Reason(_Part):
+class RewindReason(_PlanPart):
     """One step of the search for a line. Steps form chains that begin at the target.
 
     - `who`: process that rolls back from point `left` to point `taken`.
@@ -41,14 +41,14 @@ class Reason(_Part):
     sentence: str
 
 
-class PassedOver(_Part):
+class LostPoint(_PlanPart):
     """A later point that would be consistent, with the reason why it no longer exists."""
 
     point: int
     why: str
 
 
-class SourceEnd(_Part):
+class SourceEnd(_PlanPart):
     """Position of a query's source after the rewind. `position` is text for people."""
 
     source: str
@@ -56,7 +56,7 @@ class SourceEnd(_Part):
     position: str
 
 
-class QueryPlan(_Part):
+class QueryPlan(_PlanPart):
     """Effect of a plan on a query.
 
     - `batch`: the query rolls back to the state after this batch. None: it stays. -1: it starts from the beginning.
@@ -78,14 +78,14 @@ class QueryPlan(_Part):
     sources: list[SourceEnd]
     operators: int
     state_version: int | None
-    reasons: list[Reason]
-    passed_over: list[PassedOver]
+    reasons: list[RewindReason]
+    passed_over: list[LostPoint]
     digest: str
     kept_in: str | None = None
     point: str | None = None
 
 
-class UndoneVersion(_Part):
+class UndoneVersion(_PlanPart):
     """A version that is undone.
 
     - `batches`: "query batch" of each writer; empty for manual changes.
@@ -99,7 +99,7 @@ class UndoneVersion(_Part):
     strangers: list[str]
 
 
-class InFlight(_Part):
+class UnreadVersions(_PlanPart):
     """Versions that stay and that a query has not read completely at its point. It reads them again from the table."""
 
     reader: str
@@ -107,7 +107,7 @@ class InFlight(_Part):
     last: int
 
 
-class TablePlan(_Part):
+class TablePlan(_PlanPart):
     """Effect of a plan on a table.
 
     `version`: version that the table rolls back to; -1 precedes the first; the newest version if the table stays.
@@ -122,14 +122,14 @@ class TablePlan(_Part):
     written_by: list[str]
     read_by: list[str]
     undone: list[UndoneVersion]
-    in_flight: list[InFlight]
-    reasons: list[Reason]
-    passed_over: list[PassedOver]
+    in_flight: list[UnreadVersions]
+    reasons: list[RewindReason]
+    passed_over: list[LostPoint]
     digest: str
     kept_in: list[str] = []
 
 
-class FolderPlan(_Part):
+class FolderPlan(_PlanPart):
     """Effect of a plan on a file sink's folder.
 
     - `batch`: batch that its log is cut at; -1 for none; the newest batch if the folder stays.
@@ -147,7 +147,7 @@ class FolderPlan(_Part):
     digest: str
 
 
-class PublicRange(_Part):
+class PublicRange(_PlanPart):
     """Public records of undone batches in one partition: they lie within the offsets `first` to `last`.
 
     - `last`: None if no broker was asked for the end of the topic. `known_last`: furthest offset that a reader reached.
@@ -163,7 +163,7 @@ class PublicRange(_Part):
     tight: bool
 
 
-class TargetPlan(_Part):
+class TargetPlan(_PlanPart):
     """The requested target. `most`: milliseconds since 1970, a batch, or a version."""
 
     kind: Literal["time", "batch", "table", "point"]
@@ -172,7 +172,7 @@ class TargetPlan(_Part):
     process: str | None
 
 
-class Plan(_Part):
+class RewindPlan(_PlanPart):
     """The greatest consistent line at or before a target. `notes`: sentences about facts that the plan cannot know."""
 
     format: int = FORMAT

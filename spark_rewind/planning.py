@@ -14,14 +14,14 @@ from spark_rewind.graph import graph_of
 from spark_rewind.inputs import Inputs, read_inputs
 from spark_rewind.intervals import Intervals, named
 from spark_rewind.line import Line, find_line, nearest
-from spark_rewind.pins import Kept, kept_points, named_point
-from spark_rewind.plan import Plan
-from spark_rewind.targets import Target, check_target, target_of
+from spark_rewind.pins import KeptPoint, kept_points, named_point
+from spark_rewind.plan import RewindPlan
+from spark_rewind.targets import RewindTarget, check_target, target_of
 from spark_rewind.topics import TopicIndex
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RewindRequest:
     """Arguments of a plan.
 
     - `folders`: checkpoints. `to`: the target as the user wrote it.
@@ -37,7 +37,7 @@ class Request:
     pins: Path | None = None
 
 
-def plan_rewind(request: Request, now_ms: int) -> Plan:
+def plan_rewind(request: RewindRequest, now_ms: int) -> RewindPlan:
     """Plan a rewind to the greatest consistent line at or before the target. `now_ms`: milliseconds since 1970.
 
     Raises `RewindOutOfReach` if there is no line, with the nearest target that has one. Raises `ConfigInvalid`,
@@ -56,11 +56,11 @@ def plan_rewind(request: Request, now_ms: int) -> Plan:
     return plan_of(inputs, line, target, request.broker, now_ms)
 
 
-def _target_of(written: str, inputs: Inputs) -> Target:
+def _target_of(written: str, inputs: Inputs) -> RewindTarget:
     return target_of(written, _query_names(inputs), _table_names(inputs))
 
 
-def _target_at(kept: Kept, inputs: Inputs) -> Target:
+def _target_at(kept: KeptPoint, inputs: Inputs) -> RewindTarget:
     """Return a pinned point as a target.
 
     Raises `RewindOutOfReach` for a batch that these queries' history does not contain.
@@ -78,7 +78,7 @@ def _target_at(kept: Kept, inputs: Inputs) -> Target:
             raise RewindOutOfReach(what, hint="choose another target")
         limits[ProcessId(name)] = each.batch
     everybody = frozenset(map(ProcessId, inputs.queries))
-    return Target("point", kept.point.taken_at_ms, None, everybody, kept.point.label, limits)
+    return RewindTarget("point", kept.point.taken_at_ms, None, everybody, kept.point.label, limits)
 
 
 def _query_names(inputs: Inputs) -> dict[str, ProcessId]:
@@ -99,7 +99,9 @@ def _table_names(inputs: Inputs) -> dict[str, ProcessId]:
     return found
 
 
-def _out_of_reach(intervals: Intervals, target: Target, line: Line, tables: Collection[ProcessId]) -> RewindOutOfReach:
+def _out_of_reach(
+    intervals: Intervals, target: RewindTarget, line: Line, tables: Collection[ProcessId]
+) -> RewindOutOfReach:
     # a target may be gone through retention: offer the nearest reachable one
     found = nearest(target.later(intervals), lambda later: find_line(intervals, later.allows).exists)
     hint = (

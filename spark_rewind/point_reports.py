@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from spark_ckpt.errors import CkptError
-from spark_rewind.pins import FileId, Kept, PinnedTable, damage, kept_points
+from spark_rewind.pins import FileId, KeptPoint, PinnedTable, damage, kept_points
 from spark_rewind.table_holding import held_in
 from spark_rewind.tables import Table, read_table
 
@@ -74,7 +74,7 @@ def report_points(pins: Path) -> PointReports:
     return PointReports(found, sum(together.values()))
 
 
-def _gone(kept: Kept, table: Callable[[str], Table | str]) -> Iterator[str]:
+def _gone(kept: KeptPoint, table: Callable[[str], Table | str]) -> Iterator[str]:
     if kept.point is None:
         yield kept.broken or "it cannot be read"
         return
@@ -86,7 +86,7 @@ def _gone(kept: Kept, table: Callable[[str], Table | str]) -> Iterator[str]:
             yield f"{pinned.path} version {pinned.version}: {why}"
 
 
-def _table(points: Sequence[Kept], path: str) -> Table | str:
+def _table(points: Sequence[KeptPoint], path: str) -> Table | str:
     try:
         return read_table(Path(path), held_in(points, Path(path)))
     except CkptError as error:

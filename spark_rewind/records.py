@@ -16,11 +16,11 @@ from spark_rewind.stages import Phase
 FORMAT = 1
 
 
-class _Part(BaseModel):
+class _RecordPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class QueryChange(_Part):
+class QueryChange(_RecordPart):
     """Change of a query.
 
     - `folder`: place of its checkpoint. `source`: checkpoint that the new one is made of.
@@ -47,7 +47,7 @@ class QueryChange(_Part):
     digest_after: str
 
 
-class TableChange(_Part):
+class TableChange(_RecordPart):
     """Change of a table: the versions `first` to `last` are written.
 
     - `first` holds the content of `base`; versions after `base` up to `line` follow again.
@@ -76,7 +76,7 @@ class TableChange(_Part):
         return Shift(self.base, self.line, self.first)
 
 
-class FolderChange(_Part):
+class FolderChange(_RecordPart):
     """Change of a file sink's folder.
 
     - `newest`: newest batch of its log before the change. `batch`: newest batch of the new log.
@@ -98,7 +98,7 @@ class FolderChange(_Part):
     digest_after: str
 
 
-class Record(_Part):
+class RewindRecord(_RecordPart):
     """A rewind or the undo of one.
 
     `id`: id of the plan. `public`: records that stay in topics. `notes`: sentences.
@@ -121,6 +121,6 @@ class Record(_Part):
         """Identity in fences and commits of this rewind or undo."""
         return self.id if self.kind == "apply" else f"{self.id}-undo"
 
-    def at(self, phase: Phase) -> Record:
+    def at(self, phase: Phase) -> RewindRecord:
         """Return the record at another phase."""
         return self.model_copy(update={"phase": phase})

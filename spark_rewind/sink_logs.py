@@ -14,7 +14,7 @@ from pathlib import Path
 
 from spark_ckpt.errors import CheckpointDamaged, RewindOutOfReach, RewindUnsupported
 from spark_ckpt.spark_internals.query_logs import SINK_LOG
-from spark_rewind.checkpoint import Checkpoint
+from spark_rewind.checkpoint import QueryCheckpoint
 from spark_rewind.durable import link_or_copy
 from spark_rewind.reading import file_of, text_of
 from spark_rewind.source_files import entries_in, ordered
@@ -85,7 +85,7 @@ def folders_with_log(paths: Iterable[str]) -> set[Path]:
     return {each for each in around if (each / SINK_LOG).is_dir()}
 
 
-def require_own(query: Checkpoint, log: SinkLog) -> None:
+def require_own(query: QueryCheckpoint, log: SinkLog) -> None:
     """Check that a log belongs to a query: it has every committed batch, and none after the newest begun one.
 
     Raises `CheckpointDamaged`.

@@ -9,7 +9,7 @@ from pathlib import Path
 from spark_ckpt.errors import FormatUnknown
 from spark_ckpt.spark_internals.query_logs import STATE
 from spark_ckpt.spark_internals.state_files import TornSnapshot, named_in_snapshot, snapshot_version, versioned
-from spark_rewind.checkpoint import Checkpoint
+from spark_rewind.checkpoint import QueryCheckpoint
 from spark_rewind.durable import link_or_copy, make_folder
 from spark_rewind.reading import entries, names
 
@@ -17,7 +17,7 @@ _OF_A_BATCH = re.compile(r"(\d+)(?:_[0-9a-f-]{36})?")
 _DESCRIPTIONS = ("_metadata", "_stateSchema")
 
 
-def copy_state(query: Checkpoint, batch: int, target: Path, *, alone: bool = False) -> None:
+def copy_state(query: QueryCheckpoint, batch: int, target: Path, *, alone: bool = False) -> None:
     """Copy the state up to the version after the newest finished batch at or before `batch`; none for -1.
 
     `alone`: copy only the files that loading this version needs.
@@ -61,7 +61,7 @@ def _copy_partition(source: Path, target: Path, counts: _Counting, batch: int) -
 class _Counting:
     """Selection of the files of an operator's stores that belong to the state up to a version."""
 
-    def __init__(self, query: Checkpoint, operator: str, newest: int, *, alone: bool) -> None:
+    def __init__(self, query: QueryCheckpoint, operator: str, newest: int, *, alone: bool) -> None:
         self.newest = newest
         self.alone = alone
         self.ids: dict[int, frozenset[str]] = {}

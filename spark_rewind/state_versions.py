@@ -24,7 +24,7 @@ _NO_STORES = ("SSTs", "logs")
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class StoreVersions:
     """One store of one partition. Most operators have one, joins may have four.
 
     `files`: lists its folder, once, if expected names are missing. `looked_up`: cache of the first file that loading a
@@ -58,11 +58,11 @@ class Store:
         return self.looked_up[version]
 
 
-Partitions = Mapping[int, tuple[Store, ...]]
+Partitions = Mapping[int, tuple[StoreVersions, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class OperatorVersions:
     """One stateful operator. Partitions are numbered from 0; a missing one has no stores.
 
     `read`: finds the partitions, once, at the first use. A query that stays needs none.
@@ -96,7 +96,7 @@ class Operator:
         return None
 
 
-def read_operators(folder: Path, ids: Mapping[int, StateIds | None], oldest: int) -> tuple[Operator, ...]:
+def read_operators(folder: Path, ids: Mapping[int, StateIds | None], oldest: int) -> tuple[OperatorVersions, ...]:
     """Read all operators of a checkpoint's folder `state`.
 
     `ids`: state ids that commits name, by version; before `oldest` none is known. One partition of each operator is
@@ -108,7 +108,7 @@ def read_operators(folder: Path, ids: Mapping[int, StateIds | None], oldest: int
         inner = _inner_stores(path / "0")
         for store in _stores(path / "0", inner, _ids_of(ids, oldest, number, 0)):
             store.files()
-        found.append(Operator(number, cache(partial(_partitions, number, path, inner, ids, oldest))))
+        found.append(OperatorVersions(number, cache(partial(_partitions, number, path, inner, ids, oldest))))
     return tuple(found)
 
 
@@ -138,9 +138,9 @@ def _inner_stores(partition: Path) -> list[str]:
     ]
 
 
-def _stores(folder: Path, inner: Sequence[str], ids: Callable[[int], Ids]) -> tuple[Store, ...]:
+def _stores(folder: Path, inner: Sequence[str], ids: Callable[[int], Ids]) -> tuple[StoreVersions, ...]:
     paths = [folder / name for name in inner] or [folder]
-    return tuple(Store(path, cache(partial(_files, path)), ids) for path in paths)
+    return tuple(StoreVersions(path, cache(partial(_files, path)), ids) for path in paths)
 
 
 def _files(folder: Path) -> StoreFiles:

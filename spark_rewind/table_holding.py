@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from spark_ckpt.delta_files import Action, commit_path
 from spark_rewind.durable import link_or_copy, part_of, sync_folder, written
-from spark_rewind.pins import Kept, PinnedFile
+from spark_rewind.pins import KeptPoint, PinnedFile
 from spark_rewind.positions import DeltaPosition
 from spark_rewind.shifts import base_of
 from spark_rewind.table_content import commit_lines, content_at, parsed
@@ -68,7 +68,7 @@ def _files(actions: Iterable[Action]) -> Iterable[tuple[str, int | None]]:
                 yield unquote(path), each[kind].get("size")
 
 
-def held_in(points: Sequence[Kept], root: Path) -> Mapping[str, Path]:
+def held_in(points: Sequence[KeptPoint], root: Path) -> Mapping[str, Path]:
     """Return the folders of points that hold files of a table, by the file's path.
 
     A file of another size does not count.

@@ -16,7 +16,7 @@ _HINT = "write 2026-01-31T14:00:00Z, QUERY@BATCH, TABLE@VERSION, or with --pins 
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RewindTarget:
     """Upper bound of a rewind.
 
     - `most`: newest time (milliseconds since 1970), batch or version that is allowed.
@@ -54,7 +54,7 @@ class Target:
         moment = datetime.fromtimestamp(self.most / 1000, UTC)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    def later(self, intervals: Intervals) -> list[Target]:
+    def later(self, intervals: Intervals) -> list[RewindTarget]:
         """Return later targets, nearest first. The search for a reachable target tries them."""
         if self.kind == "point":
             return []
@@ -66,7 +66,7 @@ class Target:
         return [replace(self, most=number) for number in numbers if number > self.most]
 
 
-def target_of(written: str, queries: Mapping[str, ProcessId], tables: Mapping[str, ProcessId]) -> Target:
+def target_of(written: str, queries: Mapping[str, ProcessId], tables: Mapping[str, ProcessId]) -> RewindTarget:
     """Parse the text that the user wrote as `--to`.
 
     Both mappings lead from a name that the user may write to its process. A bare number is a batch if there is one
@@ -77,9 +77,9 @@ def target_of(written: str, queries: Mapping[str, ProcessId], tables: Mapping[st
     if not at and written.isdecimal():
         if len(everybody) != 1:
             raise ConfigInvalid(f"--to {written}: of which query?", hint=_HINT)
-        return Target("batch", int(written), next(iter(everybody)), everybody)
+        return RewindTarget("batch", int(written), next(iter(everybody)), everybody)
     if not at:
-        return Target("time", _moment(written), None, everybody)
+        return RewindTarget("time", _moment(written), None, everybody)
     if not (number.isdecimal() and number.isascii()):
         raise ConfigInvalid(f"--to {written}: {number!r} is no number", hint=_HINT)
     query, table = queries.get(name), tables.get(name)
@@ -88,7 +88,7 @@ def target_of(written: str, queries: Mapping[str, ProcessId], tables: Mapping[st
     if query is None and table is None:
         raise _unknown(written, name, queries, tables)
     kind: TargetKind = "batch" if query is not None else "table"
-    return Target(kind, int(number), query or table, everybody)
+    return RewindTarget(kind, int(number), query or table, everybody)
 
 
 def _unknown(
@@ -102,7 +102,7 @@ def _unknown(
     return ConfigInvalid(f"--to {written}: there is no query and no table {name!r}", hint=hint)
 
 
-def check_target(target: Target, intervals: Intervals) -> None:
+def check_target(target: RewindTarget, intervals: Intervals) -> None:
     """Check that a target's batch or version exists. Raises `ConfigInvalid` for a number above the newest."""
     if target.process is None:
         return

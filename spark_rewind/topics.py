@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Protocol
 
-from spark_rewind.checkpoint import Checkpoint
+from spark_rewind.checkpoint import QueryCheckpoint
 from spark_rewind.positions import TopicPartition
 
 UNBOUNDED = 2**62
@@ -40,7 +40,7 @@ Seen = Sequence[tuple[int, Mapping[TopicPartition, int]]]
 
 
 def boundaries(
-    writer: Checkpoint,
+    writer: QueryCheckpoint,
     points: Sequence[int | None],
     topic: str,
     partitions: Sequence[int],
@@ -71,7 +71,7 @@ def boundaries(
     return found
 
 
-def next_began_ms(writer: Checkpoint, index: int | None) -> int | None:
+def next_began_ms(writer: QueryCheckpoint, index: int | None) -> int | None:
     """Return a lower bound of the start of the first batch that a point excludes, None without such a batch.
 
     The log may have dropped that batch, if the point is pinned. It began after the point's own batch was committed.

@@ -8,15 +8,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import resources
 
+from deltalake.exceptions import DeltaError
+
 from spark_ckpt.connector import Connector, Published, SinkContext
+from spark_ckpt.errors import SinkInvalid
 from spark_ckpt.jars import read_lock
+from spark_ckpt.storage_errors import one_line
+from spark_ckpt_delta.log import identity_of, open_table, table_exists
+from spark_ckpt_delta.marker import ENGINES, application_id, read_marker
+
+
+def newest_in(
+    identity: Mapping[str, str], context: SinkContext, storage_options: Mapping[str, str]
+) -> Published | None:
+    """Return the newest epoch that the table has, or None. `identity` is the recorded endpoint ("path", "table id").
+
+    Raises `SinkInvalid` if the table cannot be opened, or is another table.
+    """
+    table = identity["path"]
+    try:
+        opened = open_table(table, storage_options) if table_exists(table, storage_options) else None
+        markers = [read_marker(opened, application_id(context, each)) for each in ENGINES] if opened else []
+    except (DeltaError, OSError) as error:
+        raise SinkInvalid(f"{table} cannot be opened: {one_line(error)}", table=table) from error
+    known = identity.get("table id", "")
+    if opened is not None and known and identity_of(table, opened)["table id"] != known:
+        raise SinkInvalid(f"{table} is another table than the job wrote to", table=table)
+    marker = max((each for each in markers if each is not None), key=lambda each: each.epoch, default=None)
+    return None if marker is None else Published(marker.epoch, marker.incarnation, marker.is_of)
 
 
 def published_in(
     identity: Mapping[str, str], context: SinkContext, storage_options: Mapping[str, str]
 ) -> Published | None:
     """Return the newest epoch in the table of this endpoint, of either engine."""
-    from spark_ckpt_delta.asking import newest_in
+    from spark_ckpt_delta.declared import newest_in
 
     return newest_in(identity, context, storage_options)
 

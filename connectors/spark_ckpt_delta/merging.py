@@ -33,7 +33,7 @@ MOST_PARTITIONS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class MergePatience:
     """Number of attempts of a statement, and the pauses between them, in seconds. Pauses double, with jitter."""
 
     attempts: int = 6

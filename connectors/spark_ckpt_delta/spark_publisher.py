@@ -34,7 +34,7 @@ from spark_ckpt_delta.marker import (
 )
 from spark_ckpt_delta.merging import (
     MOST_PARTITIONS,
-    Patience,
+    MergePatience,
     as_stored,
     broken_rule,
     condition,
@@ -80,10 +80,10 @@ class SparkPublisher:
         partition_by: Sequence[str],
         context: SinkContext,
         schema: StructType | None = None,
-        patience: Patience | None = None,
+        patience: MergePatience | None = None,
     ) -> None:
         self._schema = schema
-        self._patience = patience or Patience()
+        self._patience = patience or MergePatience()
         self._spark = spark.newSession()
         for key, value in (PUBLISHING_SETTINGS | _DELTA_SETTINGS).items():
             self._spark.conf.set(key, value)

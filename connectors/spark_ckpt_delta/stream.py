@@ -7,20 +7,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_ckpt.connector_parts.file_stream import FileRun, FileStreamReader, file_runs
 from spark_ckpt.connector_parts.read_limits import ReadAllAvailable, ReadLimit
+from spark_ckpt.errors import SourceInvalid
 from spark_ckpt.tasks.worker_process import prepare_worker
 from spark_ckpt_delta.changes import Bounds, History, OnChange, Position
-from spark_ckpt_delta.log import filesystem, open_table
-from spark_ckpt_delta.reading import read_file
+from spark_ckpt_delta.log import TableFile, filesystem, open_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 FORMAT_NAME = "spark_ckpt_delta"
 SECRET_OPTION = "secret_storage_options"  # noqa: S105 - the name of an option
@@ -28,7 +31,7 @@ SECRET_OPTION = "secret_storage_options"  # noqa: S105 - the name of an option
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DeltaSettings:
     """Settings of a reader, besides schema and position. `storage_options` may hold credentials and is never shown."""
 
     table: str
@@ -44,7 +47,7 @@ class Settings:
         return {"settings": json.dumps(visible), SECRET_OPTION: json.dumps(secret)}
 
     @classmethod
-    def of_options(cls, options: Mapping[str, str]) -> Settings:
+    def of_options(cls, options: Mapping[str, str]) -> DeltaSettings:
         """Return the settings of reader options; the inverse of `options`."""
         return cls(**json.loads(options["settings"]), storage_options=json.loads(options[SECRET_OPTION]))
 
@@ -63,7 +66,7 @@ class DeltaDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a query; Spark ships a copy of it to every task."""
-        settings = Settings.of_options(self.options)
+        settings = DeltaSettings.of_options(self.options)
         return DeltaStreamReader(settings, schema, Position.of(json.loads(self.options["cursor"])))
 
 
@@ -72,7 +75,7 @@ class DeltaStreamReader(FileStreamReader):
     there.
     """
 
-    def __init__(self, settings: Settings, schema: StructType, initial: Position) -> None:
+    def __init__(self, settings: DeltaSettings, schema: StructType, initial: Position) -> None:
         super().__init__(initial.cursor(), settings.files_per_batch)
         self._settings = settings
         self._schema = schema
@@ -108,3 +111,49 @@ class DeltaStreamReader(FileStreamReader):
         system = filesystem(self._settings.table, self._settings.storage_options)
         for file in partition.files:
             yield from read_file(system, self._settings.table, file, schema)
+
+
+Column: TypeAlias = "pa.Array[Any]"
+
+_ROWS_PER_BATCH = 65_536
+
+
+def read_file(system: pafs.FileSystem, table: str, file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield all rows of a file. A column that the file lacks is null: it was added to the table later.
+
+    Raises `SourceInvalid` if the file is missing.
+    """
+    try:
+        with system.open_input_file(file.path) as opened:
+            parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
+            present = [name for name in schema.names if name in parquet.schema_arrow.names]
+            for batch in parquet.iter_batches(_ROWS_PER_BATCH, columns=present):
+                yield _fitted(batch, dict(file.partition), schema)
+    except FileNotFoundError as error:
+        raise SourceInvalid(
+            f"{table}: {file.path} is gone, but the job still has to read it",
+            hint="raise delta.deletedFileRetentionDuration and vacuum less; start the source anew",
+        ) from error
+
+
+def _fitted(batch: pa.RecordBatch, partition: dict[str, str | None], schema: pa.Schema) -> pa.RecordBatch:
+    columns = []
+    for each in schema:
+        if each.name in partition:
+            columns.append(_constant(partition[each.name], each.type, len(batch)))
+        elif each.name in batch.schema.names:
+            columns.append(_cast(batch.column(each.name), each.type))
+        else:
+            columns.append(pa.nulls(len(batch), each.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: Column, kind: pa.DataType) -> Column:
+    return column if column.type == kind else column.cast(kind)
+
+
+def _constant(text: str | None, kind: pa.DataType, rows: int) -> Column:
+    value: Column = pa.array([text], pa.string())
+    if pa.types.is_timestamp(kind) and not (text or "").endswith("Z"):
+        value = value.cast(pa.timestamp("us"))
+    return value.cast(kind).take([0] * rows)

@@ -65,7 +65,7 @@ class Consumed:
         return cls(**numbers, segments=segments, files=files)
 
 
-class Ledger:
+class FileLedger:
     """Segments of one source. Without a folder, cursors hold the files themselves."""
 
     def __init__(self, folder: Folder | None = None) -> None:

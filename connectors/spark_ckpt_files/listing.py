@@ -24,7 +24,7 @@ import pyarrow.fs as pafs
 from spark_ckpt.errors import SourceInvalid
 from spark_ckpt.place import local_path
 from spark_ckpt.spark_internals.query_logs import SINK_LOG
-from spark_ckpt_files.sink_log import SinkLog
+from spark_ckpt_files.sink_log import SparkSinkLog
 
 _log = logging.getLogger(__name__)
 _HIDDEN_STARTS = (".", "_")
@@ -54,7 +54,7 @@ class DataFile:
         return self.modified_ms, self.name
 
 
-class Entry(Protocol):
+class ListedFile(Protocol):
     """A file of a local directory."""
 
     def stat(self) -> os.stat_result:
@@ -152,7 +152,7 @@ class Directory:
         return system, root
 
     @cached_property
-    def _logs(self) -> dict[str, SinkLog]:
+    def _logs(self) -> dict[str, SparkSinkLog]:
         return {}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -197,7 +197,7 @@ class Directory:
                 continue
             yield DataFile(name, stat.st_size, stat.st_mtime_ns // _NS_PER_MS)
 
-    def _local_entries(self) -> Iterator[tuple[str, Entry]]:
+    def _local_entries(self) -> Iterator[tuple[str, ListedFile]]:
         """Yield names and files; the file is a `Path` if a log has committed it."""
         folders = [""]
         while folders:
@@ -231,7 +231,7 @@ class Directory:
 
     def _committed(self, folder: str) -> list[str]:
         """Return the names of the files that the log of a sink's folder has committed."""
-        log = self._logs.setdefault(folder, SinkLog(self.system, f"{self.root}/{folder}".rstrip("/")))
+        log = self._logs.setdefault(folder, SparkSinkLog(self.system, f"{self.root}/{folder}".rstrip("/")))
         return [f"{folder}{name}" for name in log.committed() if self.recursive or "/" not in name]
 
     def _missing(self, name: str) -> None:

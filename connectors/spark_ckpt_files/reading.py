@@ -20,7 +20,7 @@ from spark_ckpt_files.settings import (
     LINE_COLUMN,
     REJECT_COLUMN,
     RESERVED_COLUMNS,
-    Settings,
+    FilesSettings,
 )
 from spark_ckpt_files.text import Bad, Parser, Rows, csv_header, csv_parser, json_parser, parse_tolerant
 
@@ -35,7 +35,9 @@ _COMPRESSIONS: dict[str, Literal["gzip", "bz2", "zstd", "lz4"]] = {
 }
 
 
-def read_file(directory: Directory, file: DataFile, settings: Settings, output: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_file(
+    directory: Directory, file: DataFile, settings: FilesSettings, output: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """Yield all rows of a file, in file order, as batches of schema `output`.
 
     Raises `BadRecord` for the first bad record if `on_error` is "fail". Raises `SourceInvalid` for a file of another
@@ -51,7 +53,7 @@ def read_file(directory: Directory, file: DataFile, settings: Settings, output: 
             yield from table.to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
-def check_file(directory: Directory, file: DataFile, settings: Settings, data: pa.Schema) -> None:
+def check_file(directory: Directory, file: DataFile, settings: FilesSettings, data: pa.Schema) -> None:
     """Raise `SourceInvalid` if the file is clearly of another format or lacks columns."""
     with directory.open(file) as opened:
         if settings.format == "parquet":
@@ -70,7 +72,7 @@ def check_file(directory: Directory, file: DataFile, settings: Settings, data: p
 
 
 def _text_tables(
-    opened: pa.NativeFile, file: DataFile, settings: Settings, data: pa.Schema, output: pa.Schema
+    opened: pa.NativeFile, file: DataFile, settings: FilesSettings, data: pa.Schema, output: pa.Schema
 ) -> Iterator[pa.Table]:
     parser: Parser | None = json_parser(data, settings.time_zone) if settings.format == "json" else None
     for records in _records(opened, file, settings):
@@ -85,7 +87,7 @@ def _text_tables(
             yield pa.concat_tables([_finish(piece, file, settings, output) for piece in pieces])
 
 
-def _records(opened: pa.NativeFile, file: DataFile, settings: Settings) -> Iterator[Records]:
+def _records(opened: pa.NativeFile, file: DataFile, settings: FilesSettings) -> Iterator[Records]:
     ending = file.name.rpartition(".")[2]
     stream = pa.CompressedInputStream(opened, _COMPRESSIONS[ending]) if ending in _COMPRESSIONS else opened
     try:
@@ -94,7 +96,7 @@ def _records(opened: pa.NativeFile, file: DataFile, settings: Settings) -> Itera
         raise SourceInvalid(f"{settings.path}/{file.name} cannot be read: {error}", file=file.name) from error
 
 
-def _header(records: Records, file: DataFile, settings: Settings, data: pa.Schema) -> list[str]:
+def _header(records: Records, file: DataFile, settings: FilesSettings, data: pa.Schema) -> list[str]:
     try:
         columns = csv_header(records, settings.delimiter, settings.quote)
     except csv.Error as error:
@@ -107,7 +109,7 @@ def _header(records: Records, file: DataFile, settings: Settings, data: pa.Schem
     return columns
 
 
-def _finish(piece: Rows | Bad, file: DataFile, settings: Settings, output: pa.Schema) -> pa.Table:
+def _finish(piece: Rows | Bad, file: DataFile, settings: FilesSettings, output: pa.Schema) -> pa.Table:
     """Add the columns that the settings request; a bad record becomes a row of nulls with its reason."""
     if isinstance(piece, Rows):
         return _widen(piece.table, file, piece.lines, output)
@@ -142,7 +144,7 @@ def _widen(table: pa.Table, file: DataFile, lines: Positions, output: pa.Schema)
 
 
 def _parquet_tables(
-    opened: pa.NativeFile, file: DataFile, settings: Settings, data: pa.Schema, output: pa.Schema
+    opened: pa.NativeFile, file: DataFile, settings: FilesSettings, data: pa.Schema, output: pa.Schema
 ) -> Iterator[pa.Table]:
     parquet = _parquet(opened, file, settings)
     _parquet_columns(parquet, file, settings, data)
@@ -158,7 +160,7 @@ def _parquet_tables(
         row += len(batch)
 
 
-def _parquet(opened: pa.NativeFile, file: DataFile, settings: Settings) -> pq.ParquetFile:
+def _parquet(opened: pa.NativeFile, file: DataFile, settings: FilesSettings) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(
             opened, coerce_int96_timestamp_unit="us"
@@ -167,7 +169,7 @@ def _parquet(opened: pa.NativeFile, file: DataFile, settings: Settings) -> pq.Pa
         raise _not_of_format(settings, file, str(error).splitlines()[0]) from error
 
 
-def _parquet_columns(parquet: pq.ParquetFile, file: DataFile, settings: Settings, data: pa.Schema) -> None:
+def _parquet_columns(parquet: pq.ParquetFile, file: DataFile, settings: FilesSettings, data: pa.Schema) -> None:
     found = parquet.schema_arrow
     wrong = []
     for field in data:
@@ -179,7 +181,7 @@ def _parquet_columns(parquet: pq.ParquetFile, file: DataFile, settings: Settings
         raise _not_of_format(settings, file, "; ".join(wrong))
 
 
-def _fitted(table: pa.Table, file: DataFile, settings: Settings, data: pa.Schema) -> pa.Table:
+def _fitted(table: pa.Table, file: DataFile, settings: FilesSettings, data: pa.Schema) -> pa.Table:
     try:
         return table.cast(data)
     except pa.ArrowException as error:
@@ -224,7 +226,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _not_of_format(settings: Settings, file: DataFile, what: str) -> SourceInvalid:
+def _not_of_format(settings: FilesSettings, file: DataFile, what: str) -> SourceInvalid:
     return SourceInvalid(
         f"{settings.path}/{file.name} cannot be read as {settings.format} with the declared schema: {what}",
         hint="correct format= or schema=, or move the file out of the directory",

@@ -9,7 +9,7 @@ from pathlib import Path
 from spark_ckpt.connector import Cursor, Folder
 from spark_ckpt.errors import SourceInvalid
 from spark_ckpt_files.cleaning import Cleaning
-from spark_ckpt_files.ledger import FORMAT, Consumed, Ledger, segment_bytes
+from spark_ckpt_files.ledger import FORMAT, Consumed, FileLedger, segment_bytes
 from spark_ckpt_files.listing import DataFile, Directory
 
 _NAMED_MAX = 5
@@ -36,7 +36,7 @@ def replay(folder: Folder, before: Cursor | None, newest: Cursor) -> Replay | No
     if newest.get("format") != FORMAT or (before is not None and before.get("format") != FORMAT):
         return None
     first, last = Consumed() if before is None else Consumed.of(before), Consumed.of(newest)
-    return _replay(Ledger(folder), Directory(str(newest["path"]), recursive=True), first, last)
+    return _replay(FileLedger(folder), Directory(str(newest["path"]), recursive=True), first, last)
 
 
 def memory_damage(folder: Folder, cursors: Sequence[Cursor]) -> list[SourceInvalid | None]:
@@ -65,14 +65,14 @@ def _segment_damage(folder: Folder, name: str) -> SourceInvalid | None:
     return None
 
 
-def _replay(ledger: Ledger, directory: Directory, before: Consumed, newest: Consumed) -> Replay:
+def _replay(ledger: FileLedger, directory: Directory, before: Consumed, newest: Consumed) -> Replay:
     wanted = read_again(ledger, before, newest)
     there = directory.stat(file.name for file in wanted) if wanted else {}
     missing = tuple(file.name for file in wanted if file.name not in there)
     return Replay(directory.path, len(wanted), missing, max(0, newest.count - before.count - len(wanted)))
 
 
-def read_again(ledger: Ledger, before: Consumed, newest: Consumed) -> list[DataFile]:
+def read_again(ledger: FileLedger, before: Consumed, newest: Consumed) -> list[DataFile]:
     """Return the known files consumed after `before`, oldest first."""
     behind = ledger.files(before)
     after = (file for name, file in ledger.files(newest).items() if name not in behind)
@@ -80,7 +80,7 @@ def read_again(ledger: Ledger, before: Consumed, newest: Consumed) -> list[DataF
 
 
 def check_readable(
-    ledger: Ledger, directory: Directory, before: Consumed, newest: Consumed, cleaning: Cleaning
+    ledger: FileLedger, directory: Directory, before: Consumed, newest: Consumed, cleaning: Cleaning
 ) -> SourceInvalid | None:
     """Return the error that names files a restore would miss, or that says that their list is damaged; else None.
 

@@ -37,7 +37,7 @@ RESERVED_COLUMNS = (REJECT_COLUMN, CORRUPT_COLUMN, FILE_COLUMN, LINE_COLUMN)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class FilesSettings:
     """Settings of a reader, besides the schema. Sizes are bytes. Raises `ConfigInvalid` for wrong values."""
 
     path: str
@@ -76,7 +76,7 @@ class Settings:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Settings:
+    def from_json(cls, text: str) -> FilesSettings:
         """Return the settings of `to_json` text."""
         return cls(**json.loads(text))
 
@@ -99,7 +99,7 @@ def age_ms(text: str) -> int:
     return int(duration.total_seconds() * 1000)
 
 
-def output_schema(data: StructType, settings: Settings) -> StructType:
+def output_schema(data: StructType, settings: FilesSettings) -> StructType:
     """Return the data columns, then the position, corrupt-record and reject columns that the settings request."""
     fields = [StructField(field.name, field.dataType, True, field.metadata) for field in data.fields]
     if settings.on_error == "keep":

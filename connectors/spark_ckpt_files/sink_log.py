@@ -26,7 +26,7 @@ _ATTEMPTS = 5
 """Number of listings: Spark deletes batch files some minutes after their compaction, also after a listing."""
 
 
-class SinkLog:
+class SparkSinkLog:
     """Log of the sink that writes to `folder`, a path on `system`. Caches entries: log files never change."""
 
     def __init__(self, system: pafs.FileSystem, folder: str) -> None:

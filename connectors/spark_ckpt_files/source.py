@@ -18,12 +18,12 @@ from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 from spark_ckpt.place import place_of
 from spark_ckpt.spark_internals.time_zones import session_zone
 from spark_ckpt_files.cleaning import Cleaner, Cleaning, CleanSource
-from spark_ckpt_files.ledger import Consumed, Ledger, encoded
+from spark_ckpt_files.ledger import Consumed, FileLedger, encoded
 from spark_ckpt_files.listing import DataFile, Directory, grown
 from spark_ckpt_files.offsets import Offset, newest_of
 from spark_ckpt_files.reading import check_file
 from spark_ckpt_files.replay import check_readable, memory_damage
-from spark_ckpt_files.settings import Format, OnError, Settings, age_ms, check_schema, declared, output_schema
+from spark_ckpt_files.settings import FilesSettings, Format, OnError, age_ms, check_schema, declared, output_schema
 from spark_ckpt_files.stream import FORMAT_NAME, FilesDataSource
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class FilesSource:
     ) -> None:
         if start not in ("earliest", "latest"):
             raise ConfigInvalid(f"start is 'earliest' or 'latest', not {start!r}")
-        self._settings = Settings(
+        self._settings = FilesSettings(
             path=path,
             format=format,
             on_error=on_error,
@@ -116,12 +116,12 @@ class FilesSource:
         self._cleaning = Cleaning(self._directory, cleanSource, sourceArchiveDir)
         self._cleaner = Cleaner(self._cleaning)
         self._ignore_missing = ignoreMissingFiles
-        self._ledger = Ledger()
+        self._ledger = FileLedger()
         self._lists: Path | None = None
 
     def remember_in(self, folder: Folder) -> None:
         """Set the ledger's folder."""
-        self._ledger = Ledger(folder)
+        self._ledger = FileLedger(folder)
 
     def check(self, spark: SparkSession) -> None:
         """Raise `SourceInvalid` for a missing directory, a bad schema, or a first file of another kind.

@@ -23,7 +23,7 @@ from spark_ckpt_files.ledger import decoded
 from spark_ckpt_files.listing import DataFile, Directory
 from spark_ckpt_files.offsets import Offset
 from spark_ckpt_files.reading import read_file
-from spark_ckpt_files.settings import Settings
+from spark_ckpt_files.settings import FilesSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ class FilesDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a query; Spark ships a copy of it to every task."""
         return FilesStreamReader(
-            Settings.from_json(self.options["settings"]),
+            FilesSettings.from_json(self.options["settings"]),
             schema,
             Offset.of(json.loads(self.options["offset"])),
             self.options["consumed"],
@@ -64,7 +64,7 @@ class FilesStreamReader(FileStreamReader):
     `consumed`: path of a list of files (`ledger.encoded`) on this host; empty if there are none.
     """
 
-    def __init__(self, settings: Settings, schema: StructType, initial: Offset, consumed: str = "") -> None:
+    def __init__(self, settings: FilesSettings, schema: StructType, initial: Offset, consumed: str = "") -> None:
         super().__init__(initial.json(), settings.files_per_batch)
         self._settings = settings
         self._schema = schema

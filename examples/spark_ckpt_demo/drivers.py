@@ -17,7 +17,7 @@ from spark_ckpt.observability.live_view import epoch_rate
 from spark_ckpt.store.store import Store
 from spark_ckpt_demo.display import Watch
 from spark_ckpt_demo.driver import JOB
-from spark_ckpt_demo.places import Places
+from spark_ckpt_demo.places import DemoPlaces
 from spark_ckpt_demo.process import DriverProcess
 
 _POLL_S = 0.2
@@ -29,7 +29,7 @@ _MAX_DELAY_S = 1.0
 class DemoJob:
     """Settings with which drivers of the job start."""
 
-    places: Places
+    places: DemoPlaces
     folder: Path
     progress: bool = False
 

@@ -18,7 +18,7 @@ Told = Callable[[int], None]
 """Callback with the number of flights that are written."""
 
 
-class Places(Protocol):
+class DemoPlaces(Protocol):
     """Input and outputs of the job. `output` is "figures" or, after the restore, "figures-again"."""
 
     @property

@@ -19,11 +19,11 @@ from integration_tests.rewind.small_spark import Refused
 from spark_ckpt import failpoints
 from spark_ckpt.errors import CkptError
 from spark_ckpt.failpoints import Failpoint
-from spark_rewind.applying import Settings, apply, undo
+from spark_rewind.applying import ApplySettings, apply, undo
 from spark_rewind.declared import Declared
 from spark_rewind.journal import read_plan
-from spark_rewind.plan import Plan
-from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.plan import RewindPlan
+from spark_rewind.planning import RewindRequest, plan_rewind
 
 POINTS = tuple(point.name for point in Failpoint if point.name.startswith("REWIND_"))
 REPEATED = (
@@ -63,7 +63,7 @@ class Trial:
         self.lake, good = history(self.root / "lake", self.seed, steps=steps, kind=kind)
         folders = [str(path) for path in checkpoints(self.lake)]
         declared = Declared.model_validate(self.lake.declared())
-        self.plan = plan_rewind(Request(folders, f"ingest@{good}", [str(self.lake.root)], declared), 0)
+        self.plan = plan_rewind(RewindRequest(folders, f"ingest@{good}", [str(self.lake.root)], declared), 0)
         self.file = self.root / "plan.json"
         self.file.write_text(self.plan.model_dump_json())
         self.never = self.lake.moved_to(self.root / "never", broken=True)
@@ -117,8 +117,8 @@ class Trial:
             require(files_of(path) == self.original[name], f"what is kept of {name} is not what it was")
 
 
-def settings_for(plan: Plan) -> Settings:
-    return Settings(lambda: None, 1_700_000_000_000, "spark-ckpt/campaign", [each.name for each in plan.queries])
+def settings_for(plan: RewindPlan) -> ApplySettings:
+    return ApplySettings(lambda: None, 1_700_000_000_000, "spark-ckpt/campaign", [each.name for each in plan.queries])
 
 
 def carried_out(verb: str, plan: Path, death: str) -> int:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_ckpt_delta import DeltaSink, DeltaSource
-from spark_ckpt_delta.merging import Patience
+from spark_ckpt_delta.merging import MergePatience
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import EpochOutput, Publisher, SinkContext, StagedFile
@@ -90,7 +90,7 @@ def beside(
         return real(decided).where(F.udf(meanwhile, "boolean", useArrow=False)(F.col("key")))
 
     monkeypatch.setattr(side, "_newest_per_key", meddled)
-    monkeypatch.setattr(side, "_patience", Patience(attempts=4, sleep=paused.append))
+    monkeypatch.setattr(side, "_patience", MergePatience(attempts=4, sleep=paused.append))
     return paused
 
 

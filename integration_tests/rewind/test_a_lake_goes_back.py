@@ -14,19 +14,19 @@ from pyspark.sql import SparkSession
 from integration_tests.spark import session_with
 from spark_ckpt import failpoints
 from spark_ckpt.failpoints import FailpointHit
-from spark_rewind.applying import Settings, apply, undo
+from spark_rewind.applying import ApplySettings, apply, undo
 from spark_rewind.checkpoint import read_checkpoint
 from spark_rewind.declared import Declared
 from spark_rewind.fences import fence_paths, put_fences, remove_fences
 from spark_rewind.pin_listener import PinListener
 from spark_rewind.pins import kept_points
-from spark_rewind.plan import Plan
-from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.plan import RewindPlan
+from spark_rewind.planning import RewindRequest, plan_rewind
 
 pytestmark = pytest.mark.spark
 
 NAMES = ("ingest", "dedup", "publish")
-SETTINGS = Settings(lambda: None, 1_700_000_000_000, "spark-ckpt/test")
+SETTINGS = ApplySettings(lambda: None, 1_700_000_000_000, "spark-ckpt/test")
 ROCKSDB = {
     f"{STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true",
@@ -74,11 +74,11 @@ def lake_of(spark: SparkSession, tmp_path: Path) -> Callable[[str], Lake]:
     return made
 
 
-def planned(lake: Lake) -> Plan:
+def planned(lake: Lake) -> RewindPlan:
     """After the application has ended: its JVM lives on here, and lets go of the state and of uploads that are under way."""
     lake.spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
     return plan_rewind(
-        Request([str(lake.checkpoint(name)) for name in NAMES], f"ingest@{GOOD - 1}", [str(lake.root)]), 0
+        RewindRequest([str(lake.checkpoint(name)) for name in NAMES], f"ingest@{GOOD - 1}", [str(lake.root)]), 0
     )
 
 
@@ -188,7 +188,7 @@ def test_files_of_a_sink_and_a_clustered_table_go_back_and_spark_goes_on_from_th
     exported(lake)
     declared = Declared.model_validate({"folders": [{"path": str(lake.root / "out"), "written_by": "export"}]})
     names = [str(lake.checkpoint(name)) for name in ("ingest", "export", "mirror")]
-    apply(plan_rewind(Request(names, f"ingest@{GOOD - 1}", [str(lake.root)], declared), 0), SETTINGS)
+    apply(plan_rewind(RewindRequest(names, f"ingest@{GOOD - 1}", [str(lake.root)], declared), 0), SETTINGS)
     assert exported(lake) == before
     lake.sign = 1
     lake.drop(1)
@@ -223,7 +223,7 @@ def test_a_listener_beside_a_running_query_pins_what_can_be_gone_back_to(spark, 
     [point] = kept_points(lake.root / "pins")
     [query], [table] = point.point.queries, point.point.tables
     lake.drop(1)
-    request = Request([query.folder], point.point.id, [str(lake.root)], pins=lake.root / "pins")
+    request = RewindRequest([query.folder], point.point.id, [str(lake.root)], pins=lake.root / "pins")
     apply(plan_rewind(request, 0), SETTINGS)
     held = sorted(row.id for row in spark.read.format("delta").load(table.path).collect())
     assert held == sorted(each for number in range(query.batch + 1) for each in ids_of_file(number))

@@ -17,9 +17,9 @@ from deltalake import DeltaTable
 from integration_tests.spark import SMALL, SMALL_JAVA
 from spark_ckpt import connectors
 from spark_ckpt.spark_session.class_archive import DRIVER_OPTIONS
-from spark_rewind.applying import Settings, apply
-from spark_rewind.plan import Plan
-from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.applying import ApplySettings, apply
+from spark_rewind.plan import RewindPlan
+from spark_rewind.planning import RewindRequest, plan_rewind
 
 pytestmark = pytest.mark.spark
 
@@ -101,8 +101,8 @@ class Pipeline:
             os.utime(path, (FIRST_S + number,) * 2)
             path.rename(self.inbox / f"{number}.json")
 
-    def planned(self, to: str) -> Plan:
-        return plan_rewind(Request([str(self.root / "storage")], to, [str(self.root / "warehouse")]), 0)
+    def planned(self, to: str) -> RewindPlan:
+        return plan_rewind(RewindRequest([str(self.root / "storage")], to, [str(self.root / "warehouse")]), 0)
 
     def held(self) -> Mapping[str, list[int]]:
         columns = {"bronze": "id", "silver": "twice"}
@@ -154,7 +154,7 @@ def test_after_a_rewind_tables_and_flows_are_those_of_runs_that_never_had_the_bu
 
         plan = pipeline.planned("bronze/files@2")
         assert {each.name: (each.newest, each.batch) for each in plan.queries}["bronze/files"] == (4, 2)
-        apply(plan, Settings(lambda: None, 1_700_000_000_000, "spark-ckpt/test", ["silver/silver"]))
+        apply(plan, ApplySettings(lambda: None, 1_700_000_000_000, "spark-ckpt/test", ["silver/silver"]))
         assert pipeline.held() == wanted(dict.fromkeys(range(3), 1))
 
         pipeline.arrive(5)

@@ -14,8 +14,8 @@ from integration_tests.spark import session_with
 from spark_ckpt.cli.app import exit_code
 from spark_ckpt.errors import RewindOutOfReach
 from spark_rewind.pinning import PinRequest, take_pin
-from spark_rewind.plan import Plan, QueryPlan, TablePlan
-from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.plan import QueryPlan, RewindPlan, TablePlan
+from spark_rewind.planning import RewindRequest, plan_rewind
 
 pytestmark = pytest.mark.spark
 
@@ -46,20 +46,20 @@ def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: 
     return made_lake(tmp_path_factory.mktemp("lake"), spark, KINDS[request.param])
 
 
-def planned(lake: Lake, to: str) -> Plan:
+def planned(lake: Lake, to: str) -> RewindPlan:
     folders = [str(lake.checkpoint(name)) for name in ("ingest", "dedup", "publish")]
-    return plan_rewind(Request(folders, to, [str(lake.root)]), 0)
+    return plan_rewind(RewindRequest(folders, to, [str(lake.root)]), 0)
 
 
-def query(plan: Plan, name: str) -> QueryPlan:
+def query(plan: RewindPlan, name: str) -> QueryPlan:
     return next(each for each in plan.queries if each.name == name)
 
 
-def table(plan: Plan, name: str) -> TablePlan:
+def table(plan: RewindPlan, name: str) -> TablePlan:
     return next(each for each in plan.tables if each.path.endswith(f"/{name}"))
 
 
-def rows_up_to(lake: Lake, plan: Plan, name: str) -> int:
+def rows_up_to(lake: Lake, plan: RewindPlan, name: str) -> int:
     """Input rows of a query up to its point, as its progress told them."""
     last = query(plan, name).batch
     return sum(rows for batch, rows in lake.rows[name].items() if last is None or batch <= last)
@@ -112,7 +112,7 @@ def test_one_batch_more_of_anybody_would_be_wrong(lake, to):
 def test_spark_reads_the_state_of_a_pinned_point_that_holds_only_what_it_needs(lake, tmp_path):
     """The point's folder is a checkpoint: Spark's own reader loads its state: what the table holds at its pinned version."""
     folders = [str(lake.checkpoint(name)) for name in ("ingest", "dedup", "publish")]
-    point = take_pin(PinRequest(Request(folders, "", [str(lake.root)]), tmp_path / "pins"), 0).kept
+    point = take_pin(PinRequest(RewindRequest(folders, "", [str(lake.root)]), tmp_path / "pins"), 0).kept
     assert point.point is not None
     pinned = next(each for each in point.point.queries if each.name == "dedup")
     version = next(each.version for each in point.point.tables if each.path.endswith("/silver"))

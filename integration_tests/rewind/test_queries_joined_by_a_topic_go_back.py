@@ -24,11 +24,11 @@ from spark_ckpt_kafka.options import Connection
 
 from integration_tests.broker import Broker, running_broker
 from integration_tests.spark import session_with
-from spark_rewind.applying import Settings, apply
-from spark_rewind.cli.topic_times import BrokerTopics
+from spark_rewind.applying import ApplySettings, apply
+from spark_rewind.cli.rewind import BrokerTopics
 from spark_rewind.declared import Declared
-from spark_rewind.plan import Plan
-from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.plan import RewindPlan
+from spark_rewind.planning import RewindRequest, plan_rewind
 
 pytestmark = [
     pytest.mark.spark,
@@ -39,7 +39,7 @@ pytestmark = [
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
 
 KEYS, PARTITIONS, GOOD, BAD = 5, 2, 3, 2
-SETTINGS = Settings(lambda: None, 1_700_000_000_000, "spark-ckpt/test")
+SETTINGS = ApplySettings(lambda: None, 1_700_000_000_000, "spark-ckpt/test")
 OUTPUT = "k string, total long"
 FIRST_S, SECOND_MS = 1_700_000_000, 1000
 CLOSED = 1_000_000
@@ -199,14 +199,14 @@ class House:
         rows = self.spark.read.format("delta").load(str(self.root / "table")).collect()
         return sorted((row.k, row.total) for row in rows)
 
-    def planned(self) -> Plan:
+    def planned(self) -> RewindPlan:
         """After the application has ended: its JVM lives on here, and lets go of the state."""
         self.spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
         declared = Declared.model_validate({"topics": [{"topic": self.topic("sums"), "written_by": ["totals"]}]})
         folders, tables = [str(self.root / name) for name in ("totals", "shown")], [str(self.root / "table")]
         asked = BrokerTopics(self.servers, {})
         try:
-            return plan_rewind(Request(folders, f"totals@{GOOD - 1}", tables, declared, asked), 0)
+            return plan_rewind(RewindRequest(folders, f"totals@{GOOD - 1}", tables, declared, asked), 0)
         finally:
             asked.close()
 

@@ -15,10 +15,10 @@ from spark_ckpt_kafka.options import Connection
 
 from integration_tests.broker import Broker, running_broker
 from integration_tests.spark import session_with
-from spark_rewind.cli.topic_times import BrokerTopics
+from spark_rewind.cli.rewind import BrokerTopics
 from spark_rewind.declared import Declared
-from spark_rewind.plan import Plan
-from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.plan import RewindPlan
+from spark_rewind.planning import RewindRequest, plan_rewind
 
 pytestmark = [
     pytest.mark.spark,
@@ -87,17 +87,17 @@ def sent(broker: Broker, folders: list[str]) -> dict[int, list[int]]:
     return found
 
 
-def planned(folders: list[str], to: str, broker: Broker | None) -> Plan:
+def planned(folders: list[str], to: str, broker: Broker | None) -> RewindPlan:
     declared = Declared.model_validate({"topics": [{"topic": TOPIC, "written_by": ["writer"]}]})
     asked = BrokerTopics(broker.servers, {}) if broker else None
     try:
-        return plan_rewind(Request(folders, to, (), declared, asked), 0)
+        return plan_rewind(RewindRequest(folders, to, (), declared, asked), 0)
     finally:
         if asked is not None:
             asked.close()
 
 
-def reader_batch(plan: Plan) -> int | None:
+def reader_batch(plan: RewindPlan) -> int | None:
     return next(each.batch for each in plan.queries if each.name == "reader")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class ErrorCause:
     """The usual cause of one condition, and the action of an operator."""
 
     cause: str
@@ -19,129 +19,129 @@ _OUTAGE = (
     '`run.lastProgress["outage"]` tells it.'
 )
 
-_SETTINGS: Mapping[str, Cause] = {
-    "CKPT_CONFIG_INVALID": Cause(
+_SETTINGS: Mapping[str, ErrorCause] = {
+    "CKPT_CONFIG_INVALID": ErrorCause(
         "A setting, a `spark.ckpt.*` key, a connector's option or a command's argument is misspelt, out of range, "
         "or contradicts another.",
         "Write what the message proposes; docs/settings.md has every setting, docs/connectors.md every option.",
     ),
-    "CKPT_GRAPH_INVALID": Cause(
+    "CKPT_GRAPH_INVALID": ErrorCause(
         "The described job cannot run: it has no sink, two things of one name, a feedback that nothing closes, or "
         "schemas that do not fit.",
         "Change the program as the message says; `job.explain()` prints the graph.",
     ),
-    "CKPT_NOT_HERE": Cause(
+    "CKPT_NOT_HERE": ErrorCause(
         "The program calls a method that Spark's DataFrame has and a stream of a job does not.",
         "Use what the message names instead; docs/porting.md says which call becomes which.",
     ),
-    "CKPT_OPERATION_REFUSED": Cause(
+    "CKPT_OPERATION_REFUSED": ErrorCause(
         "An operation keeps something between batches (an aggregate, a join, `dropDuplicates`) or cannot be "
         "replayed. Spark's own state "
         "is not part of an epoch, so it would be gone at the next start.",
         "Use the operator of a job that does the same; docs/operators.md lists them.",
     ),
-    "CKPT_CONNECTOR_UNKNOWN": Cause(
+    "CKPT_CONNECTOR_UNKNOWN": ErrorCause(
         "No installed package declares a connector of this name.",
         "Install it, often as an extra (`pip install 'spark-ckpt[kafka]'`); `spark-ckpt connectors` lists those "
         "that are there.",
     ),
-    "CKPT_CONNECTOR_BROKEN": Cause(
+    "CKPT_CONNECTOR_BROKEN": ErrorCause(
         "A connector's package is half installed, lacks what it imports, or declares something that is no connector.",
         "Install it again with its extra; if that does not help, ask its authors.",
     ),
-    "CKPT_CONNECTOR_TOO_NEW": Cause(
+    "CKPT_CONNECTOR_TOO_NEW": ErrorCause(
         "The connector was written for a later version of spark_ckpt.",
         "Upgrade spark_ckpt, or install an older version of the connector.",
     ),
-    "CKPT_ENVIRONMENT_UNFIT": Cause(
+    "CKPT_ENVIRONMENT_UNFIT": ErrorCause(
         "Java, PySpark, Python on the workers, or a jar is missing or of a version that does not fit.",
         "`spark-ckpt doctor` says what is there and what is missing. Jars have to be named before Java starts: "
         '`spark_ckpt.session(name, "kafka")`, or `--jars "$(spark-ckpt jars kafka)"`.',
     ),
 }
 
-_STORES: Mapping[str, Cause] = {
-    "CKPT_STORE_OUTAGE": Cause(
+_STORES: Mapping[str, ErrorCause] = {
+    "CKPT_STORE_OUTAGE": ErrorCause(
         "The store, or a disk that the job needs, did not serve a request.",
         f"Look at the place that the message names. {_OUTAGE}",
     ),
-    "CKPT_STORE_UNREACHABLE": Cause(
+    "CKPT_STORE_UNREACHABLE": ErrorCause(
         "The location is not mounted, the network or the object store does not answer, or its credentials are wrong.",
         f"Try the location from this host with another tool; `spark-ckpt doctor --store STORE` writes and reads a "
         f"file. {_OUTAGE}",
     ),
-    "CKPT_STORE_FULL": Cause(
+    "CKPT_STORE_FULL": ErrorCause(
         "The file system has no space left, or the user's quota is used up.",
         f"Free space, or keep less: fewer `keep_epochs`, `spark-ckpt savepoint drop`. {_OUTAGE}",
     ),
-    "CKPT_STORE_READ_ONLY": Cause(
+    "CKPT_STORE_READ_ONLY": ErrorCause(
         "The file system is mounted read-only; Linux does that by itself after an error of the device.",
         f"Read the kernel's log for why it changed, then mount it writable. {_OUTAGE}",
     ),
-    "CKPT_STORE_DENIED": Cause(
+    "CKPT_STORE_DENIED": ErrorCause(
         "The user that runs the job, or the credentials of the object store, may not read or write there.",
         f"Give the right to read, write, list and delete below the location. {_OUTAGE}",
     ),
-    "CKPT_STORE_IO_FAILED": Cause(
+    "CKPT_STORE_IO_FAILED": ErrorCause(
         "The device below the file system failed.",
         f"Read the kernel's log; `spark-ckpt verify STORE --deep` says which epochs are whole. {_OUTAGE}",
     ),
-    "CKPT_STORE_FOREIGN": Cause(
+    "CKPT_STORE_FOREIGN": ErrorCause(
         "The location holds another job's store, or files that are no store; often a path with a typo.",
         "Give the job a folder of its own; it creates it if there is none.",
     ),
-    "CKPT_FORMAT_UNKNOWN": Cause(
+    "CKPT_FORMAT_UNKNOWN": ErrorCause(
         "Another version of spark_ckpt, or a later version of Spark, wrote the data. The message names both formats.",
         "Upgrade spark_ckpt on this machine if the format is newer. All hosts of a job run one version. A store of an older "
         "format cannot be read: start the job on a new store.",
     ),
-    "CKPT_STORE_IN_USE": Cause(
+    "CKPT_STORE_IN_USE": ErrorCause(
         "Another driver holds the job's lease: it runs, or it died less than `lease` ago on another host.",
         "Stop the other driver, or wait until its lease ends (the message says when). `Job(..., takeover=True)` replaces it "
         "at once and fences it; `job.start(standby=True)` waits warm for its end.",
     ),
-    "CKPT_FENCED": Cause(
+    "CKPT_FENCED": ErrorCause(
         "A newer incarnation runs the job, since this driver was silent for longer than `lease` or somebody took over.",
         "End this driver: the other one continues the job. If nobody meant it, look for two deployments of one job. "
         "Started with `job.start(standby=True)` it waits for the end of the other one.",
     ),
-    "CKPT_HANDOVER_FAILED": Cause(
+    "CKPT_HANDOVER_FAILED": ErrorCause(
         "Nobody runs the job, no standby waits behind its driver, or one of both did not do its part in time.",
         "`spark-ckpt lease STORE` shows who there is. Start a standby (`job.start(standby=True)`), then hand over.",
     ),
-    "CKPT_EPOCH_NOT_FOUND": Cause(
+    "CKPT_EPOCH_NOT_FOUND": ErrorCause(
         "The epoch or savepoint was never taken, has another name, or retention has forgotten it.",
         "`spark-ckpt list STORE` shows what is kept. A savepoint keeps an epoch for ever: `spark-ckpt savepoint add`.",
     ),
-    "CKPT_EPOCH_DAMAGED": Cause(
+    "CKPT_EPOCH_DAMAGED": ErrorCause(
         "A file of the store was deleted, cut or altered by something else than the job: a clean-up script, a "
         "broken disk, a partial copy.",
         "`spark-ckpt verify STORE --deep` says which epochs are whole; `restore=` an older one, or bring the folder "
         "back from a backup "
         "(docs/backups.md).",
     ),
-    "CKPT_LOG_DAMAGED": Cause(
+    "CKPT_LOG_DAMAGED": ErrorCause(
         "A file of a Delta table's own log is missing, empty or altered.",
         "For the control log see docs/backups.md. Logs of state tables are made anew by the next start; other "
         "tables have to be repaired "
         "by whoever owns them.",
     ),
-    "CKPT_SOURCE_SILENT": Cause(
+    "CKPT_SOURCE_SILENT": ErrorCause(
         "Before it commits an epoch, the job asks each source which topic, table or folder it is. A source did not answer, so the "
         "epoch was not committed.",
         "The job asks again in its next incarnation. If it ends, check that the brokers or the table can be reached, and start it.",
     ),
-    "CKPT_START_OUT_OF_RANGE": Cause(
+    "CKPT_START_OUT_OF_RANGE": ErrorCause(
         "`start` names an offset that the topic does not have: a position from another cluster or topic, or retention removed it.",
         "Give `start` an offset within the range that the message names, 'earliest' or 'latest', and start the job again.",
     ),
-    "CKPT_IDENTITY_CHANGED": Cause(
+    "CKPT_IDENTITY_CHANGED": ErrorCause(
         "A source or sink has the name of an earlier one and is another table, topic or folder: a typo, or it was "
         "deleted and made again, also while the job ran. No committed epoch has rows of the other source.",
         "Correct the path, or confirm the change by name: `accept_new_sink`, `accept_new_source`, `accept_moved` "
         "(docs/moving.md).",
     ),
-    "CKPT_STATE_SCHEMA_CHANGED": Cause(
+    "CKPT_STATE_SCHEMA_CHANGED": ErrorCause(
         "The program declares another key or state schema than the one that the epoch's state was written with, or "
         "an operator is gone.",
         "Declare the old schema, with new state columns at its end or wider types if you like (docs/changing.md); give the "
@@ -150,98 +150,98 @@ _STORES: Mapping[str, Cause] = {
     ),
 }
 
-_RUNS: Mapping[str, Cause] = {
-    "CKPT_EPOCH_TIMED_OUT": Cause(
+_RUNS: Mapping[str, ErrorCause] = {
+    "CKPT_EPOCH_TIMED_OUT": ErrorCause(
         "The barrier's batch, the store or a sink took longer than `timeout`, or than a savepoint was waited for.",
         "Nothing is lost: the rows belong to the next epoch. Smaller batches (`maxOffsetsPerTrigger`, "
         "`files_per_batch`) or a longer bound.",
     ),
-    "CKPT_STOP_TIMED_OUT": Cause(
+    "CKPT_STOP_TIMED_OUT": ErrorCause(
         "A batch, the store or a sink took longer than a stop by SIGTERM or SIGINT may take: `stop_timeout`, by default three "
         "times the longest recent batch.",
         "Nothing is lost: the next start repeats what came after the last epoch. `Job(..., stop_timeout=...)` gives more time; "
         "the platform has to wait longer, too (docs/operations.md).",
     ),
-    "CKPT_RUN_FAILED": Cause(
+    "CKPT_RUN_FAILED": ErrorCause(
         "More than `max_failed_epochs` incarnations in a row failed without a new epoch.",
         "The message holds the last failure: mend that, and start the job again. It continues from its last epoch.",
     ),
-    "CKPT_WORKERS_NOT_STARTED": Cause(
+    "CKPT_WORKERS_NOT_STARTED": ErrorCause(
         "The host is so busy, or so short of memory, that a Python process of Spark's has not connected within 10 seconds (60 "
         "for a forked worker). Spark has no setting for this.",
         "Stop other programs on the host, or give the job fewer tasks at a time (`local[n]`, `spark.executor.cores`). On an idle "
         f"host, `spark-ckpt doctor` checks the workers' Python. {_OUTAGE}",
     ),
-    "CKPT_QUERY_FAILED": Cause(
+    "CKPT_QUERY_FAILED": ErrorCause(
         "Spark ended the streaming query: a lost executor, too little memory, an error inside Spark or a source.",
         "Read the reason in the message and Spark's log above it. What may pass by itself is tried again in a new "
         "incarnation.",
     ),
-    "CKPT_JVM_GONE": Cause(
+    "CKPT_JVM_GONE": ErrorCause(
         "Spark's Java process ended under the program: it was killed, often for lack of memory, or a signal went to "
         "the whole group.",
         "Start the program again; it continues from its last epoch. Look for the kernel's out-of-memory killer, and "
         "see docs/operations.md "
         "on signals.",
     ),
-    "CKPT_USER_FUNCTION_FAILED": Cause(
+    "CKPT_USER_FUNCTION_FAILED": ErrorCause(
         "The function given to an operator raised an exception; the message has the key and the line.",
         "Mend the function and start again from the last epoch. If it wrote wrong state before, restore an older "
         "epoch.",
     ),
-    "CKPT_USER_FUNCTION_HINDERED": Cause(
+    "CKPT_USER_FUNCTION_HINDERED": ErrorCause(
         "The function given to an operator could not reach a service or a file, or had too little memory.",
         "See to what it needs.",
     ),
-    "CKPT_EXPRESSION_FAILED": Cause(
+    "CKPT_EXPRESSION_FAILED": ErrorCause(
         "An expression cannot be computed for some row: a cast, an overflow, a division by zero.",
         "Use `try_cast`, `try_divide` or a filter in front of it; `stream.parse` sends records that do not fit to "
         "`rejectsTo`.",
     ),
-    "CKPT_ARITHMETIC_OVERFLOW": Cause(
+    "CKPT_ARITHMETIC_OVERFLOW": ErrorCause(
         "A sum or count left the range of its type.",
         "Cast the column to a wider type (`decimal(38, s)`, `double`) in front of the operator, which then needs a "
         "new name.",
     ),
-    "CKPT_ROWS_INVALID": Cause(
+    "CKPT_ROWS_INVALID": ErrorCause(
         "One of the rows that an operator got or gave does not fit; the message says which key.",
         "Filter such rows in front of the operator, or mend the function that makes them.",
     ),
-    "CKPT_OUTPUT_INVALID": Cause(
+    "CKPT_OUTPUT_INVALID": ErrorCause(
         "A function returned rows or state with other columns or types than the declared ones.",
         "Return what the schema says, in its order, or declare another schema.",
     ),
-    "CKPT_BAD_RECORD": Cause(
+    "CKPT_BAD_RECORD": ErrorCause(
         "A record is not what its schema says, and the policy of `parse` or of the source is to fail.",
         "Mend the producer, or collect such records: `job.rejectsTo(sink)` and a policy that rejects.",
     ),
 }
 
-_ENDS: Mapping[str, Cause] = {
-    "CKPT_SOURCE_INVALID": Cause(
+_ENDS: Mapping[str, ErrorCause] = {
+    "CKPT_SOURCE_INVALID": ErrorCause(
         "The topic, table or folder is not there or not reachable, refuses the login, or has lost rows that the job "
         "has not read yet.",
         "The message says which. Rows that retention took are gone: restore a later epoch, or begin a new job; then "
         "raise the retention.",
     ),
-    "CKPT_SINK_INVALID": Cause(
+    "CKPT_SINK_INVALID": ErrorCause(
         "The topic or table is not there or not reachable, refuses the login, or cannot take the job's columns.",
         "Create it or grant the rights, or select the columns that the message names.",
     ),
-    "CKPT_ROWS_REFUSED": Cause(
+    "CKPT_ROWS_REFUSED": ErrorCause(
         "The table was altered while rows for it were staged (a column's type or name, a dropped column, the "
         "partitioning, `NOT NULL`), or the rows violate a constraint of the table. Or a topic's settings changed (compaction, "
         "`max.message.bytes`, bounds of times), or the job may not read them, and the topic never takes one of the records.",
         "Undo the change and start the job again: it publishes the staged rows. Or restore the epoch that the message "
         "names, with a job whose rows fit the table or topic.",
     ),
-    "CKPT_PUBLISH_FAILED": Cause(
+    "CKPT_PUBLISH_FAILED": ErrorCause(
         "The sink did not answer or refused a commit: a broker that restarts, a conflict with another writer, a "
         "lost connection.",
         "The rows are staged and stay so; see to the sink. After `publish_timeout` the run ends, and the next start "
         "publishes them.",
     ),
-    "CKPT_PUBLISH_CONFLICT": Cause(
+    "CKPT_PUBLISH_CONFLICT": ErrorCause(
         "The sink remembers another epoch than the log: the store or the table is an older backup, the table lost its "
         "newest commits, or two jobs share one sink.",
         "Bring back the newest store, or take the sink back to the epoch that the message names; docs/backups.md "
@@ -249,80 +249,80 @@ _ENDS: Mapping[str, Cause] = {
     ),
 }
 
-_PLAIN_QUERIES: Mapping[str, Cause] = {
-    "CKPT_CHECKPOINT_FOREIGN": Cause(
+_PLAIN_QUERIES: Mapping[str, ErrorCause] = {
+    "CKPT_CHECKPOINT_FOREIGN": ErrorCause(
         "The folder is not a query's checkpoint, table or plan; often it is one level too high or too low.",
         "Name the folder that was given as `checkpointLocation`, or the table's own folder.",
     ),
-    "CKPT_CHECKPOINT_UNREADABLE": Cause(
+    "CKPT_CHECKPOINT_UNREADABLE": ErrorCause(
         "The user may not read the checkpoint or table, it is not there, or its device fails.",
         "Grant the right to read, or run the command as the user of the query.",
     ),
-    "CKPT_CHECKPOINT_DAMAGED": Cause(
+    "CKPT_CHECKPOINT_DAMAGED": ErrorCause(
         "A file of the checkpoint is missing, empty or holds something else than Spark writes.",
         "Choose a target before the damage, or bring the checkpoint back from a copy.",
     ),
-    "CKPT_ADOPTION_REFUSED": Cause(
+    "CKPT_ADOPTION_REFUSED": ErrorCause(
         "The query has something that a job cannot continue, such as state of an operator that a job does not have, "
         "or an unfinished batch.",
         "Do what the message says (often: let the query finish its batch), or begin anew as a job; "
         "docs/migrating.md lists what is taken.",
     ),
-    "CKPT_REWIND_OUT_OF_REACH": Cause(
+    "CKPT_REWIND_OUT_OF_REACH": ErrorCause(
         "Nothing at or before the target is still kept by all queries and tables: `minBatchesToRetain`, VACUUM or "
         "log retention took it.",
         "Choose a later target. `spark-ckpt rewind pin` keeps points for longer than the queries do.",
     ),
-    "CKPT_REWIND_STALE": Cause(
+    "CKPT_REWIND_STALE": ErrorCause(
         "A query ran or a table was written after the plan was made.",
         "Stop the queries, plan again, and apply the new plan.",
     ),
-    "CKPT_REWIND_QUERY_RUNS": Cause(
+    "CKPT_REWIND_QUERY_RUNS": ErrorCause(
         "A query that has to go back is still running.",
         "Stop it, plan again, and apply that plan. Nothing was changed.",
     ),
-    "CKPT_REWIND_UNDER_WAY": Cause(
+    "CKPT_REWIND_UNDER_WAY": ErrorCause(
         "A rewind began and did not end: its process was killed, or it still runs.",
         "Run `spark-ckpt rewind apply` (or `undo`) with the same plan again: it goes on where it stopped.",
     ),
-    "CKPT_REWIND_UNSUPPORTED": Cause(
+    "CKPT_REWIND_UNSUPPORTED": ErrorCause(
         "A table feature, a sink or a kind of start in the plan cannot be taken back without being wrong.",
         "Restore that table by hand, or choose a target that does not touch it; docs/rewind.md lists what is "
         "supported.",
     ),
-    "CKPT_REWIND_NOT_PERMITTED": Cause(
+    "CKPT_REWIND_NOT_PERMITTED": ErrorCause(
         "The file system refuses to write or exchange folders: no rights, no room, something in the way, or not a "
         "local Linux file system.",
         "Grant rights or make room next to the checkpoints, and run the command again.",
     ),
-    "CKPT_PINS_FOREIGN": Cause(
+    "CKPT_PINS_FOREIGN": ErrorCause(
         "The folder was not made by `spark-ckpt rewind pin`.",
         "Name the folder that points were pinned into.",
     ),
-    "CKPT_PINS_IN_USE": Cause(
+    "CKPT_PINS_IN_USE": ErrorCause(
         "Another `rewind pin` or `unpin` is at work in the folder.",
         "Wait until it is over, then run the command again.",
     ),
-    "CKPT_PINS_OVER_BUDGET": Cause(
+    "CKPT_PINS_OVER_BUDGET": ErrorCause(
         "The named points alone fill the folder's budget.",
         "Give up a named point with `spark-ckpt rewind unpin`, or raise the budget.",
     ),
-    "CKPT_PIN_NOT_FOUND": Cause(
+    "CKPT_PIN_NOT_FOUND": ErrorCause(
         "There is no point of this name: a typo, or it was given up.",
         "`spark-ckpt rewind points` lists what is pinned.",
     ),
 }
 
-_TOOLS: Mapping[str, Cause] = {
-    "CKPT_TRACE_INVALID": Cause(
+_TOOLS: Mapping[str, ErrorCause] = {
+    "CKPT_TRACE_INVALID": ErrorCause(
         "The file is no recording of a job, was cut, or was made by a later version.",
         "Name a file or folder that a job with `trace_dir` has written, and read it with the version that wrote it.",
     ),
-    "CKPT_PROTOCOL_CONDEMNED": Cause(
+    "CKPT_PROTOCOL_CONDEMNED": ErrorCause(
         "A simulated run broke a promise of the protocol: a bug of spark_ckpt.",
         "Report it with the command line and the seed, which repeat it.",
     ),
 }
 
-CAUSES: Mapping[str, Cause] = {**_SETTINGS, **_STORES, **_RUNS, **_ENDS, **_PLAIN_QUERIES, **_TOOLS}
+CAUSES: Mapping[str, ErrorCause] = {**_SETTINGS, **_STORES, **_RUNS, **_ENDS, **_PLAIN_QUERIES, **_TOOLS}
 """Causes by condition."""

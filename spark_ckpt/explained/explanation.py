@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from spark_ckpt.errors import CkptError, ConfigInvalid
-from spark_ckpt.explained.causes import CAUSES, Cause
+from spark_ckpt.explained.causes import CAUSES, ErrorCause
 
 HOMES = (
     "spark_ckpt.errors",
@@ -24,7 +24,7 @@ HOMES = (
 )
 """Modules that define errors, the core first: the others load much, and only on demand."""
 
-_FOREIGN = Cause(
+_FOREIGN = ErrorCause(
     "A connector or the program itself raised it: it is no error of spark_ckpt.",
     "Do what the last line of the message (`next:`) says, or what the connector's page says.",
 )

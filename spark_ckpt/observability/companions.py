@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spark_ckpt.connector import Sink, Source
     from spark_ckpt.driver.job_plan import JobPlan
     from spark_ckpt.driver.progress import Progress
-    from spark_ckpt.observability.lineage.datasets import End
+    from spark_ckpt.observability.lineage.datasets import DatasetEnd
     from spark_ckpt.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -94,8 +94,8 @@ def _lineage(plan: JobPlan, namespace: str) -> RunListener:
     return Aside(OpenLineage(OpenLineageClient(), namespace, plan.job, plan.store.id, sources, sinks))
 
 
-def _end(name: str, what: Source | Sink, schema: StructType) -> End:
-    from spark_ckpt.observability.lineage.datasets import Column, End
+def _end(name: str, what: Source | Sink, schema: StructType) -> DatasetEnd:
+    from spark_ckpt.observability.lineage.datasets import Column, DatasetEnd
 
     columns = [Column(field.name, field.dataType.simpleString()) for field in schema.fields]
-    return End(name, what.describe(), columns)
+    return DatasetEnd(name, what.describe(), columns)

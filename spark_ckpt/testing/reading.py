@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ReadBatch:
     """One micro-batch: its end, as the source's line in Spark's offset log, and its rows in order."""
 
     offset: str
@@ -43,7 +43,7 @@ class Reading(Protocol):
     def session(self) -> SparkSession:
         """Session that the source is called with."""
 
-    def batches(self, source: Source, cursor: Cursor) -> list[Batch]:
+    def batches(self, source: Source, cursor: Cursor) -> list[ReadBatch]:
         """Read everything that is present after `cursor`, as an AvailableNow query does."""
 
     def replayed(
@@ -72,7 +72,7 @@ class PythonReading:
         """Object with `conf`, `dataSource.register` and `readStream` of a session, and nothing else."""
         return cast("SparkSession", self._session)
 
-    def batches(self, source: Source, cursor: Cursor) -> list[Batch]:
+    def batches(self, source: Source, cursor: Cursor) -> list[ReadBatch]:
         """Plan batches with the reader's own limit, up to the end at the beginning of the call."""
         stream = self._stream(source, cursor)
         reader = stream.reader()
@@ -90,7 +90,7 @@ class PythonReading:
         start = _passed(reader.initialOffset())
         batch = next(_batches(stream, reader, to_the_end=False), None)
         require(batch is not None, "there is a batch to be read again")
-        first = cast("Batch", batch)
+        first = cast("ReadBatch", batch)
         meanwhile()
         again = self._stream(make(), cursor)
         return first.rows, list(again.rows(again.reader(), start, json.loads(first.offset)))
@@ -124,12 +124,12 @@ class SparkReading:
         """The session."""
         return self._spark
 
-    def batches(self, source: Source, cursor: Cursor) -> list[Batch]:
+    def batches(self, source: Source, cursor: Cursor) -> list[ReadBatch]:
         """Run an AvailableNow query from a fresh checkpoint."""
         folder = next(self._folders)
         rows: dict[int, list[Row]] = {}
         self._run(source, cursor, folder, lambda frame, number: rows.update({number: _collected(frame)}))
-        return [Batch(offset, rows.get(number, [])) for number, offset in _logged(folder)]
+        return [ReadBatch(offset, rows.get(number, [])) for number, offset in _logged(folder)]
 
     def replayed(
         self, make: Callable[[], Source], cursor: Cursor, meanwhile: Callable[[], object]
@@ -274,14 +274,14 @@ class _Simple:
         """Do nothing: a simple reader holds no resources."""
 
 
-def _batches(stream: _Stream, reader: Any, *, to_the_end: bool) -> Iterator[Batch]:
+def _batches(stream: _Stream, reader: Any, *, to_the_end: bool) -> Iterator[ReadBatch]:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
     if to_the_end and isinstance(reader, SupportsTriggerAvailableNow):
         reader.prepareForTriggerAvailableNow()
     at = _passed(reader.initialOffset())
     while (end := _passed(_latest(reader, at))) != at:
-        yield Batch(json.dumps(end), list(stream.rows(reader, at, end)))
+        yield ReadBatch(json.dumps(end), list(stream.rows(reader, at, end)))
         at = end
 
 

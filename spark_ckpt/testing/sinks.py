@@ -151,7 +151,7 @@ class _ExactlyOnce:
             job.require_shown("every sink's rows are shown")
 
 
-class _Refusals:
+class _SinkRefusals:
     """Publishing is never a guess: an output that contradicts the log is refused, and none of its rows are shown."""
 
     def test_a_zombie_is_refused_once_its_successor_has_published(self, subject: SinkSubject) -> None:
@@ -323,7 +323,7 @@ class _SendsAhead:
             job.require_shown("rows that a dead driver has sent ahead are not shown")
 
 
-class _Optional:
+class _OptionalSinkPromises:
     """Promises that a sink may make in addition; each is tested if the sink makes it."""
 
     def test_descriptions_are_texts_without_secrets(self, subject: SinkSubject) -> None:
@@ -420,7 +420,7 @@ class _Optional:
         return None
 
 
-class SinkConformance(_ExactlyOnce, _Refusals, _SendsAhead, _Optional):
+class SinkConformance(_ExactlyOnce, _SinkRefusals, _SendsAhead, _OptionalSinkPromises):
     """Every promise of a sink. Derive from it and define the fixture `subject`: a new `SinkSubject` for each test."""
 
 

@@ -65,7 +65,7 @@ class MemoryFolder:
 
 
 @dataclass(frozen=True)
-class Cut:
+class SourceCut:
     """A position of the job, and the rows of the batch that ended there."""
 
     cursor: Cursor
@@ -98,18 +98,18 @@ class ReadingJob:
         """Return the cursor at which the job begins."""
         return as_stored(self.driver().start(self.subject.reading.session))
 
-    def cuts(self, cursor: Cursor, source: Source | None = None) -> list[Cut]:
+    def cuts(self, cursor: Cursor, source: Source | None = None) -> list[SourceCut]:
         """Read from a cursor as a new driver does. Return each batch with its cursor as the store keeps it."""
         reader = source or self.driver()
         found = []
         for batch in self.subject.reading.batches(reader, cursor):
             cursor = as_stored(reader.cursor(batch.offset, cursor))
-            found.append(Cut(cursor, batch.rows))
+            found.append(SourceCut(cursor, batch.rows))
         return found
 
-    def grown_cuts(self, pieces: int = 3) -> list[Cut]:
+    def grown_cuts(self, pieces: int = 3) -> list[SourceCut]:
         """Return the start as a cut without rows, then the cuts of a job that reads after each piece of input."""
-        found = [Cut(self.start(), [])]
+        found = [SourceCut(self.start(), [])]
         for _ in range(pieces):
             self.add()
             found += self.cuts(found[-1].cursor)
@@ -140,7 +140,7 @@ def as_stored(cursor: Cursor) -> Cursor:
     return cast("Cursor", stored)
 
 
-def rows_of(cuts: Iterable[Cut]) -> list[Row]:
+def rows_of(cuts: Iterable[SourceCut]) -> list[Row]:
     """Return the rows of batches."""
     return [row for cut in cuts for row in cut.rows]
 
@@ -224,7 +224,7 @@ class _Ends:
         job = ReadingJob(subject)
         if job.endless:
             skip("the source is endless")
-        cuts, ends = [Cut(job.start(), [])], []
+        cuts, ends = [SourceCut(job.start(), [])], []
         for _ in range(3):
             job.add()
             ends.append(job.end())
@@ -235,7 +235,7 @@ class _Ends:
         require(by_cut and by_end, "cursors and ends only go forward", reached_by_cut_and_end=table)
 
 
-class _Refusals:
+class _SourceRefusals:
     """A source continues from its cursor, or raises."""
 
     def test_a_cursor_of_something_else_is_refused(self, subject: SourceSubject) -> None:
@@ -276,7 +276,7 @@ class _Refusals:
         return None
 
 
-class _Optional:
+class _OptionalSourcePromises:
     """Promises that a source may make in addition; each is tested if the source makes it."""
 
     def test_descriptions_are_texts_without_secrets(self, subject: SourceSubject) -> None:
@@ -400,7 +400,7 @@ class _Optional:
         return None
 
 
-class SourceConformance(_Replay, _Ends, _Refusals, _Optional):
+class SourceConformance(_Replay, _Ends, _SourceRefusals, _OptionalSourcePromises):
     """Every promise of a source. Derive from it and define the fixture `subject`: a new `SourceSubject` for each test."""
 
 

@@ -39,7 +39,7 @@ from spark_ckpt.errors import CkptError, TraceInvalid
 from spark_ckpt.trace.encoding import digest_of, encoded, kinds_of_errors
 
 
-class _Line(BaseModel):
+class _TraceLine(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
@@ -50,7 +50,7 @@ def _with_root(shape: object) -> object:
     return shape | {"sinks": {name: {"root": "", **place} for name, place in shape["sinks"].items()}}
 
 
-class Begun(_Line):
+class Begun(_TraceLine):
     """First line: the values that the rules of an incarnation were created with.
 
     `format` grows when an older reader cannot read it.
@@ -79,7 +79,7 @@ class Begun(_Line):
         return _dumped({name: encoded(getattr(self, name)) for name in type(self).model_fields})
 
 
-class Handled(_Line):
+class Handled(_TraceLine):
     """One event with its time (ms of a monotonic clock) and the answers, or the kind of error instead of answers."""
 
     line: Literal["handled"] = "handled"
@@ -93,7 +93,7 @@ class Handled(_Line):
         return _dumped(self.model_dump(mode="json"))
 
 
-class Cut(_Line):
+class TraceCut(_TraceLine):
     """Last line of a trace that has reached its size limit: the incarnation continues unrecorded."""
 
     line: Literal["cut"] = "cut"
@@ -103,7 +103,7 @@ class Cut(_Line):
         return _dumped(self.model_dump(mode="json"))
 
 
-Line = Begun | Handled | Cut
+Line = Begun | Handled | TraceCut
 
 _LINE: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="line")])
 _JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
@@ -159,7 +159,7 @@ _TIMERS: dict[str, type[Event]] = {
 }
 
 
-class Reference(_Line):
+class Reference(_TraceLine):
     """A reference to a manifest that an earlier line has in full."""
 
     epoch: int
@@ -178,7 +178,7 @@ class Reference(_Line):
         return stamped(manifest, self.attempt, self.created_ms)
 
 
-class _Report(_Line):
+class _Report(_TraceLine):
     step: Step
     partition: int
     attempt: int
@@ -186,7 +186,7 @@ class _Report(_Line):
     body: dict[str, JsonValue]
 
 
-class _Error(_Line):
+class _Error(_TraceLine):
     """An encoded error. `expects`: it names a file."""
 
     condition: str
@@ -241,7 +241,7 @@ def _model_of(name: str) -> type[BaseModel]:
         made = each.default if each.default_factory is MISSING else each.default_factory()
         default = _NOT_RECORDED.get((name, each.name), made)
         described[each.name] = (hints[each.name], ... if default is MISSING else default)
-    return create_model(name, __base__=_Line, **described)  # type: ignore[call-overload, no-any-return]
+    return create_model(name, __base__=_TraceLine, **described)  # type: ignore[call-overload, no-any-return]
 
 
 def _made(kinds: Mapping[str, type[Event]], value: Mapping[str, object]) -> Event:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_ckpt.errors import TraceInvalid
-from spark_ckpt.trace.lines import Begun, Cut, Handled, Line, line_of
+from spark_ckpt.trace.lines import Begun, Handled, Line, TraceCut, line_of
 from spark_ckpt.trace.recorder import files_of
 
 
@@ -63,7 +63,7 @@ def recorded_of(name: str, text: bytes) -> Recorded | None:
     begun, *handled = lines
     if not isinstance(begun, Begun):
         raise TraceInvalid(f"{name}, line 1: an incarnation's first line says how it begins")
-    cut = bool(handled) and isinstance(handled[-1], Cut)
+    cut = bool(handled) and isinstance(handled[-1], TraceCut)
     steps = [line for line in (handled[:-1] if cut else handled) if isinstance(line, Handled)]
     if len(steps) != len(handled) - cut:
         raise TraceInvalid(f"{name}: only the first line says how it begins, only the last that it goes on")

@@ -70,7 +70,7 @@ class TraceFile:
             self._write(line)
 
     def _write(self, line: Line) -> None:
-        from spark_ckpt.trace.lines import Cut
+        from spark_ckpt.trace.lines import TraceCut
 
         if self._file is None:
             return
@@ -79,7 +79,7 @@ class TraceFile:
         whole = len(text) <= self._left
         self._left -= len(text)
         try:
-            _write_all(self._file, text if whole else (Cut().text() + "\n").encode())
+            _write_all(self._file, text if whole else (TraceCut().text() + "\n").encode())
         except OSError as error:
             _log.warning("%s is not written any more: %s", self._path, error.strerror)
             self._close()

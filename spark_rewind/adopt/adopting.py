@@ -24,7 +24,7 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.shuffle_keys import usual_key_groups
-from spark_rewind.adopt.plan import Request, Taking, planned
+from spark_rewind.adopt.plan import AdoptRequest, Taking, planned
 from spark_rewind.checkpoint import read_checkpoint
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Adoption:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class AdoptTarget:
     """The job's store and the number of key groups of its operators. None: the default of a job on this machine."""
 
     store: str
@@ -75,7 +75,7 @@ class Target:
     key_groups: int | None = None
 
 
-def would_adopt(request: Request, target: Target, sessions: Sessions) -> Adoption:
+def would_adopt(request: AdoptRequest, target: AdoptTarget, sessions: Sessions) -> Adoption:
     """Return a preview of `adopt`. Writes nothing. Raises the errors of `adopt`."""
     taking = planned(request)
     _refuse_used(target)
@@ -94,7 +94,7 @@ def would_adopt(request: Request, target: Target, sessions: Sessions) -> Adoptio
     return Adoption(taking, tuple(found))
 
 
-def adopt(request: Request, target: Target, sessions: Sessions) -> Adoption:
+def adopt(request: AdoptRequest, target: AdoptTarget, sessions: Sessions) -> Adoption:
     """Commit the epoch. A refusal changes nothing; the checkpoint never changes.
 
     Raises the errors of `plan.planned`, `AdoptionRefused`, `CheckpointDamaged`, `EnvironmentUnfit`, a `StoreOutage`.
@@ -125,7 +125,7 @@ def adopt(request: Request, target: Target, sessions: Sessions) -> Adoption:
 
 
 def _states(
-    taking: Taking, target: Target, store: Store, point: RecoveryPoint, spark: SparkSession | None
+    taking: Taking, target: AdoptTarget, store: Store, point: RecoveryPoint, spark: SparkSession | None
 ) -> tuple[tuple[TakenState, ...], dict[str, OperatorSnapshot]]:
     if spark is None:
         return (), {}
@@ -168,7 +168,7 @@ def _manifest(taking: Taking, job: str, point: RecoveryPoint, snapshots: Mapping
     )
 
 
-def _key_groups(target: Target, spark: SparkSession) -> int:
+def _key_groups(target: AdoptTarget, spark: SparkSession) -> int:
     return target.key_groups or usual_key_groups(spark.sparkContext.defaultParallelism)
 
 
@@ -180,7 +180,7 @@ class _Before:
     missing: bool = False
 
 
-def _refuse_used(target: Target) -> _Before:
+def _refuse_used(target: AdoptTarget) -> _Before:
     """Return the state of the store's place. Raise `StoreForeign` for a store with other content."""
     valid_name("job", target.job)
     location = store_location(target.store, target.storage_options)
@@ -197,7 +197,7 @@ def _refuse_used(target: Target) -> _Before:
     return _Before(empty=False)
 
 
-def _was_begun(target: Target) -> bool:
+def _was_begun(target: AdoptTarget) -> bool:
     """Return true for a store that has only an adoption without an epoch."""
     log_state = Store.open(target.store, target.job, target.storage_options).log.state()
     return log_state.last == 0 and (log_state.holder is None or log_state.holder.name == ADOPTING)

@@ -5,23 +5,104 @@ Reads the checkpoint only: no JVM, no writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spark_ckpt.delta_files import LOG
 from spark_ckpt.epochs.names import valid_name
-from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged
-from spark_rewind.adopt.naming import names_of
+from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged, CheckpointForeign, ConfigInvalid
+from spark_ckpt.spark_internals.query_logs import SINK_LOG
 from spark_rewind.adopt.operators import StatefulOperator, read_operators, refuse_others
-from spark_rewind.adopt.output import shown
 from spark_rewind.adopt.sources import Stand, stand_of
 from spark_rewind.adopt.unfinished import FINISH, Answer, settled
-from spark_rewind.checkpoint import HINT_DAMAGED, Batch, Checkpoint, read_checkpoint
+from spark_rewind.checkpoint import HINT_DAMAGED, Batch, QueryCheckpoint, read_checkpoint
 from spark_rewind.reading import local_folder
+from spark_rewind.sink_logs import read_sink_log
+from spark_rewind.tables import read_table
+
+
+def shown(folder: Path, query: str, batch: int) -> bool:
+    """Return true if the output in `folder` has the batch of the query.
+
+    Raises `CheckpointForeign` for a folder that is no such output, or of another query; `LogDamaged`,
+    `CheckpointDamaged`, `CheckpointUnreadable`, `FormatUnknown`.
+    """
+    if (folder / LOG).is_dir():
+        # batch numbers of a query only grow: a newer one implies this one
+        return _newest_in_table(folder, query, batch) >= batch
+    if (folder / SINK_LOG).is_dir():
+        return read_sink_log(folder / SINK_LOG).newest >= batch
+    raise CheckpointForeign(
+        f"{folder} is neither a Delta table nor the folder of a file sink",
+        hint="name what the query writes with --output, or leave it out and say --unfinished done or again",
+    )
+
+
+def _newest_in_table(folder: Path, query: str, batch: int) -> int:
+    table = read_table(folder)
+    found = [number for each in table.versions for app, number in each.transactions if app == query]
+    newest = max([*found, table.before.get(query, -1)])
+    if newest < 0 and batch > 0:
+        raise CheckpointForeign(
+            f"{folder} has no transaction of the query {query}: it is not what its Delta sink writes",
+            hint="name the query's own table with --output; a query that writes with foreachBatch names its batches otherwise: "
+            "look at the table, and say --unfinished done or again",
+        )
+    return newest
+
+
+def names_of(
+    kind: str, there: Mapping[str, str], written: Sequence[str], valid: Callable[[str, str], str]
+) -> dict[str, str]:
+    """Return the name of each source or operator of a query, by Spark's number or name.
+
+    `there`: descriptions by Spark's number or name. `written`: NAME=NUMBER, or NAME if there is only one. `valid`:
+    checks (kind, name). Raises `ConfigInvalid` for an entry with no name or two names, and for an unknown number.
+    """
+    found: dict[str, str] = {}
+    for each in written:
+        name, number = _parts(kind, each, there)
+        if number not in there:
+            raise ConfigInvalid(
+                f"--{kind} {each}: the query has no {kind} {number}", hint=_hint(kind, there), **_listed(kind, there)
+            )
+        if number in found:
+            raise ConfigInvalid(
+                f"--{kind}: {kind} {number} has two names, '{found[number]}' and '{name}'", hint="give it one"
+            )
+        if name in found.values():
+            raise ConfigInvalid(f"--{kind}: two {kind}s are named '{name}'", hint="give each a name of its own")
+        found[number] = valid(kind, name)
+    missing = [number for number in there if number not in found]
+    if missing:
+        what = f"{kind} {missing[0]} of the query has no name in the job"
+        raise ConfigInvalid(what, hint=_hint(kind, there), **_listed(kind, there))
+    return found
+
+
+def _parts(kind: str, written: str, there: Mapping[str, str]) -> tuple[str, str]:
+    name, equals, number = written.partition("=")
+    if equals:
+        return name, number
+    if len(there) != 1:
+        raise ConfigInvalid(f"--{kind} {written}: which {kind} is it?", hint=_hint(kind, there), **_listed(kind, there))
+    return name, next(iter(there))
+
+
+def _listed(kind: str, there: Mapping[str, str]) -> dict[str, str]:
+    return {f"{kind} {number}": words for number, words in there.items()}
+
+
+def _hint(kind: str, there: Mapping[str, str]) -> str:
+    if not there:
+        return f"the query has no {kind}: leave --{kind} out"
+    calls = " ".join(f"--{kind} NAME={number}" for number in there)
+    return f"name each as the job does: {calls}"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AdoptRequest:
     """The user's request. `sources`, `operators`: NAME=NUMBER; `output`: folder that the query writes."""
 
     checkpoint: str
@@ -58,7 +139,7 @@ class Taking:
     notes: tuple[str, ...] = field(default=())
 
 
-def planned(request: Request) -> Taking:
+def planned(request: AdoptRequest) -> Taking:
     """Return the parts that a request takes over.
 
     Raises `AdoptionRefused`, `ConfigInvalid`, `CheckpointForeign`, `CheckpointDamaged`, `CheckpointUnreadable`,
@@ -99,7 +180,7 @@ def planned(request: Request) -> Taking:
     )
 
 
-def _settled(request: Request, checkpoint: Checkpoint) -> Answer | None:
+def _settled(request: AdoptRequest, checkpoint: QueryCheckpoint) -> Answer | None:
     open_ = checkpoint.unfinished
     number = None if open_ is None else open_.number
     asked = number is not None and request.output is not None
@@ -107,7 +188,7 @@ def _settled(request: Request, checkpoint: Checkpoint) -> Answer | None:
     return settled(number, request.unfinished, known)
 
 
-def _newest_taken(checkpoint: Checkpoint, answer: Answer | None) -> Batch | None:
+def _newest_taken(checkpoint: QueryCheckpoint, answer: Answer | None) -> Batch | None:
     """Return the newest batch that the epoch includes, None if the query's only batch is to run again."""
     newest = checkpoint.batches[-1]
     if answer != "again":
@@ -122,7 +203,7 @@ def _newest_taken(checkpoint: Checkpoint, answer: Answer | None) -> Batch | None
     return None
 
 
-def _stands(checkpoint: Checkpoint, batch: Batch | None) -> dict[str, Stand | None]:
+def _stands(checkpoint: QueryCheckpoint, batch: Batch | None) -> dict[str, Stand | None]:
     """Return each source's position after the batch, None for an unread source without a recorded start."""
     lines = checkpoint.batches[-1].lines if batch is None else batch.lines
     found: dict[str, Stand | None] = {}
@@ -142,7 +223,7 @@ def _watermark(batch: Batch | None) -> int:
     return max(batch.watermark_ms, batch.next_watermark_ms)
 
 
-def _check_state(checkpoint: Checkpoint, batch: Batch, operators: Sequence[StatefulOperator]) -> None:
+def _check_state(checkpoint: QueryCheckpoint, batch: Batch, operators: Sequence[StatefulOperator]) -> None:
     """Raise `CheckpointDamaged` if the state after the batch cannot be loaded. Judges by the files that exist."""
     found = {each.number: each.read() for each in checkpoint.operators}
     for each in operators:
@@ -166,14 +247,14 @@ def _check_state(checkpoint: Checkpoint, batch: Batch, operators: Sequence[State
         raise CheckpointDamaged(f"{checkpoint.folder}: {gone}", hint=HINT_DAMAGED)
 
 
-def _has_ids(checkpoint: Checkpoint, version: int) -> bool:
+def _has_ids(checkpoint: QueryCheckpoint, version: int) -> bool:
     """Return true if names of the state's files of a version hold the ids of their writers."""
     stores = [store.files() for each in checkpoint.operators for found in each.read().values() for store in found]
     kinds = [kind.get(version, {}) for files in stores for kind in (files.snapshots, files.changes)]
     return any(name for names in kinds for name in names)
 
 
-def _notes(checkpoint: Checkpoint, answer: Answer | None) -> tuple[str, ...]:
+def _notes(checkpoint: QueryCheckpoint, answer: Answer | None) -> tuple[str, ...]:
     open_ = checkpoint.unfinished
     if open_ is None:
         return ()

@@ -9,7 +9,7 @@ from spark_ckpt import connectors
 from spark_ckpt.connector import Adopts, Cursor
 from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged
 from spark_ckpt.spark_internals.query_logs import SOURCES, UnknownFormat, Unreadable, parse_start
-from spark_rewind.checkpoint import HINT_DAMAGED, Checkpoint
+from spark_rewind.checkpoint import HINT_DAMAGED, QueryCheckpoint
 from spark_rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, Position, position_of
 from spark_rewind.reading import text_of
 
@@ -27,7 +27,7 @@ class Stand:
     identity: Mapping[str, str]
 
 
-def stand_of(checkpoint: Checkpoint, source: str, line: str | None) -> Stand | None:
+def stand_of(checkpoint: QueryCheckpoint, source: str, line: str | None) -> Stand | None:
     """Return a source's position at a line of the offset log.
 
     Without a line, return its start, None if the checkpoint does not record it. Raises `AdoptionRefused` for a kind of
@@ -47,7 +47,7 @@ def stand_of(checkpoint: Checkpoint, source: str, line: str | None) -> Stand | N
     return Stand(kind, str(position), adopted.cursor, adopted.identity)
 
 
-def _beginning(checkpoint: Checkpoint, source: str) -> str | None:
+def _beginning(checkpoint: QueryCheckpoint, source: str) -> str | None:
     """Return the start offset in the source's own folder, which Kafka's source records."""
     path = checkpoint.folder / SOURCES / source / "0"
     if not path.is_file():

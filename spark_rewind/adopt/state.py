@@ -62,7 +62,7 @@ class FoundState:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenState:
     """Result of a write. `timed`: number of keys with a timeout; `stateless`: number of keys with only a timeout."""
 
     snapshot: OperatorSnapshot
@@ -159,7 +159,7 @@ def written(
     key_groups: int,
     epoch: int,
     incarnation: int,
-) -> Written:
+) -> WrittenState:
     """Write the operator's state files; they are durable when this returns.
 
     Raises `CheckpointDamaged`, `AdoptionRefused`, a `StoreOutage`.
@@ -175,7 +175,7 @@ def written(
         state_schema=found.state_ddl,
         files=tuple(sorted(files, key=lambda file: file.key_group)),
     )
-    return Written(snapshot, sum(row.timed for row in rows), sum(row.stateless for row in rows))
+    return WrittenState(snapshot, sum(row.timed for row in rows), sum(row.stateless for row in rows))
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
 from spark_ckpt.cli.output import print_json, print_line, print_table, size, utc
 from spark_ckpt.connector import Json
 from spark_ckpt.json_values import plain
-from spark_rewind.adopt.adopting import Adoption, TakenState, Target, would_adopt
+from spark_rewind.adopt.adopting import Adoption, AdoptTarget, TakenState, would_adopt
 from spark_rewind.adopt.adopting import adopt as adopt_query
-from spark_rewind.adopt.plan import Request
+from spark_rewind.adopt.plan import AdoptRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,8 +62,8 @@ def adopt(
     The query has to be stopped, and must not start again. Its checkpoint stays unchanged; the store has to be new.
     Supported are Kafka and Delta sources and the state of applyInPandasWithState. Only state needs a JVM. See docs/migrating.md.
     """
-    request = Request(checkpoint, source or (), operator or (), unfinished, output)
-    target = Target(store, job, pairs(storage_option, "--storage-option"), key_groups)
+    request = AdoptRequest(checkpoint, source or (), operator or (), unfinished, output)
+    target = AdoptTarget(store, job, pairs(storage_option, "--storage-option"), key_groups)
     with _sessions() as session:
         found = (would_adopt if dry_run else adopt_query)(request, target, session)
     if as_json:
@@ -134,7 +134,7 @@ def _fields(found: Adoption) -> dict[str, Json]:
     }
 
 
-def _print(found: Adoption, target: Target) -> None:
+def _print(found: Adoption, target: AdoptTarget) -> None:
     taking = found.taking
     behind = f"behind batch {taking.batch}" if taking.batch >= 0 else "before its first batch"
     print_line(

@@ -16,12 +16,12 @@ from spark_ckpt.cli.options import AsJson
 from spark_ckpt.cli.output import iso, print_json, print_line, print_table, size, utc
 from spark_ckpt.wording import counted
 from spark_rewind.declared import Declared, read_declared
-from spark_rewind.planning import Request
+from spark_rewind.planning import RewindRequest
 from spark_rewind.sizes import bytes_of
 
 if TYPE_CHECKING:
     from spark_ckpt.connector import Json
-    from spark_rewind.pins import Point
+    from spark_rewind.pins import PinnedPoint
     from spark_rewind.point_reports import PointReport
 
 Pins = Annotated[Path, typer.Argument(metavar="PINS", help="The folder of pinned points.")]
@@ -61,7 +61,7 @@ def pin(
     from spark_rewind.pinning import PinRequest, take_pin
 
     known = read_declared(declared) if declared is not None else Declared()
-    plan = Request(checkpoints, "", table or (), known)
+    plan = RewindRequest(checkpoints, "", table or (), known)
     taken = take_pin(
         PinRequest(plan, into, name, None if budget is None else bytes_of(budget), table_files),
         time.time_ns() // 1_000_000,
@@ -115,7 +115,7 @@ def unpin(
     print_line(f"point {gone.point.label if gone.point else gone.folder.name} is taken away")
 
 
-def _brief(point: Point) -> dict[str, Json]:
+def _brief(point: PinnedPoint) -> dict[str, Json]:
     return {
         "id": point.id,
         "name": point.name,

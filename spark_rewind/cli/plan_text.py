@@ -10,12 +10,12 @@ from rich.tree import Tree
 
 from spark_ckpt.cli.output import Id, print_line, print_table
 from spark_ckpt.wording import counted
-from spark_rewind.plan import FolderPlan, Plan, PublicRange, QueryPlan, Reason, TablePlan, UndoneVersion
+from spark_rewind.plan import FolderPlan, PublicRange, QueryPlan, RewindPlan, RewindReason, TablePlan, UndoneVersion
 
 _WIDE = 10_000
 
 
-def print_plan(plan: Plan) -> None:
+def print_plan(plan: RewindPlan) -> None:
     """Print the line, its causes, undone work, public records and unknown facts."""
     back = [each for each in plan.queries if not each.stays]
     print_line(f"to {plan.target.text}: {counted(len(back), 'query goes', 'queries go')} back, {_staying(plan)}")
@@ -36,7 +36,7 @@ def print_plan(plan: Plan) -> None:
     print_line("\nNothing was changed.")
 
 
-def _staying(plan: Plan) -> str:
+def _staying(plan: RewindPlan) -> str:
     staying = sum(each.stays for each in plan.queries)
     return f"{staying} {'stays' if staying == 1 else 'stay'}"
 
@@ -82,7 +82,7 @@ def _numbers(numbers: Sequence[int]) -> str | None:
     return str(numbers[0]) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"
 
 
-def _print_reasons(plan: Plan) -> None:
+def _print_reasons(plan: RewindPlan) -> None:
     """Print a tree: each step below its cause."""
     tree = Tree("why")
     branches: dict[str, Tree] = {}
@@ -102,11 +102,11 @@ def _print_reasons(plan: Plan) -> None:
             print_line(line.rstrip())
 
 
-def _plain(reason: Reason) -> str:
+def _plain(reason: RewindReason) -> str:
     return reason.sentence if reason.exact else f"{reason.sentence} (bound by time)"
 
 
-def _print_details(plan: Plan) -> None:
+def _print_details(plan: RewindPlan) -> None:
     for title, lines in (
         ("files of pinned batches:", [f"{each.name}: {each.kept_in}" for each in plan.queries if each.kept_in]),
         ("cannot be had any more:", list(_passed_over(plan))),
@@ -121,14 +121,14 @@ def _print_details(plan: Plan) -> None:
                 print_line(f"  - {line}")
 
 
-def _passed_over(plan: Plan) -> Iterator[str]:
+def _passed_over(plan: RewindPlan) -> Iterator[str]:
     for query in plan.queries:
         yield from (f"{query.name} batch {each.point}: {each.why}" for each in query.passed_over)
     for table in plan.tables:
         yield from (f"{table.path} version {each.point}: {each.why}" for each in table.passed_over)
 
 
-def _undone(plan: Plan) -> Iterator[str]:
+def _undone(plan: RewindPlan) -> Iterator[str]:
     """Yield undone versions. Consecutive versions of one writer and operation share one line."""
     for table in plan.tables:
         for (operation, writers), group in groupby(table.undone, key=_manner):
@@ -153,7 +153,7 @@ def _manner(version: UndoneVersion) -> tuple[str, str]:
     )
 
 
-def _in_flight(plan: Plan) -> Iterator[str]:
+def _in_flight(plan: RewindPlan) -> Iterator[str]:
     for table in plan.tables:
         for each in table.in_flight:
             yield f"{each.reader} reads {_versions(each.first, each.last)} of {table.path}"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from functools import cache
+from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,16 +13,62 @@ import typer
 
 from spark_ckpt.cli.options import AsJson
 from spark_ckpt.cli.output import print_line
-from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit, SourceInvalid
 from spark_rewind.cli import apply as carry_out
 from spark_rewind.cli import pins
 from spark_rewind.cli.pins import Checkpoints, DeclaredFile, Tables
 from spark_rewind.cli.plan_text import print_plan
 from spark_rewind.declared import Declared, read_declared
-from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.planning import RewindRequest, plan_rewind
 
 if TYPE_CHECKING:
-    from spark_rewind.cli.topic_times import BrokerTopics
+    from spark_ckpt_kafka.control import KafkaControl, Positions
+
+
+class BrokerTopics:
+    """Offsets of one cluster's topics. Each answer is cached for the duration of a plan. Raises `SourceInvalid`."""
+
+    def __init__(self, servers: str, properties: Mapping[str, str]) -> None:
+        if util.find_spec("spark_ckpt_kafka") is None or util.find_spec("kafka") is None:
+            raise EnvironmentUnfit("the Kafka connector is not installed", hint="pip install 'spark-ckpt[kafka]'")
+        from spark_ckpt_kafka.control import KafkaControl
+        from spark_ckpt_kafka.options import Connection, split_options
+
+        self._control: KafkaControl = KafkaControl(Connection(servers, split_options(properties)[0]))
+        self.earliest = cache(self._earliest)
+        self.ends = cache(self._ends)
+        self.first_at = cache(self._first_at)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._control.close()
+
+    def _earliest(self, topic: str) -> dict[int, int]:
+        return self._asked(topic, None, "beginnings")
+
+    def _ends(self, topic: str) -> dict[int, int]:
+        return self._asked(topic, None, "ends")
+
+    def _first_at(self, topic: str, at_ms: int) -> dict[int, int]:
+        return self._asked(topic, at_ms, "first_at")
+
+    def _asked(self, topic: str, at_ms: int | None, what: str) -> dict[int, int]:
+        from spark_ckpt_kafka.control import ControlError
+
+        try:
+            found = self._positions(topic, at_ms, what)
+        except ControlError as error:
+            raise SourceInvalid(f"topic {topic}: {error.what}", hint=error.hint) from error
+        return {partition: offset for (_, partition), offset in sorted(found.items())}
+
+    def _positions(self, topic: str, at_ms: int | None, what: str) -> Positions:
+        partitions = self._control.partitions([topic])
+        if at_ms is not None:
+            return self._control.first_at(partitions, at_ms)
+        if what == "ends":
+            return self._control.ends(partitions, committed=False)
+        return self._control.beginnings(partitions)
+
 
 app = typer.Typer(
     help="Take plain PySpark queries back together to one consistent point: plan, apply, undo.",
@@ -65,7 +114,9 @@ def plan(
     known = read_declared(declared) if declared is not None else Declared()
     broker = _asked(bootstrap_servers, properties) if bootstrap_servers is not None else None
     try:
-        found = plan_rewind(Request(checkpoints, to, table or (), known, broker, pins), time.time_ns() // 1_000_000)
+        found = plan_rewind(
+            RewindRequest(checkpoints, to, table or (), known, broker, pins), time.time_ns() // 1_000_000
+        )
     finally:
         if broker is not None:
             broker.close()
@@ -78,7 +129,6 @@ def plan(
 def _asked(servers: str, properties: Path | None) -> BrokerTopics:
     """Return the cluster's topics. Loads the connector here: most plans need none, and take less time than that."""
     from spark_ckpt.cli.broker_check import read_properties
-    from spark_rewind.cli.topic_times import BrokerTopics
 
     return BrokerTopics(servers, read_properties(properties))
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from spark_ckpt.store.store import Store
-from spark_rewind.adopt.adopting import Adoption, Target, adopt
-from spark_rewind.adopt.plan import Request
+from spark_rewind.adopt.adopting import Adoption, AdoptTarget, adopt
+from spark_rewind.adopt.plan import AdoptRequest
 from tests.rewind.rewind_kit import WrittenQuery
 
 JOB = "orders"
@@ -31,13 +31,13 @@ def clicks(query: WrittenQuery, *ends: int, **how: object) -> WrittenQuery:
     return query
 
 
-def target(folder: Path) -> Target:
-    return Target(str(folder / "store"), JOB, {}, None)
+def target(folder: Path) -> AdoptTarget:
+    return AdoptTarget(str(folder / "store"), JOB, {}, None)
 
 
 def adopted(query: WrittenQuery, folder: Path, *sources: str, **request: object) -> Adoption:
     """Adopt a query without state; no session can be had."""
-    named = Request(str(query.folder), sources or ("clicks",), **request)  # type: ignore[arg-type]
+    named = AdoptRequest(str(query.folder), sources or ("clicks",), **request)  # type: ignore[arg-type]
     return adopt(named, target(folder), no_session)
 
 

@@ -17,7 +17,7 @@ from spark_ckpt.errors import (
     SourceInvalid,
 )
 from spark_ckpt.spark_internals.operator_metadata import PANDAS, WORDS
-from spark_rewind.adopt.plan import Request, planned
+from spark_rewind.adopt.plan import AdoptRequest, planned
 from tests.adopt.adopt_kit import clicks, operator
 from tests.rewind.rewind_kit import WrittenQuery, content_of, unpacked
 
@@ -33,7 +33,7 @@ class World:
         self.request = dict(NAMED)
 
     def plan(self):
-        return planned(Request(str(self.query.folder), **self.request))
+        return planned(AdoptRequest(str(self.query.folder), **self.request))
 
     def file(self, *names: str) -> Path:
         return self.query.folder.joinpath(*names)
@@ -234,7 +234,7 @@ def test_the_command_tells_it_without_a_traceback_and_makes_no_store(tmp_path, c
 def test_an_aggregation_that_spark_wrote_down_is_named(tmp_path, name):
     folder = unpacked(tmp_path) / "ckpt" / name
     with pytest.raises(AdoptionRefused, match="stateStoreSave"):
-        planned(Request(str(folder), **NAMED))
+        planned(AdoptRequest(str(folder), **NAMED))
 
 
 def test_without_a_jdk_state_is_refused_before_a_store_is_made(tmp_path, capsys, monkeypatch):
@@ -268,7 +268,7 @@ def test_of_several_sources_each_needs_a_name_of_its_own(tmp_path, sources, told
     query = WrittenQuery(tmp_path / "query")
     query.batch({"clicks": {"0": 1}}, {"orders": {"0": 2}})
     with pytest.raises(ConfigInvalid, match=told) as refused:
-        planned(Request(str(query.folder), sources))
+        planned(AdoptRequest(str(query.folder), sources))
     if "two" not in told:
         assert refused.value.context["source 1"] == "kafka, orders/0 at 2"
         assert refused.value.hint.endswith("--source NAME=0 --source NAME=1")

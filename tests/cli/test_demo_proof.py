@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import pandas as pd
 import pytest
-from spark_ckpt_demo import flights, oracle, proof, story
+from spark_ckpt_demo import flights, oracle, story
 from spark_ckpt_demo.cli.telling import Silence
-from spark_ckpt_demo.figures import running_figures
+from spark_ckpt_demo.driver import running_figures
 from spark_ckpt_demo.options import DemoOptions
 from spark_ckpt_demo.places import FilesAndDelta, figures_of, records
 from spark_ckpt_demo.process import DriverProcess
-from spark_ckpt_demo.report import Report
+from spark_ckpt_demo.story import DemoReport
 
 from spark_ckpt.errors import RunFailed, SourceInvalid
 
@@ -89,9 +89,9 @@ def test_one_wrong_row_of_all_is_found(expected, what, spoil):
 def test_what_is_visible_in_the_middle_is_a_prefix_of_every_aircrafts_flights(expected):
     some = expected.head(10_000)
 
-    assert proof.some_output(expected, some[COLUMNS]).exact
-    assert proof.some_output(expected, some[COLUMNS].head(0)).exact
-    holed = proof.some_output(expected, some.drop(index=some.index[some["tailnum"] == "N725MQ"][0])[COLUMNS])
+    assert story.some_output(expected, some[COLUMNS]).exact
+    assert story.some_output(expected, some[COLUMNS].head(0)).exact
+    holed = story.some_output(expected, some.drop(index=some.index[some["tailnum"] == "N725MQ"][0])[COLUMNS])
     assert (holed.missing, holed.unexpected) == (1, 1)
 
 
@@ -100,26 +100,26 @@ def state_of(expected: pd.DataFrame, count: int) -> pd.DataFrame:
 
 
 def test_the_state_after_a_prefix_is_right(expected):
-    assert proof.state(expected, state_of(expected, 10_000), 10_000).exact
+    assert story.state(expected, state_of(expected, 10_000), 10_000).exact
 
 
 def test_a_state_that_lacks_a_flight_is_caught(expected):
     state = state_of(expected, 10_000)
     state.loc[state["tailnum"] == "N725MQ", "flights"] -= 1
 
-    assert not proof.state(expected, state, 10_000).exact
+    assert not story.state(expected, state, 10_000).exact
 
 
 def test_a_state_that_lacks_an_aircraft_is_caught(expected):
-    assert not proof.state(expected, state_of(expected, 10_000).drop(index=5), 10_000).exact
+    assert not story.state(expected, state_of(expected, 10_000).drop(index=5), 10_000).exact
 
 
 def test_output_after_a_restore_holds_what_is_behind_the_state(expected):
     before, rest = state_of(expected, 10_000), expected.iloc[10_000:]
 
-    assert proof.output_after(expected, before, rest).exact
-    assert proof.output_after(expected, before, expected.iloc[10_001:]).missing == 1
-    assert proof.output_after(expected, before, expected.iloc[9_999:]).unexpected == 1
+    assert story.output_after(expected, before, rest).exact
+    assert story.output_after(expected, before, expected.iloc[10_001:]).missing == 1
+    assert story.output_after(expected, before, expected.iloc[9_999:]).unexpected == 1
 
 
 def test_flights_survive_their_way_through_json():
@@ -134,14 +134,14 @@ def test_flights_survive_their_way_through_json():
 def test_a_demo_that_found_something_wrong_exits_non_zero(command, monkeypatch, expected):
     wrong = oracle.compare(expected.head(10), expected.head(9))
 
-    monkeypatch.setattr("spark_ckpt_demo.story.play", lambda options, display: Report(checks={"output": wrong}))
+    monkeypatch.setattr("spark_ckpt_demo.story.play", lambda options, display: DemoReport(checks={"output": wrong}))
     answer = command("demo", "--json")
 
     assert (answer.code, answer.json["exact"], answer.json["checks"]["output"]["missing"]) == (6, False, 1)
 
 
 def test_a_demo_that_checked_nothing_proved_nothing():
-    assert not Report().exact
+    assert not DemoReport().exact
 
 
 def test_a_driver_that_fails_is_told_with_the_end_of_its_log(tmp_path):

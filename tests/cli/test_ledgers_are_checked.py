@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from spark_ckpt_files import FilesSource
-from spark_ckpt_files.ledger import Consumed, Ledger
+from spark_ckpt_files.ledger import Consumed, FileLedger
 from spark_ckpt_files.listing import Directory
 
 from spark_ckpt.errors import SourceInvalid
@@ -43,7 +43,7 @@ def inbox(tmp_path: Path) -> Inbox:
     world, folder = World(tmp_path / "store"), tmp_path / "in"
     folder.mkdir()
     world.begin()
-    ledger, consumed = Ledger(world.store.location.child("sources", "rows")), Consumed()
+    ledger, consumed = FileLedger(world.store.location.child("sources", "rows")), Consumed()
     identity = {"rows": {"kind": "files", "path": str(folder)}}
     for number in range(1, 4):
         names = [f"{number}-{part}.csv" for part in "ab"]

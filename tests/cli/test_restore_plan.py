@@ -132,13 +132,13 @@ def test_a_damaged_epoch_that_is_passed_over_is_named_once(command, world):
 @pytest.fixture
 def inbox(tmp_path):
     """Three epochs that consumed a file each; the folder of the files."""
-    from spark_ckpt_files.ledger import Consumed, Ledger
+    from spark_ckpt_files.ledger import Consumed, FileLedger
     from spark_ckpt_files.listing import Directory
 
     world, folder = World(tmp_path / "files-store"), tmp_path / "in"
     folder.mkdir()
     world.begin()
-    ledger, consumed = Ledger(world.store.location.child("sources", "rows")), Consumed()
+    ledger, consumed = FileLedger(world.store.location.child("sources", "rows")), Consumed()
     for number in (1, 2, 3):
         (folder / f"{number}.csv").write_text("1\n")
         consumed = ledger.after(consumed, list(Directory(str(folder)).stat([f"{number}.csv"]).values()))

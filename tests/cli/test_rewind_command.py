@@ -11,8 +11,8 @@ import pytest
 
 from spark_ckpt.cli.app import exit_code
 from spark_ckpt.cli.verbs import verbs
-from spark_rewind.plan import Plan
-from spark_rewind.records import Record
+from spark_rewind.plan import RewindPlan
+from spark_rewind.records import RewindRecord
 from tests.rewind.rewind_kit import WrittenQuery, WrittenTable, began
 
 
@@ -65,7 +65,7 @@ def test_it_tells_the_line_and_what_forced_it(lake, capsys):
 
 def test_its_json_is_the_plan(lake, capsys):
     assert exit_code(plan_command(lake, "ingest@1", "--json")) == 0
-    plan = Plan.model_validate_json(capsys.readouterr().out)
+    plan = RewindPlan.model_validate_json(capsys.readouterr().out)
     assert [(each.name, each.batch) for each in plan.queries] == [("ingest", 1), ("totals", 1)]
     assert all(len(each.digest) == 64 for each in (*plan.queries, *plan.tables))
 
@@ -160,10 +160,10 @@ def test_a_plan_is_carried_out_and_what_it_did_is_told(lake, plan_file, capsys):
 
 def test_what_was_done_is_a_typed_document(plan_file, capsys):
     assert exit_code(["rewind", "apply", str(plan_file), *AT_ONCE, "--json"]) == 0
-    record = Record.model_validate_json(capsys.readouterr().out)
+    record = RewindRecord.model_validate_json(capsys.readouterr().out)
     assert (record.format, record.kind, record.phase.value) == (1, "apply", "done")
     assert exit_code(["rewind", "undo", str(plan_file), *AT_ONCE, "--json"]) == 0
-    assert Record.model_validate_json(capsys.readouterr().out).kind == "undo"
+    assert RewindRecord.model_validate_json(capsys.readouterr().out).kind == "undo"
 
 
 def test_a_dry_run_says_what_would_be_done(lake, plan_file, capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from spark_ckpt_delta.merging import Patience, condition, conflict
+from spark_ckpt_delta.merging import MergePatience, condition, conflict
 
 
 def test_rows_are_matched_by_key_also_where_keys_are_null() -> None:
@@ -50,7 +50,7 @@ def test_a_conflict_with_another_writer_is_told_from_a_failure(text: str, name: 
 
 def test_pauses_grow_and_are_bounded() -> None:
     paused: list[float] = []
-    patience = Patience(first_pause_s=1.0, longest_pause_s=4.0, sleep=paused.append)
+    patience = MergePatience(first_pause_s=1.0, longest_pause_s=4.0, sleep=paused.append)
     for failures in range(1, 6):
         patience.pause(failures)
     assert all(bound / 2 <= pause <= bound * 1.5 for bound, pause in zip([1, 2, 4, 4, 4], paused, strict=True))

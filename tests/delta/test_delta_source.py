@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from spark_ckpt_delta import DeltaSource
 from spark_ckpt_delta.changes import Position
 from spark_ckpt_delta.source import table_schema
-from spark_ckpt_delta.stream import DeltaStreamReader, Settings
+from spark_ckpt_delta.stream import DeltaSettings, DeltaStreamReader
 
 from spark_ckpt.connector import Cursor, Source
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
@@ -30,7 +30,7 @@ NO_SPARK: Any = None
 def reader(table: Path, cursor: Cursor, **changes: Any) -> DeltaStreamReader:
     opened = DeltaTable(str(table))
     options = {"on_change": "fail", "files_per_batch": 100, "bytes_per_batch": 1 << 30} | changes
-    return DeltaStreamReader(Settings(str(table), **options), table_schema(opened), Position.of(cursor))
+    return DeltaStreamReader(DeltaSettings(str(table), **options), table_schema(opened), Position.of(cursor))
 
 
 def start(table: Path, **options: Any) -> Cursor:

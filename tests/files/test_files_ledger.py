@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_ckpt_files.ledger import Consumed, Ledger, decoded, encoded
+from spark_ckpt_files.ledger import Consumed, FileLedger, decoded, encoded
 from spark_ckpt_files.listing import DataFile
 
 from spark_ckpt.errors import FormatUnknown, SourceInvalid
@@ -24,7 +24,7 @@ def names(files: Iterable[str]) -> list[int]:
     return sorted(int(name.removeprefix("part-")) for name in files)
 
 
-def history(ledger: Ledger, sizes: Iterable[int]) -> list[Consumed]:
+def history(ledger: FileLedger, sizes: Iterable[int]) -> list[Consumed]:
     cuts = [Consumed()]
     for size in sizes:
         cuts.append(ledger.after(cuts[-1], batch(cuts[-1].count, size)))
@@ -34,59 +34,59 @@ def history(ledger: Ledger, sizes: Iterable[int]) -> list[Consumed]:
 @given(st.lists(st.integers(1, 40), max_size=30))
 def test_every_cut_has_exactly_its_files_behind_it_for_a_later_life(sizes: list[int]) -> None:
     folder = MemoryFolder()
-    for cut in history(Ledger(folder), sizes):
+    for cut in history(FileLedger(folder), sizes):
         read = Consumed.of(json.loads(json.dumps(cut.cursor("dir"))))
 
         assert read == cut
-        assert names(Ledger(folder).files(read)) == list(range(cut.count))
+        assert names(FileLedger(folder).files(read)) == list(range(cut.count))
 
 
 def test_a_cursor_stays_small() -> None:
-    ledger = Ledger(MemoryFolder())
+    ledger = FileLedger(MemoryFolder())
     cuts = history(ledger, [7] * 400)
 
     assert max(len(json.dumps(cut.cursor("dir"))) for cut in cuts) < 1000
 
 
 def test_without_a_ledger_the_cursor_holds_the_files() -> None:
-    cut = history(Ledger(), [2, 1])[-1]
+    cut = history(FileLedger(), [2, 1])[-1]
 
-    assert names(Ledger().files(Consumed.of(json.loads(json.dumps(cut.cursor("dir")))))) == [0, 1, 2]
+    assert names(FileLedger().files(Consumed.of(json.loads(json.dumps(cut.cursor("dir")))))) == [0, 1, 2]
 
 
 def test_a_branch_forgets_what_came_after_its_base() -> None:
     folder = MemoryFolder()
-    cuts = history(Ledger(folder), [2, 2, 2])
+    cuts = history(FileLedger(folder), [2, 2, 2])
 
-    branch = Ledger(folder).after(cuts[1], batch(100, 3))
+    branch = FileLedger(folder).after(cuts[1], batch(100, 3))
 
-    assert names(Ledger(folder).files(branch)) == [0, 1, 100, 101, 102]
-    assert names(Ledger(folder).files(cuts[3])) == list(range(6))
+    assert names(FileLedger(folder).files(branch)) == [0, 1, 100, 101, 102]
+    assert names(FileLedger(folder).files(cuts[3])) == list(range(6))
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:9] + b"\1" + data[10:], lambda _: b""])
 def test_a_damaged_segment_is_never_an_answer(damage) -> None:
     folder = MemoryFolder()
-    cut = history(Ledger(folder), [5])[-1]
+    cut = history(FileLedger(folder), [5])[-1]
     (name,) = folder.content
     folder.content[name] = damage(folder.content[name])
 
     with pytest.raises(SourceInvalid, match=f"{name} is not what was written"):
-        Ledger(folder).files(cut)
+        FileLedger(folder).files(cut)
 
 
 def test_a_missing_segment_is_named() -> None:
     folder = MemoryFolder()
-    cut = history(Ledger(folder), [5])[-1]
+    cut = history(FileLedger(folder), [5])[-1]
     folder.content.clear()
 
     with pytest.raises(SourceInvalid, match="is missing"):
-        Ledger(folder).files(cut)
+        FileLedger(folder).files(cut)
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../b"])
 def test_a_name_that_leads_out_of_the_directory_is_refused(name: str) -> None:
-    cursor = dict(Ledger().after(Consumed(), [DataFile(name, 1)]).cursor("dir"))
+    cursor = dict(FileLedger().after(Consumed(), [DataFile(name, 1)]).cursor("dir"))
     with pytest.raises(SourceInvalid, match="not a file of the directory"):
         Consumed.of(cursor)
 
@@ -109,29 +109,29 @@ def test_a_cursor_of_another_format_is_refused(written: int) -> None:
 
 def test_segments_that_no_kept_cursor_names_go_and_the_others_stay_whole() -> None:
     folder = MemoryFolder()
-    cuts = history(Ledger(folder), [3, 1, 1, 1, 5, 1])
+    cuts = history(FileLedger(folder), [3, 1, 1, 1, 5, 1])
 
-    removed = Ledger(folder).sweep(cuts[4:])
+    removed = FileLedger(folder).sweep(cuts[4:])
 
     assert removed > 0
     for cut in cuts[4:]:
-        assert names(Ledger(folder).files(cut)) == list(range(cut.count))
+        assert names(FileLedger(folder).files(cut)) == list(range(cut.count))
 
 
 def test_what_another_life_has_written_and_not_yet_decided_stays() -> None:
     """A driver that was replaced, and does not know it yet, sweeps."""
     folder = MemoryFolder()
-    base = history(Ledger(folder), [3])[-1]
-    undecided = Ledger(folder).after(base, batch(3))
+    base = history(FileLedger(folder), [3])[-1]
+    undecided = FileLedger(folder).after(base, batch(3))
 
-    Ledger(folder).sweep([base])
+    FileLedger(folder).sweep([base])
 
-    assert names(Ledger(folder).files(undecided)) == [0, 1, 2, 3]
+    assert names(FileLedger(folder).files(undecided)) == [0, 1, 2, 3]
 
 
 def test_only_when_all_segments_are_joined_something_may_be_forgotten() -> None:
     folder = MemoryFolder()
-    ledger = Ledger(folder)
+    ledger = FileLedger(folder)
     first = ledger.after(Consumed(), batch(0, 4))
 
     second = ledger.after(first, batch(4, 1), keep=lambda files, _: [])
@@ -155,8 +155,8 @@ def test_the_ledger_of_a_store_folder(tmp_path: Path) -> None:
     from spark_ckpt.store.location import Location
 
     location = Location(str(tmp_path)).child("sources", "in")
-    cut = Ledger(location).after(Consumed(), batch(0, 3))
-    later = Ledger(location).after(cut, batch(3, 9))
+    cut = FileLedger(location).after(Consumed(), batch(0, 3))
+    later = FileLedger(location).after(cut, batch(3, 9))
 
-    assert names(Ledger(location).files(later)) == list(range(12))
-    assert Ledger(location).sweep([later]) == 1
+    assert names(FileLedger(location).files(later)) == list(range(12))
+    assert FileLedger(location).sweep([later]) == 1

@@ -149,7 +149,7 @@ def test_a_link_to_the_folder_is_the_folder(sink: Sink, tmp_path: Path) -> None:
      "file:{lake}/part-0.csv"],
 )  # fmt: skip
 def test_files_are_found_by_the_uris_of_every_file_system(uri: str, sink: Sink, tmp_path: Path) -> None:
-    from spark_ckpt_files.sink_log import SinkLog
+    from spark_ckpt_files.sink_log import SparkSinkLog
 
     system, root = pafs.LocalFileSystem(), str(sink.folder)
     if not uri.startswith(("hdfs", "file")):  # Arrow's paths there begin with the bucket or container
@@ -158,7 +158,7 @@ def test_files_are_found_by_the_uris_of_every_file_system(uri: str, sink: Sink, 
         uri = uri.replace("{lake}", "/box/lake")
     sink.commit(sink.entry(uri.format(lake=root)))
 
-    assert list(SinkLog(system, root).committed()) == ["part-0.csv"]
+    assert list(SparkSinkLog(system, root).committed()) == ["part-0.csv"]
 
 
 def test_a_copied_folder_is_refused_and_the_advice_reads_every_file(sink: Sink, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from spark_ckpt_files import FilesSource
 from spark_ckpt_files.ledger import encoded
 from spark_ckpt_files.listing import DataFile, HeldFolder
 from spark_ckpt_files.offsets import Offset
-from spark_ckpt_files.settings import Settings, check_schema, output_schema
+from spark_ckpt_files.settings import FilesSettings, check_schema, output_schema
 from spark_ckpt_files.stream import FilesStreamReader
 
 from spark_ckpt.connector import Source
@@ -27,7 +27,7 @@ from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 DATA = StructType([StructField("id", LongType())])
 
 
-def settings(folder: Path, **changes: Any) -> Settings:
+def settings(folder: Path, **changes: Any) -> FilesSettings:
     return FilesSource(str(folder), "csv", DATA, header=False, **changes)._settings
 
 

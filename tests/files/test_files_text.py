@@ -18,7 +18,7 @@ from spark_ckpt_files import records as records_module
 from spark_ckpt_files.listing import Directory
 from spark_ckpt_files.reading import check_file, read_file
 from spark_ckpt_files.records import cut
-from spark_ckpt_files.settings import Settings
+from spark_ckpt_files.settings import FilesSettings
 from spark_ckpt_files.text import Bad, Rows, csv_parser, json_parser, parse_tolerant
 
 from spark_ckpt.errors import BadRecord, SourceInvalid
@@ -27,7 +27,7 @@ DATA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp
 UTC = dt.UTC
 
 
-def settings(folder: Path, **changes: Any) -> Settings:
+def settings(folder: Path, **changes: Any) -> FilesSettings:
     defaults: dict[str, Any] = {
         "path": str(folder),
         "format": "csv",
@@ -42,7 +42,7 @@ def settings(folder: Path, **changes: Any) -> Settings:
         "files_per_batch": 10,
         "bytes_per_batch": 1 << 20,
     }
-    return Settings(**(defaults | changes))
+    return FilesSettings(**(defaults | changes))
 
 
 def rows_of(folder: Path, content: bytes, name: str = "f.csv", **changes: Any) -> list[dict[str, Any]]:

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from spark_ckpt_files.records import cut
-from spark_ckpt_files.text import Bad, Rows, csv_parser, json_parser, parse_tolerant
-from spark_ckpt_files.zones import instants, instants_of_texts
+from spark_ckpt_files.text import Bad, Rows, csv_parser, instants, instants_of_texts, json_parser, parse_tolerant
 
 NEW_YORK = "America/New_York"
 ZONES = (NEW_YORK, "Europe/Berlin", "Australia/Lord_Howe", "America/Sao_Paulo", "Asia/Kathmandu", "UTC")

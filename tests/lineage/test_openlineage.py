@@ -11,16 +11,16 @@ from openlineage.client.serde import Serde
 
 from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent
 from spark_ckpt.epochs.records import Manifest, StagedFileRecord, StagedOutput
-from spark_ckpt.observability.lineage.datasets import Column, End, Named, named
+from spark_ckpt.observability.lineage.datasets import Column, DatasetEnd, Named, named
 from spark_ckpt.observability.lineage.openlineage import OpenLineage, run_id
 
 STORE_ID = "0b1f1e0e-7d1c-4a6b-9b59-0d8a8ac1f6b2"
-KAFKA = End(
+KAFKA = DatasetEnd(
     "orders",
     {"kind": "kafka", "topic": "orders,returns", "servers": "broker:9092,b2:9092"},
     [Column("value", "binary")],
 )
-TABLE = End(
+TABLE = DatasetEnd(
     "out", {"kind": "delta", "path": "s3://lake/totals"}, [Column("customer", "string"), Column("total", "double")]
 )
 
@@ -107,13 +107,13 @@ def test_runs_of_different_incarnations_and_stores_are_told_apart():
     ],
 )
 def test_paths_are_named_as_openlineage_names_them(path, expected):
-    assert named(End("x", {"kind": "files", "path": path}, [])) == [expected]
+    assert named(DatasetEnd("x", {"kind": "files", "path": path}, [])) == [expected]
 
 
 def test_the_topics_of_a_pattern_are_those_that_were_read():
-    pattern = End("in", {"kind": "kafka", "topic": "orders-.*", "servers": "b:1"}, [])
+    pattern = DatasetEnd("in", {"kind": "kafka", "topic": "orders-.*", "servers": "b:1"}, [])
     assert named(pattern, {"orders-eu": {"0": 1}}) == [Named("kafka://b:1", "orders-eu")]
 
 
 def test_a_connector_that_says_neither_topic_nor_path_is_named_by_its_kind():
-    assert named(End("ledger", {"kind": "acme"}, [])) == [Named("acme", "ledger")]
+    assert named(DatasetEnd("ledger", {"kind": "acme"}, [])) == [Named("acme", "ledger")]

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent, StandbyEvent
-from spark_ckpt.observability.metrics.catalogue import CATALOGUE, Kind
+from spark_ckpt.observability.metrics.catalogue import CATALOGUE, MetricKind
 from spark_ckpt.observability.metrics.meter import Meter
 from spark_ckpt.observability.metrics.prometheus import Prometheus
 
@@ -164,7 +164,7 @@ def test_names_follow_the_conventions_of_prometheus():
     for instrument in CATALOGUE.values():
         name = instrument.prometheus_name
         assert re.fullmatch(r"spark_ckpt(_[a-z]+)+", name)
-        assert name.endswith("_total") == (instrument.kind is Kind.COUNTER), name
+        assert name.endswith("_total") == (instrument.kind is MetricKind.COUNTER), name
         assert ("_seconds" in name) == (instrument.unit == "s"), name
         assert ("_bytes" in name) == (instrument.unit == "By"), name
         assert "job" not in instrument.label_names, name  # the scraped target's

@@ -10,8 +10,8 @@ from pathlib import Path
 from rewind_kit import NOW_MS, WrittenQuery, WrittenTable, began
 
 from spark_rewind.pinning import PinRequest, Taken, take_pin
-from spark_rewind.plan import Plan
-from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.plan import RewindPlan
+from spark_rewind.planning import RewindRequest, plan_rewind
 
 BATCHES = 8
 SMALL = 100
@@ -51,12 +51,12 @@ class Chain:
         return [str(each.folder) for each in self.queries]
 
     def pin(self, name: str | None = None, budget_bytes: int | None = None, now_ms: int = NOW_MS) -> Taken:
-        plan = Request(self.folders, "", [str(self.folder / "lake")])
+        plan = RewindRequest(self.folders, "", [str(self.folder / "lake")])
         return take_pin(PinRequest(plan, self.pins, name, budget_bytes), now_ms)
 
-    def plan(self, to: str, *, pins: bool = True) -> Plan:
+    def plan(self, to: str, *, pins: bool = True) -> RewindPlan:
         return plan_rewind(
-            Request(self.folders, to, [str(self.folder / "lake")], pins=self.pins if pins else None), NOW_MS
+            RewindRequest(self.folders, to, [str(self.folder / "lake")], pins=self.pins if pins else None), NOW_MS
         )
 
 
@@ -74,7 +74,7 @@ def points_in(pins: Path) -> list[str]:
     return sorted(each.name for each in (pins / "points").iterdir()) if (pins / "points").is_dir() else []
 
 
-def lines_of(plan: Plan) -> Sequence[int | None]:
+def lines_of(plan: RewindPlan) -> Sequence[int | None]:
     return [each.batch for each in plan.queries]
 
 

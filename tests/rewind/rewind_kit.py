@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spark_rewind.declared import Declared
-from spark_rewind.plan import Plan, QueryPlan, TablePlan
-from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.plan import QueryPlan, RewindPlan, TablePlan
+from spark_rewind.planning import RewindRequest, plan_rewind
 
 MADE_BY_SPARK = Path(__file__).parent / "made_by_spark_4_2.zip"
 NOW_MS = 1_800_000_000_000
@@ -101,18 +101,18 @@ def planned(
     tables: Sequence[Path] = (),
     declared: Mapping[str, object] | None = None,
     broker=None,
-) -> Plan:
+) -> RewindPlan:
     """A plan, as the command makes it."""
     known = Declared.model_validate(declared or {})
-    request = Request([str(each) for each in folders], to, [str(each) for each in tables], known, broker)
+    request = RewindRequest([str(each) for each in folders], to, [str(each) for each in tables], known, broker)
     return plan_rewind(request, NOW_MS)
 
 
-def query_of(plan: Plan, name: str) -> QueryPlan:
+def query_of(plan: RewindPlan, name: str) -> QueryPlan:
     return next(each for each in plan.queries if each.name == name)
 
 
-def table_of(plan: Plan, root: Path) -> TablePlan:
+def table_of(plan: RewindPlan, root: Path) -> TablePlan:
     return next(each for each in plan.tables if each.path == str(root))
 
 

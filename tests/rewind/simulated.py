@@ -15,13 +15,13 @@ from random import Random
 
 from checkpoint_protocols.ids import ProcessId
 from spark_ckpt.spark_internals.state_files import StoreFiles
-from spark_rewind.checkpoint import Batch, Checkpoint, Pinned
+from spark_rewind.checkpoint import Batch, Pinned, QueryCheckpoint
 from spark_rewind.declared import Declared
 from spark_rewind.inputs import Inputs, table_process
 from spark_rewind.positions import DeltaPosition, Position
-from spark_rewind.state_versions import Operator, Store
+from spark_rewind.state_versions import OperatorVersions, StoreVersions
 from spark_rewind.tables import Table, Version
-from spark_rewind.targets import Target
+from spark_rewind.targets import RewindTarget
 
 Line = Mapping[ProcessId, int | None]
 """Each query's batch and each table's version; None for a query as it is now, -1 before all."""
@@ -173,7 +173,7 @@ class Simulated:
         tables = {each.process: self._table(each) for each in self.tables.values() if each.versions}
         return Inputs(queries, tables, (), Declared())
 
-    def _checkpoint(self, query: SimQuery) -> Checkpoint:
+    def _checkpoint(self, query: SimQuery) -> QueryCheckpoint:
         rows = zip(query.began, query.committed, query.ends, strict=True)
         batches = tuple(
             Batch(number, began, done, dict[str, Position | None](ends), None)
@@ -182,15 +182,15 @@ class Simulated:
         )
         loadable = set(range(len(query.ends) + 2)) - {number + 1 for number in query.gone}
         snapshots = {version: {"": f"{version}.snapshot"} for version in loadable}
-        store = Store(Path("/state"), lambda: StoreFiles(snapshots), lambda version: frozenset())
+        store = StoreVersions(Path("/state"), lambda: StoreFiles(snapshots), lambda version: frozenset())
         where = Path("/checkpoints") / query.name
         pinned = tuple(self._pinned(query, number) for number in sorted(query.pinned))
-        return Checkpoint(
+        return QueryCheckpoint(
             query.name,
             where,
             f"id-{query.name}",
             batches,
-            (Operator(0, lambda: {0: (store,)}),),
+            (OperatorVersions(0, lambda: {0: (store,)}),),
             {},
             "",
             {},
@@ -209,21 +209,23 @@ class Simulated:
         gone = dict.fromkeys(table.gone, "a file")
         return Table(Path("/lake") / table.name, frozenset({table.name}), versions, {}, 0, gone, {}, "")
 
-    def target(self) -> Target:
+    def target(self) -> RewindTarget:
         everybody = frozenset(map(ProcessId, self.queries))
         written = [each for each in self.tables.values() if each.versions]
         kind = self.draw.choice(["time", "batch", "batch", "table"])
         if kind == "table" and written:
             table = self.draw.choice(written)
-            return Target("table", self.draw.randint(0, len(table.versions) - 1), table.process, everybody)
+            return RewindTarget("table", self.draw.randint(0, len(table.versions) - 1), table.process, everybody)
         if kind == "batch":
             query = self.draw.choice(list(self.queries.values()))
-            return Target("batch", self.draw.randint(0, max(len(query.ends) - 1, 0)), ProcessId(query.name), everybody)
-        return Target("time", self.draw.randint(900, self.clock + 20), None, everybody)
+            return RewindTarget(
+                "batch", self.draw.randint(0, max(len(query.ends) - 1, 0)), ProcessId(query.name), everybody
+            )
+        return RewindTarget("time", self.draw.randint(900, self.clock + 20), None, everybody)
 
     # -- the oracle ----------------------------------------------------------------------------------------------------
 
-    def choices(self, target: Target) -> dict[ProcessId, list[int | None]]:
+    def choices(self, target: RewindTarget) -> dict[ProcessId, list[int | None]]:
         """Points that may be in a line, oldest first, by the facts."""
         found: dict[ProcessId, list[int | None]] = {}
         for query in self.queries.values():
@@ -235,7 +237,7 @@ class Simulated:
                 found[table.process] = [each for each in versions if each <= most]
         return found
 
-    def _concerned(self, table: SimTable, target: Target) -> bool:
+    def _concerned(self, table: SimTable, target: RewindTarget) -> bool:
         written = any(writer for writer in table.versions)
         read = any((table.name, version) in facts for facts in self.ledger.touched.values() for version in (0,))
         return bool(table.versions) and (written or read or target.process == table.process)
@@ -260,7 +262,7 @@ class Simulated:
         ends = query.ends[number].items()
         return any(end is not None and end.snapshot and end.version in self.tables[name].gone for name, end in ends)
 
-    def _fits(self, query: SimQuery, point: int | None, target: Target) -> bool:
+    def _fits(self, query: SimQuery, point: int | None, target: RewindTarget) -> bool:
         if target.kind == "time":
             at = None if point is None or point == -1 else query.committed[point]
             return point == -1 or (at is not None and at <= target.most)
@@ -295,7 +297,7 @@ class Simulated:
                     found.add((name, table, first, last))
         return found
 
-    def greatest(self, target: Target) -> Line | None:
+    def greatest(self, target: RewindTarget) -> Line | None:
         """By brute force; None if there is no line. Fails if the greatest of each is no line: there would be no maximum."""
         choices = self.choices(target)
         lines = [dict(zip(choices, each, strict=True)) for each in product(*choices.values())]

@@ -7,8 +7,7 @@ from pin_kit import BATCHES, Chain, points_in
 from rewind_kit import NOW_MS
 
 from spark_ckpt.errors import ConfigInvalid
-from spark_rewind.pin_listener import PinListener
-from spark_rewind.pin_schedule import RETRY_MS_MAX, PinSchedule
+from spark_rewind.pin_listener import RETRY_MS_MAX, PinListener, PinSchedule
 from spark_rewind.pins import held, kept_points
 
 MINUTE_MS = 60_000

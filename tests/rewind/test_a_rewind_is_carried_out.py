@@ -11,24 +11,24 @@ from rewind_kit import planned, query_of
 
 from integration_tests.rewind.small_lake import SmallLake, checkpoints, history, run_some_steps
 from spark_ckpt.errors import RewindOutOfReach
-from spark_rewind.applying import Settings, apply, undo
+from spark_rewind.applying import ApplySettings, apply, undo
 from spark_rewind.checkpoint import read_checkpoint
 from spark_rewind.pinning import PinRequest, take_pin
 from spark_rewind.pins import unpin
 from spark_rewind.places import find_places
-from spark_rewind.plan import Plan
-from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.plan import RewindPlan
+from spark_rewind.planning import RewindRequest, plan_rewind
 
 SEEDS = range(10)
 
 
-def plan_of(lake: SmallLake, good: int) -> Plan:
+def plan_of(lake: SmallLake, good: int) -> RewindPlan:
     return planned(checkpoints(lake), f"ingest@{good}", [lake.root])
 
 
-def settings_for(plan: Plan) -> Settings:
+def settings_for(plan: RewindPlan) -> ApplySettings:
     """The small queries begin tables as they are."""
-    return Settings(lambda: None, 1_700_000_000_000, "spark-ckpt/test", [each.name for each in plan.queries])
+    return ApplySettings(lambda: None, 1_700_000_000_000, "spark-ckpt/test", [each.name for each in plan.queries])
 
 
 def mended(lake: SmallLake) -> SmallLake:
@@ -85,13 +85,13 @@ def test_after_a_rewind_to_a_pin_taken_before_the_bug_nothing_is_lost_or_repeate
     lake.settle()
     run_some_steps(lake, draw, 8)
     folders = [str(each) for each in checkpoints(lake)]
-    take_pin(PinRequest(Request(folders, "", [str(lake.root)]), tmp_path / "pins", "before-the-bug"), 0)
+    take_pin(PinRequest(RewindRequest(folders, "", [str(lake.root)]), tmp_path / "pins", "before-the-bug"), 0)
     broken = SmallLake(lake.root, broken=True)
     run_some_steps(broken, draw, 8)
     broken.settle()
     let_go(broken)
     everybody = [str(each) for each in checkpoints(broken)]
-    plan = plan_rewind(Request(everybody, "before-the-bug", [str(lake.root)], pins=tmp_path / "pins"), 0)
+    plan = plan_rewind(RewindRequest(everybody, "before-the-bug", [str(lake.root)], pins=tmp_path / "pins"), 0)
     apply(plan, settings_for(plan))
     mended(lake).settle()
     assert mended(lake).held() == mended(lake).wanted()

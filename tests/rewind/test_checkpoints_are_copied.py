@@ -12,8 +12,8 @@ from rewind_kit import WrittenQuery, content_of, unpacked
 from spark_ckpt.errors import CheckpointDamaged, FormatUnknown
 from spark_ckpt.spark_internals.state_files import named_in_snapshot, versioned
 from spark_rewind import checkpoint_copy, durable
-from spark_rewind.checkpoint import Checkpoint, read_checkpoint
-from spark_rewind.checkpoint_copy import Cut, copy_checkpoint
+from spark_rewind.checkpoint import QueryCheckpoint, read_checkpoint
+from spark_rewind.checkpoint_copy import CheckpointCut, copy_checkpoint
 from spark_rewind.positions import DeltaPosition, FilesPosition
 
 STATES = {"hdfs": 4, "hdfs_snap": 3, "rocks": 4, "rocks_log": 4, "rocks_v2": 4, "rocks_v2_zip": 4}
@@ -24,7 +24,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpacked(tmp_path_factory.mktemp("made"))
 
 
-def read(folder: Path) -> Checkpoint:
+def read(folder: Path) -> QueryCheckpoint:
     return read_checkpoint(folder, folder.name)
 
 
@@ -37,7 +37,7 @@ def test_every_batch_of_every_kind_of_state_can_be_copied(made, tmp_path, name):
     query = read(made / "ckpt" / name)
     before = content_of(query.folder)
     for batch in query.batches:
-        copy = copy_checkpoint(query, Cut(batch.number), tmp_path / str(batch.number))
+        copy = copy_checkpoint(query, CheckpointCut(batch.number), tmp_path / str(batch.number))
         assert [each.ends for each in copy.batches] == [
             each.ends for each in query.batches if each.number <= batch.number
         ]
@@ -50,7 +50,7 @@ def test_every_batch_of_every_kind_of_state_can_be_copied(made, tmp_path, name):
 def test_no_state_of_a_later_batch_is_copied_and_none_of_an_earlier_one_is_missing(made, tmp_path, name):
     query = read(made / "ckpt" / name)
     cut = query.batches[-2].number
-    copy_checkpoint(query, Cut(cut), tmp_path / "copy")
+    copy_checkpoint(query, CheckpointCut(cut), tmp_path / "copy")
     versions = {
         (path, found[0])
         for path in files_of(query.folder / "state")
@@ -63,7 +63,7 @@ def test_no_state_of_a_later_batch_is_copied_and_none_of_an_earlier_one_is_missi
 
 def test_state_files_are_the_same_files_under_another_name(made, tmp_path):
     query = read(made / "ckpt" / "rocks_log")
-    copy_checkpoint(query, Cut(5), tmp_path / "copy")
+    copy_checkpoint(query, CheckpointCut(5), tmp_path / "copy")
     for path in files_of(tmp_path / "copy" / "state"):
         assert (tmp_path / "copy" / "state" / path).samefile(query.folder / "state" / path)
 
@@ -76,7 +76,7 @@ def test_where_the_file_system_has_no_links_files_are_copied(made, tmp_path, mon
     with monkeypatch.context() as patched:
         patched.setattr(durable.os, "link", refuse)
         patched.setattr(checkpoint_copy, "write_new", lambda path, content: path.write_bytes(content))
-        copy = copy_checkpoint(query, Cut(5), tmp_path / "copy")
+        copy = copy_checkpoint(query, CheckpointCut(5), tmp_path / "copy")
     assert copy.state_torn(copy.batches[-1]) is None
     [path] = (tmp_path / "copy").glob("state/0/0/6_*.zip")
     assert path.stat().st_nlink == 1
@@ -84,13 +84,13 @@ def test_where_the_file_system_has_no_links_files_are_copied(made, tmp_path, mon
 
 def test_files_of_later_batches_are_not_named_in_the_source_s_log(made, tmp_path):
     query = read(made / "ckpt" / "a")
-    copy = copy_checkpoint(query, Cut(3), tmp_path / "copy")
+    copy = copy_checkpoint(query, CheckpointCut(3), tmp_path / "copy")
     assert copy.batches[-1].ends["0"] == FilesPosition(3)
     assert sorted(copy.files["0"].entries) == sorted(query.files["0"].up_to(3))
     assert files_of(tmp_path / "copy" / "sources") == {"0/0", "0/1", "0/2", "0/3"}
 
 
-def folded_log(folder: Path, entries: int, folds: int, lost_before: int) -> Checkpoint:
+def folded_log(folder: Path, entries: int, folds: int, lost_before: int) -> QueryCheckpoint:
     """A query of a file a batch, whose log is folded every `folds` entries, and has let go of single files."""
     query = WrittenQuery(folder)
     log = folder / "sources" / "0"
@@ -117,7 +117,7 @@ def test_a_folded_log_is_cut_anywhere_so_that_spark_can_read_it(tmp_path, lost_b
 
 def copied_so_that_spark_can_read_it(query, cut, folder):
     """Spark reads from the newest folded file on; how often it folds follows from the numbers of the folded ones."""
-    copy = copy_checkpoint(query, Cut(cut), folder)
+    copy = copy_checkpoint(query, CheckpointCut(cut), folder)
     assert sorted(copy.files["0"].entries.values()) == list(range(cut + 1))
     there = {path.name for path in (folder / "sources" / "0").iterdir()}
     folded = max((int(name.removesuffix(".compact")) for name in there if name.endswith(".compact")), default=0)
@@ -131,7 +131,7 @@ def test_offsets_that_are_replaced_begin_a_new_count(made, tmp_path):
     """What a later plan may read of the copy is only what is true of it: batches of the old count are left out."""
     query = read(made / "ckpt" / "rocks_v2")
     new = {"sourceVersion": 1, "reservoirId": "t", "reservoirVersion": 40, "index": 2, "isStartingVersion": False}
-    copy = copy_checkpoint(query, Cut(5, {5: {"0": json.dumps(new)}}), tmp_path / "copy")
+    copy = copy_checkpoint(query, CheckpointCut(5, {5: {"0": json.dumps(new)}}), tmp_path / "copy")
     assert [each.number for each in copy.batches] == [5]
     assert copy.batches[0].ends == {"0": DeltaPosition("t", 40, 2, False)}
     assert {path.name for path in (tmp_path / "copy" / "offsets").iterdir()} == {"4", "5"}
@@ -142,7 +142,7 @@ def test_offsets_that_are_replaced_begin_a_new_count(made, tmp_path):
 
 def test_the_oldest_batch_of_a_log_gets_one_before_it_for_spark_s_start(made, tmp_path):
     query = read(made / "ckpt" / "hdfs_snap")
-    copy = copy_checkpoint(query, Cut(4), tmp_path / "copy")
+    copy = copy_checkpoint(query, CheckpointCut(4), tmp_path / "copy")
     assert {path.name for path in (tmp_path / "copy" / "offsets").iterdir()} == {"3", "4"}
     assert {path.name for path in (tmp_path / "copy" / "commits").iterdir()} == {"3", "4"}
     assert [each.number for each in copy.batches] == [4]
@@ -152,14 +152,14 @@ def test_an_unfinished_batch_is_kept_with_where_it_began(tmp_path):
     query = WrittenQuery(tmp_path / "q")
     for number in range(3):
         query.batch(number, state=True, commit=number < 2)
-    copy = copy_checkpoint(read_checkpoint(tmp_path / "q", "q"), Cut(2), tmp_path / "copy")
+    copy = copy_checkpoint(read_checkpoint(tmp_path / "q", "q"), CheckpointCut(2), tmp_path / "copy")
     assert (copy.committed, copy.unfinished.number if copy.unfinished else None) == (1, 2)
     assert {path.name for path in (tmp_path / "copy" / "state" / "0" / "0").iterdir()} == {"1.delta", "2.delta"}
 
 
 def test_a_query_that_begins_anew_keeps_its_name_and_where_its_sources_began(made, tmp_path):
     query = read(made / "ckpt" / "rate")
-    copy = copy_checkpoint(query, Cut(-1), tmp_path / "copy")
+    copy = copy_checkpoint(query, CheckpointCut(-1), tmp_path / "copy")
     assert (copy.query, copy.batches, copy.operators) == (query.query, (), ())
     assert files_of(tmp_path / "copy") == {"metadata", "sources/0/0", "sources/1/0"}
 
@@ -170,7 +170,7 @@ def test_the_file_of_an_attempt_that_was_not_committed_stays_behind(tmp_path):
     [path] = query.folder.glob("state/0/0/5_*.changelog")
     stray = "5_00000000-0000-0000-0000-000000000000.changelog"
     path.with_name(stray).write_bytes(b"")
-    copy_checkpoint(query, Cut(5), tmp_path / "copy")
+    copy_checkpoint(query, CheckpointCut(5), tmp_path / "copy")
     assert f"0/0/{stray}" not in files_of(tmp_path / "copy" / "state")
 
 
@@ -180,8 +180,8 @@ def test_hadoop_s_checksums_go_with_their_files_and_not_with_rewritten_ones(tmp_
         query.batch({"a": {"0": number}})
         (query.folder / "offsets" / f".{number}.crc").write_bytes(b"crc")
     end = json.dumps({"a": {"0": 9}})
-    copy_checkpoint(read_checkpoint(tmp_path / "q", "q"), Cut(1), tmp_path / "plain")
-    copy_checkpoint(read_checkpoint(tmp_path / "q", "q"), Cut(1, {1: {"0": end}}), tmp_path / "other")
+    copy_checkpoint(read_checkpoint(tmp_path / "q", "q"), CheckpointCut(1), tmp_path / "plain")
+    copy_checkpoint(read_checkpoint(tmp_path / "q", "q"), CheckpointCut(1, {1: {"0": end}}), tmp_path / "other")
     assert {path.name for path in (tmp_path / "plain" / "offsets").iterdir()} == {"0", "1", ".0.crc", ".1.crc"}
     assert {path.name for path in (tmp_path / "other" / "offsets").iterdir()} == {"0", "1"}
 
@@ -192,7 +192,7 @@ def test_a_file_that_is_lost_after_the_plan_is_noticed_in_the_copy(tmp_path):
     store = query.folder / "state" / "0" / "0"
     (store / named_in_snapshot(store / "4.zip")[0]).unlink()
     with pytest.raises(CheckpointDamaged, match=r"is not whole: operator 0, partition 0: SSTs/.* is missing"):
-        copy_checkpoint(query, Cut(3), tmp_path / "copy")
+        copy_checkpoint(query, CheckpointCut(3), tmp_path / "copy")
 
 
 def test_what_is_not_known_is_refused_by_its_name(made, tmp_path):
@@ -200,7 +200,7 @@ def test_what_is_not_known_is_refused_by_its_name(made, tmp_path):
     query.batch(0)
     (query.folder / "_schema_log_1").mkdir()
     with pytest.raises(FormatUnknown, match="_schema_log_1"):
-        copy_checkpoint(read_checkpoint(query.folder, "q"), Cut(0), tmp_path / "copy")
+        copy_checkpoint(read_checkpoint(query.folder, "q"), CheckpointCut(0), tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
 
@@ -210,5 +210,5 @@ def test_folders_of_a_copy_belong_to_whom_the_query_s_do(tmp_path):
     query.batch(0, state=True)
     for path in [query.folder, *query.folder.rglob("*")]:
         os.chown(path, 1234, 1234)
-    copy_checkpoint(read_checkpoint(query.folder, "q"), Cut(0), tmp_path / "copy")
+    copy_checkpoint(read_checkpoint(query.folder, "q"), CheckpointCut(0), tmp_path / "copy")
     assert {path.stat().st_uid for path in [tmp_path / "copy", *(tmp_path / "copy").rglob("*")]} == {1234}

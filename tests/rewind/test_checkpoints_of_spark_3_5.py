@@ -13,8 +13,8 @@ from rewind_kit import planned, query_of
 from integration_tests.campaign.rewinds import settings_for
 from spark_ckpt.cli.app import exit_code
 from spark_rewind.applying import apply, undo
-from spark_rewind.checkpoint import Checkpoint, read_checkpoint
-from spark_rewind.plan import Plan
+from spark_rewind.checkpoint import QueryCheckpoint, read_checkpoint
+from spark_rewind.plan import RewindPlan
 from spark_rewind.positions import FilesPosition
 
 MADE_BY_SPARK = Path(__file__).parent / "made_by_spark_3_5.zip"
@@ -39,10 +39,10 @@ class Shop:
             for path in (root / log).iterdir():
                 path.write_text(path.read_text().replace(HOME, str(root)))
 
-    def read(self, name: str) -> Checkpoint:
+    def read(self, name: str) -> QueryCheckpoint:
         return read_checkpoint(self.root / "checkpoints" / name, name)
 
-    def plan(self, to: str) -> Plan:
+    def plan(self, to: str) -> RewindPlan:
         declared = {"folders": [{"path": str(self.root / "export"), "written_by": "export"}]}
         return planned(sorted((self.root / "checkpoints").iterdir()), to, [self.root / "lake"], declared)
 

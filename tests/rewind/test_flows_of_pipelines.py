@@ -10,11 +10,11 @@ import pytest
 from rewind_kit import WrittenQuery, WrittenTable, planned, query_of, table_of
 
 from spark_ckpt.errors import CheckpointForeign, ConfigInvalid
-from spark_rewind.applying import Settings, apply
+from spark_rewind.applying import ApplySettings, apply
 from spark_rewind.checkpoint import read_checkpoint
 from spark_rewind.pinning import PinRequest, take_pin
 from spark_rewind.places import find_places
-from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.planning import RewindRequest, plan_rewind
 
 
 def flow(root: Path, table: str, name: str, version: int = 0) -> WrittenQuery:
@@ -149,7 +149,7 @@ def made(tmp_path: Path) -> Path:
 
 def of_spark(made: Path, to: str, **more: object):
     folders = [str(made / "storage" / name) for name in ("lake", "mart")]
-    return plan_rewind(Request(folders, to, [str(made / "warehouse")], **more), 0)
+    return plan_rewind(RewindRequest(folders, to, [str(made / "warehouse")], **more), 0)
 
 
 def test_flows_that_spark_ran_are_found_and_go_back_together(made):
@@ -168,7 +168,7 @@ def test_flows_that_spark_ran_are_found_and_go_back_together(made):
 
 def test_flows_that_spark_ran_are_pinned(made):
     folders = [str(made / "storage" / name) for name in ("lake", "mart")]
-    taken = take_pin(PinRequest(Request(folders, "", [str(made / "warehouse")]), made / "pins", "rested"), 0)
+    taken = take_pin(PinRequest(RewindRequest(folders, "", [str(made / "warehouse")]), made / "pins", "rested"), 0)
     assert taken.kept.point is not None
     assert [(each.name, each.batch) for each in taken.kept.point.queries] == [
         ("bronze/files", 6),
@@ -185,7 +185,7 @@ def test_flows_that_spark_ran_are_taken_back_and_found_again(made):
     """What a rewind leaves beside a flow's versions is no version: neither Spark nor a plan takes it for one."""
     plan = of_spark(made, "bronze/files@1")
     everybody = [each.name for each in plan.queries]
-    apply(plan, Settings(lambda: None, 1_800_000_000_000, "spark-ckpt/test", everybody))
+    apply(plan, ApplySettings(lambda: None, 1_800_000_000_000, "spark-ckpt/test", everybody))
     flow_folder = made / "storage" / "lake" / "_checkpoints" / "spark_catalog" / "default" / "bronze" / "files"
     assert any("before-rewind" in each.name for each in flow_folder.iterdir())
     again = of_spark(made, "bronze/files@1")

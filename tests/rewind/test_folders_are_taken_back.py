@@ -18,7 +18,7 @@ from spark_ckpt.errors import CheckpointDamaged, ConfigInvalid, RewindOutOfReach
 from spark_ckpt.failpoints import FailpointHit
 from spark_rewind import carrying, folders, sink_logs
 from spark_rewind.applying import apply, undo
-from spark_rewind.plan import Plan
+from spark_rewind.plan import RewindPlan
 from spark_rewind.reading import file_of
 from spark_rewind.sink_logs import read_sink_log
 
@@ -27,13 +27,13 @@ SEED = 3
 """Of a history in which files go."""
 
 
-def made(root: Path, seed: int) -> tuple[ExportingLake, Plan]:
+def made(root: Path, seed: int) -> tuple[ExportingLake, RewindPlan]:
     lake, good = history(root / "lake", seed, steps=24, kind=ExportingLake)
     assert isinstance(lake, ExportingLake)
     return lake, plan_of(lake, f"ingest@{good}")
 
 
-def plan_of(lake: ExportingLake, to: str) -> Plan:
+def plan_of(lake: ExportingLake, to: str) -> RewindPlan:
     return planned(checkpoints(lake), to, [lake.root], declared=lake.declared())
 
 
@@ -42,14 +42,14 @@ class Story:
     """A history that was made once; it is put back to the same place, for logs name files by their whole paths."""
 
     root: Path
-    plan: Plan
+    plan: RewindPlan
     place: Path = field(init=False)
 
     def __post_init__(self) -> None:
         self.place = self.root / "lake"
         shutil.copytree(self.place, self.root / "kept")
 
-    def again(self) -> tuple[ExportingLake, Plan]:
+    def again(self) -> tuple[ExportingLake, RewindPlan]:
         shutil.rmtree(self.place)
         shutil.copytree(self.root / "kept", self.place)
         return ExportingLake(self.place), self.plan
@@ -62,7 +62,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 
 @pytest.fixture
-def story(once: Story) -> tuple[ExportingLake, Plan]:
+def story(once: Story) -> tuple[ExportingLake, RewindPlan]:
     return once.again()
 
 
@@ -131,7 +131,7 @@ def test_files_that_go_are_kept_and_readers_of_the_log_never_miss_one(story, mon
     assert len(looked) > 2 * len(change.files)
 
 
-def harmed(lake: ExportingLake, plan: Plan, kind: type[Exception], told: str) -> None:
+def harmed(lake: ExportingLake, plan: RewindPlan, kind: type[Exception], told: str) -> None:
     before = {path: path.read_bytes() for path in lake.root.rglob("*") if path.is_file()}
     with pytest.raises(kind, match=told):
         apply(plan, settings_for(plan))

@@ -8,7 +8,7 @@ import pytest
 from rewind_kit import WrittenQuery, unpacked
 
 from spark_ckpt.errors import FormatUnknown
-from spark_rewind.checkpoint import Checkpoint, read_checkpoint
+from spark_rewind.checkpoint import QueryCheckpoint, read_checkpoint
 from spark_rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, OtherPosition, position_of
 from spark_rewind.sink_logs import read_sink_log
 from spark_rewind.tables import read_table
@@ -19,11 +19,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpacked(tmp_path_factory.mktemp("made"))
 
 
-def read(made: Path, name: str) -> Checkpoint:
+def read(made: Path, name: str) -> QueryCheckpoint:
     return read_checkpoint(made / "ckpt" / name, name)
 
 
-def loadable(query: Checkpoint) -> list[int]:
+def loadable(query: QueryCheckpoint) -> list[int]:
     return [each.number for each in query.batches if query.state_gone(each) is None and query.state_torn(each) is None]
 
 

@@ -10,7 +10,7 @@ from simulated import Simulated
 
 from checkpoint_protocols.ids import ProcessId
 from spark_ckpt.errors import ConfigInvalid, RewindOutOfReach
-from spark_rewind.plan import Plan
+from spark_rewind.plan import RewindPlan
 
 HISTORIES = 60
 
@@ -46,7 +46,7 @@ def write_query(history: Simulated, name: str, query: WrittenQuery, tables: dict
             (query.folder / "commits" / str(number)).unlink()
 
 
-def line_of(plan: Plan, history: Simulated) -> dict[str, int | None]:
+def line_of(plan: RewindPlan, history: Simulated) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     for each in plan.queries:
         unfinished = each.stays and each.unfinished is not None

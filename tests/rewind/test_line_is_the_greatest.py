@@ -11,7 +11,7 @@ from simulated import Simulated
 
 from spark_ckpt.errors import CkptError
 from spark_rewind import connections, graph, intervals, line
-from spark_rewind.checkpoint import Checkpoint
+from spark_rewind.checkpoint import QueryCheckpoint
 from spark_rewind.explaining import plan_of
 from spark_rewind.graph import graph_of
 from spark_rewind.line import find_line
@@ -96,7 +96,7 @@ PIN_BUGS = {
 @pytest.mark.parametrize("bug", PIN_BUGS)
 def test_a_planted_bug_about_pins_is_caught(bug, monkeypatch):
     name, plant = PIN_BUGS[bug]
-    monkeypatch.setattr(Checkpoint, name, plant(getattr(Checkpoint, name)))
+    monkeypatch.setattr(QueryCheckpoint, name, plant(getattr(QueryCheckpoint, name)))
     assert any(_caught(seed, pins=True) for seed in range(300))
 
 

@@ -10,8 +10,8 @@ from rewind_kit import NOW_MS, WrittenQuery, WrittenTable, began
 from spark_rewind import connections, topics
 from spark_rewind.declared import Declared
 from spark_rewind.pinning import PinRequest, take_pin
-from spark_rewind.plan import Plan
-from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.plan import RewindPlan
+from spark_rewind.planning import RewindRequest, plan_rewind
 
 PINNED, BATCHES, LEFT = 3, 10, 7
 TOPIC = {"topics": [{"topic": "orders", "written_by": ["writer"]}]}
@@ -36,17 +36,17 @@ class Pair:
             for log in ("offsets", "commits"):
                 (self.writer.folder / log / str(number)).unlink()
 
-    def request(self, to: str) -> Request:
+    def request(self, to: str) -> RewindRequest:
         folders = [str(self.writer.folder), str(self.reader.folder)]
         tables = [str(self.table.root)] if "tables" in self.declared else []
         pins = self.folder / "pins" if to else None
-        return Request(folders, to, tables, Declared.model_validate(self.declared), pins=pins)
+        return RewindRequest(folders, to, tables, Declared.model_validate(self.declared), pins=pins)
 
-    def plan(self) -> Plan:
+    def plan(self) -> RewindPlan:
         return plan_rewind(self.request(f"writer@{PINNED}"), NOW_MS)
 
 
-def reader_batch(plan: Plan) -> int:
+def reader_batch(plan: RewindPlan) -> int:
     [batch] = [each.batch for each in plan.queries if each.name == "reader"]
     return BATCHES - 1 if batch is None else batch
 

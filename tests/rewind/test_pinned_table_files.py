@@ -14,9 +14,9 @@ from spark_ckpt.errors import RewindOutOfReach
 from spark_ckpt.failpoints import FailpointHit
 from spark_rewind.applying import apply
 from spark_rewind.pinning import PinRequest, take_pin
-from spark_rewind.pins import Kept
-from spark_rewind.plan import Plan
-from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.pins import KeptPoint
+from spark_rewind.plan import RewindPlan
+from spark_rewind.planning import RewindRequest, plan_rewind
 from spark_rewind.point_reports import report_points
 from spark_rewind.positions import DeltaPosition
 from spark_rewind.table_holding import hold
@@ -36,7 +36,7 @@ class Story:
         self.lake.drop(1)
         self.lake.queries["ingest"].run()  # a version that `dedup` has not read yet
         folders = [str(each) for each in checkpoints(self.lake)]
-        self.request = Request(folders, NAME, [str(self.lake.root)], pins=self.pins)
+        self.request = RewindRequest(folders, NAME, [str(self.lake.root)], pins=self.pins)
         self.point = take_pin(PinRequest(self.request, self.pins, NAME, None, table_files), 0).kept
         broken = SmallLake(self.lake.root, broken=True)
         broken.drop(2)
@@ -52,18 +52,18 @@ class Story:
         for path in gone:
             (table.root / path).unlink()
 
-    def plan(self) -> Plan:
+    def plan(self) -> RewindPlan:
         return plan_rewind(self.request, 0)
 
 
 FROM_THE_BEGINNING = {"ingest": -1, "dedup": -1, "publish": -1}
 
 
-def reached(plan: Plan) -> dict[str, int | None]:
+def reached(plan: RewindPlan) -> dict[str, int | None]:
     return {each.name: each.batch for each in plan.queries}
 
 
-def held(point: Kept) -> list[Path]:
+def held(point: KeptPoint) -> list[Path]:
     return sorted((point.folder / "tables").rglob("*.parquet"))
 
 

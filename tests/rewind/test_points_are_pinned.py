@@ -21,8 +21,8 @@ from spark_rewind import checkpoint_copy, pinning, state_copy
 from spark_rewind.checkpoint import read_checkpoint
 from spark_rewind.pinning import PinRequest, take_pin
 from spark_rewind.pins import held, unpin
-from spark_rewind.plan import Plan
-from spark_rewind.planning import Request, plan_rewind
+from spark_rewind.plan import RewindPlan
+from spark_rewind.planning import RewindRequest, plan_rewind
 from spark_rewind.point_reports import report_points
 
 LAST = BATCHES - 1
@@ -102,12 +102,12 @@ def test_a_point_is_a_target_by_its_name(chain):
 def test_a_plan_without_pins_is_read_as_before(chain):
     chain.pin()
     text = chain.plan("first@2", pins=False).model_dump_json(exclude={"queries": {"__all__": {"kept_in", "point"}}})
-    assert Plan.model_validate_json(text).queries[0].kept_in is None
+    assert RewindPlan.model_validate_json(text).queries[0].kept_in is None
 
 
 def test_a_query_that_was_pinned_before_its_first_batch_may_begin_anew(tmp_path):
     late = WrittenQuery(tmp_path / "checkpoints" / "late")
-    plan = Request([str(late.folder)], "", ())
+    plan = RewindRequest([str(late.folder)], "", ())
     take_pin(PinRequest(plan, tmp_path / "late-pins", "empty"), NOW_MS)
     for number in range(4):
         late.batch({"logOffset": number})
@@ -115,8 +115,8 @@ def test_a_query_that_was_pinned_before_its_first_batch_may_begin_anew(tmp_path)
         for log in ("offsets", "commits"):
             (late.folder / log / str(number)).unlink()
     with pytest.raises(RewindOutOfReach):
-        plan_rewind(Request([str(late.folder)], "late@1", ()), NOW_MS)
-    again = plan_rewind(Request([str(late.folder)], "empty", (), pins=tmp_path / "late-pins"), NOW_MS)
+        plan_rewind(RewindRequest([str(late.folder)], "late@1", ()), NOW_MS)
+    again = plan_rewind(RewindRequest([str(late.folder)], "empty", (), pins=tmp_path / "late-pins"), NOW_MS)
     assert [each.batch for each in again.queries] == [-1]
 
 

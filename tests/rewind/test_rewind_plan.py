@@ -12,7 +12,7 @@ from rewind_kit import NOW_MS, WrittenQuery, WrittenTable, began, planned, query
 
 from spark_ckpt.errors import ConfigInvalid, RewindOutOfReach
 from spark_rewind import state_versions
-from spark_rewind.plan import Plan
+from spark_rewind.plan import RewindPlan
 
 
 class Chain:
@@ -35,7 +35,7 @@ class Chain:
         number = self.totals.batch(self.bronze.at(version + 1), state=True, at_ms=began(version + 1, 2000))
         self.gold.version((self.totals.query, number), at_ms=began(version + 1, 3000))
 
-    def plan(self, to: str) -> Plan:
+    def plan(self, to: str) -> RewindPlan:
         return planned(self.folders, to, self.tables)
 
 
@@ -191,7 +191,7 @@ def test_a_plan_is_of_the_state_it_was_made_from(chain):
 
 def test_a_plan_is_read_back_as_it_was_printed(chain):
     plan = chain.plan("enrich@2")
-    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+    assert RewindPlan.model_validate_json(plan.model_dump_json()) == plan
     assert (plan.format, plan.made_at_ms) == (1, NOW_MS)
 
 

@@ -30,7 +30,7 @@ from spark_ckpt.failpoints import Failpoint, FailpointHit
 from spark_rewind import applying, carrying, swapping
 from spark_rewind.applying import apply, undo
 from spark_rewind.journal import FOLDER, Journal, read_plan
-from spark_rewind.plan import Plan
+from spark_rewind.plan import RewindPlan
 
 SEED = 3
 
@@ -46,7 +46,9 @@ class Story:
         files = [path for path in self.lake.root.rglob("*") if path.is_file() and FOLDER not in path.parts]
         return {str(path.relative_to(self.lake.root)): path.read_bytes() for path in files}
 
-    def refused(self, kind: type[CkptError], told: str, plan: Plan | None = None, **settings: object) -> CkptError:
+    def refused(
+        self, kind: type[CkptError], told: str, plan: RewindPlan | None = None, **settings: object
+    ) -> CkptError:
         before = self.content()
         with pytest.raises(kind, match=told) as raised:
             apply(plan or self.plan, replace(settings_for(self.plan), **settings))

@@ -22,7 +22,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class DatasetEnd:
     """A source or sink of a job: its name, its own description (`describe`), and its columns."""
 
     name: str
@@ -38,7 +38,7 @@ class Named:
     name: str
 
 
-def named(end: End, cursor: Cursor | None = None) -> list[Named]:
+def named(end: DatasetEnd, cursor: Cursor | None = None) -> list[Named]:
     """Return the datasets of a source or sink, one for each topic.
 
     `cursor`: the source's position; it names the topics of a pattern.

@@ -30,7 +30,7 @@ from openlineage.client.facet_v2 import (
 from spark_ckpt.connector import Cursor, Json
 from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, RunListener
 from spark_ckpt.epochs.records import Manifest
-from spark_ckpt.observability.lineage.datasets import End, named
+from spark_ckpt.observability.lineage.datasets import DatasetEnd, named
 
 PRODUCER = "https://pypi.org/project/spark-ckpt"
 _SCHEMA = f"{PRODUCER}#"
@@ -81,8 +81,8 @@ class OpenLineage(RunListener):
         namespace: str,
         job: str,
         store_id: str,
-        sources: Sequence[End],
-        sinks: Sequence[End],
+        sources: Sequence[DatasetEnd],
+        sinks: Sequence[DatasetEnd],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
@@ -157,7 +157,7 @@ def run_id(store_id: str, incarnation: int) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{PRODUCER}/{store_id}/{incarnation}"))
 
 
-def _read(end: End, cursor: Cursor | None) -> list[InputDataset]:
+def _read(end: DatasetEnd, cursor: Cursor | None) -> list[InputDataset]:
     found: list[InputDataset] = []
     for each in named(end, cursor):
         part = {each.name: cursor[each.name]} if cursor and each.name in cursor else cursor
@@ -168,7 +168,7 @@ def _read(end: End, cursor: Cursor | None) -> list[InputDataset]:
     return found
 
 
-def _written(end: End, manifest: Manifest | None) -> list[OutputDataset]:
+def _written(end: DatasetEnd, manifest: Manifest | None) -> list[OutputDataset]:
     output = manifest.outputs.get(end.name) if manifest else None
     facets: dict[str, OutputDatasetFacet] = {}
     if output is not None:
@@ -180,7 +180,7 @@ def _written(end: End, manifest: Manifest | None) -> list[OutputDataset]:
     return [OutputDataset(each.namespace, each.name, facets, facets={"schema": _schema(end)}) for each in named(end)]
 
 
-def _schema(end: End) -> schema_dataset.SchemaDatasetFacet:
+def _schema(end: DatasetEnd) -> schema_dataset.SchemaDatasetFacet:
     fields = [schema_dataset.SchemaDatasetFacetFields(column.name, column.type) for column in end.columns]
     return schema_dataset.SchemaDatasetFacet(fields, producer=PRODUCER)
 

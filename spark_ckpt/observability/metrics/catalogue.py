@@ -14,7 +14,7 @@ from enum import Enum
 PREFIX = "spark_ckpt"
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """Kind of a metric, which defines how its values aggregate."""
 
     COUNTER = "counter"
@@ -32,7 +32,7 @@ class Instrument:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     unit: str
     description: str
     labels: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Instrument:
     @property
     def prometheus_name(self) -> str:
         """Name in Prometheus queries. The series of a histogram add `_bucket`, `_sum`, `_count`."""
-        total = "_total" if self.kind is Kind.COUNTER else ""
+        total = "_total" if self.kind is MetricKind.COUNTER else ""
         return f"{PREFIX}_{self.name.replace('.', '_')}{_SUFFIXES.get(self.unit, '')}{total}"
 
     @property
@@ -61,15 +61,15 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 
 
 def _counter(name: str, unit: str, description: str, *labels: str) -> Instrument:
-    return Instrument(name, Kind.COUNTER, unit, description, labels)
+    return Instrument(name, MetricKind.COUNTER, unit, description, labels)
 
 
 def _gauge(name: str, unit: str, description: str, *labels: str) -> Instrument:
-    return Instrument(name, Kind.GAUGE, unit, description, labels)
+    return Instrument(name, MetricKind.GAUGE, unit, description, labels)
 
 
 def _histogram(name: str, description: str, *labels: str) -> Instrument:
-    return Instrument(name, Kind.HISTOGRAM, "s", description, labels)
+    return Instrument(name, MetricKind.HISTOGRAM, "s", description, labels)
 
 
 INPUT_ROWS = _counter("input.rows", "{row}", "Rows that sources have delivered to micro-batches")

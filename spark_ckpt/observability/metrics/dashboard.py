@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from spark_ckpt.connector import Json
 from spark_ckpt.observability.metrics import catalogue
-from spark_ckpt.observability.metrics.catalogue import Instrument, Kind
+from spark_ckpt.observability.metrics.catalogue import Instrument, MetricKind
 
 _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _CHOSEN = '{ckpt_job=~"$job"}'
@@ -45,7 +45,7 @@ def _quantile(share: float, instrument: Instrument, by: str) -> str:
 
 def _line(instrument: Instrument, *labels: str) -> tuple[str, str]:
     legend = " ".join(f"{{{{{label}}}}}" for label in ("ckpt_job", *labels))
-    return (_rate(instrument) if instrument.kind is Kind.COUNTER else _now(instrument), legend)
+    return (_rate(instrument) if instrument.kind is MetricKind.COUNTER else _now(instrument), legend)
 
 
 def _share(name: str, share: float) -> tuple[str, str]:

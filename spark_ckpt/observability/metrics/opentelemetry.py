@@ -15,7 +15,7 @@ from opentelemetry.trace import Span, Status, StatusCode
 
 from spark_ckpt.connector import Json
 from spark_ckpt.driver.listener import EpochEvent, RunListener
-from spark_ckpt.observability.metrics.catalogue import CATALOGUE, PREFIX, SECONDS, Instrument, Kind
+from spark_ckpt.observability.metrics.catalogue import CATALOGUE, PREFIX, SECONDS, Instrument, MetricKind
 
 _NS_PER_MS = 1_000_000
 _COUNTS = ("rows_in", "rows_out", "rejected")
@@ -33,19 +33,19 @@ class OpenTelemetry:
         self._counters = {
             each.name: meter.create_counter(each.otel_name, each.unit, each.description)
             for each in every
-            if each.kind is Kind.COUNTER
+            if each.kind is MetricKind.COUNTER
         }
         self._gauges = {
             each.name: meter.create_gauge(each.otel_name, each.unit, each.description)
             for each in every
-            if each.kind is Kind.GAUGE
+            if each.kind is MetricKind.GAUGE
         }
         self._histograms = {
             each.name: meter.create_histogram(
                 each.otel_name, each.unit, each.description, explicit_bucket_boundaries_advisory=SECONDS
             )
             for each in every
-            if each.kind is Kind.HISTOGRAM
+            if each.kind is MetricKind.HISTOGRAM
         }
 
     def add(self, instrument: Instrument, amount: float, *labels: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.observability.metrics.catalogue import CATALOGUE, SECONDS, Instrument, Kind
+from spark_ckpt.observability.metrics.catalogue import CATALOGUE, SECONDS, Instrument, MetricKind
 
 _log = logging.getLogger(__name__)
 
@@ -19,10 +19,11 @@ class Prometheus:
     """All instruments in one registry. Created once for a registry, which accepts each name once."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._counters = {each.name: Counter(*_described(each), registry=registry) for each in _of(Kind.COUNTER)}
-        self._gauges = {each.name: Gauge(*_described(each), registry=registry) for each in _of(Kind.GAUGE)}
+        self._counters = {each.name: Counter(*_described(each), registry=registry) for each in _of(MetricKind.COUNTER)}
+        self._gauges = {each.name: Gauge(*_described(each), registry=registry) for each in _of(MetricKind.GAUGE)}
         self._histograms = {
-            each.name: Histogram(*_described(each), buckets=SECONDS, registry=registry) for each in _of(Kind.HISTOGRAM)
+            each.name: Histogram(*_described(each), buckets=SECONDS, registry=registry)
+            for each in _of(MetricKind.HISTOGRAM)
         }
 
     def add(self, instrument: Instrument, amount: float, *labels: str) -> None:
@@ -38,7 +39,7 @@ class Prometheus:
         self._histograms[instrument.name].labels(*labels).observe(seconds)
 
 
-def _of(kind: Kind) -> Iterator[Instrument]:
+def _of(kind: MetricKind) -> Iterator[Instrument]:
     return (each for each in CATALOGUE.values() if each.kind is kind)
 
 

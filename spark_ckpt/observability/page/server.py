@@ -20,12 +20,35 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import CkptError, ConfigInvalid
+from spark_ckpt.json_values import plain
 from spark_ckpt.observability.page.drawn import asset, drawn
 from spark_ckpt.observability.page.facts import epoch_of, facts_of
 from spark_ckpt.observability.page.going_back import going_back
-from spark_ckpt.observability.page.state_at import state_at
 from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.state_rows import keyed_beside
 from spark_ckpt.store.store import Store
+
+MOST_KEYS = 50
+
+
+def state_at(store: Store, operator: str, before: int, after: int, keys: Mapping[str, str]) -> Json:
+    """Return up to `MOST_KEYS` keys whose columns have the values `keys`, differing ones first. Null: the key has no
+    state.
+
+    Raises `EpochNotFound`, `EpochDamaged`, `ConfigInvalid` (no such key column, or no value of its type).
+    """
+    old, new = (keyed_beside(store, operator, *epochs, keys) for epochs in ((before, after), (after, before)))
+    texts = sorted(old.keys() | new.keys(), key=lambda text: (old.get(text) == new.get(text), text))
+    rows: list[Json] = [
+        {
+            "key": plain((new.get(text) or old[text])[0]),
+            "before": plain(old[text][1]) if text in old else None,
+            "after": plain(new[text][1]) if text in new else None,
+        }
+        for text in texts[:MOST_KEYS]
+    ]
+    return {"operator": operator, "before": before, "after": after, "matching": len(texts), "rows": rows}
+
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
