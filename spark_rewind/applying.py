@@ -270,7 +270,7 @@ def _read_table(table: TablePlan) -> Table:
 
 def _refuse_what_cannot(plan: RewindPlan, back: Sequence[TablePlan]) -> None:
     if all(each.stays for each in plan.queries) and not back:
-        raise RewindUnsupported("nothing goes back in this plan", hint="there is nothing to do")
+        raise RewindUnsupported("this plan rolls nothing back", hint="there is nothing to do")
 
 
 def _refuse_unknown_beginnings(wishes: Sequence[QueryWish], ids: set[str], settings: ApplySettings) -> None:
@@ -283,7 +283,7 @@ def _refuse_unknown_beginnings(wishes: Sequence[QueryWish], ids: set[str], setti
             continue
         read = [end for batch in wish.now.batches for end in batch.ends.values() if isinstance(end, DeltaPosition)]
         if any(each.table in ids for each in read):
-            what = f"{wish.now.name} begins anew, and reads a table that goes back; where it begins there is not in its checkpoint"
+            what = f"{wish.now.name} begins from its start and reads a table that is rolled back; its checkpoint lacks the start"
             hint = (
                 f"if it has no startingVersion and no startingTimestamp: --from-snapshot {wish.now.name}. "
                 "If it has one: plan with a later target; nothing was changed"
@@ -302,11 +302,11 @@ def _refuse_taken_names(record: RewindRecord) -> None:
 
 def _foreign_readers(back: Sequence[TablePlan], folders: Sequence[FolderChange]) -> Iterator[str]:
     for folder in folders:
-        yield f"folder {folder.path}: a reader that is none of these queries keeps what it has read of files that go"
+        yield f"folder {folder.path}: a reader outside of this plan keeps the rows that it has read from removed files"
     for table in back:
         yield (
-            f"table {table.path}: a reader that is none of these queries keeps what it has read of versions that go, and "
-            "stops at the version that takes them back, unless it skips changes"
+            f"table {table.path}: a reader outside of this plan keeps the rows that it has read from removed versions. It "
+            "stops at the version that rolls them back, unless it skips changes"
         )
 
 

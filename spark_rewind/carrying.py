@@ -209,7 +209,7 @@ class Carrier:
         text = self.journal.text_path(record, number, version).read_bytes()
         path = commit_path(table, version)
         if hashlib.sha256(text).hexdigest() != table.commits[version - table.first]:
-            what = f"{self.journal.text_path(record, number, version)} is not what was decided"
+            what = f"{self.journal.text_path(record, number, version)} differs from the decided plan"
             raise CheckpointDamaged(what, hint="restore it from a backup, and run the same command again")
         try:
             write_new(path, text)
@@ -279,7 +279,7 @@ def check_unmoved(record: RewindRecord) -> None:
     for query in record.queries:
         found = read_checkpoint(Path(query.folder), query.name, fenced_by=record.identity)
         if found.digest != query.digest_before:
-            raise RewindStale(f"{query.name} has gone on in the meantime", hint=_STALE)
+            raise RewindStale(f"{query.name} has continued in the meantime", hint=_STALE)
     for table in record.tables:
         if read_table(Path(table.path)).digest != table.digest_before:
             raise RewindStale(f"table {table.path} was written in the meantime", hint=_STALE)

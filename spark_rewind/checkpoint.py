@@ -261,7 +261,7 @@ def _text(path: Path) -> str:
     try:
         return text_of(path)
     except FileNotFoundError:
-        hint = "the query is running and lets go of old batches: stop it first, or try again"
+        hint = "the query is running and deletes old batches: stop it first, or try again"
         raise CheckpointDamaged(f"{path} went away while it was read", hint=hint) from None
 
 

@@ -98,7 +98,7 @@ def check_known(query: QueryCheckpoint) -> None:
     ]
     if strange:
         what = f"{query.folder} holds {strange[0]!r}, and what that is as of an older batch is not known"
-        hint = "a Delta source's log of schemas cannot go back: begin this query anew by hand, and plan for the others"
+        hint = "a Delta source's log of schemas cannot be rolled back: restart this query from its beginning, plan for the others"
         raise FormatUnknown(what, hint=hint)
 
 
@@ -188,7 +188,7 @@ def check_copy(query: QueryCheckpoint, cut: CheckpointCut, target: Path) -> Quer
     wrong = next(iter(_differences(query, copy, cut)), None)
     if wrong is not None:
         raise CheckpointDamaged(
-            f"the copy of {query.folder} at batch {cut.batch} is not whole: {wrong}", hint=HINT_DAMAGED
+            f"the copy of {query.folder} at batch {cut.batch} is incomplete: {wrong}", hint=HINT_DAMAGED
         )
     return copy
 

@@ -80,8 +80,8 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
     lines = [commit_lines(root, number) for number in range(shift.base + 1, shift.line + 1)]
     replayed = [parsed(each, shift.base + 1 + part) for part, each in enumerate(lines)]
     if (why := refusal(now, then, replayed)) is not None:
-        hint = "restore this table and begin its readers anew by hand, or plan with a later target; nothing was changed"
-        raise RewindUnsupported(f"table {root} cannot be taken back: {why}", hint=hint)
+        hint = "restore this table and restart its readers from the beginning, or plan with a later target; nothing was changed"
+        raise RewindUnsupported(f"table {root} cannot be rolled back: {why}", hint=hint)
     at_line = after_replay(then, replayed)
     actions: list[Action] = [{"add": each} for content in (then, at_line) for each in content.files.values()]
     actions += [each for commit in replayed for each in commit]

@@ -228,7 +228,7 @@ class _Explainer:
         left = step.left.index if step.left else self.line.intervals.newest(step.process).index
         taken = step.taken.index if step.taken else None
         if step.cause is StepCause.FAILED:
-            sentence = f"{step.process} goes back to {self._named(step.process, taken)}: --to {self.target}"
+            sentence = f"{step.process} rolls back to {self._named(step.process, taken)}: --to {self.target}"
             return RewindReason(who=step.process, cause="target", left=left, taken=taken, sentence=sentence)
         channel = self.line.intervals.channels[step.channel] if step.channel else None
         assert channel is not None and step.other is not None and step.other_at is not None  # noqa: S101 - for the type checker
@@ -243,7 +243,7 @@ class _Explainer:
             other=step.other,
             other_at=step.other_at.index,
             exact=channel.exact,
-            sentence=f"{step.process} goes back {there_and_back}: {why}",
+            sentence=f"{step.process} rolls back {there_and_back}: {why}",
         )
 
     def _named(self, process: ProcessId, index: Index) -> str:
@@ -278,15 +278,15 @@ def sentence_of(channel: Channel, step: LineStep, other_at: str) -> str:
     if step.cause is StepCause.LOST:
         return f"{step.other} at {other_at} does not hold its {_many('batch', 'batches', first - 1, last - 1)}"
     if channel.kind is ConnectionKind.READS_TABLE:
-        return f"it has read {_many('version', 'versions', first - 1, last - 1)} of {step.other}, which goes back to {other_at}"
+        return f"it has read {_many('version', 'versions', first - 1, last - 1)} of {step.other}, which rolls back to {other_at}"
     if channel.kind is ConnectionKind.TOPIC:
         what = _many("offset", "offsets", first - 1, last - 1)
         return f"it has read {what} of {channel.what}, which {step.other} may have written after {other_at}"
     batches = _many("batch", "batches", first - 1, last - 1)
     if channel.exact:
         verb = "holds" if channel.kind is ConnectionKind.WRITES_TABLE else "has read files of"
-        return f"it {verb} {batches} of {step.other}, which goes back to {other_at}"
-    return f"it may hold {batches} of {step.other} through {channel.what}, which goes back to {other_at}"
+        return f"it {verb} {batches} of {step.other}, which rolls back to {other_at}"
+    return f"it may hold {batches} of {step.other} through {channel.what}, which rolls back to {other_at}"
 
 
 def _many(one: str, many: str, first: int, last: int) -> str:

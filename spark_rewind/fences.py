@@ -30,7 +30,7 @@ def fence_paths(query: QueryCheckpoint, folder: Path) -> list[Path]:
 
 def fence_text(identity: str) -> str:
     """Return a fence's text. Spark shows it to the user who starts the query."""
-    return f"{FENCE}{identity}: this query is being taken back. Run `spark-ckpt rewind apply` with its plan again, then start it.\n"
+    return f"{FENCE}{identity}: a rewind rolls this query back. Run `spark-ckpt rewind apply` with its plan again, then start it.\n"
 
 
 def put_fences(paths: list[Path], identity: str) -> None:

@@ -47,7 +47,7 @@ def taken_back(plan: FolderPlan, labels: Labels) -> FolderChange:
     files = sorted(below(log, log.after(plan.batch)))
     taken = next((each for each in files if not (folder / each).is_file()), None)
     if taken is not None:
-        what = f"file {taken} of {folder} is missing: an undo could not bring it back"
+        what = f"file {taken} of {folder} is missing: an undo could not restore it"
         raise RewindUnsupported(what, hint="restore the file, or an empty one in its place; nothing was changed")
     return _change(log, plan.batch, folder / SINK_LOG, labels, files)
 
@@ -60,7 +60,7 @@ def brought_back(applied: FolderChange, labels: Labels) -> FolderChange:
     folder = Path(applied.path)
     now, before = read_sink_log(folder / SINK_LOG), read_sink_log(Path(applied.kept))
     if now.digest != applied.digest_after:
-        what = f"the log of files in {folder} has gone on since the rewind: its newest batch is {now.newest}"
+        what = f"the log of files in {folder} has continued since the rewind: its newest batch is {now.newest}"
         hint = "what has been done since would be lost: plan a rewind instead; nothing was changed"
         raise RewindStale(what, hint=hint)
     lost = next((each for each in applied.files if not Path(applied.aside, each).is_file()), None)

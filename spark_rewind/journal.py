@@ -74,7 +74,7 @@ class Journal:
             hint = "restore it from a backup: it says how far the rewind is"
             raise CheckpointDamaged(f"{path} is no record of a rewind", hint=hint) from error
         if record.format != FORMAT:
-            raise FormatUnknown(f"{path} is of format {record.format}", hint="go on with the version that began it")
+            raise FormatUnknown(f"{path} is of format {record.format}", hint="continue with the version that began it")
         return record
 
     def phase(self, kind: str) -> Phase | None:

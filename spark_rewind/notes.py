@@ -22,8 +22,8 @@ def notes_of(inputs: Inputs, line: Line, tables: Sequence[TablePlan], broker: To
         yield from _unseen(inputs, line)
     if any(not each.exact and each.kind is not ConnectionKind.TOPIC for each in line.intervals.channels.values()):
         yield (
-            "where only times bound what was passed on, a query may go back further than it has to; the clocks of all drivers "
-            f"are taken to agree within {inputs.declared.clock_skew_ms} ms (clock_skew_ms)"
+            "where only times bound the exchanged rows, a query may roll back further than necessary; the clocks of all drivers "
+            f"are assumed to agree within {inputs.declared.clock_skew_ms} ms (clock_skew_ms)"
         )
 
 
@@ -46,8 +46,8 @@ def _outputs(inputs: Inputs, line: Line) -> Iterator[str]:
     for name in inputs.queries:
         if ProcessId(name) not in writers:
             yield (
-                f"{name}: where it writes is not known. What it wrote after its batch stays there, and it writes it once more. "
-                "If it writes files with Spark's own sink, declare the folder: that sink would skip the batches that are done again"
+                f"{name}: its output is not known. Rows that it wrote after its batch stay there, and it writes them once more. "
+                "If it writes files with Spark's own sink, declare the folder: that sink would skip the repeated batches"
             )
 
 

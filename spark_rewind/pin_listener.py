@@ -209,4 +209,4 @@ def _newest_ms(pins: Path) -> int | None:
 def _tell(taken: Taken) -> None:
     _log.info("pinned %s", taken.kept.folder.name)
     for each in taken.dropped:
-        _log.info("over the budget: point %s was let go", each.folder.name)
+        _log.info("over the budget: point %s was removed", each.folder.name)

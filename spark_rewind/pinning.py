@@ -136,7 +136,9 @@ def _prepared(request: PinRequest, folder: Path, point: PinnedPoint, points: Seq
             return _attempt(request, folder, point, digests_of(points))
         except FileNotFoundError as error:
             if attempt == TRIES:
-                hint = "it lets go of its files faster than they can be linked: raise spark.sql.streaming.minBatchesToRetain"
+                hint = (
+                    "it deletes its files faster than they can be linked: raise spark.sql.streaming.minBatchesToRetain"
+                )
                 raise CheckpointDamaged(f"{error.filename} went away while it was pinned", hint=hint) from error
         except (CheckpointDamaged, LogDamaged):
             if attempt == TRIES:

@@ -97,7 +97,7 @@ def require_own(query: QueryCheckpoint, log: SinkLog) -> None:
             f"the log of files in {log.folder} ends with batch {log.newest}, and {query.name} has committed batch {done} "
             f"and begun batch {begun}"
         )
-        hint = "declare who writes the folder; if it was written with another checkpoint before, leave it out and mend it by hand"
+        hint = "declare who writes the folder; if it was written with another checkpoint before, leave it out"
         raise CheckpointDamaged(what, hint=hint)
 
 
@@ -142,5 +142,5 @@ def check_log_copy(log: SinkLog, batch: int, target: Path) -> SinkLog:
     wanted = {path for path, number in log.batches.items() if number <= batch}
     if set(copy.batches) != wanted or copy.newest != min(batch, log.newest):
         hint = "the log of the files that were written is damaged: restore it from a backup"
-        raise CheckpointDamaged(f"the copy of {log.folder / SINK_LOG} at batch {batch} is not whole", hint=hint)
+        raise CheckpointDamaged(f"the copy of {log.folder / SINK_LOG} at batch {batch} is incomplete", hint=hint)
     return copy

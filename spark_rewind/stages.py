@@ -23,7 +23,7 @@ class Move(StrEnum):
     BEGIN = "begin"
     CLEAN_UP_AND_BEGIN = "take away what an earlier try left, and begin"
     CLEAN_UP = "take away what an earlier try left"
-    GO_ON = "carry out what was decided"
+    GO_ON = "execute the decided plan"
     FINISH = "take the fences away"
     NOTHING = "nothing is left to do"
     APPLY_FIRST = "the rewind has to be carried out first"

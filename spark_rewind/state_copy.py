@@ -39,7 +39,9 @@ def copy_state(query: QueryCheckpoint, batch: int, target: Path, *, alone: bool 
                 counts = _Counting(query, operator.name, finished[-1] + 1, alone=alone)
                 _copy_partition(each, copied / each.name, counts, batch)
             else:
-                raise FormatUnknown(f"{each} is no part of a state that is known", hint="begin this query anew by hand")
+                raise FormatUnknown(
+                    f"{each} is no part of a state that is known", hint="start this query from the beginning yourself"
+                )
         _link_all(operator, copied, names(operator))
 
 

@@ -70,7 +70,7 @@ def refusal(now: Content, then: Content, replayed: Sequence[Sequence[Action]]) -
 
 def _changed(now: Content, then: Content) -> str | None:
     if then.protocol and then.protocol != now.protocol:
-        return f"its protocol was changed after version {then.version}, and cannot be taken back"
+        return f"its protocol was changed after version {then.version}, and cannot be rolled back"
     if not then.metadata or then.metadata == now.metadata:
         return None
     before, after = _configuration(then), _configuration(now)

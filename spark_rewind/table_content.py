@@ -130,7 +130,7 @@ def _start(log: Path, version: int) -> int:
     if found is None:
         what = f"{log} has no checkpoint of the classic kind at or before version {version}"
         raise RewindUnsupported(
-            what, hint="go back to a version whose commits are all there, or restore the table by hand"
+            what, hint="roll back to a version whose commits all exist, or restore the table yourself"
         )
     return found
 
@@ -165,7 +165,7 @@ def _rows(path: Path) -> Iterator[Action]:
     except (pa.ArrowException, FileNotFoundError) as error:
         raise LogDamaged(f"{path} cannot be read", hint=_HINT) from error
     if "sidecar" in table.column_names and table.column("sidecar").null_count < len(table):
-        raise RewindUnsupported(f"{path} is a checkpoint with sidecars", hint="restore the table by hand")
+        raise RewindUnsupported(f"{path} is a checkpoint with sidecars", hint="restore the table yourself")
     for kind in ("protocol", "metaData", "add", "txn", "domainMetadata"):
         if kind in table.column_names:
             yield from ({kind: _row(kind, row)} for row in table.column(kind).to_pylist() if row is not None)

@@ -192,7 +192,7 @@ def _version(path: Path, commit: TableCommit) -> Version:
             _restores(info),
         )
     except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
-        raise LogDamaged(f"{path} holds an action without what it needs", hint=_HINT) from error
+        raise LogDamaged(f"{path} has an action that lacks a field", hint=_HINT) from error
 
 
 def _restores(info: Mapping[str, Any]) -> bool:

@@ -84,7 +84,7 @@ def target_of(written: str, queries: Mapping[str, ProcessId], tables: Mapping[st
         raise ConfigInvalid(f"--to {written}: {number!r} is no number", hint=_HINT)
     query, table = queries.get(name), tables.get(name)
     if query is not None and table is not None:
-        raise ConfigInvalid(f"--to {written} names a query and a table", hint="name it by its whole path")
+        raise ConfigInvalid(f"--to {written} names a query and a table", hint="name it by its full path")
     if query is None and table is None:
         raise _unknown(written, name, queries, tables)
     kind: TargetKind = "batch" if query is not None else "table"

@@ -131,7 +131,8 @@ class History:
                 return files
         raise SourceInvalid(
             f"{self._table}: the log does not reach version {end.version}, which the job has read",
-            hint="the table was replaced or its log was cut; restore it or start the source anew",
+            hint="the table was replaced or its log was cut; restore it, or read the table "
+            "from its start under another source name",
         )
 
     def require(self, position: Position, newest: int) -> None:
@@ -141,7 +142,8 @@ class History:
         if position.version > newest + 1:
             raise SourceInvalid(
                 f"{self._table} is at version {newest}, the job has read up to {position.version - 1}",
-                hint="the log was cut or replaced; restore it or start the source anew",
+                hint="the log was cut or replaced; restore it, or read the table "
+                "from its start under another source name",
             )
         self._files(position)
         if position.index and not position.snapshot and self._on_change == "skip":
@@ -153,7 +155,7 @@ class History:
         if commit is not None and commit.changes_rows:
             raise SourceInvalid(
                 f"{self._table}: a part of version {version} ({commit.operation}) was read, which on_change='skip' leaves out",
-                hint="let whoever read the part read the whole version first",
+                hint="let the program that read the part read the whole version first",
                 version=version,
             )
 
@@ -188,7 +190,8 @@ class History:
         except FileNotFoundError as error:
             raise SourceInvalid(
                 f"{self._table}: the job has not finished reading the snapshot of version {version}: {error}",
-                hint="raise delta.logRetentionDuration and delta.deletedFileRetentionDuration; start anew",
+                hint="raise delta.logRetentionDuration and delta.deletedFileRetentionDuration; read the table "
+                "under another source name",
             ) from error
         for file in files:
             check_file(self._table, file)
@@ -216,7 +219,7 @@ class History:
         if newest is not None and found is not None and sha256(found).digest() != newest.digest:
             raise SourceInvalid(
                 f"{self._table}: version {newest.version}, which the job has read, is another commit now",
-                hint="the table was put back to an older state and written again: bring its log back, or read the table from its "
+                hint="the table was restored to an older state and written again: restore its log, or read the table from its "
                 "start under another source name",
                 version=newest.version,
             )
@@ -234,7 +237,7 @@ class History:
         if newest >= version:
             raise SourceInvalid(
                 f"{self._table}: the log no longer has version {version}, which the job still has to read",
-                hint="raise delta.logRetentionDuration on the table; start the source anew from 'earliest'",
+                hint="raise delta.logRetentionDuration on the table; read it from 'earliest' under another source name",
             )
 
     def _check(self, commit: AppendedFiles, table_id: str) -> None:
@@ -243,7 +246,7 @@ class History:
                 f"{self._table}: version {commit.version} ({commit.operation}) deletes or updates rows "
                 "that were appended "
                 "before; a source reads appended rows only",
-                hint="DeltaSource(..., on_change='skip') skips such versions wholly, or start behind it",
+                hint="DeltaSource(..., on_change='skip') skips such versions, or start after it",
                 version=commit.version,
             )
         metadata, protocol = commit.commit.body("metaData"), commit.commit.body("protocol")
@@ -293,7 +296,7 @@ def check_file(table: str, file: TableFile) -> None:
     if file.has_deletion_vector:
         raise SourceInvalid(
             f"{table}: {file.path} has a deletion vector",
-            hint=f"run REORG TABLE delta.`{table}` APPLY (PURGE), then start the source anew",
+            hint=f"run REORG TABLE delta.`{table}` APPLY (PURGE), then start the source again",
         )
     if urlparse(file.path).scheme or file.path.startswith("/"):
         raise SourceInvalid(f"{table} refers to a file outside its folder: {file.path}", hint="read the cloned table")
@@ -303,6 +306,6 @@ def another_table(table: str, version: int | None = None) -> SourceInvalid:
     """Return the error for a table that was dropped and re-created under the same path."""
     return SourceInvalid(
         f"{table} is another table than the one whose position the job has",
-        hint="it was dropped and created anew; start the source anew under another name",
+        hint="it was dropped and re-created; read it under another source name",
         version=version,
     )

@@ -122,12 +122,12 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
             sink=context.sink,
         )
     if output.newest is not None and marker.epoch > output.newest:
-        raise _unknown(marker, f"the log has decided none above {output.newest}", context)
+        raise _unknown(marker, f"the log has committed none above {output.newest}", context)
     if marker.epoch in output.beside and output.files:
         raise PublishConflict(
-            f"the table says epoch {marker.epoch} is published, which does not stand on epoch {output.epoch}: "
+            f"the table says epoch {marker.epoch} is published, which is of another branch than epoch {output.epoch}: "
             "these rows need not be there",
-            hint="go back to an epoch that the table has, see `spark-ckpt restore STORE EPOCH --dry-run`",
+            hint="restore an epoch that the table has, see `spark-ckpt restore STORE EPOCH --dry-run`",
             sink=context.sink,
             marker=marker.epoch,
         )
@@ -141,7 +141,7 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
         raise _behind(said, marker.epoch, context)
     # The marker is between the sink's last published epoch and this one, and no restore has dropped it.
     if marker.epoch > max(output.previous, output.begun_after or 0) and marker.epoch not in output.dropped:
-        raise _unknown(marker, f"the log decided {output.previous} before {output.epoch}", context)
+        raise _unknown(marker, f"the log committed {output.previous} before {output.epoch}", context)
     return False
 
 
@@ -168,7 +168,7 @@ def _check_decision(marker: TableMarker, output: EpochOutput, context: SinkConte
     # The log lost its newest epoch and used the number again: the table has the rows of the lost one.
     if marker.epoch == output.epoch and not marker.is_of(output.decision):
         raise PublishConflict(
-            f"epoch {output.epoch} is in the table, but for another decision of that number: the log has lost the first",
+            f"epoch {output.epoch} is in the table, but of another commit of that number: the log has lost the first one",
             hint="restore the store's newest log entries, or RESTORE the table and start the job on a new store",
             sink=context.sink,
         )

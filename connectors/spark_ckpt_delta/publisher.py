@@ -113,7 +113,7 @@ class DeltalakePublisher:
     def _check_identity(self, opened: DeltaTable) -> None:
         if self._id is not None and str(opened.metadata().id) != self._id:
             raise EpochDamaged(
-                f"{self._table} was dropped and created anew while the job ran; the rows of earlier epochs are gone",
+                f"{self._table} was dropped and re-created while the job ran; the rows of earlier epochs are gone",
                 hint="bring the table back and start the job; for the new table, "
                 f"job.start(accept_new_sink={self._context.sink!r}), with the restore= that its error names if rows are missing",
                 sink=self._context.sink,

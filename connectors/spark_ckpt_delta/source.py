@@ -85,7 +85,7 @@ def _fields(offset: str) -> dict[str, Any]:
 
 def _unreadable(offset: str, why: str) -> SourceInvalid:
     return SourceInvalid(
-        f"not an offset of Spark's Delta source that can be gone on from: {why}",
+        f"not an offset of Spark's Delta source that a job can continue from: {why}",
         offset=offset[:200],
         hint="let the query pass this place first, or start the job's source at a version, in an empty store",
     )

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _STARVED = (
-    "Delta lets a MERGE through only if nobody added rows to what it read: let the other writer pause or commit less "
+    "Delta accepts a MERGE only if no other writer added rows to the files that it read: let the other writer pause or commit less "
     "often, or partition the table by a column that is among keys and keep writers to partitions of their own"
 )
 _FILE, _ROW, _ORDER, _RANK = "__ckpt_file", "__ckpt_row", "__ckpt_order", "__ckpt_rank"
@@ -216,7 +216,7 @@ class SparkPublisher:
         """
         if self._schema is None:
             raise PublishFailed(
-                f"{self._table} does not exist, and the sink was not told its columns", sink=self._context.sink
+                f"{self._table} does not exist, and the sink has no columns to create it", sink=self._context.sink
             )
         fields = [StructField(field.name, field.dataType, nullable=True) for field in self._schema.fields]
         return self._spark.createDataFrame([], StructType(fields))

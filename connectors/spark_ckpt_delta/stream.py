@@ -132,7 +132,7 @@ def read_file(system: pafs.FileSystem, table: str, file: TableFile, schema: pa.S
     except FileNotFoundError as error:
         raise SourceInvalid(
             f"{table}: {file.path} is gone, but the job still has to read it",
-            hint="raise delta.deletedFileRetentionDuration and vacuum less; start the source anew",
+            hint="raise delta.deletedFileRetentionDuration and vacuum less; read the table under another source name",
         ) from error
 
 

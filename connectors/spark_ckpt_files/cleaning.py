@@ -48,8 +48,8 @@ class Cleaning:
         """
         if self.mode != "off" and not self.is_on:
             raise ConfigInvalid(
-                f"cleanSource={self.mode!r}: {self.directory.path} is written by Spark's file sink, whose log would go on "
-                "naming the files",
+                f"cleanSource={self.mode!r}: {self.directory.path} is written by Spark's file sink, whose log would still "
+                "name the files",
                 hint="leave cleanSource out; the sink's own option `retention` forgets old files",
             )
         if self.archive is None:

@@ -212,6 +212,6 @@ def _damaged(folder: Folder, name: str, what: str) -> SourceInvalid:
     return SourceInvalid(
         f"the list of consumed files {name} {what}: what was read is not known without it",
         folder=folder.uri,
-        hint="bring the file back from a backup of the store; or find an epoch without this damage (spark-ckpt verify "
-        "STORE) and go back to it, with FilesSource(..., ignoreMissingFiles=True)",
+        hint="restore the file from a backup of the store; or find an epoch without this damage (spark-ckpt verify "
+        "STORE) and restore it, with FilesSource(..., ignoreMissingFiles=True)",
     )

@@ -62,7 +62,7 @@ class SparkSinkLog:
         wanted = range(first, max(logged, default=-1) + 1)
         gap = next((batch for batch in wanted if batch not in logged), None)
         if gap is not None:
-            raise self._damaged(f"batch {gap} is missing, and a later one is there")
+            raise self._damaged(f"batch {gap} is missing, and a later one exists")
         if not known:
             self._committed, self._deleted = {}, set()
         self._newest = None  # until everything is read

@@ -153,7 +153,7 @@ class FilesStreamReader(FileStreamReader):
         for name, now in self._directory.stat(back).items():
             if (now.size, now.modified_ms) != (known[name].size, known[name].modified_ms):
                 raise SourceInvalid(
-                    f"{self._settings.path}: file {name} was consumed, removed, and is there again with other content",
+                    f"{self._settings.path}: file {name} was consumed, removed, and re-created with other content",
                     hint="give it a name of its own: a name is read once",
                     file=name,
                 )
@@ -176,7 +176,7 @@ def _offset(offset: Mapping[str, object]) -> Offset:
 def _not_one_batch(path: str, first: Offset, last: Offset) -> SourceInvalid:
     return SourceInvalid(
         f"{path}: the checkpoint is at {last.count} files, the source was read from {first.count} on",
-        hint="begin a query with a fresh checkpoint, at the cursor of the epoch it goes on from",
+        hint="begin a query with a fresh checkpoint, at the cursor of the epoch that it continues from",
     )
 
 
@@ -185,7 +185,7 @@ def _too_old(path: str, file: DataFile, newest_ms: int, horizon_ms: int) -> Sour
     longer = f"choose a longer maxFileAge: FilesSource(..., maxFileAge='{days} days')"
     return SourceInvalid(
         f"{path}: file {file.name} was modified {_utc(file.modified_ms)}, before {_utc(horizon_ms)}: consumed files of that "
-        "age are forgotten when they are removed, so it cannot be said whether it was read",
+        "age are forgotten when they are removed, so the job cannot know if it was read",
         hint=f"touch it to have it read, move it away to have it left out, or {longer}",
         file=file.name,
     )

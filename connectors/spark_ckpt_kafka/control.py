@@ -291,7 +291,7 @@ def _metadata(admin: Any, topics: Sequence[str] | None) -> dict[str, Any]:
     answer: dict[str, Any] = admin._manager.run(admin._get_cluster_metadata, topics)
     # A broker without a cluster id is still starting.
     if not answer["cluster_id"]:
-        raise kafka_errors.NodeNotReadyError("the cluster does not tell its id yet")
+        raise kafka_errors.NodeNotReadyError("the cluster does not report its id yet")
     return answer
 
 

@@ -113,8 +113,8 @@ def decide(marker: TopicMarker | None, wanted: Wanted) -> MarkerDecision:
 
 def _diverged(marker: TopicMarker, wanted: Wanted) -> PublishConflict:
     return PublishConflict(
-        f"the marker says epoch {marker.epoch}, which does not stand on epoch {wanted.epoch}: these rows need not be there",
-        hint="go back to an epoch that the topic has, see `spark-ckpt restore STORE EPOCH --dry-run`",
+        f"the marker says epoch {marker.epoch}, which is of another branch than epoch {wanted.epoch}: these rows need not be there",
+        hint="restore an epoch that the topic has, see `spark-ckpt restore STORE EPOCH --dry-run`",
         group=wanted.group,
         lane=wanted.lane,
         marker=marker.epoch,
@@ -128,7 +128,7 @@ def _check_decided(marker: TopicMarker, wanted: Wanted) -> None:
     """
     if marker.epoch == wanted.epoch and marker.decision and wanted.decision and marker.decision != wanted.decision:
         raise PublishConflict(
-            f"epoch {wanted.epoch} is published, but for another decision of that number: the log has lost the first one",
+            f"epoch {wanted.epoch} is published, but of another commit of that number: the log has lost the first one",
             hint="restore the store's newest log entries, or publish to a new topic from an epoch both agree on",
             group=wanted.group,
             lane=wanted.lane,
@@ -137,7 +137,7 @@ def _check_decided(marker: TopicMarker, wanted: Wanted) -> None:
         return
     _check_incarnation(marker, wanted)
     raise PublishConflict(
-        f"the marker says epoch {marker.epoch}, but the log has decided none above {wanted.newest}",
+        f"the marker says epoch {marker.epoch}, but the log has committed none above {wanted.newest}",
         hint="the store was replaced or cut: restore it, or publish to a new topic",
         group=wanted.group,
         lane=wanted.lane,

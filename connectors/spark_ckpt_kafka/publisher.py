@@ -140,7 +140,7 @@ class KafkaPublisher:
             return self._process(lane).send_ahead(request)
         except ProducerFailed as failure:
             raise PublishFailed(
-                f"rows of epoch {request.epoch} could not be sent ahead: {failure.what}",
+                f"rows of epoch {request.epoch} could not be sent early: {failure.what}",
                 hint=failure.hint or "they are sent when the epoch is published; check that the brokers run",
                 sink=self._settings.sink,
                 lane=lane,

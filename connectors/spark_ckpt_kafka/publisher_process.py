@@ -236,7 +236,7 @@ def _serve(publisher: ShardPublisher, request: object, replies: Replies, asked: 
         replies.send(Signal.VERIFIED)
         # The driver answers when the rows of every shard are verified (`Gate`).
         if asked.get() is not Signal.GO:
-            raise ProducerFailed("the publisher asked for something else than to go on")
+            raise ProducerFailed("the driver sent another message than GO")
 
     try:
         answer = _handled(publisher, request, verified)

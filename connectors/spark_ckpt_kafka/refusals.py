@@ -78,8 +78,8 @@ class Refusals:
             return RowsRefused(what, hint=refused.hint, topic=topic, file=path, row=row, key=key, **where)
         if failure.refusal != "record":
             return failure
-        what = f"the broker refused a record for what it is: {failure.what}"
-        hint = "the broker's log says what it forbids: change that and start the job again"
+        what = f"the broker refused a record for its content: {failure.what}"
+        hint = "the broker's log names the rule: change it, and start the job again"
         return RowsRefused(what, hint=hint, topic=self.topic, record=failure.key, **where)
 
     def _found(self, rows: VerifiedRows, rules: dict[str, RecordRules]) -> Iterator[tuple[str, int, str, RefusedRow]]:

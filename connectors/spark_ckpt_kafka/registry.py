@@ -87,7 +87,7 @@ def _bad(why: str, where: str) -> BadRecord:
     return BadRecord(
         f"a value cannot be decoded: {why}"[:400].replace("\n", " "),
         record=where or None,
-        hint="mend the producer; on_error='null' lets such records through with the reason in column value_error",
+        hint="fix the producer; on_error='null' lets such records through with the reason in column value_error",
     )
 
 

@@ -224,7 +224,7 @@ def _prepare(display: Display, report: DemoReport, job: DemoJob) -> _Scene:
 def _first_life(scene: _Scene, percent: float) -> None:
     """Kill the driver; a reader then sees a prefix of every aircraft's flights."""
     total = scene.report.flights
-    with scene.part("first life", "First life: the driver works until it is killed"):
+    with scene.part("first life", "First run: the driver works until it is killed"):
         with scene.display.watching("flights in committed epochs", total) as watch:
             pid, code = run_and_kill(scene.job, scene.store, int(total * percent / 100), watch)
         log_state = scene.store.log.state()
@@ -239,7 +239,7 @@ def _first_life(scene: _Scene, percent: float) -> None:
 
 
 def _second_life(scene: _Scene) -> None:
-    with scene.part("second life", "Second life: started again, it goes on from the last committed epoch"):
+    with scene.part("second life", "Second run: started again, it continues from the last committed epoch"):
         with scene.display.watching("flights in committed epochs", scene.report.flights) as watch:
             run_to_the_end(scene.job, scene.store, "2", FIGURES, "latest", watch)
         found = scene.places.read(FIGURES)
@@ -290,13 +290,13 @@ def _check_state(scene: _Scene, name: str, epoch: int) -> None:
 
 def _go_back(scene: _Scene, epoch: int) -> None:
     """Restore the earlier epoch with a second output: a sink cannot retract published rows."""
-    with scene.part("restore", f"Going back: the job is started with restore={epoch}"):
+    with scene.part("restore", f"Restore: the job is started with restore={epoch}"):
         before = frame(scene.store.state(OPERATOR).read(epoch))
         _explain(scene, epoch)
         with scene.display.watching("flights in committed epochs", scene.report.flights) as watch:
             run_to_the_end(scene.job, scene.store, "3", AGAIN, str(epoch), watch)
         found = scene.places.read(AGAIN)
-        claim = f"'{AGAIN}' holds exactly the flights behind epoch {epoch}"
+        claim = f"'{AGAIN}' has exactly the flights after epoch {epoch}"
         scene.check("output after the restore", claim, output_after(scene.expected, before, found))
         log_state = scene.store.log.state()
         scene.report.lives = log_state.incarnation
@@ -309,8 +309,8 @@ def _explain(scene: _Scene, epoch: int) -> None:
     planned = plan(scene.store.log.state(), epoch, scene.store.log.manifest, scene.store.verify)
     again = sum(sink.again_rows for sink in planned.sinks)
     scene.display.say(
-        f"{again:,} flights behind epoch {epoch} are in '{FIGURES}' already, and a sink cannot take back what readers "
-        f"have seen: the restored job writes what it computes again to a second output, '{AGAIN}'"
+        f"{again:,} flights after epoch {epoch} are in '{FIGURES}' already, and a sink cannot retract rows that "
+        f"readers have seen: the restored job writes the repeated rows to a second output, '{AGAIN}'"
     )
 
 
@@ -326,7 +326,7 @@ def _conclude(display: Display, report: DemoReport) -> None:
     )
     display.say("Every flight is in the output exactly once, every figure is right: plain pandas says the same.")
     display.say(
-        f"Going back to epoch {report.restored_epoch} gave the same result again. {report.seconds['all']:.0f} s in all."
+        f"Restoring epoch {report.restored_epoch} gave the same result again. {report.seconds['all']:.0f} s in all."
     )
     if report.folder:
         display.say(f"Look around: spark-ckpt list {report.folder}/store")

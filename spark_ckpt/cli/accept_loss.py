@@ -36,7 +36,9 @@ def accept_loss(
         print_json({"lost": list[int](lost), "newest": newest, "next": opened.log.state().last + 1})
     elif lost:
         print_line(f"{epochs(lost)}: lost. The job continues from epoch {newest}; its next epoch is {lost[-1] + 1}.")
-        print_line("It produces the rows behind that epoch again: what a sink still shows of them it will show twice.")
+        print_line(
+            "It computes the rows after that epoch again. A sink that still has some of them then has them twice."
+        )
         _print_doubt(opened.log.state(), lost)
     else:
         print_line(f"the store has lost no epoch up to {epoch}; the job continues from epoch {newest}")
@@ -47,6 +49,6 @@ def _print_doubt(log_state: LogState, lost: list[int]) -> None:
     if log_state.shown != log_state.latest and not all(log_state.lost[epoch] for epoch in lost):
         print_line(
             f"Whether a sink that has one of the lost epochs has everything up to epoch {log_state.latest} is not known. "
-            f"If it has not, or if the job says so: take it back to epoch {log_state.shown}, "
-            f"and go on with job.start(restore={log_state.shown})."
+            f"If it has not, or if the job reports it, roll it back to epoch {log_state.shown}, "
+            f"then run job.start(restore={log_state.shown})."
         )

@@ -51,7 +51,7 @@ def handover(
         print_json({**began, "final_epoch": watch.log_state.base, "gap_s": None if gap_s is None else round(gap_s, 3)})
         return
     print_line(
-        f"incarnation {watch.log_state.incarnation} goes on from epoch {watch.log_state.base}: {watch.log_state.holder}"
+        f"incarnation {watch.log_state.incarnation} continues from epoch {watch.log_state.base}: {watch.log_state.holder}"
     )
     known = "it has had no row yet" if gap_s is None else f"{gap_s:.1f} s between the two drivers' epochs"
     print_line(known)

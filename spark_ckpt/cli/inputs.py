@@ -70,7 +70,7 @@ def _again(store: Store, source: str, before: Cursor | None, newest: Cursor) -> 
     try:
         again = replay(store.location.child(FOLDER, source), before, newest)
     except CkptError as error:
-        sentence = f"what would be read again cannot be told here: {error.what}"
+        sentence = f"cannot list the input that a restore reads again: {error.what}"
         return InputAgain(source, None, None, sentence, error)
     if again is None:
         return None

@@ -37,7 +37,16 @@ def lease(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptio
     )
     print_line()
     if waiting:
-        columns = ("standby", "waits since", "behind", "follows epoch", "renewals seen", "warm", "next upkeep", "told")
+        columns = (
+            "standby",
+            "waits since",
+            "behind",
+            "follows epoch",
+            "renewals seen",
+            "warm",
+            "next maintenance",
+            "told",
+        )
         print_table(columns, [_row(note, shares.get(name)) for name, note in waiting.items()])
     else:
         print_line("no standby waits; start one with job.start(standby=True), see docs/second-driver.md")
@@ -117,7 +126,7 @@ def _upkeep_fields(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> J
 
 def _facts(log_state: LogState) -> dict[str, object]:
     if log_state.holder is None:
-        return {"lease": "nobody has had it yet"}
+        return {"lease": "no driver has held it yet"}
     return {
         "holder": log_state.holder,
         "since": f"{utc(log_state.since_ms)}, incarnation {log_state.incarnation}",

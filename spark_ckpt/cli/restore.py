@@ -46,7 +46,7 @@ def restore(
     if not dry_run:
         raise ConfigInvalid(
             "a job is restored by starting it, not from the command line",
-            hint=f"see what it would do with --dry-run, then start the job with {call}",
+            hint=f"show its effects with --dry-run, then start the job with {call}",
         )
     opened = open_store(store, storage_option)
     found, not_compared = sinks_behind(opened)

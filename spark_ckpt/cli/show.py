@@ -106,7 +106,7 @@ def _print_head(log_state: LogState, manifest: Manifest) -> None:
             "epoch": Id(manifest.epoch),
             "status": status_of(log_state, log_state.by_id[manifest.epoch]),
             "incarnation": Id(manifest.incarnation),
-            "stands on": f"epoch {manifest.base}" if manifest.base else "nothing",
+            "extends": f"epoch {manifest.base}" if manifest.base else "nothing",
             "taken": f"{utc(manifest.created_ms)} ({manifest.reason})",
             "rows in": manifest.rows_in,
             "rows out": manifest.rows_out,

@@ -21,11 +21,11 @@ def ui(
     stores: Annotated[list[str], typer.Argument(metavar="STORE...", help="Stores of jobs, running or not.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 4141,
     host: Annotated[
-        str, typer.Option(help="The address to listen on. Whoever reaches it reads state and cursors.")
+        str, typer.Option(help="Address to listen on. Everyone who can reach it can read state and cursors.")
     ] = "127.0.0.1",
     name: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Another host name to be asked for, behind a proxy say; may be repeated."),
+        typer.Option(metavar="NAME", help="Another host name to answer to, such as a proxy's; may be repeated."),
     ] = None,
     storage_option: StorageOptions = None,
 ) -> None:

@@ -115,11 +115,11 @@ def _print(found: dict[int, str | None], deep: bool) -> None:
         ("epoch", "found", "why"), [(Id(each), "damaged" if why else good_is, why) for each, why in found.items()]
     )
     if not deep:
-        print_line("present: every file is there and has its size; --deep compares every byte with its digest")
+        print_line("present: every file exists with its size; --deep compares every byte with its digest")
     bad = [each for each, why in found.items() if why]
     good = [each for each, why in found.items() if not why]
     if bad and good:
         best = max(good)
         print_line(
-            f"\nnewest {good_is} epoch: {best}; what going back to it means: spark-ckpt restore STORE {best} --dry-run"
+            f"\nnewest {good_is} epoch: {best}; for the effects of restoring it: spark-ckpt restore STORE {best} --dry-run"
         )

@@ -15,8 +15,8 @@ class ErrorCause:
 
 
 _OUTAGE = (
-    "A running job waits for it, up to `store_patience`, and goes on from its last epoch; "
-    '`run.lastProgress["outage"]` tells it.'
+    "A running job waits for it, up to `store_patience`, then continues from its last epoch. "
+    '`run.lastProgress["outage"]` names the outage.'
 )
 
 _SETTINGS: Mapping[str, ErrorCause] = {
@@ -32,7 +32,7 @@ _SETTINGS: Mapping[str, ErrorCause] = {
     ),
     "CKPT_NOT_HERE": ErrorCause(
         "The program calls a method that Spark's DataFrame has and a stream of a job does not.",
-        "Use what the message names instead; docs/porting.md says which call becomes which.",
+        "Use what the message names instead; docs/porting.md maps Spark's calls to these.",
     ),
     "CKPT_OPERATION_REFUSED": ErrorCause(
         "An operation keeps something between batches (an aggregate, a join, `dropDuplicates`) or cannot be "
@@ -46,7 +46,7 @@ _SETTINGS: Mapping[str, ErrorCause] = {
         "that are there.",
     ),
     "CKPT_CONNECTOR_BROKEN": ErrorCause(
-        "A connector's package is half installed, lacks what it imports, or declares something that is no connector.",
+        "A connector's package is half installed, lacks what it imports, or declares an object that is not a connector.",
         "Install it again with its extra; if that does not help, ask its authors.",
     ),
     "CKPT_CONNECTOR_TOO_NEW": ErrorCause(
@@ -55,7 +55,7 @@ _SETTINGS: Mapping[str, ErrorCause] = {
     ),
     "CKPT_ENVIRONMENT_UNFIT": ErrorCause(
         "Java, PySpark, Python on the workers, or a jar is missing or of a version that does not fit.",
-        "`spark-ckpt doctor` says what is there and what is missing. Jars have to be named before Java starts: "
+        "`spark-ckpt doctor` lists what is installed and what is missing. Name jars before Java starts: "
         '`spark_ckpt.session(name, "kafka")`, or `--jars "$(spark-ckpt jars kafka)"`.',
     ),
 }
@@ -102,29 +102,29 @@ _STORES: Mapping[str, ErrorCause] = {
     ),
     "CKPT_FENCED": ErrorCause(
         "A newer incarnation runs the job, since this driver was silent for longer than `lease` or somebody took over.",
-        "End this driver: the other one continues the job. If nobody meant it, look for two deployments of one job. "
+        "End this driver: the other one continues the job. If this is unexpected, look for two deployments of one job. "
         "Started with `job.start(standby=True)` it waits for the end of the other one.",
     ),
     "CKPT_HANDOVER_FAILED": ErrorCause(
-        "Nobody runs the job, no standby waits behind its driver, or one of both did not do its part in time.",
+        "No driver runs the job, no standby waits, or one of the two did not answer in time.",
         "`spark-ckpt lease STORE` shows who there is. Start a standby (`job.start(standby=True)`), then hand over.",
     ),
     "CKPT_EPOCH_NOT_FOUND": ErrorCause(
         "The epoch or savepoint was never taken, has another name, or retention has forgotten it.",
-        "`spark-ckpt list STORE` shows what is kept. A savepoint keeps an epoch for ever: `spark-ckpt savepoint add`.",
+        "`spark-ckpt list STORE` lists the kept epochs. A savepoint keeps an epoch until it is dropped: "
+        "`spark-ckpt savepoint add`.",
     ),
     "CKPT_EPOCH_DAMAGED": ErrorCause(
         "A file of the store was deleted, cut or altered by something else than the job: a clean-up script, a "
         "broken disk, a partial copy.",
-        "`spark-ckpt verify STORE --deep` says which epochs are whole; `restore=` an older one, or bring the folder "
-        "back from a backup "
+        "`spark-ckpt verify STORE --deep` checks the files of each epoch. Restore an older epoch with `restore=`, or restore the "
+        "folder from a backup "
         "(docs/backups.md).",
     ),
     "CKPT_LOG_DAMAGED": ErrorCause(
         "A file of a Delta table's own log is missing, empty or altered.",
-        "For the control log see docs/backups.md. Logs of state tables are made anew by the next start; other "
-        "tables have to be repaired "
-        "by whoever owns them.",
+        "For the control log see docs/backups.md. The next start re-creates logs of state tables. "
+        "The owner of another table has to repair it.",
     ),
     "CKPT_SOURCE_SILENT": ErrorCause(
         "Before it commits an epoch, the job asks each source which topic, table or folder it is. A source did not answer, so the "
@@ -164,7 +164,7 @@ _RUNS: Mapping[str, ErrorCause] = {
     ),
     "CKPT_RUN_FAILED": ErrorCause(
         "More than `max_failed_epochs` incarnations in a row failed without a new epoch.",
-        "The message holds the last failure: mend that, and start the job again. It continues from its last epoch.",
+        "The message has the last failure. Fix it, and start the job again. It continues from its last epoch.",
     ),
     "CKPT_WORKERS_NOT_STARTED": ErrorCause(
         "The host is so busy, or so short of memory, that a Python process of Spark's has not connected within 10 seconds (60 "
@@ -186,8 +186,7 @@ _RUNS: Mapping[str, ErrorCause] = {
     ),
     "CKPT_USER_FUNCTION_FAILED": ErrorCause(
         "The function given to an operator raised an exception; the message has the key and the line.",
-        "Mend the function and start again from the last epoch. If it wrote wrong state before, restore an older "
-        "epoch.",
+        "Fix the function and start again from the last epoch. If it wrote wrong state before, restore an older epoch.",
     ),
     "CKPT_USER_FUNCTION_HINDERED": ErrorCause(
         "The function given to an operator could not reach a service or a file, or had too little memory.",
@@ -205,15 +204,15 @@ _RUNS: Mapping[str, ErrorCause] = {
     ),
     "CKPT_ROWS_INVALID": ErrorCause(
         "One of the rows that an operator got or gave does not fit; the message says which key.",
-        "Filter such rows in front of the operator, or mend the function that makes them.",
+        "Filter such rows before the operator, or fix the function that makes them.",
     ),
     "CKPT_OUTPUT_INVALID": ErrorCause(
         "A function returned rows or state with other columns or types than the declared ones.",
-        "Return what the schema says, in its order, or declare another schema.",
+        "Return the columns of the schema in its order, or declare another schema.",
     ),
     "CKPT_BAD_RECORD": ErrorCause(
         "A record is not what its schema says, and the policy of `parse` or of the source is to fail.",
-        "Mend the producer, or collect such records: `job.rejectsTo(sink)` and a policy that rejects.",
+        "Fix the producer, or collect such records: `job.rejectsTo(sink)` and a policy that rejects.",
     ),
 }
 
@@ -265,8 +264,8 @@ _PLAIN_QUERIES: Mapping[str, ErrorCause] = {
     "CKPT_ADOPTION_REFUSED": ErrorCause(
         "The query has something that a job cannot continue, such as state of an operator that a job does not have, "
         "or an unfinished batch.",
-        "Do what the message says (often: let the query finish its batch), or begin anew as a job; "
-        "docs/migrating.md lists what is taken.",
+        "Do what the message says (often: let the query finish its batch), or start a new job; "
+        "docs/migrating.md lists the supported queries.",
     ),
     "CKPT_REWIND_OUT_OF_REACH": ErrorCause(
         "Nothing at or before the target is still kept by all queries and tables: `minBatchesToRetain`, VACUUM or "
@@ -278,17 +277,17 @@ _PLAIN_QUERIES: Mapping[str, ErrorCause] = {
         "Stop the queries, plan again, and apply the new plan.",
     ),
     "CKPT_REWIND_QUERY_RUNS": ErrorCause(
-        "A query that has to go back is still running.",
+        "A query that the rewind rolls back is still running.",
         "Stop it, plan again, and apply that plan. Nothing was changed.",
     ),
     "CKPT_REWIND_UNDER_WAY": ErrorCause(
         "A rewind began and did not end: its process was killed, or it still runs.",
-        "Run `spark-ckpt rewind apply` (or `undo`) with the same plan again: it goes on where it stopped.",
+        "Run `spark-ckpt rewind apply` (or `undo`) with the same plan again. It continues where it stopped.",
     ),
     "CKPT_REWIND_UNSUPPORTED": ErrorCause(
-        "A table feature, a sink or a kind of start in the plan cannot be taken back without being wrong.",
-        "Restore that table by hand, or choose a target that does not touch it; docs/rewind.md lists what is "
-        "supported.",
+        "A table feature, a sink or a kind of start in the plan cannot be rolled back correctly.",
+        "Restore that table yourself, or choose a target that does not touch it; docs/rewind.md lists the "
+        "supported kinds.",
     ),
     "CKPT_REWIND_NOT_PERMITTED": ErrorCause(
         "The file system refuses to write or exchange folders: no rights, no room, something in the way, or not a "
@@ -309,7 +308,7 @@ _PLAIN_QUERIES: Mapping[str, ErrorCause] = {
     ),
     "CKPT_PIN_NOT_FOUND": ErrorCause(
         "There is no point of this name: a typo, or it was given up.",
-        "`spark-ckpt rewind points` lists what is pinned.",
+        "`spark-ckpt rewind points` lists the pinned points.",
     ),
 }
 

@@ -62,7 +62,7 @@ def _lag_watch(plan: JobPlan, progress: Progress, listeners: Sequence[RunListene
             try:
                 listener.onLag(LagEvent(plan.job, rows))
             except Exception:  # noqa: BLE001 - the user's code must not end the run
-                _log.exception("job=%s listener %s failed, the run goes on", plan.job, type(listener).__name__)
+                _log.exception("job=%s listener %s failed, the run continues", plan.job, type(listener).__name__)
 
     watch = LagWatch(plan.spark, plan.sources, progress.cursors, tell, plan.config.lag_interval_ms / 1000)
     return [watch] if watch.is_needed else []

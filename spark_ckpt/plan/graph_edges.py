@@ -17,11 +17,11 @@ def check_edges(bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding]) -
         name = each.edge.name
         if name not in read:
             raise GraphInvalid(
-                f"nobody reads edge '{name}': its rows would stay in flight for ever",
+                f"no stream reads edge '{name}': its rows would stay in flight for ever",
                 hint="end a stream that begins at it with to(sink), or drop it",
             )
         if each.edge.feedback and name not in loops:
             raise GraphInvalid(
                 f"feedback '{name}' is closed by a stream that does not come from it: there is no loop",
-                hint=f"for rows that only go on, use stream.through('{name}')",
+                hint=f"for rows that only continue, use stream.through('{name}')",
             )

@@ -69,7 +69,7 @@ def _key_names(on: object) -> tuple[str, ...]:
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
         raise GraphInvalid(
             "join: two streams are joined on columns of the same name in both",
-            hint='name them: join(other, on="k") or on=["k", "day"]; a condition on other columns goes into a filter behind',
+            hint='name them: join(other, on="k") or on=["k", "day"]; a condition on other columns goes into a filter after it',
         )
     return tuple(dict.fromkeys(names))
 

@@ -121,7 +121,7 @@ def _check_node(node: PlanNode) -> None:
     if both or name not in STATELESS_NODES:
         what = "a join of two streams" if both else name
         raise Refused(
-            f"{what} needs to remember rows, and no epoch holds what it remembers: every restart would lose it",
+            f"{what} needs state, and no epoch has its state: every restart would lose it",
             operation=name,
             hint=_INSTEAD.get(name, _KEYED),
         )

@@ -58,7 +58,7 @@ def _window_part(frame: DataFrame, name: str) -> Closing | None:
         return Closing(name) if part else None
     if part.length_us is None:
         raise GraphInvalid(
-            f"key '{name}' is the start of an event-time window whose length cannot be told",
+            f"key '{name}' is the start of an event-time window of unknown length",
             hint='group by the window itself, or by its end: groupBy("key", F.window("at", "10 minutes"))',
         )
     return Closing(name, part.length_us)

@@ -37,10 +37,10 @@ def read_traces(path: Path) -> list[Recorded]:
         raise TraceInvalid(f"{path} does not exist", hint="name a file or folder that a job with trace_dir has written")
     files = files_of(path) if path.is_dir() else [path]
     if not files:
-        raise TraceInvalid(f"{path} holds no trace", hint="a job writes one there if trace_dir says so")
+        raise TraceInvalid(f"{path} holds no trace", hint="a job writes one there with the setting trace_dir")
     found = [recorded for file in files if (recorded := read_trace(file)) is not None]
     if not found:
-        raise TraceInvalid(f"{path} holds no whole line", hint="the driver was killed within its first line")
+        raise TraceInvalid(f"{path} has no complete line", hint="the driver was killed within its first line")
     return sorted(found, key=lambda each: (each.begun.shape.job, each.incarnation))
 
 
@@ -66,7 +66,9 @@ def recorded_of(name: str, text: bytes) -> Recorded | None:
     cut = bool(handled) and isinstance(handled[-1], TraceCut)
     steps = [line for line in (handled[:-1] if cut else handled) if isinstance(line, Handled)]
     if len(steps) != len(handled) - cut:
-        raise TraceInvalid(f"{name}: only the first line says how it begins, only the last that it goes on")
+        raise TraceInvalid(
+            f"{name}: the first line records the begin, and only the last may record that the incarnation continued"
+        )
     return Recorded(name, begun, steps, torn=bool(rest), cut=cut)
 
 

@@ -60,7 +60,7 @@ class TraceFile:
                 self._file = os.open(path, flags, 0o600)
             except FileExistsError:
                 raise ConfigInvalid(
-                    f"{path} is there already: it was recorded by a job of this name with another store",
+                    f"{path} exists: a job of this name with another store recorded it",
                     hint="give the jobs of every store a trace_dir of their own",
                 ) from None
 

@@ -46,7 +46,7 @@ def refuse_others(operators: tuple[StatefulOperator, ...]) -> None:
     if others:
         raise AdoptionRefused(
             f"the query has state that no operator of a job can take over: {', '.join(map(str, others))}",
-            hint=f"only the state of {PANDAS} can be adopted; such a query begins anew as a job, in an empty store, "
+            hint=f"only the state of {PANDAS} can be adopted; start such a query as a job with an empty store, "
             "from the beginning of its input; nothing was changed",
         )
 

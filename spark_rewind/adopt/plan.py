@@ -35,7 +35,7 @@ def shown(folder: Path, query: str, batch: int) -> bool:
         return read_sink_log(folder / SINK_LOG).newest >= batch
     raise CheckpointForeign(
         f"{folder} is neither a Delta table nor the folder of a file sink",
-        hint="name what the query writes with --output, or leave it out and say --unfinished done or again",
+        hint="name the query's output with --output, or leave it out and pass --unfinished done or again",
     )
 
 
@@ -46,8 +46,9 @@ def _newest_in_table(folder: Path, query: str, batch: int) -> int:
     if newest < 0 and batch > 0:
         raise CheckpointForeign(
             f"{folder} has no transaction of the query {query}: it is not what its Delta sink writes",
-            hint="name the query's own table with --output; a query that writes with foreachBatch names its batches otherwise: "
-            "look at the table, and say --unfinished done or again",
+            hint="name the query's own table with --output; a query that writes with foreachBatch names its batches in another "
+            "way: "
+            "look at the table, and pass --unfinished done or again",
         )
     return newest
 
@@ -240,7 +241,7 @@ def _check_state(checkpoint: QueryCheckpoint, batch: Batch, operators: Sequence[
         gone = "which of the state's files count would be in its commit"
     if gone is not None and batch.committed_ms is None:
         raise AdoptionRefused(
-            f"the state after batch {batch.number} is not known to be whole, since the batch was not committed: {gone}",
+            f"the state after batch {batch.number} may be incomplete, because the batch was not committed: {gone}",
             hint=FINISH,
         )
     if gone is not None:

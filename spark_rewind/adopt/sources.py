@@ -64,7 +64,7 @@ def _adopting(kind: str) -> type[Adopts]:
         if issubclass(each, Adopts):
             return each
     raise AdoptionRefused(
-        f"connector {kind!r} cannot go on where a plain query stopped", hint="upgrade the package that brings it"
+        f"connector {kind!r} cannot continue from a plain query's position", hint="upgrade the package that brings it"
     )
 
 

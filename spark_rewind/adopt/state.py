@@ -125,7 +125,7 @@ def found_state(spark: SparkSession, taking: Taking, folder: Path, name: str) ->
             f"operator '{name}': {error.what}",
             key=ddl(key),
             state=ddl(state),
-            hint=f"no operator of a job can have such columns ({error.hint}): such a query begins anew as a job",
+            hint=f"no operator of a job can have such columns ({error.hint}): start such a query as a new job",
         ) from error
     return FoundState(name, read, schema)
 

@@ -43,9 +43,9 @@ def settled(unfinished: int | None, told: Answer | None, shown: bool | None) -> 
 
 def _refuse(unfinished: int) -> Answer:
     raise AdoptionRefused(
-        f"batch {unfinished} was begun and not committed: what the sink has shown of it is not known",
-        done="the job goes on behind the batch; right if the sink shows all of its rows, else rows are missing for good",
+        f"batch {unfinished} was begun and not committed: the sink may have some of its rows",
+        done="the job continues after the batch; correct if the sink has all of its rows, else these rows are lost",
         again="the job begins with the batch's rows; right if the sink shows none of them, else they come twice",
-        hint=f"{FINISH}; or name what the query writes, a Delta table or a file sink's folder: --output DIR; "
-        f"or look at the sink, and say --unfinished done or --unfinished again",
+        hint=f"{FINISH}; or name the query's output, a Delta table or a file sink's folder: --output DIR; "
+        f"or look at the sink, and pass --unfinished done or --unfinished again",
     )

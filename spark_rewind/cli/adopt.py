@@ -29,12 +29,12 @@ def adopt(
     source: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=NUMBER", help="What the job calls the query's source of this number. NAME for the only one."
+            metavar="NAME=NUMBER", help="Name in the job of the query's source of this number. NAME for the only one."
         ),
     ] = None,
     operator: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=NUMBER", help="What the job calls the operator of this number, as for --source."),
+        typer.Option(metavar="NAME=NUMBER", help="Name in the job of the operator of this number, as for --source."),
     ] = None,
     key_groups: Annotated[
         int | None,
@@ -136,14 +136,14 @@ def _fields(found: Adoption) -> dict[str, Json]:
 
 def _print(found: Adoption, target: AdoptTarget) -> None:
     taking = found.taking
-    behind = f"behind batch {taking.batch}" if taking.batch >= 0 else "before its first batch"
+    behind = f"after batch {taking.batch}" if taking.batch >= 0 else "before its first batch"
     print_line(
         f"query {taking.query} {behind}{'' if found.epoch is None else f', now epoch {found.epoch} of job {target.job}'}"
     )
     print_line()
     rows = [(name, stand.kind, stand.position) for name, stand in sorted(taking.sources.items())]
     print_table(
-        ("source", "kind", "goes on at"),
+        ("source", "kind", "continues at"),
         [*rows, *((name, "-", "its start: nothing was read") for name in taking.unread)],
     )
     if found.states:

@@ -43,7 +43,7 @@ def print_record(record: RewindRecord, *, dry: bool) -> None:
             ("folder", "batch before", "newest batch", "files", "log before is kept as"),
             map(_folder_row, record.folders),
         )
-    for title, lines in (("what is not known:", record.notes), ("next:", list(_next(record, dry)))):
+    for title, lines in (("not known:", record.notes), ("next:", list(_next(record, dry)))):
         if lines:
             print_line(f"\n{title}")
             for line in lines:
@@ -55,7 +55,7 @@ def print_record(record: RewindRecord, *, dry: bool) -> None:
 def _query_row(query: QueryChange) -> Sequence[object]:
     if not query.changed:
         return query.name, Id(query.batch), "as before", None
-    batch = Id(query.batch) if query.batch >= 0 else "none: it begins anew"
+    batch = Id(query.batch) if query.batch >= 0 else "none: it starts from the beginning"
     return query.name, batch, "in new versions" if query.ends else "as it did then", query.kept
 
 
@@ -76,12 +76,12 @@ def _next(record: RewindRecord, dry: bool) -> Iterator[str]:
         yield "stop the queries, then run the same command without --dry-run"
         return
     if record.kind == "apply":
-        yield "mend what was wrong, and start the queries as ever: their checkpoints are in their old places"
+        yield "fix the cause, then start the queries: their checkpoints are in their old places"
         yield "to take this back before anything has run: spark-ckpt rewind undo with the same plan"
         if record.public:
             yield "records of undone batches are in topics: their readers will meet them again, see the plan"
     else:
-        yield "start the queries as ever: they go on where they were"
+        yield "start the queries: they continue from where they were"
     kept = [each.kept for each in record.queries if each.changed] + [each.kept for each in record.folders]
     kept += [each.aside for each in record.folders if each.away and each.files]
     if kept:
@@ -97,7 +97,7 @@ Settle = Annotated[
     typer.Option(
         "--settle-s",
         min=0,
-        help="How long to wait behind the fences for the last snapshots of state that has no attempts in its names: longer than "
+        help="Seconds to wait after the fences for the last snapshots of state whose file names have no attempts: longer than "
         "spark.sql.streaming.stateStore.maintenanceInterval. 0 if the applications have ended, not only the queries.",
     ),
 ]

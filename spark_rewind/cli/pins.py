@@ -80,7 +80,7 @@ def pin(
     for one in point.tables:
         print_line(f"  {one.path} at {_version(one.version)}")
     for gone in dropped:
-        print_line(f"over the budget: point {gone} was let go")
+        print_line(f"over the budget: point {gone} was removed")
 
 
 def points(pins: Pins, as_json: AsJson = False) -> None:
@@ -100,7 +100,7 @@ def points(pins: Pins, as_json: AsJson = False) -> None:
     )
     gone = [f"{each.label}: {why}" for each in found.points for why in each.gone]
     if gone:
-        print_line("\nwhat is gone:")
+        print_line("\ngone:")
         for line in gone:
             print_line(f"  - {line}")
 

@@ -21,15 +21,15 @@ def print_plan(plan: RewindPlan) -> None:
     print_line(f"to {plan.target.text}: {counted(len(back), 'query goes', 'queries go')} back, {_staying(plan)}")
     print_line()
     print_table(
-        ("query", "newest batch", "goes back to", "batches undone", "state loaded"), map(_query_row, plan.queries)
+        ("query", "newest batch", "rolls back to", "batches undone", "state loaded"), map(_query_row, plan.queries)
     )
     if plan.tables:
         print_line()
-        columns = ("table", "newest version", "goes back to", "versions undone", "written by", "read by")
+        columns = ("table", "newest version", "rolls back to", "versions undone", "written by", "read by")
         print_table(columns, map(_table_row, plan.tables))
     if plan.folders:
         print_line()
-        columns = ("folder", "newest batch", "goes back to", "files that go", "written by", "read by")
+        columns = ("folder", "newest batch", "rolls back to", "files that go", "written by", "read by")
         print_table(columns, map(_folder_row, plan.folders))
     _print_reasons(plan)
     _print_details(plan)
@@ -168,6 +168,6 @@ def _public(each: PublicRange) -> str:
     if each.last is not None:
         return f"{where}: offsets {each.first} to {each.last}, of {each.writer}"
     known = (
-        f"at least to {each.known_last}, which a reader has seen" if each.known_last is not None else "nobody read it"
+        f"at least to {each.known_last}, which a reader has seen" if each.known_last is not None else "no query read it"
     )
     return f"{where}: from offset {each.first} or later, {known}; of {each.writer}"

@@ -133,5 +133,5 @@ def _asked(servers: str, properties: Path | None) -> BrokerTopics:
     return BrokerTopics(servers, read_properties(properties))
 
 
-app.command("apply", short_help="Carry out a plan.")(carry_out.apply)
-app.command("undo", short_help="Take back what `apply` did.")(carry_out.undo)
+app.command("apply", short_help="Execute a plan.")(carry_out.apply)
+app.command("undo", short_help="Undo `apply`.")(carry_out.undo)

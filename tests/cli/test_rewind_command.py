@@ -54,9 +54,9 @@ def test_it_tells_the_line_and_what_forced_it(lake, capsys):
     assert text[text.index("why\n") : text.index("\n\nversions undone")] == (
         "why\n"
         "└── ingest goes back to batch 1: --to ingest@1\n"
-        f"    └── {table} goes back from version 3 to version 1: it holds batches 2 to 3 of ingest, which goes back to batch 1\n"
+        f"    └── {table} goes back from version 3 to version 1: it holds batches 2 to 3 of ingest, which rolls back to batch 1\n"
         f"        └── totals goes back from batch 3 to batch 1: it has read versions 2 to 3 of {table}, "
-        "which goes back to version 1"
+        "which rolls back to version 1"
     )
     assert f"{lake / 'bronze'}@2 to 3: STREAMING UPDATE, ingest batches 2 to 3\n" in text
     assert "topic clicks: ingest reads it" in text

@@ -219,7 +219,7 @@ def test_a_marker_that_the_log_does_not_know_is_a_conflict(table: Path) -> None:
     opened(table).publish(output(table, 9, [stage(table, {"id": [9]})]))
     late = output(table, 10, [stage(table, {"id": [10]})], previous=5)
 
-    with pytest.raises(PublishConflict, match="epoch 9 is published, but the log decided 5"):
+    with pytest.raises(PublishConflict, match="epoch 9 is published, but the log committed 5"):
         opened(table).publish(late)
     assert ids(table) == [9]
 

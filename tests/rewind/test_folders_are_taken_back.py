@@ -159,7 +159,7 @@ def test_a_file_that_somebody_deleted_is_told_before_anything_is_done(story):
     lake, plan = story
     newest = lake.exports.log.all(lake.exports.newest())[-1]["path"]
     file_of(newest).unlink()
-    harmed(lake, plan, RewindUnsupported, "is missing: an undo could not bring it back")
+    harmed(lake, plan, RewindUnsupported, "is missing: an undo could not restore it")
 
 
 def test_an_undo_misses_a_file_that_was_set_aside(story):

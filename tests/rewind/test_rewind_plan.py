@@ -59,8 +59,8 @@ def test_each_step_names_the_batch_that_forced_it(chain):
     bronze = f"table {chain.bronze.root}"
     assert [each.sentence for each in reasons] == [
         "enrich goes back to batch 2: --to enrich@2",
-        f"{bronze} goes back from version 5 to version 2: it holds batches 3 to 5 of enrich, which goes back to batch 2",
-        f"totals goes back from batch 4 to batch 2: it has read versions 3 to 4 of {bronze}, which goes back to version 2",
+        f"{bronze} goes back from version 5 to version 2: it holds batches 3 to 5 of enrich, which rolls back to batch 2",
+        f"totals goes back from batch 4 to batch 2: it has read versions 3 to 4 of {bronze}, which rolls back to version 2",
     ]
     assert [(each.cause, each.who, each.other) for each in reasons] == [
         ("target", "enrich", ""),

@@ -149,7 +149,7 @@ def a_transaction_that_is_none(world: World) -> None:
 CASES = {
     a_time_that_is_none: (CheckpointDamaged, "a/offsets/1: the batch does not say when it began"),
     a_version_that_is_none: (CheckpointDamaged, "b/offsets/2: a Delta source's offset is incomplete"),
-    a_transaction_that_is_none: (LogDamaged, "holds an action without what it needs"),
+    a_transaction_that_is_none: (LogDamaged, "has an action that lacks a field"),
     cut_off: (CheckpointDamaged, "a/offsets/2: it is not JSON"),
     emptied: (CheckpointDamaged, "a/offsets/2: it is empty"),
     not_text: (CheckpointDamaged, "a/commits/1 is not text"),

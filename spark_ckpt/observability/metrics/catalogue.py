@@ -75,9 +75,7 @@ def _histogram(name: str, description: str, *labels: str) -> Instrument:
 INPUT_ROWS = _counter("input.rows", "{row}", "Rows that sources have delivered to micro-batches")
 OUTPUT_ROWS = _counter("output.rows", "{row}", "Rows that were staged for the first sink")
 REJECTED_ROWS = _counter("rejected.rows", "{row}", "Records that could not be parsed")
-LATE_ROWS = _counter(
-    "late.rows", "{row}", "Rows that an operator left out since they were behind the watermark", "operator"
-)
+LATE_ROWS = _counter("late.rows", "{row}", "Rows that an operator dropped as late, below the watermark", "operator")
 BATCHES = _counter("batches", "{batch}", "Micro-batches that are over")
 BATCH_DURATION = _histogram("batch.duration", "From the beginning of a micro-batch to its end")
 BATCH_PARTS = _histogram(
@@ -85,10 +83,8 @@ BATCH_PARTS = _histogram(
     "Parts of a micro-batch: Spark's own phases by its names, and of the action fetch, operator, snapshot, staging",
     "part",
 )
-EPOCHS_COMMITTED = _counter("epochs.committed", "{epoch}", "Epochs that were decided", "reason")
-EPOCHS_ABORTED = _counter(
-    "epochs.aborted", "{epoch}", "Epochs that will not be decided; their rows belong to the next one"
-)
+EPOCHS_COMMITTED = _counter("epochs.committed", "{epoch}", "Committed epochs", "reason")
+EPOCHS_ABORTED = _counter("epochs.aborted", "{epoch}", "Aborted epochs; their rows belong to the next one")
 EPOCHS_PUBLISHED = _counter("epochs.published", "{epoch}", "Epochs that a sink has got", "sink")
 PUBLISHED_ROWS = _counter("published.rows", "{row}", "Rows that a sink has got", "sink")
 EPOCH_PARTS = _histogram(
@@ -99,20 +95,20 @@ EPOCH_PARTS = _histogram(
 )
 PUBLISH_PARTS = _histogram(
     "publish.part.duration",
-    "Parts of a publication, of sinks that tell them; Kafka's are init, verify, send, commit",
+    "Parts of a publication, of sinks that report them; Kafka's are init, verify, send, commit",
     "part",
     "sink",
 )
-LAST_EPOCH = _gauge("last.epoch", "{epoch}", "Number of the newest decided epoch")
-LAST_EPOCH_AT = _gauge("last.epoch.timestamp", "s", "When the newest epoch was decided, in seconds since 1970")
-UNPUBLISHED = _gauge("unpublished.epochs", "{epoch}", "Decided epochs that a sink still lacks", "sink")
+LAST_EPOCH = _gauge("last.epoch", "{epoch}", "Number of the newest committed epoch")
+LAST_EPOCH_AT = _gauge("last.epoch.timestamp", "s", "Commit time of the newest epoch, in seconds since 1970")
+UNPUBLISHED = _gauge("unpublished.epochs", "{epoch}", "Committed epochs that a sink has not published", "sink")
 STATE_SIZE = _gauge("state.size", "By", "Size of an operator's state in the newest epoch", "operator")
-IN_FLIGHT_ROWS = _gauge("in.flight.rows", "{row}", "Rows on an edge behind the last micro-batch", "edge")
+IN_FLIGHT_ROWS = _gauge("in.flight.rows", "{row}", "Rows on an edge after the last micro-batch", "edge")
 LAG_ROWS = _gauge("source.lag.rows", "{row}", "Rows that wait at a source, of sources that can count them", "source")
 INCARNATION = _gauge("incarnation", "{incarnation}", "Number of the incarnation that runs, or ran last")
 INCARNATIONS = _counter("incarnations.started", "{incarnation}", "Incarnations that began in this process")
 RUNNING = _gauge("running", "1", "1 while an incarnation runs, else 0")
-STANDBY = _gauge("standby", "1", "1 while this program waits behind another driver of the job, else 0")
+STANDBY = _gauge("standby", "1", "1 while this program is a standby of the job, else 0")
 STANDBY_WARM = _gauge("standby.warm", "1", "1 while it waits and the job's own plan has run here, else 0")
 OUTAGE = _gauge("outage", "1", "1 while the job waits for its store or a disk, else 0")
 OUTAGES = _counter("outage.attempts", "{attempt}", "Attempts that an outage has failed", "condition")

@@ -93,7 +93,7 @@ PANELS = (
         ),
     ),
     Panel("State", "bytes", (_line(catalogue.STATE_SIZE, "operator"),)),
-    Panel("Decided epochs that a sink lacks", "short", (_line(catalogue.UNPUBLISHED, "sink"),)),
+    Panel("Committed epochs that a sink has not published", "short", (_line(catalogue.UNPUBLISHED, "sink"),)),
     Panel(
         "Rows left out",
         "rowsps",
@@ -107,7 +107,7 @@ PANELS = (
         "Standbys",
         "none",
         ((_now(catalogue.STANDBY), "{{ckpt_job}} waits"), (_now(catalogue.STANDBY_WARM), "{{ckpt_job}} is warm")),
-        "1 at every program that waits behind the job's driver.",
+        "1 at every standby of the job.",
     ),
     Panel(
         "Outages", "short", (_line(catalogue.OUTAGE), (_rate(catalogue.OUTAGES), "{{ckpt_job}} {{condition}} per s"))
