@@ -7,23 +7,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_ckpt.connector_parts.file_stream import FileRun, FileStreamReader, file_runs
 from spark_ckpt.connector_parts.read_limits import ReadAllAvailable, ReadLimit
-from spark_ckpt.errors import SourceInvalid
 from spark_ckpt.tasks.worker_process import prepare_worker
 from spark_ckpt_delta.changes import Bounds, History, OnChange, Position
-from spark_ckpt_delta.log import TableFile, filesystem, open_table
+from spark_ckpt_delta.log import filesystem, open_table
+from spark_ckpt_delta.reading import read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
 
 FORMAT_NAME = "spark_ckpt_delta"
 SECRET_OPTION = "secret_storage_options"  # noqa: S105 - the name of an option
@@ -111,49 +108,3 @@ class DeltaStreamReader(FileStreamReader):
         system = filesystem(self._settings.table, self._settings.storage_options)
         for file in partition.files:
             yield from read_file(system, self._settings.table, file, schema)
-
-
-Column: TypeAlias = "pa.Array[Any]"
-
-_ROWS_PER_BATCH = 65_536
-
-
-def read_file(system: pafs.FileSystem, table: str, file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield all rows of a file. A column that the file lacks is null: it was added to the table later.
-
-    Raises `SourceInvalid` if the file is missing.
-    """
-    try:
-        with system.open_input_file(file.path) as opened:
-            parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
-            present = [name for name in schema.names if name in parquet.schema_arrow.names]
-            for batch in parquet.iter_batches(_ROWS_PER_BATCH, columns=present):
-                yield _fitted(batch, dict(file.partition), schema)
-    except FileNotFoundError as error:
-        raise SourceInvalid(
-            f"{table}: {file.path} is gone, but the job still has to read it",
-            hint="raise delta.deletedFileRetentionDuration and vacuum less; read the table under another source name",
-        ) from error
-
-
-def _fitted(batch: pa.RecordBatch, partition: dict[str, str | None], schema: pa.Schema) -> pa.RecordBatch:
-    columns = []
-    for each in schema:
-        if each.name in partition:
-            columns.append(_constant(partition[each.name], each.type, len(batch)))
-        elif each.name in batch.schema.names:
-            columns.append(_cast(batch.column(each.name), each.type))
-        else:
-            columns.append(pa.nulls(len(batch), each.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cast(column: Column, kind: pa.DataType) -> Column:
-    return column if column.type == kind else column.cast(kind)
-
-
-def _constant(text: str | None, kind: pa.DataType, rows: int) -> Column:
-    value: Column = pa.array([text], pa.string())
-    if pa.types.is_timestamp(kind) and not (text or "").endswith("Z"):
-        value = value.cast(pa.timestamp("us"))
-    return value.cast(kind).take([0] * rows)

@@ -261,7 +261,7 @@ def test_a_batch_that_only_its_output_has_is_not_done_again(world, capsys):
         code = exit_code([*arguments, "--operator", "sessions", "--output", str(world.root / "table")])
     finally:
         hidden.rename(newest)
-    assert (code, "not known to be whole" in capsys.readouterr().err) == (5, True)
+    assert (code, "may be incomplete" in capsys.readouterr().err) == (5, True)
 
 
 def test_it_goes_on_as_a_job_with_its_watermark_and_its_timeouts(world):

@@ -133,7 +133,7 @@ def test_no_query_starts_between_the_old_and_the_new(lake_of, monkeypatch):
         with pytest.raises(FailpointHit):
             apply(plan, SETTINGS)
     for name in NAMES:
-        assert "is being taken back. Run `spark-ckpt rewind apply`" in (lake.run(name) or ""), name
+        assert "a rewind rolls this query back. Run `spark-ckpt rewind apply`" in (lake.run(name) or ""), name
     apply(plan, SETTINGS)
     lake.sign, lake.poison = 1, None
     assert run_on(lake) == wanted(lambda number: 1)

@@ -141,7 +141,7 @@ def stream(bench: Bench) -> ckpt.Stream:
 @pytest.mark.parametrize("operation", REFUSED)
 def test_what_remembers_rows_is_refused_on_the_line_that_writes_it(stream: ckpt.Stream, operation: str) -> None:
     node, function = REFUSED[operation]
-    with pytest.raises(ckpt.CkptError, match="no epoch holds what it remembers") as refused:
+    with pytest.raises(ckpt.CkptError, match="no epoch has its state") as refused:
         stream.transform(function)
     assert refused.value.condition == "CKPT_OPERATION_REFUSED"
     assert refused.value.context["operation"] == node

@@ -36,7 +36,7 @@ def test_an_answer_that_the_output_contradicts_is_refused(told, shown):
 def test_when_nobody_knows_it_is_refused_with_both_meanings():
     with pytest.raises(AdoptionRefused, match="batch 4") as refused:
         settled(4, None, None)
-    assert "missing for good" in str(refused.value.context["done"])
+    assert "these rows are lost" in str(refused.value.context["done"])
     assert "twice" in str(refused.value.context["again"])
     assert "--output DIR" in refused.value.hint
 

@@ -25,9 +25,9 @@ def adopt(query: WrittenQuery, *more: str) -> int:
 def test_it_tells_where_the_job_goes_on_and_that_the_query_is_over(query, capsys):
     assert adopt(query) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "query 5d6e behind batch 1, now epoch 1 of job orders",
+        "query 5d6e after batch 1, now epoch 1 of job orders",
         "",
-        "source  kind   goes on at",
+        "source  kind   continues at",
         "clicks  kafka  clicks/0 at 20, clicks/1 at 7",
         "",
         "Do not start the plain query again: it would write these rows a second time. Its checkpoint is as it was.",
@@ -40,7 +40,7 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(query, capsys):
     assert adopt(query, "--dry-run") == 0
     told = capsys.readouterr().out
     assert content_of(query.folder.parent) == before
-    assert "query 5d6e behind batch 1\n" in told
+    assert "query 5d6e after batch 1\n" in told
     assert "clicks/0 at 20" in told
     assert told.endswith("Nothing was changed.\n")
 

@@ -232,7 +232,7 @@ def test_only_a_deep_verify_finds_a_file_whose_bytes_changed(command, world):
 
     shallow = command("verify", uri(world), 1)
     assert shallow.code == 0
-    assert "present: every file is there and has its size" in shallow.out
+    assert "present: every file exists with its size" in shallow.out
     assert "whole" not in shallow.out, "nobody has compared its bytes"
     assert command("verify", uri(world), 1, "--deep").code == 5
 

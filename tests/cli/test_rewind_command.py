@@ -48,14 +48,14 @@ def test_it_tells_the_line_and_what_forced_it(lake, capsys):
     assert text.splitlines()[:4] == [
         "to ingest@1: 2 queries go back, 0 stay",
         "",
-        "query   newest batch  goes back to  batches undone  state loaded",
-        "ingest  3             batch 1       2 to 3          -",
+        "query   newest batch  rolls back to  batches undone  state loaded",
+        "ingest  3             batch 1        2 to 3          -",
     ]
     assert text[text.index("why\n") : text.index("\n\nversions undone")] == (
         "why\n"
-        "└── ingest goes back to batch 1: --to ingest@1\n"
-        f"    └── {table} goes back from version 3 to version 1: it holds batches 2 to 3 of ingest, which rolls back to batch 1\n"
-        f"        └── totals goes back from batch 3 to batch 1: it has read versions 2 to 3 of {table}, "
+        "└── ingest rolls back to batch 1: --to ingest@1\n"
+        f"    └── {table} rolls back from version 3 to version 1: it holds batches 2 to 3 of ingest, which rolls back to batch 1\n"
+        f"        └── totals rolls back from batch 3 to batch 1: it has read versions 2 to 3 of {table}, "
         "which rolls back to version 1"
     )
     assert f"{lake / 'bronze'}@2 to 3: STREAMING UPDATE, ingest batches 2 to 3\n" in text
@@ -154,7 +154,7 @@ def test_a_plan_is_carried_out_and_what_it_did_is_told(lake, plan_file, capsys):
     assert text.startswith("taken back: ingest@1\n")
     row = next(line.split() for line in text.splitlines() if line.startswith(str(lake / "bronze")))
     assert row[1:] == ["3", "1", "4", "0", "2"]
-    assert "mend what was wrong, and start the queries as ever" in text
+    assert "fix the cause, then start the queries" in text
     assert sorted(path.name for path in (lake / "ingest" / "offsets").iterdir()) == ["0", "1"]
 
 

@@ -291,7 +291,7 @@ def test_a_table_created_anew_while_the_job_runs_is_noticed(table: Path) -> None
     shutil.rmtree(table)
     DeltaTable.create(str(table), schema=columns)
 
-    with pytest.raises(EpochDamaged, match="created anew"):
+    with pytest.raises(EpochDamaged, match="re-created"):
         publisher.publish(output(table, 1, [stage(table, {"id": [1]})]))
 
 
@@ -359,7 +359,7 @@ def test_an_epoch_published_for_a_decision_that_the_log_lost_is_not_taken_for_th
     opened(table).publish(lost)
 
     assert opened(table, incarnation=2).publish(replace(lost, incarnation=Incarnation(2))).replayed
-    with pytest.raises(PublishConflict, match="another decision of that number"):
+    with pytest.raises(PublishConflict, match="another commit of that number"):
         opened(table, incarnation=2).publish(again)
     assert ids(table) == [1]
 
@@ -392,7 +392,7 @@ def test_another_decision_is_noticed_however_many_commits_of_others_lie_above_it
         commit.unlink()
 
     assert opened(table, incarnation=2).publish(replace(lost, incarnation=Incarnation(2))).replayed
-    with pytest.raises(PublishConflict, match="another decision of that number"):
+    with pytest.raises(PublishConflict, match="another commit of that number"):
         opened(table, incarnation=2).publish(again)
 
 

@@ -135,7 +135,7 @@ def test_a_name_that_is_used_again_stops_the_job_instead_of_being_skipped(tmp_pa
     assert plan.latestOffset(end, ReadMaxFiles(10)) == end
     (tmp_path / "001.csv").write_text("77\n")
 
-    with pytest.raises(SourceInvalid, match=r"001\.csv was consumed, removed, and is there again"):
+    with pytest.raises(SourceInvalid, match=r"001\.csv was consumed, removed, and re-created"):
         plan.latestOffset(end, ReadMaxFiles(10))
 
 

@@ -114,7 +114,7 @@ def test_an_epoch_published_for_a_decision_that_the_log_lost_is_not_taken_for_th
     assert decide(_marker(5), replace(_wanted(5, 4), decision="b" * 32)) is MarkerDecision.DONE, (
         "declared by an operator"
     )
-    with pytest.raises(PublishConflict, match="another decision of that number"):
+    with pytest.raises(PublishConflict, match="another commit of that number"):
         decide(found, replace(_wanted(5, 4), decision="b" * 32))
 
 

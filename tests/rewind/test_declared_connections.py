@@ -55,7 +55,7 @@ def test_who_reads_a_topic_goes_back_with_its_writer(tmp_path):
     reader = query_of(plan, "reader")
     assert reader.batch == 2
     assert reader.reasons[-1].sentence == (
-        "reader goes back from batch 4 to batch 2: it has read offsets 30 to 49 of topic orders, partition 0, "
+        "reader rolls back from batch 4 to batch 2: it has read offsets 30 to 49 of topic orders, partition 0, "
         "which writer may have written after batch 2"
     )
     assert not reader.reasons[-1].exact
@@ -154,7 +154,7 @@ def test_a_topic_that_nobody_declared_is_told(tmp_path):
     assert any(
         "topic orders: reader reads it. If one of these queries writes it, declare that" in each for each in plan.notes
     )
-    assert any("writer: where it writes is not known" in each for each in plan.notes)
+    assert any("writer: its output is not known" in each for each in plan.notes)
 
 
 def test_a_topic_that_nobody_reads_is_told_as_public_all_the_same(tmp_path):

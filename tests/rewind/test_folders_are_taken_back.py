@@ -230,7 +230,7 @@ copied = folders.copy_sink_log
 def test_a_log_that_is_not_cut_is_found_before_anything_counts(story, monkeypatch):
     lake, plan = story
     monkeypatch.setattr(folders, "copy_sink_log", no_cut)
-    harmed(lake, plan, CheckpointDamaged, "is not whole")
+    harmed(lake, plan, CheckpointDamaged, "is incomplete")
 
 
 PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {

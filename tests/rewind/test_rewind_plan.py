@@ -58,9 +58,9 @@ def test_each_step_names_the_batch_that_forced_it(chain):
     reasons = query_of(chain.plan("enrich@2"), "totals").reasons
     bronze = f"table {chain.bronze.root}"
     assert [each.sentence for each in reasons] == [
-        "enrich goes back to batch 2: --to enrich@2",
-        f"{bronze} goes back from version 5 to version 2: it holds batches 3 to 5 of enrich, which rolls back to batch 2",
-        f"totals goes back from batch 4 to batch 2: it has read versions 3 to 4 of {bronze}, which rolls back to version 2",
+        "enrich rolls back to batch 2: --to enrich@2",
+        f"{bronze} rolls back from version 5 to version 2: it holds batches 3 to 5 of enrich, which rolls back to batch 2",
+        f"totals rolls back from batch 4 to batch 2: it has read versions 3 to 4 of {bronze}, which rolls back to version 2",
     ]
     assert [(each.cause, each.who, each.other) for each in reasons] == [
         ("target", "enrich", ""),

@@ -192,7 +192,7 @@ def test_a_query_that_begins_anew_at_a_place_that_nobody_knows(tmp_path):
     lake, _ = history(tmp_path / "lake", SEED)
     plan = planned(checkpoints(lake), "ingest@0", [lake.root])
     assert [each.name for each in plan.queries if each.batch == -1] == ["dedup", "publish"]
-    with pytest.raises(RewindUnsupported, match="dedup begins anew") as raised:
+    with pytest.raises(RewindUnsupported, match="dedup begins from its start") as raised:
         apply(plan, replace(settings_for(plan), from_snapshot=()))
     assert "--from-snapshot dedup" in raised.value.hint
     apply(plan, settings_for(plan))
@@ -205,7 +205,7 @@ def test_a_plan_in_which_nothing_goes_back(story):
     lake = story.lake
     lake.settle()
     newest = max(int(path.name) for path in (lake.queries["ingest"].folder / "commits").iterdir())
-    story.refused(RewindUnsupported, "nothing goes back", planned(checkpoints(lake), f"ingest@{newest}", [lake.root]))
+    story.refused(RewindUnsupported, "rolls nothing back", planned(checkpoints(lake), f"ingest@{newest}", [lake.root]))
 
 
 def test_two_calls_at_once(story):

@@ -1,0 +1,58 @@
+"""Reads a table's Parquet file into Arrow batches of the table's schema, including partition values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from spark_ckpt.errors import SourceInvalid
+from spark_ckpt_delta.log import TableFile
+
+Column: TypeAlias = "pa.Array[Any]"
+
+_ROWS_PER_BATCH = 65_536
+
+
+def read_file(system: pafs.FileSystem, table: str, file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield all rows of a file. A column that the file lacks is null: it was added to the table later.
+
+    Raises `SourceInvalid` if the file is missing.
+    """
+    try:
+        with system.open_input_file(file.path) as opened:
+            parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
+            present = [name for name in schema.names if name in parquet.schema_arrow.names]
+            for batch in parquet.iter_batches(_ROWS_PER_BATCH, columns=present):
+                yield _fitted(batch, dict(file.partition), schema)
+    except FileNotFoundError as error:
+        raise SourceInvalid(
+            f"{table}: {file.path} is gone, but the job still has to read it",
+            hint="raise delta.deletedFileRetentionDuration and vacuum less; read the table under another source name",
+        ) from error
+
+
+def _fitted(batch: pa.RecordBatch, partition: dict[str, str | None], schema: pa.Schema) -> pa.RecordBatch:
+    columns = []
+    for field in schema:
+        if field.name in partition:
+            columns.append(_constant(partition[field.name], field.type, len(batch)))
+        elif field.name in batch.schema.names:
+            columns.append(_cast(batch.column(field.name), field.type))
+        else:
+            columns.append(pa.nulls(len(batch), field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: Column, kind: pa.DataType) -> Column:
+    return column if column.type == kind else column.cast(kind)
+
+
+def _constant(text: str | None, kind: pa.DataType, rows: int) -> Column:
+    value: Column = pa.array([text], pa.string())
+    if pa.types.is_timestamp(kind) and not (text or "").endswith("Z"):
+        value = value.cast(pa.timestamp("us"))
+    return value.cast(kind).take([0] * rows)
