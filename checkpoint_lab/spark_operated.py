@@ -28,7 +28,7 @@ from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice, World
 from checkpoint_protocols.barrier import Outcome
 from checkpoint_protocols.ids import Epoch, Incarnation
-from spark_ckpt.connector import Published
+from spark_ckpt.connector import PublishedEpoch
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget
 from spark_ckpt.epochs.retention import Retention, kept_epochs
 from spark_ckpt.epochs.sinks_ahead import beyond, refusal
@@ -226,10 +226,10 @@ class OperatedWorld(World):
             ensure(not self.accepted, "O10", f"what was named is accepted, and is not enough: {error}")
             raise error
 
-    def _markers(self) -> dict[str, Published]:
+    def _markers(self) -> dict[str, PublishedEpoch]:
         markers = {sink: target.marker for sink, target in self.targets.items()}
         return {
-            sink: Published(Epoch(marker.epoch), Incarnation(marker.incarnation), marker.is_of)
+            sink: PublishedEpoch(Epoch(marker.epoch), Incarnation(marker.incarnation), marker.is_of)
             for sink, marker in markers.items()
             if marker is not None
         }

@@ -55,7 +55,7 @@ class Connector:
     sinks: tuple[str, ...] = ()
     jars: tuple[Choice, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
-    published: Callable[[Mapping[str, str], SinkContext, Mapping[str, str]], Published | None] | None = None
+    published: Callable[[Mapping[str, str], SinkContext, Mapping[str, str]], PublishedEpoch | None] | None = None
 
 
 @runtime_checkable
@@ -434,7 +434,7 @@ class Publisher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedEpoch:
     """Content of a sink's marker. `incarnation`: the one that published it; 0 if the marker does not say."""
 
     epoch: Epoch
@@ -447,7 +447,7 @@ class Published:
 class TellsPublished(Protocol):
     """A sink that can report its newest epoch, without changing anything and without fencing any publisher."""
 
-    def newest_published(self, context: SinkContext) -> Published | None:
+    def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
         """Return the newest epoch of the job in this sink; None if there is none. Called before a run commits anything."""
 
 

@@ -10,7 +10,7 @@ from importlib import resources
 
 from deltalake.exceptions import DeltaError
 
-from spark_ckpt.connector import Connector, Published, SinkContext
+from spark_ckpt.connector import Connector, PublishedEpoch, SinkContext
 from spark_ckpt.errors import SinkInvalid
 from spark_ckpt.jars import read_lock
 from spark_ckpt.storage_errors import one_line
@@ -20,7 +20,7 @@ from spark_ckpt_delta.marker import ENGINES, application_id, read_marker
 
 def newest_in(
     identity: Mapping[str, str], context: SinkContext, storage_options: Mapping[str, str]
-) -> Published | None:
+) -> PublishedEpoch | None:
     """Return the newest epoch that the table has, or None. `identity` is the recorded endpoint ("path", "table id").
 
     Raises `SinkInvalid` if the table cannot be opened, or is another table.
@@ -35,12 +35,12 @@ def newest_in(
     if opened is not None and known and identity_of(table, opened)["table id"] != known:
         raise SinkInvalid(f"{table} is another table than the job wrote to", table=table)
     marker = max((each for each in markers if each is not None), key=lambda each: each.epoch, default=None)
-    return None if marker is None else Published(marker.epoch, marker.incarnation, marker.is_of)
+    return None if marker is None else PublishedEpoch(marker.epoch, marker.incarnation, marker.is_of)
 
 
 def published_in(
     identity: Mapping[str, str], context: SinkContext, storage_options: Mapping[str, str]
-) -> Published | None:
+) -> PublishedEpoch | None:
     """Return the newest epoch in the table of this endpoint, of either engine."""
     from spark_ckpt_delta.declared import newest_in
 

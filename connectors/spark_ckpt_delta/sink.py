@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructField, StructType
 
 from checkpoint_protocols.ids import Epoch
-from spark_ckpt.connector import Published, Publisher, SinkContext, StagePlan
+from spark_ckpt.connector import PublishedEpoch, Publisher, SinkContext, StagePlan
 from spark_ckpt.errors import CkptError, ConfigInvalid, SinkInvalid
 from spark_ckpt.place import check_table_path
 from spark_ckpt.spark_internals.time_zones import session_zone
@@ -145,11 +145,11 @@ class DeltaSink:
             spark, self._table, self._storage_options, self._keys, self._partition_by or (), context, self._schema
         )
 
-    def newest_published(self, context: SinkContext) -> Published | None:
+    def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
         """Return the table's marker, or None."""
         opened = self._opened()
         marker = None if opened is None else read_marker(opened, application_id(context, self._engine))
-        return None if marker is None else Published(marker.epoch, marker.incarnation, marker.is_of)
+        return None if marker is None else PublishedEpoch(marker.epoch, marker.incarnation, marker.is_of)
 
     def declaring(self, context: SinkContext, epoch: Epoch) -> str:
         """Return the command that sets the table's marker to `epoch`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from checkpoint_protocols.ids import Epoch, Incarnation
-from spark_ckpt.connector import Published, SinkContext, StagePlan
+from spark_ckpt.connector import PublishedEpoch, SinkContext, StagePlan
 from spark_ckpt.errors import ConfigInvalid, SinkInvalid
 from spark_ckpt_kafka.control import ControlError, KafkaControl
 from spark_ckpt_kafka.limits import longest_transaction_ms, record_rules, topic_limits
@@ -149,7 +149,7 @@ class KafkaSink:
         patience = self.patience.within(context.publish_within_s)
         return KafkaPublisher(self.lane_settings(context), self.lanes, context.incarnation, patience)
 
-    def newest_published(self, context: SinkContext) -> Published | None:
+    def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
         """Return the newest committed marker of all shards, or None. Raises `SinkInvalid`."""
         settings = self.lane_settings(context)
         try:
@@ -164,7 +164,7 @@ class KafkaSink:
             return None
         newest = max(markers, key=lambda marker: marker.epoch)
         incarnation = max(marker.incarnation for marker in markers)
-        return Published(
+        return PublishedEpoch(
             Epoch(newest.epoch), Incarnation(incarnation), lambda decision: newest.decision in ("", decision)
         )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from checkpoint_protocols.ids import Incarnation
 from spark_ckpt import connectors
-from spark_ckpt.connector import Published, SinkContext
+from spark_ckpt.connector import PublishedEpoch, SinkContext
 from spark_ckpt.epochs.sinks_behind import Behind, behind, refusal, rows_published
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
 from spark_ckpt.store.store import Store
@@ -25,7 +25,7 @@ def sinks_behind(store: Store) -> tuple[list[Behind], dict[str, str]]:
         newest = store.log.manifest(log_state.latest)
     except EpochDamaged:
         return [], {}  # a read of the epoch reports the damage
-    markers: dict[str, Published | None] = {}
+    markers: dict[str, PublishedEpoch | None] = {}
     unknown: dict[str, str] = {}
     published = rows_published(log_state, newest, store.log.manifest)
     for sink in published:

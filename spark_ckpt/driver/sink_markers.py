@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from checkpoint_protocols.ids import Epoch, Incarnation
-from spark_ckpt.connector import DeclaresPublished, Published, SinkContext, TellsPublished
+from spark_ckpt.connector import DeclaresPublished, PublishedEpoch, SinkContext, TellsPublished
 from spark_ckpt.epochs import sinks_behind
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget, resolve
@@ -74,7 +74,7 @@ def _raise(late: list[sinks_behind.Behind], bindings: Sequence[SinkBinding], sto
         raise error
 
 
-def _markers_of(bindings: Iterable[SinkBinding], store: Store) -> Mapping[str, Published | None]:
+def _markers_of(bindings: Iterable[SinkBinding], store: Store) -> Mapping[str, PublishedEpoch | None]:
     """Return the newest published epoch of each sink that reports it."""
     incarnation = Incarnation(store.log.state().incarnation)
     asked = {binding.name: binding.sink for binding in bindings if isinstance(binding.sink, TellsPublished)}

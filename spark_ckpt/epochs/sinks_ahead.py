@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_ckpt.connector import Published
+from spark_ckpt.connector import PublishedEpoch
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.errors import PublishConflict
 
 
-def beyond(published: Published, log_state: LogState) -> str:
+def beyond(published: PublishedEpoch, log_state: LogState) -> str:
     """Return a sentence about epochs that the sink has and the log does not know; empty if there are none."""
     if published.epoch > log_state.last:
         return f"it has epoch {published.epoch}, the log's newest is {log_state.last}"
@@ -23,7 +23,7 @@ def beyond(published: Published, log_state: LogState) -> str:
     return ""
 
 
-def refusal(markers: Mapping[str, Published], log_state: LogState, store: str) -> PublishConflict | None:
+def refusal(markers: Mapping[str, PublishedEpoch], log_state: LogState, store: str) -> PublishConflict | None:
     """Return one error for all sinks that are ahead of the log; None if there are none.
 
     Its command accepts the loss for all.

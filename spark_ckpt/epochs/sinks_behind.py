@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from spark_ckpt.connector import Published
+from spark_ckpt.connector import PublishedEpoch
 from spark_ckpt.epochs.log_state import LogState, taken_back
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import Read, Verify, whole_at_most
 from spark_ckpt.errors import EpochDamaged, PublishConflict
 from spark_ckpt.wording import epochs
 
-Markers = Mapping[str, Published | None]
+Markers = Mapping[str, PublishedEpoch | None]
 """Newest epoch of each sink that was read; None if it has none."""
 
 Declaring = Callable[[str, int], str]

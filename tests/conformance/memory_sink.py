@@ -14,7 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkpoint_protocols.ids import Epoch, Incarnation
-from spark_ckpt.connector import EpochOutput, Published, PublishReceipt, SinkContext, StagedAhead, StagedFile, StagePlan
+from spark_ckpt.connector import (
+    EpochOutput,
+    PublishedEpoch,
+    PublishReceipt,
+    SinkContext,
+    StagedAhead,
+    StagedFile,
+    StagePlan,
+)
 from spark_ckpt.connector_parts.sent_ahead import SentAhead
 from spark_ckpt.connector_parts.sink_rules import SinkMarker, is_published, marker_of, staged_tables
 from spark_ckpt.errors import EpochDamaged, PublishConflict
@@ -62,11 +70,11 @@ class MemorySink:
     def identity(self, spark: Any) -> Mapping[str, str]:
         return {"kind": "memory", "id": self.target.id}
 
-    def newest_published(self, context: SinkContext) -> Published | None:
+    def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
         marker = self.target.markers.get(self.key(context))
         if marker is None:
             return None
-        return Published(Epoch(marker.epoch), Incarnation(marker.incarnation), marker.is_of)
+        return PublishedEpoch(Epoch(marker.epoch), Incarnation(marker.incarnation), marker.is_of)
 
     # -- what the faulty ones change ------------------------------------------------------------------------------------
 
@@ -394,19 +402,21 @@ class ShowsItsPassword(MemorySink):
 
 
 class TellsAnOldEpoch(MemorySink):
-    def newest_published(self, context: SinkContext) -> Published | None:
+    def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
         told = super().newest_published(context)
         return None if told is None else replace(told, epoch=Epoch(told.epoch - 1))
 
 
 class TellsWhatOthersHave(MemorySink):
-    def newest_published(self, context: SinkContext) -> Published | None:
+    def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
         markers = self.target.markers.values()
-        return next((Published(Epoch(each.epoch), Incarnation(each.incarnation), each.is_of) for each in markers), None)
+        return next(
+            (PublishedEpoch(Epoch(each.epoch), Incarnation(each.incarnation), each.is_of) for each in markers), None
+        )
 
 
 class FencesWhenAsked(MemorySink):
-    def newest_published(self, context: SinkContext) -> Published | None:
+    def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
         told = super().newest_published(context)
         if told is not None:
             old = self.target.markers[self.key(context)]

@@ -10,7 +10,7 @@ import pytest
 from incarnation_kit import JOB, SCHEMA, FakeSink, FakeSource
 
 from checkpoint_protocols.ids import Epoch, Incarnation
-from spark_ckpt.connector import Published, SinkContext
+from spark_ckpt.connector import PublishedEpoch, SinkContext
 from spark_ckpt.driver.sink_markers import refuse_newer_sinks
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Manifest, StagedOutput
@@ -25,16 +25,18 @@ from spark_ckpt.store.store import Store
 class RememberingSink(FakeSink):
     """Its marker is the decision it was told last."""
 
-    def __init__(self, marker: Published | None = None) -> None:
+    def __init__(self, marker: PublishedEpoch | None = None) -> None:
         super().__init__()
         self.marker = marker
 
-    def newest_published(self, context: SinkContext) -> Published | None:
+    def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
         return self.marker
 
 
-def marker(manifest: Manifest) -> Published:
-    return Published(Epoch(manifest.epoch), Incarnation(manifest.incarnation), lambda name: name == manifest.attempt)
+def marker(manifest: Manifest) -> PublishedEpoch:
+    return PublishedEpoch(
+        Epoch(manifest.epoch), Incarnation(manifest.incarnation), lambda name: name == manifest.attempt
+    )
 
 
 def bound(sink: FakeSink) -> list[SinkBinding]:
@@ -102,7 +104,7 @@ def test_an_epoch_whose_number_was_given_again_is_not_taken_for_the_first(tmp_pa
     [(5, 2, 5, 2, False), (4, 2, 5, 3, False), (5, 0, 5, 1, False), (6, 2, 5, 2, True), (5, 3, 5, 2, True)],
 )
 def test_what_counts_as_ahead(epoch: int, incarnation: int, last: int, newest: int, ahead: bool) -> None:
-    told = Published(Epoch(epoch), Incarnation(incarnation), lambda name: False)
+    told = PublishedEpoch(Epoch(epoch), Incarnation(incarnation), lambda name: False)
     assert bool(beyond(told, replace(LogState(), last=last, incarnation=newest))) is ahead
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checkpoint_protocols.ids import Epoch, Incarnation
-from spark_ckpt.connector import Published, SinkContext
+from spark_ckpt.connector import PublishedEpoch, SinkContext
 from spark_ckpt.driver.sink_markers import sinks_taken_back
 from spark_ckpt.epochs.records import SinkIdentity
 from spark_ckpt.epochs.retention import Retention
@@ -26,8 +26,8 @@ class Telling:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def newest_published(self, context: SinkContext) -> Published | None:
-        return Published(Epoch(self.epoch), Incarnation(1), lambda name: True) if self.epoch else None
+    def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
+        return PublishedEpoch(Epoch(self.epoch), Incarnation(1), lambda name: True) if self.epoch else None
 
     def declaring(self, context: SinkContext, epoch: Epoch) -> str:
         return f"declare {context.store_id} {context.sink} {epoch}"
@@ -39,7 +39,7 @@ def bound(epoch: int) -> list[SinkBinding]:
     return [SinkBinding(SINK, sink, unused, unused)]
 
 
-def told(epoch: int) -> dict[str, Published | None]:
+def told(epoch: int) -> dict[str, PublishedEpoch | None]:
     return {SINK: Telling(epoch).newest_published(SinkContext(JOB, SINK, "", Incarnation(1)))}
 
 
@@ -110,7 +110,7 @@ def test_a_start_is_refused_before_anything_changes_and_names_the_ways_to_contin
 
 def test_an_epoch_that_another_driver_publishes_meanwhile_is_not_missing(world: World) -> None:
     class Slow(Telling):
-        def newest_published(self, context: SinkContext) -> Published | None:
+        def newest_published(self, context: SinkContext) -> PublishedEpoch | None:
             before = super().newest_published(context)
             world.store.log.record_acks(world.line.incarnation, world.acks(4))
             return before
