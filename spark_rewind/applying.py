@@ -29,8 +29,8 @@ from spark_rewind.plan import QueryPlan, RewindPlan, TablePlan
 from spark_rewind.positions import DeltaPosition
 from spark_rewind.reading import typed_errors
 from spark_rewind.records import FolderChange, QueryChange, RewindRecord, TableChange
+from spark_rewind.replacing import check_swap
 from spark_rewind.stages import Move, Phase, on_apply, on_undo
-from spark_rewind.swapping import check_swap
 from spark_rewind.tables import Table, read_table
 
 

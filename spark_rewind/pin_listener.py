@@ -15,9 +15,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from spark_ckpt.errors import CkptError, ConfigInvalid, PinsForeign, PinsInUse
 from spark_rewind.declared import Declared, read_declared
 from spark_rewind.pinning import PinRequest, Taken, take_pin
-from spark_rewind.pins import kept_points
+from spark_rewind.pins import bytes_of, kept_points
 from spark_rewind.planning import RewindRequest
-from spark_rewind.sizes import bytes_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

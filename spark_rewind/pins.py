@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,9 +18,20 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from spark_ckpt.errors import CkptError, PinNotFound, PinsForeign, PinsInUse
+from spark_ckpt.errors import CkptError, ConfigInvalid, PinNotFound, PinsForeign, PinsInUse
 from spark_rewind.durable import remove_tree, sync_folder, written
 from spark_rewind.reading import entries, text_of
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?")
+
+
+def bytes_of(written: str) -> int:
+    """Return the number of bytes of a text such as 500MB, 10GiB or 1000. Raises `ConfigInvalid`."""
+    found = _SIZE.fullmatch(written.strip())
+    if found is None or float(found[1]) <= 0 or (found[3] and not found[2]):
+        raise ConfigInvalid(f"budget {written} is no size", hint="write for example 10GiB")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
+
 
 FORMAT = 2
 POINTS, MANIFEST, QUERIES, TABLES = "points", "point.json", "queries", "tables"

@@ -9,7 +9,7 @@ import sys
 import pytest
 from pyspark import java_gateway
 
-from spark_ckpt.spark_session.driver_jvm import launched_deaf
+from spark_ckpt.spark_session.session import launched_deaf
 
 ASKS = "import signal; print(*(signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGINT, signal.SIGTERM)))"
 

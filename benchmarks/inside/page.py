@@ -27,7 +27,7 @@ from typing import NamedTuple
 from benchmarks.inside.sessions import median_and_spread
 from benchmarks.side_by_side.usage import parsed
 from spark_ckpt.epochs.records import Holder, Manifest, PartTime, SinkAck, StagedOutput, Timings
-from spark_ckpt.observability.page.drawn import drawn
+from spark_ckpt.observability.page.report import drawn
 from spark_ckpt.store.store import Store
 
 EPOCHS = 10_000

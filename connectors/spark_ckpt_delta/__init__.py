@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_ckpt_delta.declared import CONNECTOR
-    from spark_ckpt_delta.orphans import find_orphans, remove_orphans
     from spark_ckpt_delta.sink import DeltaSink
     from spark_ckpt_delta.source import DeltaSource
+    from spark_ckpt_delta.staged import find_orphans, remove_orphans
 
 __all__ = ["CONNECTOR", "DeltaSink", "DeltaSource", "find_orphans", "remove_orphans"]
 
@@ -16,8 +16,8 @@ _HOMES = {
     "CONNECTOR": "spark_ckpt_delta.declared",
     "DeltaSink": "spark_ckpt_delta.sink",
     "DeltaSource": "spark_ckpt_delta.source",
-    "find_orphans": "spark_ckpt_delta.orphans",
-    "remove_orphans": "spark_ckpt_delta.orphans",
+    "find_orphans": "spark_ckpt_delta.staged",
+    "remove_orphans": "spark_ckpt_delta.staged",
 }
 
 

@@ -29,9 +29,8 @@ from spark_ckpt_delta.marker import (
     read_marker,
     transaction_version,
 )
-from spark_ckpt_delta.orphans import remove_orphans
 from spark_ckpt_delta.refusals import cannot_be_opened, publish_failed
-from spark_ckpt_delta.staged import verified
+from spark_ckpt_delta.staged import remove_orphans, verified
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,17 +1,88 @@
-"""Verifies staged files against the committed manifest before any of them becomes part of a table."""
+"""Staged files: compared with the committed manifest before they become part of a table, deleted if no commit names them.
+
+A full VACUUM removes files of dead attempts after the table's retention, like any unreferenced file. `remove_orphans` does
+it by name, for one sink.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pyarrow.fs as pafs
 
-from spark_ckpt.connector import EpochOutput, StagedFile
+from spark_ckpt.connector import EpochOutput, SinkContext, StagedFile
 from spark_ckpt.content import check, check_size, damaged
+from spark_ckpt.delta_files import LOG
 from spark_ckpt.storage_errors import outage, taken_away
-from spark_ckpt_delta.log import filesystem, local_root
+from spark_ckpt_delta.log import filesystem, local_root, open_table
+
+KEPT_MS = 7 * 24 * 3_600_000
+"""Delta's own retention of unreferenced files: a younger file may belong to a writer that is about to commit."""
+
+
+def find_orphans(
+    table: str,
+    context: SinkContext,
+    storage_options: Mapping[str, str],
+    unpublished: Collection[str] = (),
+    older_than_ms: int = KEPT_MS,
+) -> list[str]:
+    """Return the paths, relative to the table, of this sink's staged files that are garbage. A garbage file
+
+    - was staged by an incarnation before `context.incarnation`;
+    - is named by no commit, not even as a removed file, which time travel still reads;
+    - is not in `unpublished`, the base names of all files of committed, unpublished epochs;
+    - is older than `older_than_ms`.
+
+    The age protects another job whose sink has the same name: file names carry the sink and the incarnation, not the
+    store.
+    """
+    opened = open_table(table, storage_options)
+    removed = opened.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
+    known = {_base_name(path) for path in [*opened.file_uris(), *removed]} | set(unpublished)
+    newest_ms = int(time.time() * 1000) - older_than_ms
+    return sorted(
+        info.path
+        for info in _files(filesystem(table, storage_options))
+        if _staged_by_the_dead(context, info.base_name)
+        and info.base_name not in known
+        and (info.mtime_ns or 0) // 1_000_000 <= newest_ms
+    )
+
+
+def remove_orphans(
+    table: str,
+    context: SinkContext,
+    storage_options: Mapping[str, str],
+    unpublished: Collection[str] = (),
+    older_than_ms: int = KEPT_MS,
+) -> list[str]:
+    """Delete the files of `find_orphans` and return their paths. Call it after committed epochs are published."""
+    system = filesystem(table, storage_options)
+    found = find_orphans(table, context, storage_options, unpublished, older_than_ms)
+    for path in found:
+        system.delete_file(path)
+    return found
+
+
+def _staged_by_the_dead(context: SinkContext, name: str) -> bool:
+    found = re.fullmatch(rf"ckpt-{re.escape(context.sink)}-i(\d+)-b\d+-[^/]*\.parquet", name)
+    return found is not None and int(found[1]) < context.incarnation
+
+
+def _files(system: pafs.FileSystem) -> Iterator[pafs.FileInfo]:
+    for info in system.get_file_info(pafs.FileSelector("", recursive=True)):
+        if info.type == pafs.FileType.File and not info.path.startswith(LOG):
+            yield info
+
+
+def _base_name(path: str) -> str:
+    return path.rpartition("/")[2]
+
 
 _READERS = 4
 

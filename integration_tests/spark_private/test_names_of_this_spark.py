@@ -33,7 +33,7 @@ from integration_tests.spark_private.watched_query import (
     LATEST_MS,
     Seen,
 )
-from spark_ckpt.plan.session_settings import pandas_options
+from spark_ckpt.plan.onward_plan import pandas_options
 from spark_ckpt.spark_internals import (
     running_query,
     settings,

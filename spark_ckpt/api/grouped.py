@@ -14,7 +14,7 @@ from spark_ckpt.api.elsewhere import not_on_co_grouped, not_on_grouped
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.plan.graph import InputNode, OperatorNode, UnionNode, check_read_once, event_time_of, struct_of
 from spark_ckpt.plan.input_plan import TIME, GroupedInput, input_plan
-from spark_ckpt.plan.session_settings import pandas_options
+from spark_ckpt.plan.onward_plan import pandas_options
 from spark_ckpt.plan.window_lineage import closing_of, is_window
 from spark_ckpt.spark_internals.column_names import column_of
 from spark_ckpt.spark_internals.plans import streaming_template

@@ -27,14 +27,14 @@ from spark_ckpt.plan.graph import (
     OperatorNode,
     SinkBinding,
     SourceNode,
+    check_edges,
     ddl,
     ends_of,
+    graph_nodes,
     marks_of,
     operators_of,
     sources_of,
 )
-from spark_ckpt.plan.graph_edges import check_edges
-from spark_ckpt.plan.graph_nodes import graph_nodes
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.rejects import REJECTED
 from spark_ckpt.tasks.rows import arrow_schema

@@ -18,6 +18,7 @@ from pyspark.errors import ParseException
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_ckpt.connector import Sink, Source
+from spark_ckpt.epochs.records import GraphNode
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.spark_internals.arrow_types import spark_schema_of
 from spark_ckpt.spark_internals.column_names import quoted
@@ -26,6 +27,55 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spark_ckpt.tasks.operators.operator import KeyedOperator
+
+
+def graph_nodes(
+    sources: Sequence[SourceNode],
+    operators: Sequence[OperatorNode],
+    edges: Sequence[EdgeBinding],
+    bindings: Sequence[SinkBinding],
+) -> tuple[GraphNode, ...]:
+    """Return sources, operators, edges and sinks, each with the ids of its direct inputs. Ids are `kind/name`."""
+    return (
+        *(GraphNode(id=_id(source)) for source in sources),
+        *(GraphNode(id=f"operator/{operator.name}", inputs=_inputs(operator.parent)) for operator in operators),
+        *(GraphNode(id=_id(each.edge), inputs=_inputs(each.node)) for each in edges),
+        *(GraphNode(id=f"sink/{each.name}", inputs=_inputs(each.node)) for each in bindings),
+    )
+
+
+def _inputs(node: Node) -> tuple[str, ...]:
+    return tuple(_id(leaf) for leaf in leaves_of(node))
+
+
+def _id(leaf: Leaf) -> str:
+    match leaf:
+        case SourceNode():
+            return f"source/{leaf.name}"
+        case EdgeNode():
+            return f"edge/{leaf.name}"
+        case OperatorNode():
+            return f"operator/{leaf.name}"
+
+
+def check_edges(bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding]) -> None:
+    """Raise `GraphInvalid` for an edge that no stream reads, and for a feedback that does not feed itself."""
+    nodes = [*(binding.node for binding in bindings), *(edge.node for edge in edges)]
+    read = {each.name for each in edges_of(*nodes)}
+    loops = loops_of(edges)
+    for each in edges:
+        name = each.edge.name
+        if name not in read:
+            raise GraphInvalid(
+                f"no stream reads edge '{name}': its rows would stay in flight for ever",
+                hint="end a stream that begins at it with to(sink), or drop it",
+            )
+        if each.edge.feedback and name not in loops:
+            raise GraphInvalid(
+                f"feedback '{name}' is closed by a stream that does not come from it: there is no loop",
+                hint=f"for rows that only continue, use stream.through('{name}')",
+            )
+
 
 _WORD = re.compile(r"\w+")
 

@@ -7,20 +7,37 @@ start.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 
 from pyspark.sql import SparkSession
 
 from spark_ckpt import connectors, jars
-from spark_ckpt.spark_internals.launching import is_under_spark_submit
+from spark_ckpt.spark_internals.launching import is_under_spark_submit, launches_run_first
 from spark_ckpt.spark_internals.python_workers import DAEMON_MODULE, unix_sockets
 from spark_ckpt.spark_session import class_archive
 from spark_ckpt.spark_session.class_archive import DRIVER_OPTIONS
-from spark_ckpt.spark_session.driver_jvm import launched_deaf
+
+_IGNORED = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def launched_deaf() -> Iterator[None]:
+    """Make a JVM that PySpark launches inside this context ignore SIGINT and SIGTERM."""
+    with launches_run_first(_ignore):
+        yield
+
+
+def _ignore() -> None:
+    """Runs in the child, between fork and exec."""
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+
 
 _DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",

@@ -16,8 +16,8 @@ from spark_ckpt.cli.options import AsJson
 from spark_ckpt.cli.output import iso, print_json, print_line, print_table, size, utc
 from spark_ckpt.wording import counted
 from spark_rewind.declared import Declared, read_declared
+from spark_rewind.pins import bytes_of
 from spark_rewind.planning import RewindRequest
-from spark_rewind.sizes import bytes_of
 
 if TYPE_CHECKING:
     from spark_ckpt.connector import Json

@@ -11,7 +11,7 @@ from spark_ckpt.epochs.log_state import LogState, folded
 from spark_ckpt.epochs.records import CreatedRecord
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.observability.page.facts import COLUMNS, epoch_of, facts_of, rows_of
-from spark_ckpt.observability.page.going_back import going_back
+from spark_ckpt.observability.page.report import going_back
 from spark_ckpt.observability.page.server import state_at
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from tests.cli.cli_world import three_epochs, two_branches

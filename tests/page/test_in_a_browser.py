@@ -12,9 +12,8 @@ from page_world import Elements, many_briefs, told_world
 
 from spark_ckpt.epochs.log_state import LogState, folded
 from spark_ckpt.epochs.records import CreatedRecord
-from spark_ckpt.observability.page.drawn import drawn
 from spark_ckpt.observability.page.facts import COLUMNS, facts_of, rows_of
-from spark_ckpt.observability.page.report import report
+from spark_ckpt.observability.page.report import drawn, report
 from spark_ckpt.observability.page.serving import PageServer
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from tests.store.store_world import ELSEWHERE

@@ -8,8 +8,7 @@ import pytest
 from page_world import HOSTILE, Elements, told_world
 
 from spark_ckpt.cli.app import exit_code
-from spark_ckpt.observability.page.drawn import asset, drawn
-from spark_ckpt.observability.page.report import report
+from spark_ckpt.observability.page.report import asset, drawn, report
 
 NOW_MS = 1_700_000_000_000
 

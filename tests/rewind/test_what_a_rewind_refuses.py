@@ -27,7 +27,7 @@ from spark_ckpt.errors import (
     RewindUnsupported,
 )
 from spark_ckpt.failpoints import Failpoint, FailpointHit
-from spark_rewind import applying, carrying, swapping
+from spark_rewind import applying, carrying, replacing
 from spark_rewind.applying import apply, undo
 from spark_rewind.journal import FOLDER, Journal, read_plan
 from spark_rewind.plan import RewindPlan
@@ -166,7 +166,7 @@ def test_a_folder_that_may_not_be_written(story, monkeypatch):
 
 
 def test_a_file_system_that_cannot_exchange_names(story, monkeypatch):
-    monkeypatch.setattr(swapping.ctypes, "CDLL", lambda name, **options: object())
+    monkeypatch.setattr(replacing.ctypes, "CDLL", lambda name, **options: object())
     story.refused(RewindNotPermitted, "names cannot be exchanged in one step")
 
 

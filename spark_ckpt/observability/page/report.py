@@ -2,13 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib.resources import files
+
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.log_state import LogState
-from spark_ckpt.errors import CkptError
-from spark_ckpt.observability.page.drawn import drawn
+from spark_ckpt.epochs.recovery import plan
+from spark_ckpt.epochs.recovery_text import sink_lines
+from spark_ckpt.errors import CkptError, EnvironmentUnfit
 from spark_ckpt.observability.page.facts import epoch_of, facts_of
-from spark_ckpt.observability.page.going_back import going_back
 from spark_ckpt.store.store import Store
+from spark_ckpt.wording import counted, epochs
+
+
+def going_back(store: Store, epoch: int) -> Json:
+    """Return the effects of restoring `epoch`. Verifies every file that the restore needs.
+
+    Raises `EpochNotFound` or `EpochDamaged`, like the restore itself.
+    """
+    planned = plan(store.log.state(), epoch, store.log.manifest, store.verify)
+    state = sum(each.bytes for each in planned.state)
+    return {
+        "epoch": planned.epoch,
+        "call": f"job.start(restore={planned.epoch})",
+        "state_bytes": state,
+        "lines": [
+            f"a new incarnation, {planned.incarnation}, begins; its first epoch is {planned.next_epoch}",
+            *([f"{epochs(planned.abandoned)} of the present line will be left behind"] if planned.abandoned else []),
+            f"{counted(len(planned.cursors), 'source')} and {counted(len(planned.state), 'operator')} go back to where they stood",
+        ],
+        "sinks": {sink.sink: list(sink_lines(planned.epoch, sink)) for sink in planned.sinks},
+    }
+
+
+_ASSETS = files("spark_ckpt.observability.page") / "assets"
+
+
+def asset(name: str) -> str:
+    """Return the text of one of the page's files."""
+    return (_ASSETS / name).read_text(encoding="utf-8")
+
+
+def drawn(title: str, jobs: Sequence[Json] | None) -> str:
+    """Return the page as HTML, with everything escaped. `jobs`: the data, or None for a page that requests it from its
+    server.
+
+    Raises `EnvironmentUnfit` without jinja2.
+    """
+    try:
+        from jinja2 import Environment
+    except ImportError as error:
+        raise EnvironmentUnfit("the page needs the package jinja2", hint="pip install 'spark-ckpt[report]'") from error
+    template = Environment(autoescape=True).from_string(asset("page.html"))
+    return template.render(title=title, data=jobs, style=asset("page.css"), script=asset("page.js"))
+
 
 MOST_CLOSELY = 100
 """Number of newest epochs shown with details, in addition to those with a savepoint."""

@@ -21,9 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import CkptError, ConfigInvalid
 from spark_ckpt.json_values import plain
-from spark_ckpt.observability.page.drawn import asset, drawn
 from spark_ckpt.observability.page.facts import epoch_of, facts_of
-from spark_ckpt.observability.page.going_back import going_back
+from spark_ckpt.observability.page.report import asset, drawn, going_back
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.state_rows import keyed_beside
 from spark_ckpt.store.store import Store
