@@ -9,8 +9,7 @@ from typing import cast
 
 from checkpoint_lab.spark_store import CREATED, JOB, MemoryTable, Shared
 from checkpoint_lab.violations import Violation
-from spark_ckpt.coordination.renewals import again_ms, renewal_ms
-from spark_ckpt.coordination.standby import Standby
+from spark_ckpt.coordination.standby import Standby, again_ms, renewal_ms
 from spark_ckpt.epochs.records import Holder, Manifest
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import StoreUnreachable

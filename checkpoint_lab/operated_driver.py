@@ -13,7 +13,6 @@ from typing import NamedTuple, cast
 from checkpoint_lab.spark_driver import HOLDER, LIMITS, CoreOf
 from checkpoint_lab.spark_store import JOB, MemoryTable, Shared
 from checkpoint_lab.violations import ensure
-from checkpoint_protocols.barrier import Outcome
 from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt.connector import EpochOutput, Json, SinkContext
 from spark_ckpt.connector_parts.sink_rules import SinkMarker, is_published, marker_of
@@ -27,12 +26,13 @@ from spark_ckpt.coordination.messages import (
     End,
     ManifestStored,
     OfferMarker,
+    Outcome,
     Publish,
     PublishEnded,
     QueryStarting,
     RecordAcks,
     SourcesPinned,
-    StopAsked,
+    StopRequested,
     StoreManifest,
     TimerRanOut,
 )
@@ -419,7 +419,7 @@ class OperatedDriver:
     def stop(self) -> None:
         """Request the end of the job."""
         self.stopping = True
-        self.tell(StopAsked())
+        self.tell(StopRequested())
 
     def leave(self) -> None:
         """Write acknowledgements and the lease release to the log."""

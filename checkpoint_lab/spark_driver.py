@@ -17,10 +17,10 @@ from checkpoint_lab.spark_batches import SimulatedQuery, restored
 from checkpoint_lab.spark_sink import SparkSink
 from checkpoint_lab.spark_store import DELAY_MS, EDGES, GROUPS, JOB, OPERATORS, SINKS, SOURCES, Shared
 from checkpoint_lab.violations import ensure
-from checkpoint_protocols.barrier import Limits, Outcome
 from checkpoint_protocols.machine import Effect, Event
 from checkpoint_protocols.vocabulary import Note
 from spark_ckpt.connector import EpochOutput, StagedAhead
+from spark_ckpt.coordination.coordinator import Limits
 from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
 from spark_ckpt.coordination.manifests import stamped
@@ -36,6 +36,7 @@ from spark_ckpt.coordination.messages import (
     MaterializeTables,
     NameEpoch,
     OfferMarker,
+    Outcome,
     Publish,
     PublishEnded,
     QueryStarting,

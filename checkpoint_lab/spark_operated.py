@@ -26,9 +26,9 @@ from checkpoint_lab.operated_driver import (
 from checkpoint_lab.spark_driver import CoreOf, shipped
 from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice, World
-from checkpoint_protocols.barrier import Outcome
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import PublishedEpoch
+from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget
 from spark_ckpt.epochs.retention import Retention, kept_epochs
 from spark_ckpt.epochs.sinks_ahead import beyond, refusal

@@ -19,19 +19,20 @@ from checkpoint_lab.spark_sink import SparkSink
 from checkpoint_lab.spark_store import GETS, OPERATORS, SINKS, Shared, by_key, in_order, in_the_end, outputs_of
 from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice, World
-from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.connector import EpochOutput, StagedAhead
-from spark_ckpt.coordination.ack_records import AcksDue
 from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.messages import (
+    EpochRequested,
     OfferMarker,
+    Outcome,
     PublishEnded,
+    Reason,
     RecordAcks,
-    SavepointAsked,
-    StopAsked,
+    StopRequested,
     StoreManifest,
 )
 from spark_ckpt.coordination.patience import Ended, Patience, Pause
+from spark_ckpt.coordination.publication import AcksDue
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import choose
 from spark_ckpt.errors import CkptError, Fenced, IdentityChanged, PublishConflict, StoreOutage
@@ -570,12 +571,12 @@ class SparkWorld(World):
         assert self.current is not None  # noqa: S101 - else the choice does not exist
         name = f"named-{self.savepoints}"
         self.asked.append((self.current.incarnation, name))
-        self.current.inbox.append(SavepointAsked(name))
+        self.current.inbox.append(EpochRequested(Reason.SAVEPOINT, name))
 
     def _do_stop(self) -> None:
         assert self.current is not None  # noqa: S101 - else the choice does not exist
         self.current.stopping = True
-        self.current.inbox.append(StopAsked())
+        self.current.inbox.append(StopRequested())
 
     def _collect_ends(self) -> None:
         """Remove ended drivers, after their last words to the log.

@@ -1,7 +1,7 @@
 ---------------------------- MODULE BarrierCommit ----------------------------
 (***************************************************************************)
 (* Aligned barriers with a two-phase-commit sink (seeds 001 and 003), as   *)
-(* checkpoint_protocols/barrier/ has them:   two sources, one task that    *)
+(* spark_ckpt/coordination/ has them:        two sources, one task that    *)
 (* merges them and is the sink.  Snapshots become durable late, one by     *)
 (* one; the decision is one durable record; a crash takes everybody back   *)
 (* to the last decision.  The sink prepares with its snapshot and shows    *)

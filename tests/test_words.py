@@ -15,10 +15,7 @@ ROOT = Path(__file__).parents[1]
 CODE = ("checkpoint_lab", "checkpoint_protocols", "connectors", "examples", "spark_ckpt", "spark_rewind")
 OLD_NAMES = (
     "checkpoint_lab/process.py",
-    "checkpoint_protocols/barrier/coordinator.py",
     "connectors/spark_ckpt_kafka/marker.py",
-    "spark_ckpt/coordination/edges.py",
-    "spark_ckpt/coordination/way_out.py",
     "spark_ckpt/driver/listener.py",
     "spark_ckpt/plan/input_plan.py",
     "spark_ckpt/epochs/debts.py",

@@ -84,9 +84,9 @@ def _of_event(event: Mapping[str, JsonValue]) -> Iterator[Said]:
             yield sink, "failed", f"epoch {epoch}: {condition}"
         case {"kind": "TimerRanOut", "elapsed": {"kind": kind}}:
             yield DRIVER, "timer", str(kind)
-        case {"kind": "StopAsked"}:
+        case {"kind": "StopRequested"}:
             yield DRIVER, "stop", "asked for"
-        case {"kind": "SavepointAsked", "name": name}:
+        case {"kind": "EpochRequested", "name": name}:
             yield DRIVER, "savepoint", str(name)
 
 

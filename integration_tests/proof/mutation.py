@@ -27,7 +27,7 @@ MUTATED = ("spark_ckpt", "checkpoint_protocols")
 ALSO = ("spark_rewind", "checkpoint_lab", "connectors", "examples", "docs", "specs")
 COPIED = (*MUTATED, *ALSO, "tests")
 SLOW = (
-    "tests/protocol/test_branch_coverage.py",
+    "tests/host/test_branch_coverage.py",
     "tests/protocol/test_forcing.py",
     "tests/protocol/test_interval_graph.py",
     "tests/protocol/test_logging_schedules.py",

@@ -180,7 +180,7 @@ def _decided_early(traces: Traces) -> Traces:
     stored = [number for number, line in enumerate(lines) if line.event["kind"] == "ManifestStored"][-1]
     ended = max(number for number in range(stored) if lines[number].event["kind"] == "BatchDone")
     asked = [effect for effect in lines[ended].effects if effect["kind"] == "StoreManifest"]
-    before = lines[ended].model_copy(update={"event": {"kind": "StopAsked"}, "effects": asked})
+    before = lines[ended].model_copy(update={"event": {"kind": "StopRequested"}, "effects": asked})
     lines[ended : stored + 1] = [before, lines[stored], *lines[ended:stored]]
     return [*traces[:-1], replace(traces[-1], lines=lines)]
 

@@ -147,7 +147,7 @@ class Edges:
         return {each.name: self._logs[each.name].cut(each) for each in self._shapes}
 
 
-def spent(passed: Mapping[str, Sequence[StagedFile]], base: Manifest) -> dict[str, tuple[str, ...]]:
+def consumed_segments(passed: Mapping[str, Sequence[StagedFile]], base: Manifest) -> dict[str, tuple[str, ...]]:
     """Return paths of consumed segments that no committed epoch names, by edge: they can be deleted.
 
     Such a segment was produced and consumed between two barriers. `passed`: per edge, the segments consumed since the

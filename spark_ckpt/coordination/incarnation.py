@@ -17,49 +17,60 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from checkpoint_protocols import barrier
 from checkpoint_protocols.ids import Epoch, Incarnation, SinkId
 from checkpoint_protocols.machine import Effect, Event
 from checkpoint_protocols.vocabulary import SetTimer
 from spark_ckpt.connector import Cursor, StagedFile
-from spark_ckpt.coordination.ack_records import AckRecords, AcksDue
-from spark_ckpt.coordination.ahead import Ahead
-from spark_ckpt.coordination.edges import spent
+from spark_ckpt.coordination.coordinator import STORE_TIMER, Coordinator
+from spark_ckpt.coordination.edges import consumed_segments
 from spark_ckpt.coordination.epoch_builder import Chains, EpochBuilder
-from spark_ckpt.coordination.holding import Holding
 from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.manifests import Lineage, manifest_of, pinned_of
-from spark_ckpt.coordination.markers import AHEAD, BARRIER, OPEN, ControlMarkers
+from spark_ckpt.coordination.markers import AHEAD, BARRIER, OPEN, Ahead, ControlMarkers
 from spark_ckpt.coordination.messages import (
     AcksRecorded,
     AheadEnded,
     ArmTimer,
     BatchDone,
+    CommitSink,
     CountBatch,
     End,
+    EpochRequested,
+    EpochStored,
+    EpochStoreFailed,
+    Finish,
+    InjectBarrier,
+    IntervalElapsed,
     ManifestFenced,
     ManifestOverdue,
     ManifestStored,
     MaterializeTables,
     NameEpoch,
+    NewerIncarnation,
     OfferMarker,
+    Outcome,
     Publish,
     PublishEnded,
     QueryStarting,
-    SavepointAsked,
+    Reason,
     SayAborted,
     SayCommitted,
     SayPublished,
+    SinkCommitFailed,
+    SinkCommitted,
+    SinkPrepared,
+    SnapshotAcked,
     SourcesPinned,
-    StopAsked,
+    Started,
+    StopRequested,
+    StoreEpoch,
     StoreManifest,
     TimerRanOut,
 )
-from spark_ckpt.coordination.publication import Publication
-from spark_ckpt.coordination.sending import Sending
+from spark_ckpt.coordination.publication import AckRecords, AcksDue, Holding, Publication, Sending
 from spark_ckpt.coordination.watermarks import Input
 from spark_ckpt.epochs.identity import Standing
-from spark_ckpt.epochs.records import Manifest, Reason, SinkAck
+from spark_ckpt.epochs.records import Manifest, SinkAck
 from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import CkptError, Fenced, PublishFailed, RunFailed, StoreUnreachable
 
@@ -98,11 +109,11 @@ class IncarnationCore:
         self._sending = Sending(shape.sinks, self._incarnation)
         self._markers = ControlMarkers()
         self._ahead = Ahead()
-        self._machine: barrier.Coordinator | None = None
+        self._machine: Coordinator | None = None
         self._base = point.manifest
         self._previous = point.last
         self._barrier_at_ms = 0.0
-        self._idle_interval: barrier.IntervalElapsed | None = None
+        self._idle_interval: IntervalElapsed | None = None
         self._drained = False
         self._fence: Fenced | None = None
         self._store_bound: Event | None = None
@@ -186,7 +197,7 @@ class IncarnationCore:
             return [effect for effect in effects if isinstance(effect, self._said_behind_the_end)]
         ends = [effect for effect in effects if isinstance(effect, End)]
         self._over = bool(ends)
-        if any(end.outcome is barrier.Outcome.FENCED for end in ends):
+        if any(end.outcome is Outcome.FENCED for end in ends):
             self._said_behind_the_end = _SAID_WHEN_FENCED
         return effects if self._over else self._with_ahead(effects)
 
@@ -202,9 +213,9 @@ class IncarnationCore:
                 return self._decided(event, now_ms)
             # Before the query starts there is no machine that could end the incarnation.
             case ManifestFenced(why=why) if self._machine is None:
-                return [End(barrier.Outcome.FENCED, self._why(barrier.Outcome.FENCED, why))]
+                return [End(Outcome.FENCED, self._why(Outcome.FENCED, why))]
             case ManifestFenced(epoch=epoch, why=why):
-                return self._coordinated(now_ms, barrier.EpochStoreFailed(Epoch(epoch), self._incarnation, why))
+                return self._coordinated(now_ms, EpochStoreFailed(Epoch(epoch), self._incarnation, why))
             case ManifestOverdue(epoch=epoch):
                 return self._overdue(epoch, now_ms)
             case PublishEnded():
@@ -221,12 +232,10 @@ class IncarnationCore:
                 return self._ack_records.refused(self.acks)
             case TimerRanOut(elapsed=AcksDue()):
                 return self._ack_records.due(self.acks, self.open_epoch is None and self._nothing_to_end)
-            case StopAsked():
-                return self._coordinated(now_ms, barrier.StopRequested())
-            case SavepointAsked(name=name):
-                return self._coordinated(now_ms, barrier.EpochRequested(barrier.Reason.SAVEPOINT, name))
+            case StopRequested() | EpochRequested():
+                return self._coordinated(now_ms, event)
             # An idle stream commits no epochs: the interval waits for rows.
-            case TimerRanOut(elapsed=barrier.IntervalElapsed() as elapsed) if self._nothing_to_end:
+            case TimerRanOut(elapsed=IntervalElapsed() as elapsed) if self._nothing_to_end:
                 return self._wait_for_rows(elapsed, now_ms)
             case TimerRanOut(elapsed=elapsed) if elapsed == self._store_bound:
                 return self._bound_is_over(elapsed, now_ms)
@@ -261,9 +270,9 @@ class IncarnationCore:
         self._machine = self._shape.coordinator(self._incarnation, Epoch(self._previous), owed)
         # OPEN comes before every barrier: key groups restore their state and arm timers on it.
         effects: list[Effect] = [OfferMarker(self._markers.offer(OPEN, self._base.epoch))]
-        effects += self._coordinated(now_ms, barrier.Started())
+        effects += self._coordinated(now_ms, Started())
         if event.behind:
-            effects += self._coordinated(now_ms, barrier.EpochRequested(barrier.Reason.INTERVAL))
+            effects += self._coordinated(now_ms, EpochRequested(Reason.INTERVAL))
         return effects
 
     def _take_in(self, event: BatchDone, now_ms: float) -> list[Effect]:
@@ -285,7 +294,7 @@ class IncarnationCore:
         # epoch must contain everything. The next barrier brings another batch, which triggers the stop.
         if event.drained and not any(in_flight.values()) and not self._drained and not self._ahead.is_held:
             self._drained = True
-            effects += self._coordinated(now_ms, barrier.StopRequested(barrier.Reason.DRAINED))
+            effects += self._coordinated(now_ms, StopRequested(Reason.DRAINED))
         return effects
 
     def _passed(self, epoch: Epoch, now_ms: float) -> list[Effect]:
@@ -320,7 +329,7 @@ class IncarnationCore:
         """True on an idle stream, which commits no epochs."""
         return self._builder.idle and not self._ahead.is_held
 
-    def _wait_for_rows(self, elapsed: barrier.IntervalElapsed, now_ms: float) -> list[Effect]:
+    def _wait_for_rows(self, elapsed: IntervalElapsed, now_ms: float) -> list[Effect]:
         """Postpone an elapsed interval until rows arrive, or until deferred rows are due.
 
         Only the newest interval waits; an older one that elapses later is stale.
@@ -342,15 +351,15 @@ class IncarnationCore:
         ended = self._builder.end(epoch, self._cursors)
         tasks = [*self._shape.source_tasks(), *self._shape.group_tasks(ended.groups_acked)]
         return [
-            *(barrier.SnapshotAcked(task, epoch, self._incarnation) for task in tasks),
-            *(barrier.SinkPrepared(SinkId(sink), epoch, self._incarnation) for sink in self._shape.sinks),
+            *(SnapshotAcked(task, epoch, self._incarnation) for task in tasks),
+            *(SinkPrepared(SinkId(sink), epoch, self._incarnation) for sink in self._shape.sinks),
         ]
 
     def _decided(self, event: ManifestStored, now_ms: float) -> list[Effect]:
         """Handle a manifest that is in the log: announce the commit, name savepoints, publish, update tables."""
         manifest = event.manifest
-        # Computed before `_base` changes: `spent` compares with the epoch before this one.
-        unnamed = spent(self._builder.decided(manifest.epoch), self._base)
+        # Computed before `_base` changes: `consumed_segments` compares with the epoch before this one.
+        unnamed = consumed_segments(self._builder.decided(manifest.epoch), self._base)
         self._base, self._previous = manifest, manifest.epoch
         self._holding.decided(manifest, now_ms)
         self._publication.decided(manifest)
@@ -362,7 +371,7 @@ class IncarnationCore:
         return [
             *said,
             *(NameEpoch(name, manifest.epoch) for name in event.names),
-            *self._coordinated(now_ms, barrier.EpochStored(Epoch(manifest.epoch), self._incarnation)),
+            *self._coordinated(now_ms, EpochStored(Epoch(manifest.epoch), self._incarnation)),
             MaterializeTables(manifest, unnamed),
         ]
 
@@ -371,7 +380,7 @@ class IncarnationCore:
         aborted.
         """
         if self._machine is None:
-            return [End(barrier.Outcome.FAILED, _doubtful(f"whether epoch {epoch} is in the log is unknown"))]
+            return [End(Outcome.FAILED, _doubtful(f"whether epoch {epoch} is in the log is unknown"))]
         return [] if self._store_bound is None else self._bound_is_over(self._store_bound, now_ms)
 
     def _bound_is_over(self, elapsed: Event, now_ms: float) -> list[Effect]:
@@ -404,7 +413,7 @@ class IncarnationCore:
 
     def _fenced(self, error: Fenced, now_ms: float) -> list[Effect]:
         self._fence = error
-        return self._coordinated(now_ms, barrier.Fenced(self._incarnation, error.what))
+        return self._coordinated(now_ms, NewerIncarnation(self._incarnation, error.what))
 
     def _publish_ended(self, event: PublishEnded, now_ms: float) -> list[Effect]:
         # Step 9 of docs/design/epoch-in-nine-steps.md.
@@ -417,11 +426,11 @@ class IncarnationCore:
         if event.error is not None:
             error = self._publication.failed(event, event.error)
             return self._coordinated(
-                now_ms, barrier.SinkCommitFailed(sink, epoch, self._incarnation, error.retriable, error.what)
+                now_ms, SinkCommitFailed(sink, epoch, self._incarnation, error.retriable, error.what)
             )
         detail = self._publication.published(event)
         self._sending.published(event.sink)
-        effects = self._coordinated(now_ms, barrier.SinkCommitted(sink, epoch, self._incarnation))
+        effects = self._coordinated(now_ms, SinkCommitted(sink, epoch, self._incarnation))
         self._publication.forget({each for owed in self.unpublished.values() for each in owed})
         ends = any(isinstance(each, End) for each in effects)  # the host records them when it ends
         return [
@@ -442,47 +451,47 @@ class IncarnationCore:
         match effect:
             case SetTimer(delay_ms=delay_ms, elapsed=elapsed, name=name):
                 # Kept, so that an overdue answer of the log ends the wait like the timer itself.
-                self._store_bound = elapsed if name == barrier.STORE_TIMER else self._store_bound
+                self._store_bound = elapsed if name == STORE_TIMER else self._store_bound
                 return [ArmTimer(delay_ms, elapsed)]
             # The prefetched barrier is already in the stream: no other marker is offered for this epoch.
-            case barrier.InjectBarrier(epoch=epoch) if epoch == self._ahead.epoch:
+            case InjectBarrier(epoch=epoch) if epoch == self._ahead.epoch:
                 self._barrier_at_ms = self._ahead.offered_ms
                 # Votes exist if the barrier's batch is over; otherwise that batch will vote.
                 votes = self._ahead.opened()
                 return self._voted(now_ms, votes, idle=False) if votes else []
-            case barrier.InjectBarrier(epoch=epoch):
+            case InjectBarrier(epoch=epoch):
                 self._barrier_at_ms = now_ms
                 return [OfferMarker(self._markers.offer(BARRIER, epoch))]
-            case barrier.StoreEpoch(epoch=epoch, reason=reason, names=names):
-                return [StoreManifest(self._manifest(epoch, reason.value, now_ms), names)]
+            case StoreEpoch(epoch=epoch, reason=reason, names=names):
+                return [StoreManifest(self._manifest(epoch, reason, now_ms), names)]
             # All rows of the sink are deferred: for the machine this publish is done.
-            case barrier.CommitSink(sink=sink, epoch=epoch) if self._publication.holds_back(sink, epoch):
-                return self._coordinated(now_ms, barrier.SinkCommitted(sink, epoch, self._incarnation))
-            case barrier.CommitSink(sink=sink, epoch=epoch):
+            case CommitSink(sink=sink, epoch=epoch) if self._publication.holds_back(sink, epoch):
+                return self._coordinated(now_ms, SinkCommitted(sink, epoch, self._incarnation))
+            case CommitSink(sink=sink, epoch=epoch):
                 return [Publish(sink, self._publication.output(sink, epoch, self._previous))]
-            case barrier.AbortEpoch(epoch=epoch, why=why):
+            case SayAborted(epoch=epoch):
                 self._builder.aborted(epoch)
                 if epoch == self._ahead.epoch:
                     self._ahead.over()
-                return [SayAborted(epoch, why), *self._sending.aborted(epoch)]
-            case barrier.Finish(outcome=outcome, why=why):
+                return [effect, *self._sending.aborted(epoch)]
+            case Finish(outcome=outcome, why=why):
                 return [End(outcome, self._why(outcome, why))]
         return [effect]
 
     def _manifest(self, epoch: int, reason: Reason, now_ms: float) -> Manifest:
         ended = self._builder.take(epoch)
-        return manifest_of(self._shape, ended, self._lineage(now_ms), reason, self.acks)
+        return manifest_of(self._shape, ended, self._lineage(now_ms), reason.value, self.acks)
 
     def _lineage(self, now_ms: float) -> Lineage:
         took_ms = round(now_ms - self._barrier_at_ms)
         numbers = (self._incarnation, self._base.epoch, self._previous)
         return Lineage(*numbers, now_ms, took_ms, self._holding, self.standing, self._base.rows_so_far)
 
-    def _why(self, outcome: barrier.Outcome, why: str) -> CkptError | None:
+    def _why(self, outcome: Outcome, why: str) -> CkptError | None:
         blamed = self._publication.error
-        if outcome is barrier.Outcome.FENCED:
+        if outcome is Outcome.FENCED:
             return self._fence or Fenced(why, incarnation=self._incarnation, hint=_REPLACED)
-        if outcome is barrier.Outcome.FAILED:
+        if outcome is Outcome.FAILED:
             # A sink's own error explains the failure better than the machine's text.
             return _doubtful(why) if self._in_doubt else blamed or RunFailed(why)
         if not why:

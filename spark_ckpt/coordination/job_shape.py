@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from checkpoint_protocols import barrier
 from checkpoint_protocols.ids import Epoch, Incarnation, SinkId, TaskId
+from spark_ckpt.coordination.coordinator import Coordinator, Limits, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class JobShape:
     sources: tuple[str, ...]
     sinks: Mapping[str, SinkPlace]
     operators: tuple[OperatorShape, ...]
-    limits: barrier.Limits
+    limits: Limits
     edges: tuple[EdgeShape, ...] = ()
     store: str = ""
     every_batch: bool = False
@@ -88,12 +88,12 @@ class JobShape:
 
     def coordinator(
         self, incarnation: Incarnation, last_epoch: Epoch, unpublished: Mapping[SinkId, list[Epoch]]
-    ) -> barrier.Coordinator:
+    ) -> Coordinator:
         """Return the machine of one incarnation.
 
         `last_epoch`: the highest epoch ever committed. `unpublished`: committed epochs that each sink has not
         published, oldest first.
         """
         groups = self.group_tasks((each.name, group) for each in self.operators for group in range(each.key_groups))
-        topology = barrier.Topology(frozenset([*self.source_tasks(), *groups]), frozenset(map(SinkId, self.sinks)))
-        return barrier.Coordinator(topology, incarnation, last_epoch, self.limits, unpublished)
+        topology = Topology(frozenset([*self.source_tasks(), *groups]), frozenset(map(SinkId, self.sinks)))
+        return Coordinator(topology, incarnation, last_epoch, self.limits, unpublished)

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.epoch_builder import EndedEpoch
-from spark_ckpt.coordination.holding import Holding
 from spark_ckpt.coordination.job_shape import JobShape, OperatorShape
+from spark_ckpt.coordination.publication import Holding
 from spark_ckpt.epochs.identity import Parts, Standing
 from spark_ckpt.epochs.records import (
     GraphNode,

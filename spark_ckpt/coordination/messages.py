@@ -1,13 +1,17 @@
-"""Events and effects of an incarnation's rules."""
+"""Events and effects of the epoch protocol, for the host and between the rules and the coordinator.
+
+Every message between the rules and the coordinator carries its incarnation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, StrEnum
 
 from pydantic import JsonValue
 
-from checkpoint_protocols.barrier import Outcome
+from checkpoint_protocols.ids import Epoch, Incarnation, SinkId, TaskId, TimerId
 from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt.connector import Cursor, EpochOutput, StagedAhead
 from spark_ckpt.coordination.markers import ControlMarker
@@ -15,6 +19,30 @@ from spark_ckpt.coordination.reports import Report
 from spark_ckpt.epochs.identity import Parts
 from spark_ckpt.epochs.records import Manifest, SinkAck
 from spark_ckpt.errors import CkptError
+
+
+class Reason(StrEnum):
+    """Reason of an epoch. The last two are final: no epoch follows them in this incarnation."""
+
+    INITIAL = "initial"
+    INTERVAL = "interval"
+    SAVEPOINT = "savepoint"
+    STOP = "stop"
+    DRAINED = "drained"
+
+    @property
+    def final(self) -> bool:
+        """True if the run ends after this epoch."""
+        return self in (Reason.STOP, Reason.DRAINED)
+
+
+class Outcome(Enum):
+    """Result of an incarnation at its end."""
+
+    STOPPED = "stopped"
+    FAILED = "failed"
+    FENCED = "fenced"
+
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -118,22 +146,143 @@ class AcksRecorded(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class StopAsked(Event):
-    """A caller requests a final epoch and then the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class SavepointAsked(Event):
-    """A caller requests an epoch that is kept under `name`."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class TimerRanOut(Event):
     """Answer to `ArmTimer`."""
 
     elapsed: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Started(Event):
+    """The host has recovered (state restored, sources rewound) and can carry out effects."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalElapsed(Event):
+    """The time between two epochs has passed."""
+
+    timer: TimerId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutElapsed(Event):
+    """The coordinator's current wait exceeded its bound."""
+
+    timer: TimerId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class PauseElapsed(Event):
+    """The pause after an aborted epoch has passed."""
+
+    timer: TimerId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class RetryElapsed(Event):
+    """The pause before the next attempt to publish at `sink` has passed."""
+
+    sink: SinkId
+    timer: TimerId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRequested(Event):
+    """A caller requests an epoch; `name` is the savepoint's. The next barrier serves all waiting requests."""
+
+    reason: Reason
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested(Event):
+    """End the run after a final epoch. `reason` is STOP, or DRAINED if the sources reached their ends."""
+
+    reason: Reason = Reason.STOP
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotAcked(Event):
+    """The task's snapshot of the epoch is durable (not merely taken)."""
+
+    task: TaskId
+    epoch: Epoch
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPrepared(Event):
+    """All rows of the epoch are durably staged: the sink can publish them after any failure."""
+
+    sink: SinkId
+    epoch: Epoch
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRefused(Event):
+    """The sink cannot prepare the epoch: a participant's no in two-phase commit. Spark's host never sends it."""
+
+    sink: SinkId
+    epoch: Epoch
+    incarnation: Incarnation
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStored(Event):
+    """The decision record is in the log: the epoch is committed."""
+
+    epoch: Epoch
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStoreFailed(Event):
+    """The log has a newer incarnation: the decision record is not in it and never will be.
+
+    The host does not report an unknown outcome.
+    """
+
+    epoch: Epoch
+    incarnation: Incarnation
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCommitted(Event):
+    """The sink has published the epoch, now or earlier."""
+
+    sink: SinkId
+    epoch: Epoch
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCommitFailed(Event):
+    """The sink could not publish the epoch; its rows stay staged. `retriable`: another attempt may succeed."""
+
+    sink: SinkId
+    epoch: Epoch
+    incarnation: Incarnation
+    retriable: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewerIncarnation(Event):
+    """The log, or a participant, knows a newer incarnation.
+
+    `incarnation` is the newer one, or the receiver's own if the number is unknown. `why` is the text of the component
+    that detected it.
+    """
+
+    incarnation: Incarnation
+    why: str = ""
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------
@@ -250,7 +399,7 @@ class SayCommitted(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SayAborted(Effect):
-    """Announce that the epoch will not be committed."""
+    """The epoch will never be committed: announce it, keep its snapshots and rows for the next epoch."""
 
     epoch: int
     why: str
@@ -262,3 +411,40 @@ class SayPublished(Effect):
 
     epoch: int
     detail: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class InjectBarrier(Effect):
+    """Put the barrier into the stream at every source."""
+
+    epoch: Epoch
+    incarnation: Incarnation
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEpoch(Effect):
+    """Write the decision record (the manifest) durably. `names`: savepoints that this epoch serves."""
+
+    epoch: Epoch
+    incarnation: Incarnation
+    reason: Reason
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSink(Effect):
+    """Publish a committed epoch at one sink, again if needed. `incarnation` is the publisher's."""
+
+    sink: SinkId
+    epoch: Epoch
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Finish(Effect):
+    """End the incarnation. No effect follows. `unpublished`: committed epochs that the next start publishes."""
+
+    outcome: Outcome
+    why: str = ""
+    unpublished: tuple[tuple[SinkId, Epoch], ...] = ()

@@ -1,21 +1,332 @@
-"""State of each sink in one incarnation: its endpoint, its published epochs and its next output."""
+"""State of each sink in one incarnation: its endpoint, its published epochs and its next output.
+
+Recovery advice for a committed epoch that cannot be published: its staged rows are damaged, or a sink refuses
+them.
+
+Nothing repairs such rows, and a retry changes nothing. But their input can be read again from an earlier epoch. Every
+sink has that epoch, and its state and cursors are intact.
+
+Deferred rows: a sink with `publish_every` gets the rows of several epochs in one publish.
+
+Deferred rows are part of the epoch, like rows in flight on an edge. The manifest names their files. An incarnation
+that continues from the epoch publishes them with a later epoch, before its own rows. So the unpublished-epoch logic
+needs no change: a sink must publish an epoch if the epoch has an output for it. The output contains everything since
+the previous output.
+
+Early sends: rows go to a sink before their epoch commits, so that only the sink's commit waits for the log.
+
+Rows are sent in the order in which their epochs commit. Only rows of the oldest uncommitted epoch are sent, because a
+transaction holds one epoch. For the same reason a sink with an unpublished epoch gets none. The sink gets a copy of
+the staged rows, and decides at its publish if it can use them. So exactly-once does not depend on early sends; a
+failed one costs only time.
+
+At most one early send runs at a sink at a time. So a publish waits only for rows that it needs itself.
+
+Record acknowledgements in the log when no epoch can carry them. Pure: no I/O.
+
+An acknowledgement travels with the manifest of the next epoch, so that an epoch costs one append to the log. Two
+kinds do not wait for the next epoch:
+
+1. The first acknowledgement of a sink. Until the log holds one, a restart reads a missing marker as "nothing was
+   published" and publishes every epoch. If the marker expired meanwhile, the sink would get those rows twice.
+2. An acknowledgement that no epoch carried for `ack_wait_ms` on an idle stream.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from pydantic import JsonValue
 
 from checkpoint_protocols.ids import Epoch, Incarnation
-from checkpoint_protocols.machine import ProtocolViolation
-from spark_ckpt.connector import EpochOutput
-from spark_ckpt.coordination.job_shape import JobShape
-from spark_ckpt.coordination.messages import PublishEnded
-from spark_ckpt.coordination.way_out import Branches, past_the_marker, with_way_out
+from checkpoint_protocols.machine import Effect, Event, ProtocolViolation
+from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
+from spark_ckpt.coordination.job_shape import JobShape, SinkPlace
+from spark_ckpt.coordination.messages import AheadEnded, ArmTimer, DropAhead, PublishEnded, RecordAcks, SendAhead
 from spark_ckpt.epochs.identity import Standing
-from spark_ckpt.epochs.records import Manifest, SinkAck
+from spark_ckpt.epochs.records import Manifest, Reason, SinkAck, StagedOutput
 from spark_ckpt.epochs.restore import RecoveryPoint
-from spark_ckpt.errors import CkptError
+from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict, RowsRefused
+
+
+def with_recovery_advice(
+    error: CkptError,
+    sink: str,
+    manifest: Manifest,
+    published: Mapping[str, int],
+    store: str,
+    back: int | None = None,
+    unanswered: Mapping[str, int] | None = None,
+) -> CkptError:
+    """Return the error of a failed publish, with recovery advice if the epoch's rows are damaged or refused.
+
+    `published`: per sink, the newest epoch that it is known to have. `store`: URI of the store. `back`: the epoch to
+    restore, from `epochs.ways_back`; None if the log could not be read. `unanswered`: per sink, the newest committed
+    epoch that it may have as well.
+    """
+    base = manifest.base if back is None else back
+    if not isinstance(error, RowsRefused) and not (isinstance(error, EpochDamaged) and error.damaged_file):
+        return error
+    told = _repeated(sink, manifest, published, unanswered or {}, base)
+    lanes = error.context.pop("published_lanes", None)
+    if lanes is not None:
+        told.append(f"lanes {lanes} of {sink} have epoch {manifest.epoch}")
+    context = {"sink": sink, **error.context, "would be repeated": "; ".join(told) or None}
+    if isinstance(error, RowsRefused):
+        return _until_they_fit(error, sink, base, store, {**context, "epoch": manifest.epoch})
+    hint = (
+        f"bring the file back from a backup and start again; or go back with job.start(restore={base}): what came after "
+        f"epoch {base} is read from the sources again and published anew, nothing is lost while the sources still have "
+        f"it (first see what would happen: spark-ckpt restore {store} {base} --dry-run)"
+    )
+    return EpochDamaged(error.what, hint=hint, **context)
+
+
+def _until_they_fit(error: RowsRefused, sink: str, base: int, store: str, context: Mapping[str, Any]) -> RowsRefused:
+    hint = (
+        f"{error.hint}; or start a job whose rows fit with job.start(restore={base}): it reads the rows after epoch {base} "
+        f"from the sources again (first see what it would do: spark-ckpt restore {store} {base} --dry-run); or give sink "
+        f"'{sink}' another table or topic, with job.start(restore={base}, accept_new_sink='{sink}')"
+    )
+    return RowsRefused(error.what, hint=hint, **{**context, "restore": base})
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """Epochs outside of this incarnation's lineage.
+
+    `on`: the newest epoch of the lineage that a restore can name; None if the log could not be read. `shown`: the
+    newest epoch that another sink has or may have.
+    """
+
+    on: int | None
+    passed_over: Collection[int] = ()
+    """Damaged epochs that "latest" skipped."""
+    beside: Collection[int] = ()
+    """Diverged epochs: they do not descend from the one to publish."""
+    behind: Collection[int] = ()
+    """Possible descendants of a skipped epoch."""
+    shown: int = 0
+
+
+def past_the_marker(error: CkptError, sink: str, branches: Branches, store: str, back: int | None) -> CkptError:
+    """Return the error of a sink whose marker names a diverged epoch, with recovery advice; other errors unchanged.
+
+    `store`: URI of the store. `back`: the epoch to restore, from `epochs.ways_back`; None if the log could not be
+    read.
+    """
+    marker = error.marker if isinstance(error, PublishConflict) else None
+    if marker is None or marker not in {*branches.passed_over, *branches.beside, *branches.behind}:
+        return error
+    passed_over = marker in branches.passed_over
+    to = back if marker in branches.beside else branches.on
+    if to is None:
+        return error
+    hint = (
+        f"go on with job.start(restore={to}): no rows are lost, but those that {sink} has of epoch {marker} come again"
+    )
+    # Repairing the skipped epoch repeats no rows, unless another sink already has a later one.
+    if passed_over and branches.shown <= marker:
+        hint = (
+            f"epoch {marker} was passed over because it was damaged: bring back what it lacks (spark-ckpt verify {store}) and go "
+            f"on from it with job.start(restore={marker}); or {hint}"
+        )
+    context = {**error.context, "would be repeated": f"{sink} has epoch {marker}"}
+    return PublishConflict(error.what, hint=hint, **context)
+
+
+def _repeated(
+    sink: str, manifest: Manifest, published: Mapping[str, int], unanswered: Mapping[str, int], base: int
+) -> list[str]:
+    told = []
+    for other in sorted({*manifest.outputs, *published, *unanswered} - {sink}):
+        has, may_have = published.get(other, 0), unanswered.get(other, 0)
+        if has > base:
+            told.append(f"{other} has epoch {has}")
+        if may_have > max(has, base):
+            told.append(f"{other} may have epoch {may_have}")
+    return told
+
+
+Outputs = Mapping[str, StagedOutput]
+"""Staged output by sink."""
+
+
+class Holding:
+    """Deferred rows of one incarnation.
+
+    Its first epoch publishes everything: no clock tells when the previous incarnation published last.
+    """
+
+    def __init__(self, sinks: Mapping[str, SinkPlace], base: Manifest) -> None:
+        self._every_ms = {name: place.publish_every_ms for name, place in sinks.items()}
+        self._due_ms = dict.fromkeys(sinks, -math.inf)
+        self._held: Outputs = base.held
+
+    def divided(
+        self, staged: Outputs, reason: Reason, now_ms: float
+    ) -> tuple[dict[str, StagedOutput], dict[str, StagedOutput]]:
+        """Split an epoch's rows into outputs to publish now and rows to defer, both by sink.
+
+        `staged`: rows of every sink since the previous epoch. `reason`: what triggered the epoch. Two kinds of epochs
+        defer rows: those that the interval triggered, and initial ones, which only pin the start of new sources. A
+        savepoint or a final epoch publishes everything.
+        """
+        outputs: dict[str, StagedOutput] = {}
+        held: dict[str, StagedOutput] = {}
+        for sink, own in staged.items():
+            whole = _joined(self._held.get(sink), own)
+            # An initial epoch has no rows of its own: it only carries earlier deferred rows on.
+            waits = bool(whole.files) if reason == "initial" else reason == "interval" and now_ms < self._due_ms[sink]
+            (held if waits else outputs)[sink] = whole
+        return outputs, held
+
+    def decided(self, manifest: Manifest, now_ms: float) -> None:
+        """Apply a committed epoch: the publish interval of each sink in it starts at the commit."""
+        self._held = manifest.held
+        # An initial epoch publishes no rows, so it does not start the interval.
+        if manifest.reason != "initial":
+            self._due_ms |= {sink: now_ms + self._every_ms[sink] for sink in manifest.outputs if sink in self._every_ms}
+
+    def in_front(self, sink: str) -> list[StagedFile]:
+        """Return the sink's deferred files, which precede its next ones."""
+        held = self._held.get(sink)
+        return [file.staged_file() for file in held.files] if held else []
+
+    def due_in_ms(self, now_ms: float) -> float | None:
+        """Return the milliseconds until deferred rows are due: 0 if they are due now, None if there are none."""
+        sinks = [sink for sink, output in self._held.items() if output.files and sink in self._due_ms]
+        waits = [max(0.0, self._due_ms[sink] - now_ms) for sink in sinks]
+        return min(waits, default=None)
+
+
+def _joined(held: StagedOutput | None, own: StagedOutput) -> StagedOutput:
+    if held is None:
+        return own
+    return own.model_copy(update={"files": (*held.files, *own.files), "rows": held.rows + own.rows})
+
+
+Files = Mapping[str, Sequence[StagedFile]]
+"""Files of one epoch by sink, in publishing order."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The early sends requested of one sink: number of files, and their epoch.
+
+    `rests`: the last early send failed, and the sink has not published since.
+    """
+
+    epoch: int = 0
+    files: int = 0
+    under_way: bool = False
+    rests: bool = False
+
+
+class Sending:
+    """Early sends of one incarnation."""
+
+    def __init__(self, sinks: Mapping[str, SinkPlace], incarnation: Incarnation) -> None:
+        self._incarnation = incarnation
+        self._places = {sink: place for sink, place in sinks.items() if place.is_sent_ahead}
+        self._asked = {sink: _Asked() for sink in self._places}
+
+    @property
+    def possible(self) -> bool:
+        """True if a sink accepts early sends."""
+        return bool(self._asked)
+
+    def due(self, epoch: int, files: Files, owing: Collection[str]) -> list[SendAhead]:
+        """Return the early sends of `epoch`, the next one to commit, for its files staged so far.
+
+        `owing`: sinks with an unpublished epoch.
+        """
+        return [self._send(sink, epoch, files[sink]) for sink in self._ready(epoch, files) if sink not in owing]
+
+    def ended(self, event: AheadEnded) -> None:
+        """Record the answer to an early send."""
+        asked = self._asked[event.sink]
+        asked.under_way, asked.rests = False, event.error is not None
+
+    def published(self, sink: str) -> None:
+        """Allow early sends to the sink again."""
+        if sink in self._asked:
+            self._asked[sink].rests = False
+
+    def aborted(self, epoch: int) -> list[DropAhead]:
+        """Return rollbacks for the sinks that have rows of an aborted epoch: these rows return under another number."""
+        given_up = [sink for sink, asked in self._asked.items() if asked.epoch == epoch]
+        for sink in given_up:
+            self._asked[sink].epoch = self._asked[sink].files = 0
+        return [DropAhead(sink) for sink in given_up]
+
+    def _ready(self, epoch: int, files: Files) -> list[str]:
+        return [sink for sink, asked in self._asked.items() if _has_more(asked, epoch, files.get(sink, ()))]
+
+    def _send(self, sink: str, epoch: int, files: Sequence[StagedFile]) -> SendAhead:
+        asked, place = self._asked[sink], self._places[sink]
+        asked.epoch, asked.files, asked.under_way = epoch, len(files), True
+        staged = StagedAhead(Epoch(epoch), self._incarnation, place.root, place.storage_options, tuple(files))
+        return SendAhead(sink, staged)
+
+
+def _has_more(asked: _Asked, epoch: int, files: Sequence[StagedFile]) -> bool:
+    # After a failure the sink gets early sends again only once a publish has shown that it works.
+    if asked.under_way or asked.rests:
+        return False
+    return len(files) > (asked.files if asked.epoch == epoch else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AcksDue(Event):
+    """The wait for an epoch that carries the acknowledgements is over; the `elapsed` event of a timer."""
+
+
+IsFirst = Callable[[str], bool]
+"""Predicate over a sink's name: true while the log records no epoch that this sink has published."""
+
+
+class AckRecords:
+    """Acknowledgements of one incarnation that the log lacks. It arms at most one timer at a time."""
+
+    def __init__(self, shape: JobShape, is_first: IsFirst) -> None:
+        self._wait_ms = shape.ack_wait_ms
+        self._is_first = is_first
+        self._waiting: Sequence[SinkAck] | None = None
+
+    def acknowledged(self, acks: Sequence[SinkAck]) -> list[Effect]:
+        """Return the effects after a sink has acknowledged an epoch.
+
+        `acks`: every acknowledgement that no log row records yet.
+        """
+        if any(self._is_first(ack.sink) for ack in acks):
+            return [RecordAcks(tuple(acks))]
+        return self.refused(acks)
+
+    def refused(self, acks: Sequence[SinkAck]) -> list[Effect]:
+        """Arm the timer that examines `acks` again after the wait, unless it is armed or there are none.
+
+        The coordinator calls it when the log refused the acknowledgements, and when they can wait for the next epoch.
+        """
+        if self._waiting is not None or not acks:
+            return []
+        self._waiting = tuple(acks)
+        return [ArmTimer(self._wait_ms, AcksDue())]
+
+    def due(self, acks: Sequence[SinkAck], idle: bool) -> list[Effect]:
+        """Return the effects after the wait is over.
+
+        `acks`: every acknowledgement that no log row records yet. `idle`: no epoch is open, and no row has been read
+        that the next epoch would contain.
+        """
+        # A change during the wait means that epochs are still committed: the next one carries these acknowledgements.
+        waited, self._waiting = self._waiting == tuple(acks), None
+        if any(self._is_first(ack.sink) for ack in acks) or (acks and waited and idle):
+            return [RecordAcks(tuple(acks))]
+        return self.refused(acks)
 
 
 class Publication:
@@ -82,7 +393,7 @@ class Publication:
         others = [each for sinks in (self._acked, unanswered) for name, each in sinks.items() if name != sink]
         branches = Branches(event.on, self._point.passed_over, beside, behind, max(others, default=0))
         error = past_the_marker(error, sink, branches, self._shape.store, event.back)
-        error = with_way_out(error, sink, manifest, self._acked, self._shape.store, event.back, unanswered)
+        error = with_recovery_advice(error, sink, manifest, self._acked, self._shape.store, event.back, unanswered)
         # Removed first, so that the newest error comes last in the dict.
         self._errors.pop(sink, None)
         self._errors[sink] = error

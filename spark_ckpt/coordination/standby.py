@@ -12,6 +12,11 @@ if the lease's newest row is still the one that expired here.
 
 Silence counts only while the log can be read. After an outage, or a pause of this driver, a holder gets its time to
 renew. So a silent holder of a readable log is replaced after its term, `margin_ms` and the pause between two reads.
+
+Timing of lease renewals: after a third of the term, and sooner after a missed renewal.
+
+With the long interval alone, short outages at the wrong moments could silence a driver for its whole term. A standby
+reads between these moments and sees no outage.
 """
 
 from __future__ import annotations
@@ -160,3 +165,17 @@ class Standby(Machine[StandbyPhase]):
     def _known(self) -> Watched:
         assert self.watched is not None  # noqa: S101 - for the type checker; `_learn` has set it
         return self.watched
+
+
+_RENEWALS_PER_LEASE = 3
+_ATTEMPTS_PER_LEASE = 10
+
+
+def renewal_ms(lease_ms: int) -> int:
+    """Return the milliseconds between two renewals."""
+    return lease_ms // _RENEWALS_PER_LEASE
+
+
+def again_ms(lease_ms: int) -> int:
+    """Return the milliseconds from a missed renewal to the next attempt."""
+    return lease_ms // _ATTEMPTS_PER_LEASE

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from checkpoint_protocols.barrier import Outcome
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.vocabulary import Note
 from spark_ckpt.connector import Json
@@ -27,6 +26,7 @@ from spark_ckpt.coordination.messages import (
     MaterializeTables,
     NameEpoch,
     OfferMarker,
+    Outcome,
     Publish,
     RecordAcks,
     SayAborted,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkpoint_protocols.barrier import Limits
 from spark_ckpt.connector import CostlyCommits, MayNeverEnd, SendsAhead, StagePlan
+from spark_ckpt.coordination.coordinator import Limits
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
 from spark_ckpt.driver import identities
 from spark_ckpt.driver.inputs import check_inputs, remember_in

@@ -10,14 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 
-from spark_ckpt.coordination.renewals import again_ms, renewal_ms
+from spark_ckpt.coordination.standby import again_ms, renewal_ms
 from spark_ckpt.errors import CkptError
 
 _SHORTEST_S = 0.05
 
 
 class LeaseKeeper(threading.Thread):
-    """Thread that calls `renew` when a renewal is due (`coordination.renewals`) and no epoch has renewed the lease.
+    """Thread that calls `renew` when a renewal is due (`coordination.standby`) and no epoch has renewed the lease.
 
     `served`: called after a success. `missed`: called after a transient error, with the seconds since the last
     success. `failed`: called with an error that no later renewal cures; then the thread ends.

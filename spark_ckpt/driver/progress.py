@@ -53,7 +53,7 @@ class Progress:
 
         `in_flight`: rows on every edge after the batch. Edges over their limit are its `backpressure`: the next batch
         reads no source. `late`: late rows by operator. `parts_ms`: durations of the action's parts
-        (`coordination.action_parts`).
+        (`coordination.reports`).
         """
         rows = counts.get("numInputRows", 0)
         with self._lock:

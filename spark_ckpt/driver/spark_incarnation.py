@@ -19,12 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkpoint_protocols import barrier
 from spark_ckpt.connector import Cursor
-from spark_ckpt.coordination.action_parts import action_parts_ms
-from spark_ckpt.coordination.messages import QueryStarting, SavepointAsked, SourcesPinned, StopAsked
-from spark_ckpt.coordination.renewals import again_ms
-from spark_ckpt.coordination.reports import Report
+from spark_ckpt.coordination.messages import (
+    EpochRequested,
+    Outcome,
+    QueryStarting,
+    Reason,
+    SourcesPinned,
+    StopRequested,
+)
+from spark_ckpt.coordination.reports import Report, action_parts_ms
+from spark_ckpt.coordination.standby import again_ms
 from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.batch_phases import PhaseWatch
 from spark_ckpt.driver.control_source import Control
@@ -62,7 +67,7 @@ _MOST_TOLD = 500
 class Ending:
     """End of an incarnation. `error`: the reason, None after a stop. `progressed`: it committed an epoch of its own."""
 
-    outcome: barrier.Outcome
+    outcome: Outcome
     error: BaseException | None
     progressed: bool
 
@@ -143,11 +148,11 @@ class SparkIncarnation:
 
     def request_stop(self) -> None:
         """Request a final epoch and the end."""
-        self._loop.post(StopAsked())
+        self._loop.post(StopRequested())
 
     def request_savepoint(self, name: str) -> None:
         """Request an epoch that is kept under `name`."""
-        self._loop.post(SavepointAsked(name))
+        self._loop.post(EpochRequested(Reason.SAVEPOINT, name))
 
     def abandon(self, close_within_s: float) -> None:
         """End now, without a final epoch: the next start repeats the work after the last epoch.
@@ -155,7 +160,7 @@ class SparkIncarnation:
         Open resources get `close_within_s` to close, then they are left open.
         """
         self._close_within_s, self._abandoned = close_within_s, True
-        self._finish(barrier.Outcome.STOPPED, None)
+        self._finish(Outcome.STOPPED, None)
 
     # -- beginning --------------------------------------------------------------------------------------------------------
 
@@ -235,16 +240,14 @@ class SparkIncarnation:
         while not self._over.wait(_POLL_S):
             try:
                 if not is_running(self._query):
-                    self._finish(barrier.Outcome.FAILED, failure_of(self._query))
+                    self._finish(Outcome.FAILED, failure_of(self._query))
             except Exception as error:  # noqa: BLE001 - after any error, query, publishers and lease have to be closed
-                self._finish(barrier.Outcome.FAILED, error)
-        ending = self._ending or Ending(
-            barrier.Outcome.FAILED, RunFailed("the incarnation ended without saying why"), False
-        )
+                self._finish(Outcome.FAILED, error)
+        ending = self._ending or Ending(Outcome.FAILED, RunFailed("the incarnation ended without saying why"), False)
         self.close(ending)
         return ending
 
-    def _finish(self, outcome: barrier.Outcome, error: BaseException | None) -> None:
+    def _finish(self, outcome: Outcome, error: BaseException | None) -> None:
         # The first reason counts; later errors are mostly its consequences.
         if self._ending is None:
             self._ending = Ending(outcome, error, self._core.progressed)
@@ -252,7 +255,7 @@ class SparkIncarnation:
 
     def _fail(self, error: BaseException) -> None:
         """End the incarnation after a thread died of `error`."""
-        outcome = barrier.Outcome.FENCED if isinstance(error, Fenced) else barrier.Outcome.FAILED
+        outcome = Outcome.FENCED if isinstance(error, Fenced) else Outcome.FAILED
         if not isinstance(error, CkptError):
             _log.error(
                 "job=%s incarnation=%d the coordinator failed",
@@ -270,14 +273,14 @@ class SparkIncarnation:
         """
         self._keeper.close()
         self._watch.close()
-        stopped = ending.outcome is barrier.Outcome.STOPPED
+        stopped = ending.outcome is Outcome.STOPPED
         if stopped and not self._abandoned:
             self._leave(ending)
         if self._query is not None:
             stop_within(self._query, self._close_within_s)
         self._end_threads(time.monotonic() + self._close_within_s)
         self._rules.close()
-        if self._abandoned or ending.outcome is barrier.Outcome.FAILED:
+        if self._abandoned or ending.outcome is Outcome.FAILED:
             self._leave(ending)
         self._folder.remove()
         self._announcer.ended(self.last_epoch, ending.outcome.value if ending.error is None else str(ending.error))
@@ -294,7 +297,7 @@ class SparkIncarnation:
 
     def _leave(self, ending: Ending) -> None:
         """Record the last acknowledgements and the reason of the end; free the lease if the run ends as well."""
-        goes_on = ending.outcome is barrier.Outcome.FAILED
+        goes_on = ending.outcome is Outcome.FAILED
         try:
             self._plan.store.log.record_acks(self.incarnation, self._core.acks)
             self._plan.store.log.release(self.incarnation, _in_short(ending), keeps=goes_on)

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.connector import Cursor
+from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.coordination.patience import Ended, GiveUp, Patience, Pause, stop_bound_ms
 from spark_ckpt.coordination.standby import NO_OTHERS
 from spark_ckpt.driver import identities

@@ -24,13 +24,13 @@ from pydantic import (
     create_model,
 )
 
-from checkpoint_protocols import barrier
 from checkpoint_protocols.machine import Event
 from spark_ckpt.coordination import messages
-from spark_ckpt.coordination.ack_records import AcksDue
 from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.manifests import stamped
+from spark_ckpt.coordination.messages import IntervalElapsed, PauseElapsed, RetryElapsed, TimeoutElapsed
+from spark_ckpt.coordination.publication import AcksDue
 from spark_ckpt.coordination.reports import Report, Step
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Manifest
@@ -142,18 +142,18 @@ _EVENTS: dict[str, type[Event]] = {
         messages.PublishEnded,
         messages.AheadEnded,
         messages.AcksRecorded,
-        messages.StopAsked,
-        messages.SavepointAsked,
+        messages.StopRequested,
+        messages.EpochRequested,
         messages.TimerRanOut,
     )
 }
 _TIMERS: dict[str, type[Event]] = {
     kind.__name__: kind
     for kind in (
-        barrier.IntervalElapsed,
-        barrier.TimeoutElapsed,
-        barrier.PauseElapsed,
-        barrier.RetryElapsed,
+        IntervalElapsed,
+        TimeoutElapsed,
+        PauseElapsed,
+        RetryElapsed,
         AcksDue,
     )
 }

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint_protocols.barrier import Limits
-from spark_ckpt.coordination.ack_records import AcksDue
+from spark_ckpt.coordination.coordinator import Limits
 from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.job_shape import JobShape, SinkPlace
 from spark_ckpt.coordination.manifests import stamped
@@ -16,16 +15,18 @@ from spark_ckpt.coordination.messages import (
     ArmTimer,
     BatchDone,
     End,
+    EpochRequested,
     ManifestStored,
     PublishEnded,
     QueryStarting,
+    Reason,
     RecordAcks,
-    SavepointAsked,
     SourcesPinned,
-    StopAsked,
+    StopRequested,
     StoreManifest,
     TimerRanOut,
 )
+from spark_ckpt.coordination.publication import AcksDue
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Manifest, SinkIdentity
@@ -66,7 +67,7 @@ class Job:
 
     def decided(self):
         """An epoch with a row is in the log; returns its number, whose publish was asked for."""
-        self.tell(SavepointAsked("named"))
+        self.tell(EpochRequested(Reason.SAVEPOINT, "named"))
         self.markers += 1
         self.batch()
         return self.stored().epoch
@@ -107,7 +108,7 @@ def test_no_later_one_does(job):
 
 def test_an_acknowledgement_that_the_log_has_is_in_no_manifest(job):
     job.decided()
-    job.tell(SavepointAsked("another"))
+    job.tell(EpochRequested(Reason.SAVEPOINT, "another"))
     job.markers += 1
     job.batch()
     (store,) = job.of(StoreManifest)
@@ -166,7 +167,7 @@ def test_an_epoch_per_batch_costs_no_other_commit():
 def test_nothing_is_recorded_behind_the_end(job):
     """Whoever leaves tells the log."""
     fresh = Job()
-    fresh.tell(StopAsked())
+    fresh.tell(StopRequested())
     fresh.markers += 1
     fresh.batch()
     assert fresh.published(fresh.stored().epoch) == []

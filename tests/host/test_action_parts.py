@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.coordination.action_parts import SOURCES, action_parts_ms
-from spark_ckpt.coordination.reports import Report
+from spark_ckpt.coordination.reports import SOURCES, Report, action_parts_ms
 
 
 def action(began=1000.0, ended=1400.0):

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from checkpoint_protocols.machine import ProtocolViolation
 from spark_ckpt.connector import StagedFile
-from spark_ckpt.coordination.edges import Bound, EdgeLog, segments_in, spent
+from spark_ckpt.coordination.edges import Bound, EdgeLog, consumed_segments, segments_in
 from spark_ckpt.coordination.epoch_builder import EpochBuilder
 from spark_ckpt.coordination.job_shape import EdgeShape
 from spark_ckpt.coordination.reports import EDGE, Report
@@ -114,7 +114,7 @@ def test_a_segment_is_spent_once_if_no_epoch_names_it_and_never_else(
         if ending == "abort":
             builder.aborted(epoch)
             continue
-        gone += [path for paths in spent(builder.decided(epoch), base).values() for path in paths]
+        gone += [path for paths in consumed_segments(builder.decided(epoch), base).values() for path in paths]
         base = manifest(epoch, ended.edges["loop"])
         named |= set(flying)
         assert len(gone) == len(set(gone))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.coordination.holding import Holding
 from spark_ckpt.coordination.job_shape import SinkPlace
+from spark_ckpt.coordination.publication import Holding
 from spark_ckpt.epochs.records import Manifest, StagedFileRecord, StagedOutput
 
 EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")

@@ -8,18 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint_protocols.barrier import (
-    Coordinator,
-    IntervalElapsed,
-    Limits,
-    Outcome,
-    PauseElapsed,
-    RetryElapsed,
-    SinkRefused,
-    TimeoutElapsed,
-)
 from checkpoint_protocols.machine import Drop
 from spark_ckpt.coordination import incarnation
+from spark_ckpt.coordination.coordinator import Coordinator, Limits
 from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.job_shape import JobShape, SinkPlace
 from spark_ckpt.coordination.manifests import stamped
@@ -29,20 +20,27 @@ from spark_ckpt.coordination.messages import (
     BatchDone,
     CountBatch,
     End,
+    EpochRequested,
+    IntervalElapsed,
     ManifestFenced,
     ManifestOverdue,
     ManifestStored,
     OfferMarker,
+    Outcome,
+    PauseElapsed,
     Publish,
     PublishEnded,
     QueryStarting,
-    SavepointAsked,
+    Reason,
+    RetryElapsed,
     SayAborted,
     SayCommitted,
     SayPublished,
+    SinkRefused,
     SourcesPinned,
-    StopAsked,
+    StopRequested,
     StoreManifest,
+    TimeoutElapsed,
     TimerRanOut,
 )
 from spark_ckpt.coordination.reports import Report
@@ -120,7 +118,7 @@ def test_an_incarnation_that_is_replaced_while_it_pins_its_sources_ends_as_fence
 
 
 def test_an_incarnation_whose_decision_the_log_refuses_ends_with_what_the_log_said(bench):
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     (end,) = [each for each in bench.tell(ManifestFenced(2, "incarnation 2 is there")) if isinstance(each, End)]
     assert (end.outcome, end.error.what) == (Outcome.FENCED, "incarnation 2 is there")
@@ -134,14 +132,14 @@ def test_sources_whose_pinning_the_log_does_not_answer_end_the_incarnation_in_do
 
 
 def test_a_decision_that_is_overdue_ends_the_incarnation_in_doubt_and_aborts_nothing(bench):
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     (end,) = bench.tell(ManifestOverdue(2))
     assert (end.outcome, type(end.error)) == (Outcome.FAILED, StoreUnreachable)
 
 
 def test_a_bound_that_runs_out_behind_the_answer_is_stale_and_is_blamed_for_nothing(bench):
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     (bound,) = [TimerRanOut(each.elapsed) for each in bench.of(ArmTimer) if type(each.elapsed) is TimeoutElapsed]
     bench.stored()
@@ -164,7 +162,7 @@ def test_an_idle_interval_waits_for_the_first_rows(bench):
 
 def test_an_older_interval_that_runs_out_late_does_not_take_the_newest_ones_place(bench):
     (old,) = bench.intervals()
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     (new,) = bench.intervals()
     bench.batch(markers=2, rows=0)
     bench.stored()
@@ -193,13 +191,13 @@ def test_a_batch_is_counted_under_its_number(bench):
 
 
 def test_behind_the_end_there_is_only_something_to_tell(bench):
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     bench.stored()
     (publish,) = bench.of(Publish)
     (end,) = bench.tell(PublishEnded("out", publish.output.epoch, error=PublishConflict("the marker is gone")))
     assert (type(end), end.outcome) == (End, Outcome.FAILED)
-    assert bench.tell(StopAsked()) == []
+    assert bench.tell(StopRequested()) == []
     bench.tell(PublishEnded("out", publish.output.epoch, rows=1))
     assert [type(effect) for effect in bench.effects] == [SayPublished]
     assert [ack.epoch for ack in bench.core.acks] == [publish.output.epoch]
@@ -207,7 +205,7 @@ def test_behind_the_end_there_is_only_something_to_tell(bench):
 
 def publishing(bench):
     """The output that its sink is asked to publish."""
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     bench.stored()
     (publish,) = bench.of(Publish)
@@ -235,7 +233,7 @@ def test_a_fenced_driver_announces_no_publish_that_ends_later(bench):
 
 
 def test_a_failed_publish_is_asked_for_again_with_the_same_output(bench):
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     bench.stored()
     (first,) = bench.of(Publish)
@@ -245,7 +243,7 @@ def test_a_failed_publish_is_asked_for_again_with_the_same_output(bench):
 
 
 def test_an_epoch_is_told_once_it_is_in_the_log_and_not_before(bench):
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     assert bench.of(SayCommitted) == []
     assert bench.core.base.epoch == 1
@@ -304,7 +302,7 @@ def test_a_barrier_that_goes_ahead_of_an_idle_stream_ends_nothing_and_comes_agai
 
 def test_a_stop_ends_with_the_barrier_that_has_gone_ahead(short):
     short.stored()
-    short.tell(StopAsked())
+    short.tell(StopRequested())
     assert not short.of(OfferMarker)
     short.batch(markers=3, rows=0)
     (store,) = short.of(StoreManifest)
@@ -314,7 +312,7 @@ def test_a_stop_ends_with_the_barrier_that_has_gone_ahead(short):
 
 def test_an_epoch_that_takes_too_long_takes_the_barrier_that_went_ahead_with_it(short):
     short.stored()
-    short.tell(SavepointAsked("named"))
+    short.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     (timeout,) = [each for each in short.of(ArmTimer) if type(each.elapsed).__name__ == "TimeoutElapsed"]
     short.tell(TimerRanOut(timeout.elapsed))
     assert [each.epoch for each in short.of(SayAborted)] == [3]
@@ -324,7 +322,7 @@ def test_an_epoch_that_takes_too_long_takes_the_barrier_that_went_ahead_with_it(
 def test_sparks_host_sends_every_event_of_the_coordinator_but_a_sinks_refusal() -> None:
     """A task that cannot stage a sink's rows fails its batch, and with it the incarnation: no sink ever votes no."""
     nodes = list(ast.walk(ast.parse(inspect.getsource(incarnation))))
-    made = {node.func.attr for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
+    made = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     timers = {IntervalElapsed, PauseElapsed, RetryElapsed, TimeoutElapsed}  # the coordinator gives them to `SetTimer`
 
     assert {each for each in Coordinator.EVENTS if each.__name__ not in made} - timers == {SinkRefused}

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint_protocols.barrier import Limits
 from spark_ckpt.connector import StagedFile
+from spark_ckpt.coordination.coordinator import Limits
 from spark_ckpt.coordination.epoch_builder import EndedEpoch, Gathered
-from spark_ckpt.coordination.holding import Holding
 from spark_ckpt.coordination.job_shape import JobShape, OperatorShape, SinkPlace
 from spark_ckpt.coordination.manifests import Lineage, manifest_of, pinned_of, stamped, summary_of
+from spark_ckpt.coordination.publication import Holding
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Manifest, SinkAck, StateFile
 

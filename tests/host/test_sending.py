@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from test_incarnation_core import SHAPE, Bench
 
-from checkpoint_protocols.barrier import Outcome, PauseElapsed, SinkRefused
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.coordination.job_shape import SinkPlace
 from spark_ckpt.coordination.messages import (
@@ -16,16 +15,20 @@ from spark_ckpt.coordination.messages import (
     BatchDone,
     DropAhead,
     End,
+    EpochRequested,
     OfferMarker,
+    Outcome,
+    PauseElapsed,
     Publish,
     PublishEnded,
-    SavepointAsked,
+    Reason,
     SendAhead,
+    SinkRefused,
     StoreManifest,
     TimerRanOut,
 )
+from spark_ckpt.coordination.publication import Sending
 from spark_ckpt.coordination.reports import Report
-from spark_ckpt.coordination.sending import Sending
 from spark_ckpt.errors import Fenced, PublishFailed
 
 OUT = SinkPlace("file:/out", {"region": "here"}, sends_ahead=True)
@@ -86,7 +89,7 @@ def test_one_call_is_under_way_at_a_time(bench):
 
 def test_the_rows_of_the_barriers_batch_are_on_their_way_before_the_decision_is(bench):
     """The coordinator waits for the log; a lane does not wait for the coordinator."""
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     kinds = [type(each) for each in bench.effects]
     assert kinds.index(SendAhead) < kinds.index(StoreManifest)
@@ -97,7 +100,7 @@ def test_the_rows_of_the_barriers_batch_are_on_their_way_before_the_decision_is(
 
 
 def test_nothing_goes_ahead_of_an_epoch_that_the_sink_still_owes(bench):
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     bench.stored()
     assert [each.output.epoch for each in bench.of(Publish)] == [2]
@@ -110,7 +113,7 @@ def test_nothing_goes_ahead_of_an_epoch_that_the_sink_still_owes(bench):
 
 def test_an_epoch_that_waits_to_be_opened_goes_ahead_once_the_one_before_is_published():
     bench = EveryBatch().begun()
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     assert bench.sent() == [(2, ["1.parquet"])]
     bench.stored()
@@ -122,7 +125,7 @@ def test_an_epoch_that_waits_to_be_opened_goes_ahead_once_the_one_before_is_publ
 
 
 def test_rows_of_an_epoch_that_is_given_up_are_dropped_and_go_ahead_under_the_next_number(bench):
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=1)
     assert bench.sent() == [(2, ["1.parquet"])]
     bench.ended(2)
@@ -135,7 +138,7 @@ def test_rows_of_an_epoch_that_is_given_up_are_dropped_and_go_ahead_under_the_ne
 
 
 def test_a_sink_that_failed_is_sent_nothing_ahead_until_it_has_published(bench):
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=1)
     bench.ended(2, PublishFailed("away"))
     assert bench.of(End) == []
@@ -166,7 +169,7 @@ def test_a_sink_that_takes_no_rows_ahead_or_waits_for_several_epochs_gets_none(p
 
 
 def test_nothing_is_sent_of_an_epoch_without_rows(bench):
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     super(AheadBench, bench).batch(markers=2)
     assert bench.sent() == []
     assert [each.manifest.epoch for each in bench.of(StoreManifest)] == [2]
@@ -188,7 +191,7 @@ def test_files_that_a_sink_was_sent_are_not_asked_for_again():
 def test_offers_come_before_what_goes_ahead():
     """Spark waits for them."""
     bench = EveryBatch().begun()
-    bench.tell(SavepointAsked("named"))
+    bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     kinds = [type(each) for each in bench.effects if isinstance(each, OfferMarker | SendAhead | StoreManifest)]
     assert kinds == [OfferMarker, SendAhead, StoreManifest]

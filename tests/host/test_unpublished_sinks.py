@@ -7,14 +7,14 @@ from dataclasses import replace
 from test_ack_records import SHAPE, Job
 
 from spark_ckpt.coordination.job_shape import SinkPlace
-from spark_ckpt.coordination.messages import ArmTimer, End, PublishEnded, StopAsked, TimerRanOut
+from spark_ckpt.coordination.messages import ArmTimer, End, PublishEnded, StopRequested, TimerRanOut
 from spark_ckpt.errors import PublishFailed
 
 
 def test_a_sink_whose_attempts_fail_is_blamed_although_another_one_publishes():
     sinks = {"a": SinkPlace("file:/a"), "b": SinkPlace("file:/b")}
     job = Job(replace(SHAPE, sinks=sinks))
-    job.tell(StopAsked())
+    job.tell(StopRequested())
     job.markers += 1
     job.batch()
     epoch = job.stored().epoch
@@ -28,7 +28,7 @@ def test_a_sink_whose_attempts_fail_is_blamed_although_another_one_publishes():
 
 def test_a_sink_that_has_not_answered_is_named_when_the_wait_ends():
     job = Job()
-    job.tell(StopAsked())
+    job.tell(StopRequested())
     job.markers += 1
     job.batch()
     job.stored()

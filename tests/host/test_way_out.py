@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_ckpt.content import damaged
-from spark_ckpt.coordination.way_out import Branches, past_the_marker, with_way_out
+from spark_ckpt.coordination.publication import Branches, past_the_marker, with_recovery_advice
 from spark_ckpt.epochs.records import Manifest, StagedOutput
 from spark_ckpt.errors import EpochDamaged, PublishConflict, PublishFailed, RowsRefused
 
@@ -18,7 +18,7 @@ def damage(**context: object) -> EpochDamaged:
 
 
 def test_damage_names_the_epoch_to_go_back_to_and_how_to_see_it_first() -> None:
-    told = with_way_out(damage(sink="out"), "out", manifest("out"), {"out": 7}, "/store")
+    told = with_recovery_advice(damage(sink="out"), "out", manifest("out"), {"out": 7}, "/store")
     assert isinstance(told, EpochDamaged)
     assert "job.start(restore=7)" in told.hint
     assert "spark-ckpt restore /store 7 --dry-run" in told.hint
@@ -28,7 +28,7 @@ def test_damage_names_the_epoch_to_go_back_to_and_how_to_see_it_first() -> None:
 
 
 def test_what_other_sinks_and_lanes_have_already_is_said_to_be_repeated() -> None:
-    told = with_way_out(
+    told = with_recovery_advice(
         damage(published_lanes="0, 2"), "out", manifest("a", "b", "out"), {"a": 9, "b": 7, "out": 7}, "/store"
     )
     assert told.context["would be repeated"] == "a has epoch 9; lanes 0, 2 of out have epoch 9"
@@ -36,25 +36,25 @@ def test_what_other_sinks_and_lanes_have_already_is_said_to_be_repeated() -> Non
 
 def test_other_errors_stay_what_they_are() -> None:
     for error in (PublishFailed("away"), EpochDamaged("the table was dropped", hint="restore it")):
-        assert with_way_out(error, "out", manifest("out"), {}, "/store") is error
+        assert with_recovery_advice(error, "out", manifest("out"), {}, "/store") is error
 
 
 def test_a_sink_that_has_not_answered_yet_may_have_what_would_be_repeated() -> None:
-    told = with_way_out(
+    told = with_recovery_advice(
         damage(), "out", manifest("a", "out"), {"a": 7}, "/store", back=7, unanswered={"a": 9, "out": 9}
     )
     assert told.context["would be repeated"] == "a may have epoch 9"
 
 
 def test_the_epoch_that_the_log_says_can_be_gone_back_to_is_the_one_that_is_named() -> None:
-    told = with_way_out(damage(), "out", manifest("a", "out"), {"a": 5}, "/store", back=4)
+    told = with_recovery_advice(damage(), "out", manifest("a", "out"), {"a": 5}, "/store", back=4)
     assert "job.start(restore=4)" in told.hint
     assert told.context["would be repeated"] == "a has epoch 5"
 
 
 def test_rows_that_a_sink_refuses_lead_back_before_their_epoch_or_to_the_sink_as_it_was() -> None:
     refused = RowsRefused("the table has no column v", hint="undo that change and start the job again", table="/t")
-    told = with_way_out(refused, "out", manifest("out"), {"out": 7}, "/store", back=6)
+    told = with_recovery_advice(refused, "out", manifest("out"), {"out": 7}, "/store", back=6)
     assert isinstance(told, RowsRefused)
     assert told.hint.startswith("undo that change and start the job again; or ")
     assert "job.start(restore=6)" in told.hint
@@ -64,7 +64,7 @@ def test_rows_that_a_sink_refuses_lead_back_before_their_epoch_or_to_the_sink_as
 
 def test_a_record_that_is_never_taken_names_what_would_be_repeated() -> None:
     error = RowsRefused("topic t never takes a record", hint="give a key", topic="t", row=3, published_lanes="0")
-    told = with_way_out(error, "out", manifest("a", "out"), {"a": 9, "out": 7}, "/store", back=4)
+    told = with_recovery_advice(error, "out", manifest("a", "out"), {"a": 9, "out": 7}, "/store", back=4)
     assert told.context == {
         "sink": "out", "topic": "t", "row": 3, "epoch": 9, "restore": 4,
         "would be repeated": "a has epoch 9; lanes 0 of out have epoch 9",

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 from incarnation_kit import JOB, SCHEMA, WAIT_S, FakeSink, FakeSource
 
-from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.config import JobConfig
 from spark_ckpt.connector import StagePlan
+from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.driver import run as run_module
 from spark_ckpt.driver import supervisor as supervisor_module
 from spark_ckpt.driver.job_plan import JobPlan

@@ -8,7 +8,7 @@ import pytest
 from incarnation_kit import JOB, WAIT_S, an_operator, eventually
 from run_kit import STOPPED, Bench, FakeIncarnation, ended, failed
 
-from checkpoint_protocols.barrier import Outcome
+from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.driver import run as run_module
 from spark_ckpt.driver import supervisor as supervisor_module
 from spark_ckpt.driver.listener import RunListener

@@ -12,9 +12,9 @@ from incarnation_kit import WAIT_S, Bench, FakeSink, FakeSource, an_operator, ev
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
-from checkpoint_protocols.barrier import Outcome
 from spark_ckpt.content import damaged
 from spark_ckpt.coordination.markers import OPEN, ControlMarker
+from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.driver import spark_incarnation as incarnation_module
 from spark_ckpt.driver import stage as stage_module

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from incarnation_kit import Bench, FakeSource, eventually
 
-from checkpoint_protocols.barrier import Outcome
+from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import SinkIdentity
 from spark_ckpt.plan.graph import SourceNode

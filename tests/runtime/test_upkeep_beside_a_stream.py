@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from incarnation_kit import Bench, eventually
 
-from checkpoint_protocols.barrier import Outcome
 from checkpoint_protocols.lease.messages import LeaseSettings
+from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.driver import duty as duty_module
 from spark_ckpt.driver import upkeep as upkeep_module
 from spark_ckpt.driver.follower import name_of_a_wait

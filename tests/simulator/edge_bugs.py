@@ -217,19 +217,19 @@ PLANTED = [
 
 
 def everything_consumed_is_given_up(patch):
-    patch(incarnation, "spent", lambda passed, base: {name: tuple(f.path for f in segments) for name, segments in passed.items()})  # fmt: skip # noqa: E501
+    patch(incarnation, "consumed_segments", lambda passed, base: {name: tuple(f.path for f in segments) for name, segments in passed.items()})  # fmt: skip # noqa: E501
 
 
 def nothing_is_given_up(patch):
-    patch(incarnation, "spent", lambda passed, base: {})
+    patch(incarnation, "consumed_segments", lambda passed, base: {})
 
 
 def what_is_given_up_is_looked_for_on_another_edge(patch):
-    spent = edges.spent
+    consumed_segments = edges.consumed_segments
     turned = lambda base: base.model_copy(  # noqa: E731
         update={"edges": dict(zip(base.edges, reversed(base.edges.values()), strict=True))}
     )
-    patch(incarnation, "spent", lambda passed, base: spent(passed, turned(base)))
+    patch(incarnation, "consumed_segments", lambda passed, base: consumed_segments(passed, turned(base)))
 
 
 def segments_of_every_attempt_count(patch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_ckpt.coordination.holding import Holding
+from spark_ckpt.coordination.publication import Holding
 
 
 class Forgetful(Holding):

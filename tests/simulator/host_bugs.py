@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from checkpoint_protocols import barrier
-from spark_ckpt.coordination.ahead import Ahead
 from spark_ckpt.coordination.epoch_builder import Gathered
 from spark_ckpt.coordination.incarnation import IncarnationCore
-from spark_ckpt.coordination.markers import BARRIER, OPEN
+from spark_ckpt.coordination.markers import BARRIER, OPEN, Ahead
 from spark_ckpt.coordination.messages import (
     End,
+    IntervalElapsed,
     ManifestFenced,
     ManifestOverdue,
     ManifestStored,
     NameEpoch,
     Publish,
     PublishEnded,
-    StopAsked,
+    Reason,
+    Started,
+    StopRequested,
+    StoreEpoch,
     StoreManifest,
     TimerRanOut,
 )
@@ -106,7 +108,7 @@ def a_job_drains_with_an_epoch_that_was_complete_before(core):
         effects = take_in(event, now_ms)
         if drains and ahead.is_held and not core._drained:
             core._drained = True
-            effects += core._coordinated(now_ms, barrier.StopRequested(barrier.Reason.DRAINED))
+            effects += core._coordinated(now_ms, StopRequested(Reason.DRAINED))
         return effects
 
     core._take_in = hurried
@@ -195,7 +197,7 @@ def the_groups_of_one_operator_are_enough(core):
     coordinated = core._coordinated
 
     def started(now_ms, *events):
-        if any(isinstance(event, barrier.Started) for event in events):
+        if any(isinstance(event, Started) for event in events):
             owed = dict(core._machine.unpublished)
             core._machine = replace(whole, operators=groups).coordinator(core._incarnation, core._previous, owed)
         return coordinated(now_ms, *events)
@@ -345,7 +347,7 @@ def an_idle_interval_is_lost(core):
 
     def taken(event, now_ms):
         effects = handled(event, now_ms)
-        if isinstance(event, TimerRanOut) and isinstance(event.elapsed, barrier.IntervalElapsed):
+        if isinstance(event, TimerRanOut) and isinstance(event.elapsed, IntervalElapsed):
             core._idle_interval = None
         return effects
 
@@ -365,13 +367,13 @@ def votes_are_lost(core):
 
 def a_stop_is_not_heard(core):
     handled = core._handled
-    core._handled = lambda event, now_ms: [] if isinstance(event, StopAsked) else handled(event, now_ms)
+    core._handled = lambda event, now_ms: [] if isinstance(event, StopRequested) else handled(event, now_ms)
 
 
 def a_savepoints_name_is_dropped(core):
     effects_of = core._of
     core._of = lambda effect, now_ms: effects_of(
-        replace(effect, names=()) if isinstance(effect, barrier.StoreEpoch) else effect, now_ms
+        replace(effect, names=()) if isinstance(effect, StoreEpoch) else effect, now_ms
     )
 
 

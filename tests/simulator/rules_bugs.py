@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from checkpoint_lab import spark_batches, spark_driver
-from checkpoint_protocols.barrier import CommitSink, Coordinator
 from spark_ckpt.coordination import incarnation, manifests, patience, reports
+from spark_ckpt.coordination.coordinator import Coordinator
 from spark_ckpt.coordination.job_shape import JobShape
+from spark_ckpt.coordination.messages import CommitSink
 from spark_ckpt.coordination.patience import Patience
 from spark_ckpt.epochs import identity, restore
 from spark_ckpt.epochs.log_state import LogState

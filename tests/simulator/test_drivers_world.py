@@ -14,8 +14,7 @@ from checkpoint_lab.drivers_world import HOSTS, DriversWorld, Troubles
 from checkpoint_lab.schedules import DRIVERS_FAULT_RATE, DRIVERS_STEPS, drive, drivers_world, replay
 from checkpoint_lab.scripted import handled_cells
 from checkpoint_lab.world import Cell, Choice
-from spark_ckpt.coordination.renewals import renewal_ms
-from spark_ckpt.coordination.standby import Standby
+from spark_ckpt.coordination.standby import Standby, renewal_ms
 from tests.simulator.driver_bugs import PLANTED, Planted
 from tests.simulator.eager import run_drivers_long
 from tests.simulator.measured import seeds_for

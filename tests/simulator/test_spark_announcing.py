@@ -8,7 +8,7 @@ from host_bugs import a_replaced_driver_announces_what_its_successor_published, 
 from checkpoint_lab import SparkWorld
 from checkpoint_lab.spark_driver import shipped
 from checkpoint_lab.violations import Violation
-from checkpoint_protocols.barrier import Outcome
+from spark_ckpt.coordination.messages import Outcome
 
 MOST_STEPS = 5_000
 

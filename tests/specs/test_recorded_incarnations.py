@@ -12,7 +12,7 @@ from checkpoint_lab.spark_driver import CoreOf
 from checkpoint_lab.spark_sink import SparkSink
 from checkpoint_lab.spark_store import Shared
 from checkpoint_lab.world import Choice
-from checkpoint_protocols import barrier
+from spark_ckpt.coordination.messages import IntervalElapsed, RetryElapsed
 from tests.simulator import host_bugs
 from tests.specs.recorded_steps import MODULE, NotMapped, recorded_steps
 from tests.specs.tla import Step, traces_module
@@ -34,7 +34,7 @@ class Decides(sim.SparkWorld):
     def _may_run_out(self, driver: int, number: int) -> bool:
         _, elapsed = self.drivers[driver].timers[number]
         published = not any(self.drivers[driver].core.unpublished.values())
-        return isinstance(elapsed, barrier.RetryElapsed) or (isinstance(elapsed, barrier.IntervalElapsed) and published)
+        return isinstance(elapsed, RetryElapsed) or (isinstance(elapsed, IntervalElapsed) and published)
 
     def faults(self) -> list[Choice]:
         return [choice for choice in super().faults() if choice[0] != "miss"]

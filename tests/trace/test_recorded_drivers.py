@@ -13,9 +13,9 @@ import pytest
 
 import checkpoint_lab as sim
 from checkpoint_lab.cli.trace import moments_of
-from checkpoint_protocols.barrier import Limits
 from checkpoint_protocols.machine import Event
 from spark_ckpt.connector import StagedFile
+from spark_ckpt.coordination.coordinator import Coordinator, Limits
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, SinkPlace
 from spark_ckpt.coordination.manifests import stamped
 from spark_ckpt.coordination.messages import BatchDone, ManifestStored, PublishEnded, QueryStarting, SourcesPinned
@@ -206,7 +206,7 @@ def test_a_file_that_is_no_trace_is_refused_or_empty(text):
 
 @pytest.mark.parametrize(
     "event",
-    [{}, {"kind": "Nothing"}, {"kind": "BatchDone", "batch": "x"}, {"kind": "StopAsked", "more": 1},
+    [{}, {"kind": "Nothing"}, {"kind": "BatchDone", "batch": "x"}, {"kind": "StopRequested", "more": 1},
      {"kind": "TimerRanOut", "elapsed": 3}, {"kind": "ManifestStored", "manifest": {"epoch": 1}}],
 )  # fmt: skip
 def test_an_event_that_is_none_is_refused(event):
@@ -265,12 +265,9 @@ def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path):
 
 def test_every_event_of_the_rules_can_be_read_again():
     known = {each.__name__ for each in _all(Event) if each.__module__ == "spark_ckpt.coordination.messages"}
-    assert known == set(_EVENTS)
-    assert set(_TIMERS) == {
-        each.__name__
-        for each in _all(Event)
-        if each.__module__ == "checkpoint_protocols.barrier.messages" and each.__name__.endswith("Elapsed")
-    } | {"AcksDue"}
+    of_the_coordinator = {each.__name__ for each in Coordinator.EVENTS}
+    assert known - of_the_coordinator | {"EpochRequested", "StopRequested"} == set(_EVENTS)
+    assert set(_TIMERS) == {each for each in known if each.endswith("Elapsed")} | {"AcksDue"}
 
 
 def _all(kind):

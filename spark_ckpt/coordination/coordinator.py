@@ -1,10 +1,10 @@
-"""The coordinator of aligned barriers: begins epochs, commits them, and directs their sinks to publish.
+r"""The coordinator of aligned barriers: begins epochs, commits them, and directs their sinks to publish.
 
 It receives acknowledgements, votes, the log's answers and timers. Rows, state and storage are not its job.
 
     NEW -> IDLE -> ALIGNING -> STORING -> IDLE ...           one epoch in flight
-                      |           |         \\-> PUBLISHING -> FINISHED     after a final epoch
-                      \\-> IDLE     \\-> IDLE                               aborted, bounded in a row
+                      |           |         \-> PUBLISHING -> FINISHED     after a final epoch
+                      \-> IDLE     \-> IDLE                               aborted, bounded in a row
 
 1. ALIGNING ends when *every* task's snapshot is durable and *every* sink has prepared. Votes of the sinks alone are not
    enough. A barrier at a sink proves that upstream tasks took their snapshots, not that these survive a crash (erratum
@@ -28,20 +28,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from checkpoint_protocols.barrier.messages import (
-    AbortEpoch,
+from checkpoint_protocols.ids import Epoch, Incarnation, SinkId, TaskId, TimerId
+from checkpoint_protocols.machine import IGNORE_STALE, Effect, Event, Machine, ProtocolViolation, rows
+from checkpoint_protocols.vocabulary import Note, SetTimer
+from spark_ckpt.coordination.messages import (
     CommitSink,
     EpochRequested,
     EpochStored,
     EpochStoreFailed,
-    Fenced,
     Finish,
     InjectBarrier,
     IntervalElapsed,
+    NewerIncarnation,
     Outcome,
     PauseElapsed,
     Reason,
     RetryElapsed,
+    SayAborted,
     SinkCommitFailed,
     SinkCommitted,
     SinkPrepared,
@@ -52,10 +55,65 @@ from checkpoint_protocols.barrier.messages import (
     StoreEpoch,
     TimeoutElapsed,
 )
-from checkpoint_protocols.barrier.settings import Limits, Topology
-from checkpoint_protocols.ids import Epoch, Incarnation, SinkId, TaskId, TimerId
-from checkpoint_protocols.machine import IGNORE_STALE, Effect, Event, Machine, rows
-from checkpoint_protocols.vocabulary import Note, SetTimer
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Participants of every epoch. A source's cursor is a snapshot too, so at least one task exists.
+
+    Raises `ProtocolViolation` without a task.
+    """
+
+    tasks: frozenset[TaskId]
+    sinks: frozenset[SinkId]
+
+    def __post_init__(self) -> None:
+        if not self.tasks:
+            raise ProtocolViolation(
+                "a topology needs a task: without one an epoch would be complete before its barrier"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on waits and backlogs.
+
+    `interval_ms`: from one barrier to the next. `epoch_timeout_ms`: from the barrier until all acknowledgements and
+    votes are in. `store_timeout_ms`: for the log's answer. `publish_timeout_ms`: for the sinks after the final epoch.
+    `retry_ms`: pause after an aborted epoch and between attempts to publish. `max_failed_epochs`: aborts in a row that
+    the run survives. `max_unpublished`: committed epochs that one sink may leave unpublished before barriers are
+    delayed. `max_publish_attempts`: per epoch and sink. `max_in_flight`: open epochs at once; this protocol supports
+    1.
+
+    Raises `ProtocolViolation` if `max_in_flight` is not 1, a time is below 1 ms, or a bound is too small.
+    """
+
+    interval_ms: int = 10_000
+    epoch_timeout_ms: int = 600_000
+    store_timeout_ms: int = 600_000
+    publish_timeout_ms: int = 600_000
+    retry_ms: int = 1_000
+    max_failed_epochs: int = 3
+    max_unpublished: int = 4
+    max_publish_attempts: int = 10
+    max_in_flight: int = 1
+
+    def __post_init__(self) -> None:
+        if self.max_in_flight != 1:
+            raise ProtocolViolation(f"aligned barriers take one epoch at a time, not {self.max_in_flight}")
+        if (
+            min(
+                self.interval_ms,
+                self.epoch_timeout_ms,
+                self.store_timeout_ms,
+                self.publish_timeout_ms,
+                self.retry_ms,
+            )
+            < 1
+        ):
+            raise ProtocolViolation(f"times are at least 1 ms: {self}")
+        if min(self.max_failed_epochs, self.max_unpublished - 1, self.max_publish_attempts - 1) < 0:
+            raise ProtocolViolation(f"a bound is too small: {self}")
 
 
 class CoordinatorPhase(Enum):
@@ -88,14 +146,14 @@ _EVENTS = (
     SinkCommitted,
     SinkCommitFailed,
     RetryElapsed,
-    Fenced,
+    NewerIncarnation,
 )
 
 _SINKS: Mapping[type[Event], str] = {
     SinkCommitted: "_on_sink_committed",
     SinkCommitFailed: "_on_sink_commit_failed",
     RetryElapsed: "_on_retry",
-    Fenced: "_on_fenced",
+    NewerIncarnation: "_on_fenced",
 }
 _WISHES: Mapping[type[Event], str] = {
     IntervalElapsed: "_on_interval",
@@ -130,7 +188,7 @@ class Coordinator(Machine[CoordinatorPhase]):
     EVENTS = _EVENTS
     TABLE = rows(
         {
-            P.NEW: {Started: "_on_started", Fenced: "_on_fenced"},
+            P.NEW: {Started: "_on_started", NewerIncarnation: "_on_fenced"},
             P.IDLE: {**_WISHES, **_SINKS, PauseElapsed: "_on_pause_over"},
             P.ALIGNING: {
                 **_WISHES,
@@ -259,7 +317,11 @@ class Coordinator(Machine[CoordinatorPhase]):
 
     def _superseded(self, event: Event) -> list[Effect] | None:
         # Any message of a newer incarnation proves that this one is over.
-        return None if isinstance(event, Fenced) else self._finish(Outcome.FENCED, f"a newer incarnation sent {event}")
+        return (
+            None
+            if isinstance(event, NewerIncarnation)
+            else self._finish(Outcome.FENCED, f"a newer incarnation sent {event}")
+        )
 
     # -- beginning an epoch ----------------------------------------------------------------------------------
 
@@ -394,7 +456,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         assert opened is not None  # noqa: S101 - for the type checker; callers checked
         # The next epoch serves the requests of the aborted one, before newer requests.
         self._requests[:0] = opened.requests
-        abort = AbortEpoch(opened.epoch, self.incarnation, why)
+        abort = SayAborted(opened.epoch, why)
         if self._failed_in_a_row > self.limits.max_failed_epochs:
             return [
                 abort,
@@ -422,7 +484,7 @@ class Coordinator(Machine[CoordinatorPhase]):
 
     def _on_sink_committed(self, event: SinkCommitted) -> list[Effect]:
         """Remove the epoch and all older ones: a sink publishes in order, and its answers may overtake each other."""
-        owed = self._owed(event, event.sink, event.epoch)
+        owed = self._due_epochs(event, event.sink, event.epoch)
         while owed and owed[0] <= event.epoch:
             owed.popleft()
         self._attempts[event.sink] = 0
@@ -435,7 +497,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         ]
 
     def _on_sink_commit_failed(self, event: SinkCommitFailed) -> list[Effect]:
-        self._owed(event, event.sink, event.epoch)
+        self._due_epochs(event, event.sink, event.epoch)
         attempts = self._attempts[event.sink]
         if not event.retriable or attempts >= self.limits.max_publish_attempts:
             why = f"sink {event.sink} could not publish epoch {event.epoch} in {attempts} attempts: {event.why}"
@@ -449,7 +511,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         del self._retry_timers[event.sink]
         return [self._commit(event.sink)]
 
-    def _owed(self, event: Event, sink: SinkId, epoch: Epoch) -> deque[Epoch]:
+    def _due_epochs(self, event: Event, sink: SinkId, epoch: Epoch) -> deque[Epoch]:
         owed = self._unpublished.get(sink)
         if owed is None or epoch not in owed:
             raise self._invalid(event, f"{sink} owes no such epoch")
@@ -468,7 +530,7 @@ class Coordinator(Machine[CoordinatorPhase]):
         ]
         return self._finish(Outcome.STOPPED, f"{'; '.join(left)} within {self.limits.publish_timeout_ms} ms")
 
-    def _on_fenced(self, event: Fenced) -> list[Effect]:
+    def _on_fenced(self, event: NewerIncarnation) -> list[Effect]:
         return self._finish(Outcome.FENCED, event.why or f"incarnation {event.incarnation} took over")
 
     def _finish(self, outcome: Outcome, why: str) -> list[Effect]:
