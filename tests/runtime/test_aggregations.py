@@ -253,6 +253,22 @@ def test_every_ordered_type_has_extremes(kind, values, low, high):
     assert one(kind, agg.max("v"), values)[-1] == high
 
 
+@pytest.mark.parametrize(
+    "spec", [agg.max("at"), agg.min("at"), agg.last("at"), agg.first("at")], ids=lambda spec: spec.kind
+)
+def test_a_time_in_a_session_of_another_zone_is_the_instant_of_the_state(spec):
+    struct = StructType([StructField("k", LongType()), StructField("at", TimestampType())])
+    operator = agg.running_aggregates({"r": spec}, struct, ["k"], "append")
+    group, moment = group_of(operator.schema, FOLDER), dt.datetime(2024, 11, 3, 6, 30, tzinfo=dt.UTC)
+    shown = []
+    for zone in ("UTC", "America/New_York", "Asia/Kathmandu"):
+        rows = table_of([(1, moment)], struct)
+        zoned = rows.set_column(1, "at", rows["at"].cast(pa.timestamp("us", zone)))
+        for table in operator.process(with_hash(zoned, ["k"], spread), group, Clock(0)):
+            shown += table["r"].to_pylist()
+    assert shown == [moment] * 3
+
+
 def test_nan_is_greater_than_everything():
     assert one(DoubleType(), agg.min("v"), [math.nan, 1.0]) == [pytest.approx(math.nan, nan_ok=True), 1.0]
     assert all(math.isnan(each) for each in one(DoubleType(), agg.max("v"), [math.nan], [math.inf]))

@@ -255,7 +255,8 @@ class RunningAggregates:
         for spec, fold in zip(self._specs, self._folds, strict=True):
             names = self.schema.state.names[at : at + len(fold.parts)]
             at += len(names)
-            values = column(rows, spec.column or KEY_HASH)  # a count of rows counts the hash, which is never null
+            # a count of rows counts the hash, which is never null
+            values = _labelled_utc(column(rows, spec.column or KEY_HASH))
             before = [column(resolved.state, name) for name in names]
             with self._placed(spec, keys, keys.row_key):
                 after.append(fold.run(segments, values, before))
@@ -308,3 +309,9 @@ class RunningAggregates:
         if twice is not None:
             raise GraphInvalid(f"output column {twice!r} occurs twice", hint="rename the aggregate with .alias()")
         return schema if self.output_mode == APPEND else nested_schema(schema, self._windows)
+
+
+def _labelled_utc(values: Array) -> Array:
+    """Return the same instants under the label of the state's columns: Spark labels them with the session's time zone."""
+    kind = values.type
+    return values.cast(pa.timestamp(kind.unit, "UTC")) if pa.types.is_timestamp(kind) and kind.tz else values
