@@ -206,7 +206,8 @@ class TableChanged(Scene):
     def ways(self) -> Sequence[Way]:
         accept = ways.accept(self._job, "accept_new_sink", self._accept)
         if self.kind == RECREATED:
-            return [accept, ways.restore(self._job)]
+            again = ways.start_again(self._job.drain, r"the start names the other ways", "start again")
+            return [accept, ways.restore(self._job), again]
         return [
             *(ways.filtered(self._job, self._fit) if self._change.allows != "true" else ()),
             ways.start_again(self._job.drain, BACK, "change the table back", self._undo),
