@@ -180,7 +180,7 @@ CASES = {
     a_watermark_that_is_none: (CheckpointDamaged, "watermark is no time"),
     gaps_of_asynchronous_progress: (CheckpointDamaged, "batch 0 is not committed, and later ones were begun"),
     only_an_unfinished_batch_is_left: (CheckpointDamaged, "batch 0 is missing in the log"),
-    state_of_a_batch_that_is_done_is_not_whole: (AdoptionRefused, "after batch 1 is not known to be whole"),
+    state_of_a_batch_that_is_done_is_not_whole: (AdoptionRefused, "after batch 1 may be incomplete"),
     only_a_commit_would_name_the_states_files: (
         AdoptionRefused,
         "which of the state's files count would be in its commit",

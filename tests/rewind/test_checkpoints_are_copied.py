@@ -191,7 +191,7 @@ def test_a_file_that_is_lost_after_the_plan_is_noticed_in_the_copy(tmp_path):
     query = read(made / "ckpt" / "rocks")
     store = query.folder / "state" / "0" / "0"
     (store / named_in_snapshot(store / "4.zip")[0]).unlink()
-    with pytest.raises(CheckpointDamaged, match=r"is not whole: operator 0, partition 0: SSTs/.* is missing"):
+    with pytest.raises(CheckpointDamaged, match=r"is incomplete: operator 0, partition 0: SSTs/.* is missing"):
         copy_checkpoint(query, CheckpointCut(3), tmp_path / "copy")
 
 
