@@ -430,7 +430,7 @@ class OperatedDriver:
 def _standing(
     log: EpochLog, base: Manifest, owed: Mapping[str, list[Manifest]], found: Found, start: Start
 ) -> Standing:
-    log_state = replace(log.state(), passed_over=frozenset()) if start.chosen else log.state()
+    log_state = log.state()
     said = known(
         log_state, base, log.manifest, lambda: whole_manifests(log_state, base.epoch, log.manifest, log.verify)
     )

@@ -244,7 +244,11 @@ class OperatedWorld(World):
         to = int(restore[1]) if restore else LATEST
         older = self.start.chosen and self.start.restore != self.store.log().state().latest
         self.asked = self.start.restore if older and names and not restore else None
-        if restore and isinstance(self.error, EpochDamaged) and self.error.damaged_file:
+        if (
+            restore
+            and isinstance(self.error, EpochDamaged)
+            and (self.error.damaged_file or "restore" in self.error.context)
+        ):
             self._judge_plan(int(restore[1]))
         self.tell("operator", "recover", f"obeys: job.start({way})")
         if "bring back what it lacks" in self.error.hint and number == 0:

@@ -109,18 +109,23 @@ def _until_crash(place: Place, **settings: object) -> None:
         run.awaitTermination(TIMEOUT_S)
 
 
-def test_a_damaged_epoch_that_nobody_saw_is_passed_over(place: Place, crash: Callable[[str], None]) -> None:
-    """Decided, not published, and then its state is lost: the epoch before it is whole, and nothing is repeated."""
+def test_a_restore_before_a_damaged_unpublished_epoch_repeats_nothing(
+    place: Place, crash: Callable[[str], None]
+) -> None:
+    """Committed, not published, and then its state is lost: the epoch before it is whole, and nothing is repeated."""
     one, two = records(0), records(50)
     place.write(1, one)
-    drained(job(place))
+    first = drained(job(place)).epochs()[-1].epoch
     place.write(2, two)
     crash("EPOCH_COMMITTED:raise")
     _until_crash(place)
     crash("")
     _damage_newest(place)
+    with pytest.raises(EpochDamaged) as caught:
+        job(place).start()
+    assert caught.value.context["restore"] == first
 
-    drained(job(place))
+    drained(job(place), restore=first)
 
     assert found(place) == expected(one, two)
 
@@ -134,8 +139,9 @@ def test_a_damaged_epoch_whose_output_is_out_is_never_passed_over_in_silence(pla
     drained(job(place))
     _damage_newest(place)
 
-    with pytest.raises(EpochDamaged, match="published"):
+    with pytest.raises(EpochDamaged) as caught:
         job(place).start()
+    assert "has epoch" in str(caught.value.context["would be repeated"])
     assert found(place) == expected(one, two)
 
     drained(job(place), restore=first)

@@ -14,7 +14,6 @@ from spark_ckpt.cli.list import driver_fields, driver_of
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import print_facts, print_json, print_line, print_table, size, utc
 from spark_ckpt.cli.stores import open_store
-from spark_ckpt.cli.verify import without_epoch
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.log_state import LogState, taken_back
 from spark_ckpt.epochs.recovery import RestorePlan, SinkPlan, plan
@@ -82,9 +81,8 @@ def _print_plan(log_state: LogState, planned: RestorePlan, inputs: Sequence[Inpu
 
 
 def _fields(log_state: LogState, planned: RestorePlan) -> dict[str, Json]:
-    fields = {name: plain(value) for name, value in asdict(planned).items() if name != "skipped"}
-    skipped: list[Json] = [{"epoch": epoch, "damage": without_epoch(epoch, why)} for epoch, why in planned.skipped]
-    return {**fields, "skipped": skipped, "driver": driver_fields(log_state)}
+    fields = {name: plain(value) for name, value in asdict(planned).items()}
+    return {**fields, "driver": driver_fields(log_state)}
 
 
 def _print_head(log_state: LogState, planned: RestorePlan) -> None:
@@ -94,8 +92,6 @@ def _print_head(log_state: LogState, planned: RestorePlan) -> None:
             "job": planned.job,
             "restores": f"epoch {planned.epoch}{taken}",
             "asked for": planned.restored_from,
-            "passed over": "; ".join(f"epoch {epoch}: {without_epoch(epoch, why)}" for epoch, why in planned.skipped)
-            or None,
             "leaves": _left(planned.abandoned) if planned.abandoned else None,
             "begins": f"incarnation {planned.incarnation}, its first epoch is {planned.next_epoch}",
             "driver now": driver_of(log_state),

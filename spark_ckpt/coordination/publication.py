@@ -94,46 +94,16 @@ def _until_they_fit(error: RowsRefused, sink: str, base: int, store: str, contex
     return RowsRefused(error.what, hint=hint, **{**context, "restore": base})
 
 
-@dataclass(frozen=True, slots=True)
-class Branches:
-    """Epochs outside of this incarnation's lineage.
-
-    `on`: the newest epoch of the lineage that a restore can name; None if the log could not be read. `shown`: the
-    newest epoch that another sink has or may have.
-    """
-
-    on: int | None
-    passed_over: Collection[int] = ()
-    """Damaged epochs that "latest" skipped."""
-    beside: Collection[int] = ()
-    """Diverged epochs: they do not descend from the one to publish."""
-    behind: Collection[int] = ()
-    """Possible descendants of a skipped epoch."""
-    shown: int = 0
-
-
-def past_the_marker(error: CkptError, sink: str, branches: Branches, store: str, back: int | None) -> CkptError:
+def past_the_marker(error: CkptError, sink: str, diverged: Collection[int], back: int | None) -> CkptError:
     """Return the error of a sink whose marker names a diverged epoch, with recovery advice; other errors unchanged.
 
-    `store`: URI of the store. `back`: the epoch to restore, from `epochs.ways_back`; None if the log could not be
-    read.
+    `diverged`: epochs that do not descend from the one to publish. `back`: the epoch to restore, from
+    `epochs.ways_back`; None if the log could not be read.
     """
     marker = error.marker if isinstance(error, PublishConflict) else None
-    if marker is None or marker not in {*branches.passed_over, *branches.beside, *branches.behind}:
+    if back is None or marker is None or marker not in diverged:
         return error
-    passed_over = marker in branches.passed_over
-    to = back if marker in branches.beside else branches.on
-    if to is None:
-        return error
-    hint = (
-        f"go on with job.start(restore={to}): no rows are lost, but those that {sink} has of epoch {marker} come again"
-    )
-    # Repairing the skipped epoch repeats no rows, unless another sink already has a later one.
-    if passed_over and branches.shown <= marker:
-        hint = (
-            f"epoch {marker} was passed over because it was damaged: bring back what it lacks (spark-ckpt verify {store}) and go "
-            f"on from it with job.start(restore={marker}); or {hint}"
-        )
+    hint = f"go on with job.start(restore={back}): no rows are lost, but those that {sink} has of epoch {marker} come again"
     context = {**error.context, "would be repeated": f"{sink} has epoch {marker}"}
     return PublishConflict(error.what, hint=hint, **context)
 
@@ -389,10 +359,7 @@ class Publication:
         """
         sink, epoch = event.sink, event.epoch
         manifest, unanswered = self._manifest(epoch), self._unanswered()
-        beside, behind = self._point.beside.get(epoch, ()), self._point.behind_passed_over
-        others = [each for sinks in (self._acked, unanswered) for name, each in sinks.items() if name != sink]
-        branches = Branches(event.on, self._point.passed_over, beside, behind, max(others, default=0))
-        error = past_the_marker(error, sink, branches, self._shape.store, event.back)
+        error = past_the_marker(error, sink, self._point.beside.get(epoch, ()), event.back)
         error = with_recovery_advice(error, sink, manifest, self._acked, self._shape.store, event.back, unanswered)
         # Removed first, so that the newest error comes last in the dict.
         self._errors.pop(sink, None)

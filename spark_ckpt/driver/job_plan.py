@@ -234,8 +234,6 @@ class JobPlan:
         log_state = log.state()
         chosen = choice_unseen(log_state, restore, log.manifest, log.verify)
         self.check_base(chosen.base, chosen.unpublished)
-        if restore != LATEST:  # a named epoch is the user's decision about all later ones
-            log_state = replace(log_state, passed_over=frozenset())
         standing = identities.reconciled(log, log_state, chosen.base, chosen.unpublished, self.found, self.confirmed)
         check_inputs(self, chosen.base, standing.fresh)
         gone = sorted(self.confirmed.dropped_operators - set(chosen.base.operators))

@@ -57,7 +57,7 @@ def sinks_taken_back(
 
 
 def _published(store: Store, log_state: LogState, newest: int) -> Mapping[str, int]:
-    with suppress(EpochDamaged):  # the start refuses that epoch, or skips it
+    with suppress(EpochDamaged):  # the start refuses that epoch
         return sinks_behind.rows_published(log_state, store.log.manifest(newest), store.log.manifest) if newest else {}
     return {}
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from spark_ckpt.connector import Cursor
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.parts import described, differing
-from spark_ckpt.epochs.records import EpochBrief, Manifest, SinkIdentity
+from spark_ckpt.epochs.records import Manifest, SinkIdentity
 from spark_ckpt.epochs.restore import Read
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, IdentityChanged
 
@@ -40,14 +40,12 @@ class Known:
 
     - `whole`: the restorable epochs, newest first (`whole_manifests`); used only for recovery advice in errors.
     - `restore`: number of the restored epoch, if it is not the one that "latest" means.
-    - `passed_over`: damaged epochs that "latest" skipped.
     """
 
     sources: Mapping[str, Parts] = field(default_factory=dict)
     sinks: Mapping[str, SinkIdentity] = field(default_factory=dict)
     whole: Whole = field(default=lambda: iter(()), compare=False)
     restore: int | None = field(default=None, compare=False)
-    passed_over: tuple[EpochBrief, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +135,7 @@ def known(log_state: LogState, base: Manifest, read: Read, whole: Whole) -> Know
     later = _told_later(log_state, base, read, unknown) if unknown else {}
     sources = {name: base.source_identities.get(name) or later.get(name, {}) for name in base.cursors}
     restore = None if base.epoch == log_state.latest else base.epoch
-    passed_over = tuple(brief for brief in log_state.epochs if brief.epoch in log_state.passed_over)
-    return Known(sources, newest.sink_identities, whole, restore, passed_over)
+    return Known(sources, newest.sink_identities, whole, restore)
 
 
 def _told_later(log_state: LogState, base: Manifest, read: Read, names: Collection[str]) -> dict[str, Parts]:
@@ -197,7 +194,6 @@ def reconciled(
     for name in sorted(replaced):
         # A new endpoint has no marker, so it cannot tell which of these rows the old one has.
         check_owed(name, owed.get(name, ()), known.whole)
-        _check_passed_over(name, known)
     for name, sink in known.sinks.items():
         # An earlier replacement still counts: the endpoint must not get rows from before it.
         if name not in replaced and name in found.sinks:
@@ -314,26 +310,7 @@ def _restored_for_new(change: _Change, unpublished: Iterable[Manifest], known: K
     if change.kind != "sink":
         return None
     rows = _with_rows(change.name, unpublished)
-    if rows:
-        return _free_of(change.name, rows, known.whole)
-    if any(change.name in brief.sinks for brief in known.passed_over):
-        return next((each.epoch for each in known.whole()), 0)
-    return None
-
-
-def _check_passed_over(sink: str, known: Known) -> None:
-    """Raise `IdentityChanged` if the old endpoint may have rows that are read again.
-
-    Its marker would show that; the marker of a new endpoint cannot.
-    """
-    epochs = [brief.epoch for brief in known.passed_over if sink in brief.sinks]
-    if epochs:
-        numbers, base = ", ".join(map(str, epochs)), next((each.epoch for each in known.whole()), 0)
-        raise IdentityChanged(
-            f"sink '{sink}' cannot be replaced yet: it may have the rows of damaged epochs that were passed over: {numbers}",
-            hint=f"start the job once with the sink as it was, so that this is known; if that is gone for good, "
-            f"job.start(restore={base}, accept_new_sink={sink!r}) goes on all the same: these rows may come twice",
-        )
+    return _free_of(change.name, rows, known.whole) if rows else None
 
 
 def _check_before(sink: str, after: int, manifests: Iterable[Manifest], whole: Whole) -> None:

@@ -96,8 +96,6 @@ class LogState:
     """Highest epoch that each sink has acknowledged, of any branch. The sink's marker is at least that."""
     owed: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Kept epochs that each sink has not acknowledged: the unpublished ones."""
-    passed_over: frozenset[int] = frozenset()
-    """Damaged epochs that "latest" skipped."""
     lost: Mapping[int, int] = field(default_factory=dict)
     """Ids that sinks may have and that an operator accepted as lost, with the epoch they descend from; 0 if unknown."""
     incarnations: tuple[IncarnationEntry, ...] = ()
@@ -132,11 +130,6 @@ class LogState:
                 # In order of ids: a base is classified before the epochs that extend it.
                 (above if brief.base in above else others).add(brief.epoch)
         return sorted(others | {each for each, on in self.lost.items() if each > epoch and on not in above})
-
-    def may_stand_on(self, epoch: int) -> set[int]:
-        """Return the ids above `epoch`, committed or lost, that descend from it or may do so."""
-        beside = {each for each in self.beside(epoch) if self.lost.get(each, -1) != 0}
-        return {each for each in (*self.by_id, *self.lost) if each > epoch} - beside
 
     def unacked(self, sink: str) -> list[int]:
         """Return the committed epochs, of any branch, with output for `sink` that it has not acknowledged, oldest
@@ -231,7 +224,6 @@ def _incarnation(log_state: LogState, record: IncarnationRecord, at: At) -> LogS
         renewed_ms=at.time_ms,
         base=record.base,
         latest=record.base,
-        passed_over=frozenset(record.passed_over),
         incarnations=(*log_state.incarnations, _begun(record, at.time_ms)),
     )
 

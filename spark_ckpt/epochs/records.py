@@ -253,9 +253,7 @@ class CreatedRecord(Entry):
 class IncarnationRecord(Entry):
     """Start of an incarnation, which continues from epoch `base`.
 
-    - `passed_over`: damaged later epochs that "latest" skipped, including skips of earlier incarnations since a restore
-      last named an epoch.
-    - `taken_back`: sinks that had less than the log says when a restore named an epoch, each with its newest epoch.
+    `taken_back`: sinks that had less than the log says when a restore named an epoch, each with its newest epoch.
     """
 
     incarnation: Annotated[int, Field(ge=1)]
@@ -265,7 +263,6 @@ class IncarnationRecord(Entry):
     lease_ms: Count
     lease_expires_ms: int
     acks: tuple[SinkAck, ...] = ()
-    passed_over: tuple[int, ...] = ()
     taken_back: dict[SinkName, Count] = {}
 
 

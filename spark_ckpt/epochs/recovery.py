@@ -73,7 +73,6 @@ class RestorePlan:
     state: tuple[StateToLoad, ...]
     sinks: tuple[SinkPlan, ...]
     abandoned: tuple[int, ...]
-    skipped: tuple[tuple[int, str], ...]
 
 
 def plan(
@@ -113,7 +112,6 @@ def plan(
         state=_state(base),
         sinks=tuple(replace(each, replaced=each.sink in new_sinks) for each in sinks),
         abandoned=abandoned(log_state, base.epoch),
-        skipped=choice.skipped,
     )
 
 

@@ -1,7 +1,7 @@
 """The restore decision: the target that a user names, the epoch that it means, and the epochs still to be published.
 
-"latest" skips a damaged epoch only if no sink can have its output. Going back before published output repeats that
-output. An operator must decide that, by naming an epoch.
+No start skips a damaged epoch by itself. Going back before it repeats work, and output that a sink may have. An operator
+decides that by naming an epoch; the error names it.
 
 A restore of an older epoch starts another branch. Committed epochs up to the restored one are published if their sinks
 lack them. Committed, unpublished epochs *after* it are dropped: their rows never reach the sink.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.names import valid_name
-from spark_ckpt.epochs.parts import described, differing
+from spark_ckpt.epochs.parts import differing
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, PublishConflict
 from spark_ckpt.wording import epochs
@@ -52,12 +52,6 @@ class RecoveryPoint:
 
     A sink that has one of them may continue.
     """
-    skipped: tuple[tuple[int, str], ...] = ()
-    """Newer epochs that "latest" skipped just now, with the reason. A sink that has one of them must not continue."""
-    passed_over: tuple[int, ...] = ()
-    """All ids that "latest" skipped, those of earlier incarnations included."""
-    behind_passed_over: tuple[int, ...] = ()
-    """Ids, also lost ones, that may descend from a skipped epoch. A sink that has one of them has that epoch, too."""
     beside: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Diverged ids above each unpublished epoch, committed or lost. A sink that has one of them may lack that epoch."""
 
@@ -69,7 +63,6 @@ class Choice:
     base: Manifest
     restored_from: str
     unpublished: Mapping[str, list[Manifest]]
-    skipped: tuple[tuple[int, str], ...] = ()
 
 
 def owed_rows(base: Manifest, unpublished: Mapping[str, Sequence[Manifest]]) -> dict[str, list[Manifest]]:
@@ -93,10 +86,10 @@ def choose(
       reads no files itself still verifies an epoch before it recommends it.
 
     Raises `EpochNotFound`, `ConfigInvalid` for an invalid target, and `PublishConflict` as `checked`. Raises
-    `EpochDamaged` if the named epoch is damaged, or for "latest" if every epoch of the branch is.
+    `EpochDamaged` if the epoch is damaged; for "latest" the error names the epoch to go back to.
     """
     if target == LATEST:
-        return _newest_good(log_state, read, verify, whole or verify)
+        return _latest(log_state, read, verify, whole or verify)
     epoch, described = resolve(log_state, target)
     return checked(log_state, epoch, described, read, verify, whole)
 
@@ -130,71 +123,60 @@ def _savepoint(log_state: LogState, name: str) -> int:
     return log_state.savepoints[name]
 
 
-def _newest_good(log_state: LogState, read: Read, verify: Verify, whole: Verify) -> Choice:
-    skipped: list[tuple[int, str]] = []
-    for epoch in _candidates(log_state):
-        try:
-            choice = checked(log_state, epoch, LATEST, read, verify, whole)
-        except EpochDamaged as error:
-            _refuse_if_published(log_state, epoch, error, read, whole)
-            skipped.append((epoch, error.what))
-            continue
-        # Checked once the base is known: only then can the sources of both epochs be compared.
-        if skipped:
-            _refuse_another_source(log_state, choice.base, skipped[-1][1], [each for each, _ in skipped], read)
-        return Choice(choice.base, choice.restored_from, choice.unpublished, tuple(skipped))
-    raise EpochDamaged(
-        "no epoch of this job's lineage is whole",
-        hint="bring the file back; or restore a savepoint or an epoch of another branch by its number: `spark-ckpt verify` lists "
-        "what is whole; or begin anew: job.start(restore=0)",
-        damaged="; ".join(f"{epoch}: {reason}" for epoch, reason in skipped),
-    )
-
-
-def _refuse_another_source(log_state: LogState, base: Manifest, why: str, skipped: Sequence[int], read: Read) -> None:
-    """Raise `EpochDamaged` if a skip would lead to an epoch whose source of the same name is another endpoint."""
-    newest = _first_readable(skipped, read)
-    now, before = (newest.source_identities if newest else {}), base.source_identities
-    changed = [name for name in sorted(before) if name in now and differing(before[name], now[name])]
-    if not changed:
-        return
-    name, here = changed[0], f"job.start(restore={base.epoch}"
-    raise EpochDamaged(
-        f"{why}; it cannot be passed over: source '{name}' of epoch {base.epoch}, the next whole one, is another one",
-        then=described(before[name]),
-        now=described(now[name]),
-        hint=f"bring the file back; or go back with the source as it was: {here}); or with the one of now, from its configured "
-        f"start: {here}, accept_new_source={name!r})",
-    )
-
-
-def _first_readable(epochs: Sequence[int], read: Read) -> Manifest | None:
-    for epoch in epochs:
-        with suppress(EpochDamaged):
-            return read(epoch)
-    return None
-
-
-def _refuse_if_published(log_state: LogState, epoch: int, damage: EpochDamaged, read: Read, whole: Verify) -> None:
-    # A sink may have the epoch without an acknowledgement. A skipped epoch is not in `dropped`, so its publisher
-    # refuses then.
-    sinks = [sink for sink in log_state.by_id[epoch].sinks if epoch not in log_state.unacked(sink)]
-    if sinks:
-        back = newest_whole(log_state, epoch, read, whole)
-        raise EpochDamaged(
-            f"{damage.what}; its output is published already, so it cannot be passed over without repeating output",
-            sinks=", ".join(sinks),
-            hint=f"bring the file back; or go back with job.start(restore={back}) and expect what came after epoch {back} again",
-            **damage.context,
-        ) from damage
-
-
-def _candidates(log_state: LogState) -> Iterator[int]:
-    yield from (brief.epoch for brief in log_state.lineage())
-    # A silent fresh start would produce wrong results: only a job without any epoch starts at 0 by itself.
+def _latest(log_state: LogState, read: Read, verify: Verify, whole: Verify) -> Choice:
     if log_state.latest == 0:
         _refuse_unadopted(log_state)
-        yield 0
+    try:
+        return checked(log_state, log_state.latest, LATEST, read, verify, whole)
+    except EpochDamaged as error:
+        raise _with_way_back(log_state, error, read, whole) from error
+
+
+def _with_way_back(log_state: LogState, damage: EpochDamaged, read: Read, whole: Verify) -> EpochDamaged:
+    """Return the error of a damaged newest epoch, with the command that goes back before it."""
+    epoch = log_state.latest
+    back = newest_whole(log_state, epoch, read, whole)
+    again = _may_be_repeated(log_state, back)
+    context = {**damage.context, "restore": back, "would be repeated": "; ".join(again) or None}
+    if not back:
+        return EpochDamaged(
+            f"{damage.what}; no earlier epoch of its branch is whole",
+            hint="bring the file back; or restore a savepoint or an epoch of another branch by its number: `spark-ckpt verify` "
+            "lists the whole ones; or start over: job.start(restore=0)",
+            **context,
+        )
+    here = f"job.start(restore={back}"
+    other = "".join(
+        f", with source '{name}' as it was; or with the present one: {here}, accept_new_source={name!r})"
+        for name in _changed_sources(epoch, back, read)[:1]
+    )
+    return EpochDamaged(
+        f"{damage.what}; a start skips no damaged epoch",
+        hint=f"bring the file back; or go back with {here}): it reads the input after epoch {back} again, and sinks that have rows "
+        f"of it get them again{other}",
+        **context,
+    )
+
+
+def _may_be_repeated(log_state: LogState, back: int) -> list[str]:
+    """Return sentences about the sinks that have, or may have, epochs after `back`."""
+    found = []
+    for sink in log_state.sinks:
+        has, may_have = log_state.acked.get(sink, 0), max(log_state.unacked(sink), default=0)
+        if has > back:
+            found.append(f"{sink} has epoch {has}")
+        if may_have > max(has, back):
+            found.append(f"{sink} may have epoch {may_have}")
+    return found
+
+
+def _changed_sources(epoch: int, back: int, read: Read) -> list[str]:
+    """Return the sources that are other endpoints at `epoch` than at `back`; none if `epoch` cannot be read."""
+    try:
+        now, before = read(epoch).source_identities, read(back).source_identities
+    except EpochDamaged:
+        return []
+    return [name for name in sorted(before) if name in now and differing(before[name], now[name])]
 
 
 def _refuse_unadopted(log_state: LogState) -> None:
@@ -324,12 +306,9 @@ def _initial(log_state: LogState) -> Manifest:
     return Manifest(job=log_state.job, epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
 
 
-def dropped(log_state: LogState, base: int, passed_over: AbstractSet[int] = frozenset()) -> dict[str, list[int]]:
-    """Return per sink the ids that it has not acknowledged and that are neither in the branch of `base` nor skipped.
-
-    Includes lost ids.
-    """
-    kept = {brief.epoch for brief in log_state.lineage(base)} | passed_over if base else passed_over
+def dropped(log_state: LogState, base: int) -> dict[str, list[int]]:
+    """Return per sink the ids that it has not acknowledged and that are not in the branch of `base`, lost ids included."""
+    kept = {brief.epoch for brief in log_state.lineage(base)} if base else set()
     found = {}
     for sink in {*log_state.sinks, *log_state.acked}:
         known, maybe = log_state.acked.get(sink, 0), {*log_state.lost, *log_state.unacked(sink)} - kept
@@ -348,25 +327,15 @@ def beside(log_state: LogState, unpublished: Mapping[str, Sequence[Manifest]]) -
 def recovery_point(log_state: LogState, target: RestoreTarget, read: Read, verify: Verify) -> RecoveryPoint:
     """Return the point that a new incarnation continues from. Raises as `choose`."""
     choice = choose(log_state, target, read, verify)
-    passed_over = _passed_over(log_state, target, choice)
-    behind = {each for epoch in passed_over for each in log_state.may_stand_on(epoch)} - passed_over
     return RecoveryPoint(
         incarnation=log_state.incarnation + 1,
         manifest=choice.base,
         last=log_state.last,
         restored_from=choice.restored_from,
         unpublished=choice.unpublished,
-        dropped=dropped(log_state, choice.base.epoch, passed_over | behind),
-        skipped=choice.skipped,
-        passed_over=tuple(sorted(passed_over)),
-        behind_passed_over=tuple(sorted(behind)),
+        dropped=dropped(log_state, choice.base.epoch),
         beside=beside(log_state, choice.unpublished),
     )
-
-
-def _passed_over(log_state: LogState, target: RestoreTarget, choice: Choice) -> set[int]:
-    # A restore that names an epoch decides about everything after it, which clears the record of skips.
-    return {*log_state.passed_over, *(epoch for epoch, _ in choice.skipped)} if target == LATEST else set()
 
 
 def no_check(manifest: Manifest) -> None:

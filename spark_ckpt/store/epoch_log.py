@@ -127,8 +127,7 @@ class EpochLog:
         This fences all earlier incarnations.
 
         - `holder`: the process that gets the lease.
-        - `restore`: "latest", an epoch number or a savepoint's name. "latest" skips damaged epochs and reports them in
-          `RecoveryPoint.skipped`.
+        - `restore`: "latest", an epoch number or a savepoint's name.
         - `lease_ms`: term of the lease in milliseconds.
         - `takeover`: replace a holder that may be alive.
         - `ended`: `LogState.lease_token` of a lease that the caller has seen end. No clock is read then; a lease that
@@ -139,8 +138,8 @@ class EpochLog:
         Returns the `RecoveryPoint`. Committed, unpublished epochs that the restored one does not descend from are
         dropped, see there.
 
-        Raises `StoreInUse` while the lease's holder may be alive, and `EpochDamaged` for a named epoch or savepoint
-        that is damaged.
+        Raises `StoreInUse` while the lease's holder may be alive, and `EpochDamaged` for a damaged epoch, with the one
+        to go back to.
         """
         begun: list[RecoveryPoint] = []
 

@@ -77,7 +77,6 @@ def incarnation(
         restored_from=point.restored_from,
         lease_ms=lease_ms,
         lease_expires_ms=now_ms + lease_ms,
-        passed_over=point.passed_over,
         taken_back=dict(taken_back),
     )
     return row_of(record, point.incarnation, point.manifest.epoch)

@@ -6,7 +6,7 @@ import pytest
 
 from spark_ckpt.epochs.recovery import plan
 from spark_ckpt.epochs.retention import Retention
-from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.errors import EpochDamaged, SourceInvalid
 from tests.store.store_world import SINK, World
 
 
@@ -82,15 +82,13 @@ def test_a_plan_admits_what_retention_has_forgotten(world):
     assert set(found.again) | set(found.never) == set(kept) - {1}
 
 
-def test_a_plan_passes_over_a_damaged_epoch_as_the_restore_does(world):
-    from pathlib import Path
-
+def test_a_plan_refuses_a_damaged_epoch_as_the_restore_does(world):
     newest = world.store.log.manifest(3).operators["totals"].files[-1]
     (Path(world.store.state("totals").location.uri) / newest.path).unlink()
-
-    found = planned(world, "latest")
-
-    assert (found.epoch, [epoch for epoch, _ in found.skipped]) == (2, [3])
+    with pytest.raises(EpochDamaged) as caught:
+        planned(world, "latest")
+    assert caught.value.context["restore"] == 2
+    assert planned(world, 2).epoch == 2
 
 
 def test_the_command_tells_it_all_in_words(command, branches):
@@ -120,13 +118,6 @@ def test_the_command_counts_in_words_that_agree(command, world):
     assert "epoch 2 (1 row) will be published first" in text
     assert "epoch 3 was never published" in text
     assert "leaves      epoch 3 (kept until retention forgets it)" in text
-
-
-def test_a_damaged_epoch_that_is_passed_over_is_named_once(command, world):
-    newest = world.store.log.manifest(3).operators["totals"].files[-1]
-    (Path(world.store.state("totals").location.uri) / newest.path).unlink()
-    text = command("restore", world.store.location.uri, "latest", "--dry-run").out
-    assert "passed over  epoch 3: file" in text
 
 
 @pytest.fixture

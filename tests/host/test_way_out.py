@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_ckpt.content import damaged
-from spark_ckpt.coordination.publication import Branches, past_the_marker, with_recovery_advice
+from spark_ckpt.coordination.publication import past_the_marker, with_recovery_advice
 from spark_ckpt.epochs.records import Manifest, StagedOutput
 from spark_ckpt.errors import EpochDamaged, PublishConflict, PublishFailed, RowsRefused
 
@@ -75,32 +75,12 @@ def conflict() -> PublishConflict:
     return PublishConflict("epoch 6: the target has epoch 5", sink="out", marker=5)
 
 
-def test_the_error_of_a_sink_that_has_a_passed_over_epoch_names_both_ways_on() -> None:
-    told = past_the_marker(conflict(), "out", Branches(7, passed_over=(5,)), "/store", back=3)
-    assert isinstance(told, PublishConflict)
-    assert "job.start(restore=5)" in told.hint
-    assert "job.start(restore=7)" in told.hint
-    assert told.context["would be repeated"] == "out has epoch 5"
-
-
 def test_the_error_of_a_sink_that_has_another_branch_names_where_to_go_back_to() -> None:
-    told = past_the_marker(conflict(), "out", Branches(7, beside=(5,)), "/store", back=3)
+    told = past_the_marker(conflict(), "out", (5,), back=3)
     assert "job.start(restore=3)" in told.hint
     assert told.context["would be repeated"] == "out has epoch 5"
 
 
 def test_a_marker_that_nobody_knows_names_no_way() -> None:
     for error in (conflict(), PublishConflict("foreign"), PublishFailed("away")):
-        assert past_the_marker(error, "out", Branches(7), "/store", back=3) is error
-
-
-def test_no_way_on_is_named_from_an_epoch_that_another_sink_has_passed() -> None:
-    told = past_the_marker(conflict(), "out", Branches(7, passed_over=(5,), shown=6), "/store", back=3)
-    assert "restore=5" not in told.hint
-    assert "job.start(restore=7)" in told.hint
-
-
-def test_what_stands_on_a_passed_over_epoch_may_come_again_like_that_one() -> None:
-    told = past_the_marker(conflict(), "out", Branches(7, passed_over=(4,), behind=(5,)), "/store", back=3)
-    assert "restore=5" not in told.hint
-    assert "job.start(restore=7)" in told.hint
+        assert past_the_marker(error, "out", (), back=3) is error

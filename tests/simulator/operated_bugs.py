@@ -32,8 +32,21 @@ def sinks_that_have_not_answered_are_left_out(monkeypatch):
     monkeypatch.setattr(Publication, "_unanswered", lambda self: {})
 
 
-def a_damaged_epoch_is_passed_over_to_another_source(monkeypatch):
-    monkeypatch.setattr(restore, "_refuse_another_source", lambda *_: None)
+def a_damaged_newest_epoch_is_skipped(monkeypatch):
+    """Its rows come again, and no operator has decided that."""
+    latest = restore._latest
+
+    def skipping(log_state, read, verify, whole):
+        try:
+            return latest(log_state, read, verify, whole)
+        except EpochDamaged as error:
+            return restore.checked(log_state, int(error.context["restore"]), "latest", read, verify, whole)
+
+    monkeypatch.setattr(restore, "_latest", skipping)
+
+
+def the_error_of_a_damaged_newest_epoch_names_no_sinks(monkeypatch):
+    monkeypatch.setattr(restore, "_may_be_repeated", lambda *_: [])
 
 
 def a_confirmation_is_named_without_the_epoch(monkeypatch):
@@ -54,7 +67,7 @@ def what_a_sink_has_is_one_number(monkeypatch):
     monkeypatch.setattr(LogState, "unacked", above)
 
 
-def the_error_of_a_passed_over_epoch_names_no_way(monkeypatch):
+def the_error_of_a_diverged_marker_names_no_way(monkeypatch):
     monkeypatch.setattr(publication, "past_the_marker", lambda error, *_: error)
 
 
@@ -74,21 +87,8 @@ def sums_of_dropped_rows_say_that_everything_is_published(monkeypatch):
     monkeypatch.setattr(epoch_log, "totals", lambda log_state: totals(log_state).model_copy(update={"owed": {}}))
 
 
-def what_stands_on_a_passed_over_epoch_is_dropped(monkeypatch):
-    monkeypatch.setattr(LogState, "may_stand_on", lambda log_state, epoch: set())
-
-
-def a_passed_over_epoch_is_dropped_like_any_other(monkeypatch):
-    dropped = restore.dropped
-    monkeypatch.setattr(restore, "dropped", lambda log_state, base, passed_over=frozenset(): dropped(log_state, base))
-
-
 def a_sink_is_replaced_although_it_is_owed_rows(monkeypatch):
     monkeypatch.setattr(identity, "check_owed", lambda *_: None)
-
-
-def published_rows_are_passed_over(monkeypatch):
-    monkeypatch.setattr(restore, "_refuse_if_published", lambda *_: None)
 
 
 def lost_epochs_stand_on_the_newest_one(monkeypatch):
@@ -184,11 +184,12 @@ SHIPPED_ONCE = [
     the_damaged_file_is_looked_for_in_the_errors_words,
     the_way_out_is_the_epoch_before,
     sinks_that_have_not_answered_are_left_out,
-    a_damaged_epoch_is_passed_over_to_another_source,
+    a_damaged_newest_epoch_is_skipped,
+    the_error_of_a_damaged_newest_epoch_names_no_sinks,
     a_confirmation_is_named_without_the_epoch,
     a_new_sink_is_given_epochs_of_the_time_before,
     what_a_sink_has_is_one_number,
-    the_error_of_a_passed_over_epoch_names_no_way,
+    the_error_of_a_diverged_marker_names_no_way,
     an_incarnation_that_was_accepted_counts_as_one_that_the_log_saw_begin,
     only_the_first_sink_that_is_ahead_is_named,
 ]
@@ -197,15 +198,12 @@ PLANTED = [
     a_marker_of_another_branch_counts_as_published,
     rows_that_cannot_be_given_any_more_are_left_out,
     sums_of_dropped_rows_say_that_everything_is_published,
-    what_stands_on_a_passed_over_epoch_is_dropped,
-    a_passed_over_epoch_is_dropped_like_any_other,
     a_sink_is_replaced_although_it_is_owed_rows,
-    published_rows_are_passed_over,
     lost_epochs_stand_on_the_newest_one,
     numbers_of_lost_epochs_are_given_again,
     a_source_is_compared_with_the_newest_epoch,
     a_replaced_source_goes_on_at_the_old_ones_cursor,
 ]
 
-CATCHERS = (627, 7475, 312, 352, 702, 310, 429, 101326, 111826)
+CATCHERS = (20_074, 1_731, 627, 7475, 312, 352, 702, 310, 429, 101326, 111826)
 """Schedules that are tried first: each catches a bug here that those before it do not. Campaigns and searches have found them."""

@@ -90,10 +90,12 @@ def a_log_that_forgets_what_a_sink_is_owed(monkeypatch):
 
 
 def a_restore_that_takes_the_epoch_before_the_newest(monkeypatch):
-    candidates = restore._candidates
-    monkeypatch.setattr(
-        restore, "_candidates", lambda log_state: list(candidates(log_state))[1:] or list(candidates(log_state))
-    )
+    checked = restore.checked
+
+    def before(log_state, epoch, *what):
+        return checked(log_state, log_state.by_id[epoch].base if epoch in log_state.by_id else epoch, *what)
+
+    monkeypatch.setattr(restore, "checked", before)
 
 
 def a_restore_that_owes_the_newest_epoch_only(monkeypatch):

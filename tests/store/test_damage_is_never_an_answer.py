@@ -104,7 +104,7 @@ def test_a_damaged_log_file_is_reported_or_changes_nothing(
     assert sum(what.startswith("bit") for what in reported) > 3, reported
 
 
-def test_a_damaged_manifest_is_passed_over_or_reported(
+def test_a_damaged_manifest_is_refused_and_the_epoch_before_it_is_advised(
     written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path
 ) -> None:
     source, _ = written
@@ -116,7 +116,9 @@ def test_a_damaged_manifest_is_passed_over_or_reported(
     store = Store.open(str(root), JOB)
     with pytest.raises(EpochDamaged, match="digest"):
         store.log.manifest(2)
-    assert recovered(root) == (1, {"a": 1})
+    with pytest.raises(EpochDamaged) as caught:
+        recovered(root)
+    assert caught.value.context["restore"] == 1
 
 
 @pytest.mark.parametrize(

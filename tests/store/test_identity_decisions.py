@@ -295,7 +295,7 @@ def test_an_epoch_that_was_written_without_identities_takes_those_that_were_reco
     assert known(*log_of(first)[:1], first, read, whole()).sources == {"in": {}}
 
 
-def test_an_epoch_that_cannot_be_read_is_passed_over():
+def test_endpoints_come_from_the_newest_epoch_that_can_be_read():
     first = manifest(1, sink_identities={"out": SinkIdentity(parts=A)})
     log_state, _ = log_of(first, manifest(2, base=1), manifest(3, base=2))
 
@@ -332,13 +332,3 @@ def test_a_table_that_is_made_anew_while_the_job_runs_is_noticed():
 def test_a_source_that_becomes_another_one_while_the_job_runs_is_noticed():
     with pytest.raises(IdentityChanged, match="source 'in'"):
         check_unchanged(Found({"in": A}, {}), Found({"in": {**A, "table id": "9"}}, {}))
-
-
-def test_a_sink_that_may_have_a_damaged_epoch_which_was_passed_over_is_not_replaced_unawares():
-    recorded = Known(
-        {}, {"out": SinkIdentity(parts=A)}, whole(manifest(4)), passed_over=(EpochBrief.of(manifest(5, 4), 0),)
-    )
-    with pytest.raises(IdentityChanged, match="passed over: 5") as caught:
-        reconciled(recorded, Found({}, {"out": B}), named(new_sinks=["out"]), {}, 7)
-    assert "job.start(restore=4, accept_new_sink='out')" in caught.value.hint
-    assert reconciled(recorded, Found({}, {"out": A}), Confirmed(), {}, 7).sinks["out"].parts == A

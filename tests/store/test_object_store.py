@@ -126,7 +126,7 @@ def test_a_damaged_object_is_found(uri: str, options: dict[str, str]) -> None:
     world.store.state(OPERATOR).location.delete([path])
     with pytest.raises(EpochDamaged, match="missing"):
         world.store.verify(manifest)
-    assert world.begin().manifest.epoch == 1
+    assert world.begin(1).manifest.epoch == 1
 
 
 def test_an_output_that_is_dropped_never_appears(uri: str, options: dict[str, str]) -> None:

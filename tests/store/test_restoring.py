@@ -38,7 +38,6 @@ def test_latest_is_the_newest_epoch_of_the_lineage(world: World) -> None:
     newest = world.epoch({"a": 2})
     point = world.begin()
     assert point.manifest == newest
-    assert point.skipped == ()
 
 
 def test_restoring_an_epoch_branches_and_never_reuses_a_number(world: World) -> None:
@@ -84,14 +83,30 @@ def test_an_invalid_target_is_refused(world: World, target: str | int) -> None:
         world.begin(target)
 
 
-def test_latest_passes_over_a_damaged_epoch_and_says_so(world: World, tmp_path: Path) -> None:
+def refused(world: World) -> EpochDamaged:
+    """Return the error of a start from the newest epoch; such a start begins nothing."""
+    before = world.store.log.state().incarnation
+    with pytest.raises(EpochDamaged) as caught:
+        world.begin()
+    assert world.store.log.state().incarnation == before
+    return caught.value
+
+
+def test_latest_refuses_a_damaged_epoch_and_names_the_one_to_go_back_to(world: World, tmp_path: Path) -> None:
     good = world.epoch({"a": 1})
     world.epoch({"a": 2})
     remove_newest_state_file(world, tmp_path)
-    point = world.begin()
-    assert point.manifest == good
-    assert [epoch for epoch, _ in point.skipped] == [2]
-    assert "missing" in point.skipped[0][1]
+    assert refused(world).context["restore"] == 1
+    assert world.begin(1).manifest == good
+
+
+def test_the_error_of_a_damaged_epoch_names_the_sinks_that_have_it(world: World, tmp_path: Path) -> None:
+    world.epoch({"a": 1})
+    world.epoch({"a": 2})
+    remove_newest_state_file(world, tmp_path)
+    assert refused(world).context["would be repeated"] == f"{SINK} may have epoch 2"
+    world.store.log.record_acks(1, [SinkAck(sink=SINK, epoch=2)])
+    assert refused(world).context["would be repeated"] == f"{SINK} has epoch 2"
 
 
 def test_a_truncated_file_is_damage(world: World, tmp_path: Path) -> None:
@@ -99,26 +114,23 @@ def test_a_truncated_file_is_damage(world: World, tmp_path: Path) -> None:
     world.epoch({"a": 2})
     path = tmp_path / "store/state" / OPERATOR / world.line.chain[-1].path
     path.write_bytes(path.read_bytes()[:-1])
-    assert world.begin().manifest.epoch == 1
+    assert refused(world).context["restore"] == 1
 
 
-def test_an_epoch_that_still_owes_damaged_rows_is_passed_over(world: World, tmp_path: Path) -> None:
+def test_no_epoch_with_damaged_unpublished_rows_is_advised(world: World, tmp_path: Path) -> None:
     world.epoch({"a": 1})
     owed = world.epoch({"a": 2})
     world.epoch({"a": 3}, acked=1)
     (tmp_path / "store/edges" / SINK / owed.outputs[SINK].files[0].path).unlink()
-    point = world.begin()
-    assert point.manifest.epoch == 1
-    assert [epoch for epoch, _ in point.skipped] == [3, 2]
+    assert refused(world).context["restore"] == 1
+    assert world.begin(1).manifest.epoch == 1
 
 
-def test_an_epoch_whose_held_rows_are_damaged_is_passed_over(world: World, tmp_path: Path) -> None:
+def test_damaged_deferred_rows_are_damage(world: World, tmp_path: Path) -> None:
     world.epoch({"a": 1})
     holding = world.epoch_that_holds_back({"a": 2})
     (tmp_path / "store/edges" / SINK / holding.held[SINK].files[0].path).unlink()
-    point = world.begin()
-    assert point.manifest.epoch == 1
-    assert [epoch for epoch, _ in point.skipped] == [2]
+    assert refused(world).context["restore"] == 1
 
 
 def test_an_epoch_that_holds_rows_back_owes_them_and_counts_as_unpublished(world: World) -> None:
@@ -270,21 +282,13 @@ def of_topic(world: World, topic: str) -> None:
     world.decide(manifest)
 
 
-def test_latest_never_passes_over_a_damaged_epoch_to_one_that_read_another_source(world: World, tmp_path: Path) -> None:
+def test_the_error_of_a_damaged_epoch_names_a_source_that_changed_after_the_epoch_to_go_back_to(
+    world: World, tmp_path: Path
+) -> None:
     for topic in ("old", "new"):
         of_topic(world, topic)
     remove_newest_state_file(world, tmp_path)
-    before = world.store.log.state()
-    with pytest.raises(EpochDamaged, match="source 'in' of epoch 1, the next whole one, is another one") as caught:
-        world.begin()
-    assert world.store.log.state() == before
-    assert "job.start(restore=1)" in caught.value.hint
-    assert "job.start(restore=1, accept_new_source='in')" in caught.value.hint
+    advice = refused(world).hint
+    assert "job.start(restore=1)" in advice
+    assert "job.start(restore=1, accept_new_source='in')" in advice
     assert world.begin(1).manifest.epoch == 1
-
-
-def test_latest_passes_over_a_damaged_epoch_to_one_that_read_the_same_source(world: World, tmp_path: Path) -> None:
-    for topic in ("old", "old"):
-        of_topic(world, topic)
-    remove_newest_state_file(world, tmp_path)
-    assert world.begin().manifest.epoch == 1

@@ -147,17 +147,3 @@ def test_a_sum_says_nothing_of_later_epochs_and_takes_nothing_back() -> None:
     debts.take_in(Published(incarnation=1, acks=(SinkAck(sink=SINK, epoch=1),)))
     debts.take_in(Folded(last=1, acked={}, owed={SINK: (1,)}))
     assert debts.owed() == {SINK: frozenset({2})}
-
-
-def test_no_marker_of_what_may_stand_on_a_passed_over_epoch_is_taken_for_a_dropped_one(
-    world: World, tmp_path: Path
-) -> None:
-    for value in (1, 2, 3):
-        world.epoch({"a": value}, full=True, acked=1 if value == 2 else 0)
-    world.begin(2)
-    world.store.log.release(2)
-    world.store.log.accept_loss(5, 9)
-    (tmp_path / "store/edges" / SINK / world.store.log.manifest(2).outputs[SINK].files[0].path).unlink()
-    point = world.begin()
-    assert (point.manifest.epoch, point.passed_over, point.behind_passed_over) == (1, (2,), (3, 4, 5))
-    assert point.dropped == {}
