@@ -183,14 +183,6 @@ def test_an_unconfirmed_sink_is_told_the_restore_that_it_needs_at_once():
     assert "job.start(restore=4, accept_new_sink='out')" in caught.value.hint
 
 
-def test_an_unconfirmed_sink_may_have_epochs_that_were_passed_over():
-    passed = EpochBrief.of(manifest(6, base=5, rows=3), 0)
-    recorded = Known({}, {"out": SinkIdentity(parts=A)}, whole(manifest(5)), passed_over=(passed,))
-    with pytest.raises(IdentityChanged) as caught:
-        reconciled(recorded, Found({}, {"out": B}), Confirmed(), {}, 7)
-    assert "job.start(restore=5, accept_new_sink='out')" in caught.value.hint
-
-
 def test_an_unconfirmed_sink_that_lacks_nothing_needs_no_restore():
     with pytest.raises(IdentityChanged) as caught:
         standing(A, B, {"out": [manifest(6, base=5)]})
