@@ -15,7 +15,6 @@ from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, StagedFile
 from spark_ckpt.delta_files import LOG, commit_path
-from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.storage_errors import one_line
 from spark_ckpt_delta.fits import StagedColumns, check_fits
@@ -29,7 +28,7 @@ from spark_ckpt_delta.marker import (
     read_marker,
     transaction_version,
 )
-from spark_ckpt_delta.refusals import cannot_be_opened, publish_failed
+from spark_ckpt_delta.refusals import another_table, cannot_be_opened, publish_failed
 from spark_ckpt_delta.staged import remove_orphans, verified
 
 if TYPE_CHECKING:
@@ -111,12 +110,7 @@ class DeltalakePublisher:
 
     def _check_identity(self, opened: DeltaTable) -> None:
         if self._id is not None and str(opened.metadata().id) != self._id:
-            raise EpochDamaged(
-                f"{self._table} was dropped and re-created while the job ran; the rows of earlier epochs are gone",
-                hint="bring the table back and start the job; for the new table, "
-                f"job.start(accept_new_sink={self._context.sink!r}), with the restore= that its error names if rows are missing",
-                sink=self._context.sink,
-            )
+            raise another_table(self._table, self._context)
 
     def _commit(self, opened: DeltaTable, output: EpochOutput, actions: list[AddAction]) -> bool:
         """Commit once. True if the table has the epoch already, from an earlier attempt or a zombie.

@@ -42,7 +42,7 @@ from spark_ckpt_delta.merging import (
     upsert,
     value_text,
 )
-from spark_ckpt_delta.refusals import cannot_be_opened, publish_failed
+from spark_ckpt_delta.refusals import another_table, cannot_be_opened, publish_failed
 from spark_ckpt_delta.staged import verified
 
 if TYPE_CHECKING:
@@ -95,8 +95,11 @@ class SparkPublisher:
         self._context = context
         self._application = application_id(context, "spark")
         self._columns = StagedColumns()
+        self._id: str | None = None
         if table_exists(table, storage_options):
-            check_owner(table, open_table(table, storage_options), context, "spark")
+            opened = open_table(table, storage_options)
+            check_owner(table, opened, context, "spark")
+            self._id = str(opened.metadata().id)
 
     def publish(self, output: EpochOutput) -> PublishReceipt:
         """Append or merge the epoch's rows unless the table has them; the first epoch creates an absent table.
@@ -169,12 +172,21 @@ class SparkPublisher:
         return None if opened is None else read_marker(opened, self._application)
 
     def _opened(self) -> DeltaTable | None:
+        """Return the table, None if no epoch has created it yet. Raises `EpochDamaged` if it became another table."""
         if not self._exists():
+            if self._id is not None:
+                raise another_table(self._table, self._context)
             return None
         try:
-            return open_table(self._table, self._storage_options)
+            opened = open_table(self._table, self._storage_options)
         except (DeltaError, OSError) as error:
             raise cannot_be_opened(self._table, error, self._context) from error
+        found = str(opened.metadata().id)
+        # The first epoch creates the table, so its id is known after that.
+        if self._id is not None and found != self._id:
+            raise another_table(self._table, self._context)
+        self._id = found
+        return opened
 
     def _exists(self) -> bool:
         try:

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import re
+import shutil
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -298,6 +299,25 @@ def flipped(path: Path, place: int) -> bytes:
     whole = path.read_bytes()
     path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
     return whole
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["re-created", "dropped"])
+def test_the_spark_engine_adds_no_rows_to_a_table_that_became_another_one(
+    spark: SparkSession, tmp_path: Path, again: bool
+) -> None:
+    table, root = tmp_path / "t", tmp_path / "outbox"
+    writer = publisher(spark, table)
+    writer.publish(output(root, 1, [stage(root, [("a", 1)])]))
+    columns = DeltaTable(str(table)).schema()
+    shutil.rmtree(table)
+    if again:
+        DeltaTable.create(str(table), schema=columns)
+
+    with pytest.raises(EpochDamaged) as caught:
+        writer.publish(output(root, 2, [stage(root, [("a", 2)])]))
+
+    assert caught.value.context["sink"] == "out"
+    assert not again or DeltaTable(str(table)).version() == 0
 
 
 @pytest.mark.parametrize("keys", [[], ["key"]], ids=["append", "merge"])

@@ -23,6 +23,7 @@ from spark_ckpt_delta.marker import (
     is_published,
 )
 from spark_ckpt_delta.publisher import DeltalakePublisher
+from spark_ckpt_delta.refusals import publish_failed
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import SinkContext
@@ -405,3 +406,11 @@ def test_a_marker_of_an_older_format_is_refused(table: Path) -> None:
     with pytest.raises(FormatUnknown) as refused:
         opened(table, incarnation=2).publish(output(table, 4, [stage(table, {"id": [4]})]))
     assert refused.value.context == {"found": 1, "reads": 2}
+
+
+def test_the_error_of_a_log_without_its_first_versions_names_two_ways() -> None:
+    said = "[DELTA_STATE_RECOVER_ERROR] The metadata of your Delta table could not be recovered"
+    error = publish_failed("/t", said, None, SinkContext("job", "out", "0f1e2d3c", Incarnation(1)), Epoch(4))
+    assert "from a backup" in error.hint
+    assert "job.start(accept_new_sink='out')" in error.hint
+    assert not publish_failed("/t", "busy", None, SinkContext("job", "out", "0f1e2d3c", Incarnation(1)), Epoch(4)).hint

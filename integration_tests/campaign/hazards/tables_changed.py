@@ -207,7 +207,8 @@ class TableChanged(Scene):
         accept = ways.accept(self._job, "accept_new_sink", self._accept)
         if self.kind == RECREATED:
             again = ways.start_again(self._job.drain, r"the start names the other ways", "start again")
-            return [accept, ways.restore(self._job), again]
+            removed = ways.start_again(self._drain_accepted, "remove the folder", "remove the folder", self._removed)
+            return [removed, accept, ways.restore(self._job), again]
         return [
             *(ways.filtered(self._job, self._fit) if self._change.allows != "true" else ()),
             ways.start_again(self._job.drain, BACK, "change the table back", self._undo),
@@ -229,6 +230,15 @@ class TableChanged(Scene):
         if self.kind != RECREATED:
             self._where = self._new_table
         self._accepted = True
+
+    def _removed(self) -> None:
+        """Remove a folder whose log a statement wrote to while somebody removed it."""
+        shutil.rmtree(self._table)
+        self._site.forget_tables()
+        self._accept()
+
+    def _drain_accepted(self) -> None:
+        self._job.drain(accept_new_sink="out")
 
     def _elsewhere(self) -> None:
         self._where = self._new_table
