@@ -55,6 +55,7 @@ from spark_ckpt.coordination.messages import (
     StoreEpoch,
     TimeoutElapsed,
 )
+from spark_ckpt.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,7 +461,9 @@ class Coordinator(Machine[CoordinatorPhase]):
         if self._failed_in_a_row > self.limits.max_failed_epochs:
             return [
                 abort,
-                *self._finish(Outcome.FAILED, f"{self._failed_in_a_row} epochs in a row were aborted, the last: {why}"),
+                *self._finish(
+                    Outcome.FAILED, f"{counted(self._failed_in_a_row, 'epoch')} in a row aborted, the last: {why}"
+                ),
             ]
         # The aborted epoch still has to be taken, after the pause.
         self._due = True

@@ -10,7 +10,7 @@ from dataclasses import replace
 from checkpoint_lab import operated_driver, spark_operated
 from spark_ckpt.coordination import publication
 from spark_ckpt.coordination.publication import Publication
-from spark_ckpt.epochs import identity, restore, ways_back
+from spark_ckpt.epochs import restore, ways_back
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.log_state import IncarnationEntry, LogState
 from spark_ckpt.epochs.sinks_ahead import beyond, refusal
@@ -85,10 +85,6 @@ def rows_that_cannot_be_given_any_more_are_left_out(monkeypatch):
 def sums_of_dropped_rows_say_that_everything_is_published(monkeypatch):
     totals = epoch_log.totals
     monkeypatch.setattr(epoch_log, "totals", lambda log_state: totals(log_state).model_copy(update={"owed": {}}))
-
-
-def a_sink_is_replaced_although_it_is_owed_rows(monkeypatch):
-    monkeypatch.setattr(identity, "check_owed", lambda *_: None)
 
 
 def lost_epochs_stand_on_the_newest_one(monkeypatch):
@@ -198,7 +194,6 @@ PLANTED = [
     a_marker_of_another_branch_counts_as_published,
     rows_that_cannot_be_given_any_more_are_left_out,
     sums_of_dropped_rows_say_that_everything_is_published,
-    a_sink_is_replaced_although_it_is_owed_rows,
     lost_epochs_stand_on_the_newest_one,
     numbers_of_lost_epochs_are_given_again,
     a_source_is_compared_with_the_newest_epoch,

@@ -324,3 +324,10 @@ def test_a_table_that_is_made_anew_while_the_job_runs_is_noticed():
 def test_a_source_that_becomes_another_one_while_the_job_runs_is_noticed():
     with pytest.raises(IdentityChanged, match="source 'in'"):
         check_unchanged(Found({"in": A}, {}), Found({"in": {**A, "table id": "9"}}, {}))
+
+
+def test_a_sink_is_not_replaced_while_the_old_one_may_lack_rows():
+    recorded = Known({}, {"out": SinkIdentity(parts=A)}, whole(manifest(4)))
+    with pytest.raises(IdentityChanged) as caught:
+        reconciled(recorded, Found({}, {"out": B}), named(new_sinks=["out"]), {"out": [manifest(5, base=4, rows=3)]}, 7)
+    assert "job.start(restore=4, accept_new_sink='out')" in caught.value.hint

@@ -239,7 +239,7 @@ def test_a_job_keeps_its_newest_incarnations_only(tmp_path, monkeypatch):
 
 def test_an_incarnation_is_never_written_over(tmp_path):
     recorded(tmp_path, *made_with())[1].close()
-    with pytest.raises(ConfigInvalid, match="there already"):
+    with pytest.raises(ConfigInvalid, match="exists"):
         recorded(tmp_path, *made_with())
 
 
