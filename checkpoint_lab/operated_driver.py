@@ -40,7 +40,7 @@ from spark_ckpt.coordination.reports import Report
 from spark_ckpt.epochs.identity import Confirmed, Found, Standing, known, reconciled
 from spark_ckpt.epochs.records import Manifest, SinkAck
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget, newest_whole, owed_rows
-from spark_ckpt.epochs.ways_back import Ways, choice_unseen, ways_of, whole_manifests
+from spark_ckpt.epochs.ways_back import choice_unseen, way_back, whole_manifests
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishFailed
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.log_table import LogRow, LogTable
@@ -388,12 +388,12 @@ class OperatedDriver:
         self.store.reads[path], self.store.staged[path] = rows, ()
         return {"path": path, "size_bytes": 1, "rows": len(rows), "lane": 0, "batch": self.batch, "task": 0, "part": 0}
 
-    def _judge_way(self, ways: Ways, output: EpochOutput) -> None:
+    def _judge_way(self, back: int, output: EpochOutput) -> None:
         """O10: the advice restores no older epoch than the first damaged file requires."""
         damaged = next(file.path for file in output.files if file.path in self.store.gone)
         state, read, verify = self.log.state(), self.log.manifest, self.store.verify
         wanted = newest_whole(state, output.epoch, read, verify, frozenset({damaged}))
-        ensure(ways.back == wanted, "O10", f"{damaged} is damaged: {ways.back} is named to go back to, not {wanted}")
+        ensure(back == wanted, "O10", f"{damaged} is damaged: {back} is named to go back to, not {wanted}")
 
     def publish(self, sink: str, how: str) -> None:
         """Perform a publisher's transaction and hand its result to the rules."""
@@ -401,11 +401,10 @@ class OperatedDriver:
         try:
             replayed = self.targets[sink].publish(self.store, output, how)
         except CkptError as error:
-            ways = ways_of(error, sink, output.epoch, self.log.state, self.log.manifest, self.store.verify)
-            if ways is not None and isinstance(error, EpochDamaged):
-                self._judge_way(ways, output)
-            told = PublishEnded(sink, output.epoch, error=error)
-            self.tell(told if ways is None else replace(told, back=ways.back, on=ways.on))
+            back = way_back(error, sink, output.epoch, self.log.state, self.log.manifest, self.store.verify)
+            if back is not None and isinstance(error, EpochDamaged):
+                self._judge_way(back, output)
+            self.tell(PublishEnded(sink, output.epoch, error=error, back=back))
         else:
             self.tell(PublishEnded(sink, output.epoch, len(output.files), replayed))
 

@@ -52,7 +52,7 @@ from spark_ckpt.epochs.identity import Confirmed, Found, Standing, known, reconc
 from spark_ckpt.epochs.records import Holder, Manifest, SinkAck
 from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget, owed_rows
 from spark_ckpt.epochs.retention import Retention, garbage, kept_epochs, segments, staged_files, state_files
-from spark_ckpt.epochs.ways_back import choice_unseen, ways_of, whole_manifests
+from spark_ckpt.epochs.ways_back import choice_unseen, way_back, whole_manifests
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
 from spark_ckpt.store.epoch_log import EpochLog
 
@@ -486,9 +486,8 @@ class SparkDriver:
                 rows, replayed = had, True
         except CkptError as error:
             lane.session = None
-            ways = ways_of(error, sink.name, output.epoch, self.log.state, self.log.manifest, self.shared.verify)
-            told = PublishEnded(sink.name, output.epoch, error=error)
-            self.inbox.append(told if ways is None else replace(told, back=ways.back, on=ways.on))
+            back = way_back(error, sink.name, output.epoch, self.log.state, self.log.manifest, self.shared.verify)
+            self.inbox.append(PublishEnded(sink.name, output.epoch, error=error, back=back))
         else:
             # a replay may be another incarnation's publish, so the newest incarnation is read again
             newest = self.log.state().incarnation if replayed else 0

@@ -122,7 +122,7 @@ class OperatedWorld(World):
             return [("begin",)]
         ways: list[Choice] = [("obey", number) for number in range(len(_WAY.findall(self.error.hint)))]
         hint = self.error.hint
-        if "bring the file back" in hint or "bring back what it lacks" in hint:
+        if "bring the file back" in hint:
             ways.append(("repair",))
         if "correct the" in hint or "as it was, so that" in hint:
             ways.append(("correct",))
@@ -251,8 +251,6 @@ class OperatedWorld(World):
         ):
             self._judge_plan(int(restore[1]))
         self.tell("operator", "recover", f"obeys: job.start({way})")
-        if "bring back what it lacks" in self.error.hint and number == 0:
-            self.store.gone.clear()
         self.whim = self.whim and to == self.start.restore
         self.start, self.error = merged(self.start, to, names.get("sink", ""), names.get("source", "")), None
 

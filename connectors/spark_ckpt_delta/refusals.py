@@ -22,9 +22,9 @@ def _incomplete(context: SinkContext) -> str:
 
 def publish_failed(table: str, said: str, error: Exception | None, context: SinkContext, epoch: Epoch) -> PublishFailed:
     """Return the error to raise from `error`. `said`: the failure in the words of the library or of this package."""
-    refusal = None if error is None else refusal_in(error)
     if _LOG_LACKS_VERSIONS in said:
         return PublishFailed(f"{table}: {said}", sink=context.sink, epoch=epoch, hint=_incomplete(context))
+    refusal = None if error is None else refusal_in(error)
     if refusal is None:
         return PublishFailed(f"{table}: {said}", sink=context.sink, epoch=epoch)
     return PublishFailed(f"{table}: {refusal.meaning}: {said}", sink=context.sink, epoch=epoch, hint=refusal.hint)

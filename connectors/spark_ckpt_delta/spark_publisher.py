@@ -96,10 +96,9 @@ class SparkPublisher:
         self._application = application_id(context, "spark")
         self._columns = StagedColumns()
         self._id: str | None = None
-        if table_exists(table, storage_options):
-            opened = open_table(table, storage_options)
+        opened = self._opened()
+        if opened is not None:
             check_owner(table, opened, context, "spark")
-            self._id = str(opened.metadata().id)
 
     def publish(self, output: EpochOutput) -> PublishReceipt:
         """Append or merge the epoch's rows unless the table has them; the first epoch creates an absent table.

@@ -4,12 +4,11 @@ Each marker is one row of the control stream, so Spark's offset of that stream c
 fixes which batch holds which marker before the batch runs, and also when the batch is replayed. A batch has the
 newest marker up to its end; later batches keep it until another marker arrives.
 
-The prefetched barrier: a barrier that enters the stream before its epoch is open.
-
-If every batch ends an epoch, the next batch starts while the previous epoch is still being committed. The machine
-opens one epoch at a time, so the barrier of the next epoch cannot wait for the machine. The rules offer it as soon as
-the votes of the previous epoch are complete. The batch that carries it ends the next epoch, and its votes wait here
-until the machine opens that epoch. The machine still decides the order of commits.
+A prefetched barrier enters the stream before its epoch is open. If every batch ends an epoch, the next batch starts
+while the previous epoch is still being committed. The machine opens one epoch at a time, so the barrier of the next
+epoch cannot wait for the machine. The rules offer it as soon as the votes of the previous epoch are complete. The batch
+that carries it ends the next epoch, and its votes wait here until the machine opens that epoch. The machine still
+decides the order of commits.
 
 In an idle stream a prefetched barrier ends nothing. The rules prefetch no other one until rows arrive again.
 """

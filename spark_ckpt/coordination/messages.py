@@ -112,8 +112,8 @@ class PublishEnded(Event):
 
     `rows`: number of published rows. `replayed`: the sink already had the epoch. `newest`: if replayed, the newest
     incarnation in the log, read after the sink's answer. `error`: why the attempt failed. `learned`: the sink's
-    endpoint, if it was not fully known. `back`, `on`: recovery advice of `epochs.ways_back` for an error about damaged
-    rows or a conflicting marker. They are None for other errors, and if the log could not be read.
+    endpoint, if it was not fully known. `back`: the epoch to restore, from `epochs.ways_back`, for an error about
+    damaged rows or a conflicting marker. None for other errors, and if the log could not be read.
     """
 
     sink: str
@@ -124,7 +124,6 @@ class PublishEnded(Event):
     error: CkptError | None = None
     learned: Parts | None = None
     back: int | None = None
-    on: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,31 +1,20 @@
-"""State of each sink in one incarnation: its endpoint, its published epochs and its next output.
+"""State of each sink in one incarnation: its endpoint, its published epochs, its next output. Pure.
 
-Recovery advice for a committed epoch that cannot be published: its staged rows are damaged, or a sink refuses
-them.
+Recovery advice. Staged rows of a committed epoch may be damaged, or a sink may refuse them. A retry changes nothing.
+But their input can be read again from an earlier epoch, which every sink has.
 
-Nothing repairs such rows, and a retry changes nothing. But their input can be read again from an earlier epoch. Every
-sink has that epoch, and its state and cursors are intact.
+Deferred rows. A sink with `publish_every` gets the rows of several epochs in one publish. The manifest names their
+files, like rows in flight on an edge. An incarnation that continues from the epoch publishes them with a later epoch,
+before its own rows. So a sink must publish an epoch if the epoch has an output for it, and the output contains
+everything since the previous one.
 
-Deferred rows: a sink with `publish_every` gets the rows of several epochs in one publish.
+Early sends. Rows go to a sink before their epoch commits, so that only the sink's commit waits for the log. Only the
+rows of the oldest uncommitted epoch are sent, because a transaction holds one epoch; a sink with an unpublished epoch
+gets none. The sink gets a copy of the staged rows and decides at its publish if it can use them. So exactly-once does
+not depend on early sends. At most one runs at a sink at a time, so that a publish waits only for its own rows.
 
-Deferred rows are part of the epoch, like rows in flight on an edge. The manifest names their files. An incarnation
-that continues from the epoch publishes them with a later epoch, before its own rows. So the unpublished-epoch logic
-needs no change: a sink must publish an epoch if the epoch has an output for it. The output contains everything since
-the previous output.
-
-Early sends: rows go to a sink before their epoch commits, so that only the sink's commit waits for the log.
-
-Rows are sent in the order in which their epochs commit. Only rows of the oldest uncommitted epoch are sent, because a
-transaction holds one epoch. For the same reason a sink with an unpublished epoch gets none. The sink gets a copy of
-the staged rows, and decides at its publish if it can use them. So exactly-once does not depend on early sends; a
-failed one costs only time.
-
-At most one early send runs at a sink at a time. So a publish waits only for rows that it needs itself.
-
-Record acknowledgements in the log when no epoch can carry them. Pure: no I/O.
-
-An acknowledgement travels with the manifest of the next epoch, so that an epoch costs one append to the log. Two
-kinds do not wait for the next epoch:
+Acknowledgements. The manifest of the next epoch carries them, so that an epoch costs one append to the log. Two kinds
+do not wait for it:
 
 1. The first acknowledgement of a sink. Until the log holds one, a restart reads a missing marker as "nothing was
    published" and publishes every epoch. If the marker expired meanwhile, the sink would get those rows twice.
@@ -48,7 +37,7 @@ from spark_ckpt.coordination.job_shape import JobShape, SinkPlace
 from spark_ckpt.coordination.messages import AheadEnded, ArmTimer, DropAhead, PublishEnded, RecordAcks, SendAhead
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Manifest, Reason, SinkAck, StagedOutput
-from spark_ckpt.epochs.restore import RecoveryPoint
+from spark_ckpt.epochs.restore import RecoveryPoint, would_be_repeated
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict, RowsRefused
 
 
@@ -70,7 +59,9 @@ def with_recovery_advice(
     base = manifest.base if back is None else back
     if not isinstance(error, RowsRefused) and not (isinstance(error, EpochDamaged) and error.damaged_file):
         return error
-    told = _repeated(sink, manifest, published, unanswered or {}, base)
+    unanswered = unanswered or {}
+    others = sorted({*manifest.outputs, *published, *unanswered} - {sink})
+    told = would_be_repeated(others, published, unanswered, base)
     lanes = error.context.pop("published_lanes", None)
     if lanes is not None:
         told.append(f"lanes {lanes} of {sink} have epoch {manifest.epoch}")
@@ -106,19 +97,6 @@ def past_the_marker(error: CkptError, sink: str, diverged: Collection[int], back
     hint = f"go on with job.start(restore={back}): no rows are lost, but those that {sink} has of epoch {marker} come again"
     context = {**error.context, "would be repeated": f"{sink} has epoch {marker}"}
     return PublishConflict(error.what, hint=hint, **context)
-
-
-def _repeated(
-    sink: str, manifest: Manifest, published: Mapping[str, int], unanswered: Mapping[str, int], base: int
-) -> list[str]:
-    told = []
-    for other in sorted({*manifest.outputs, *published, *unanswered} - {sink}):
-        has, may_have = published.get(other, 0), unanswered.get(other, 0)
-        if has > base:
-            told.append(f"{other} has epoch {has}")
-        if may_have > max(has, base):
-            told.append(f"{other} may have epoch {may_have}")
-    return told
 
 
 Outputs = Mapping[str, StagedOutput]

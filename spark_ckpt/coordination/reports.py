@@ -1,9 +1,8 @@
-"""Reports of tasks to the driver about a batch, as values. `tasks/reports.py` transports them.
+"""Reports of tasks to the driver about a batch, as values, and the parts of a batch's duration. Pure.
 
-Break down the duration of a micro-batch's Spark action, for metrics only: no decision depends on it. Pure.
-
-Tasks report times of their hosts' clocks, the driver reports times of its own clock. On one host the parts are exact.
-If clocks differ, the times are clamped to the action, so that the parts still add up to its duration.
+`tasks/reports.py` transports the reports. The parts are for metrics only: no decision depends on them. Tasks report
+times of their hosts' clocks, the driver reports times of its own clock. On one host the parts are exact. If clocks
+differ, the times are clamped to the action, so that the parts still add up to its duration.
 """
 
 from __future__ import annotations

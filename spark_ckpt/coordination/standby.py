@@ -13,10 +13,9 @@ if the lease's newest row is still the one that expired here.
 Silence counts only while the log can be read. After an outage, or a pause of this driver, a holder gets its time to
 renew. So a silent holder of a readable log is replaced after its term, `margin_ms` and the pause between two reads.
 
-Timing of lease renewals: after a third of the term, and sooner after a missed renewal.
-
-With the long interval alone, short outages at the wrong moments could silence a driver for its whole term. A standby
-reads between these moments and sees no outage.
+A driver renews its lease after a third of the term, and sooner after a missed renewal. With the long interval alone,
+short outages at the wrong moments could silence a driver for its whole term. A standby reads between these moments and
+sees no outage.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from spark_ckpt.coordination.messages import AheadEnded, PublishEnded
 from spark_ckpt.driver.identities import parts_of
 from spark_ckpt.driver.publishing import SinkLane
 from spark_ckpt.epochs.identity import Standing
-from spark_ckpt.epochs.ways_back import ways_of
+from spark_ckpt.epochs.ways_back import way_back
 from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.plan.graph import SinkBinding
 
@@ -104,11 +104,11 @@ class Lanes:
             return
         log, verify = self._plan.store.log, self._plan.store.verify
         try:
-            ways = ways_of(event.error, event.sink, event.epoch, log.state, log.manifest, verify)
+            back = way_back(event.error, event.sink, event.epoch, log.state, log.manifest, verify)
         except CkptError as error:
             _log.info("sink %s: where to go back to is not known: %s", event.sink, error)
-            ways = None
-        self._ended(event if ways is None else replace(event, back=ways.back, on=ways.on))
+            back = None
+        self._ended(replace(event, back=back))
 
     def _newest(self) -> int:
         return self._plan.store.log.state().incarnation

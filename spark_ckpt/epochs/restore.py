@@ -10,7 +10,7 @@ lack them. Committed, unpublished epochs *after* it are dropped: their rows neve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -136,7 +136,8 @@ def _with_way_back(log_state: LogState, damage: EpochDamaged, read: Read, whole:
     """Return the error of a damaged newest epoch, with the command that goes back before it."""
     epoch = log_state.latest
     back = newest_whole(log_state, epoch, read, whole)
-    again = _may_be_repeated(log_state, back)
+    unacked = {sink: max(log_state.unacked(sink), default=0) for sink in log_state.sinks}
+    again = would_be_repeated(log_state.sinks, log_state.acked, unacked, back)
     context = {**damage.context, "restore": back, "would be repeated": "; ".join(again) or None}
     if not back:
         return EpochDamaged(
@@ -158,11 +159,16 @@ def _with_way_back(log_state: LogState, damage: EpochDamaged, read: Read, whole:
     )
 
 
-def _may_be_repeated(log_state: LogState, back: int) -> list[str]:
-    """Return sentences about the sinks that have, or may have, epochs after `back`."""
+def would_be_repeated(
+    sinks: Iterable[str], published: Mapping[str, int], unanswered: Mapping[str, int], back: int
+) -> list[str]:
+    """Return sentences about the sinks that have, or may have, epochs after `back`.
+
+    `published`: per sink, the newest epoch that it is known to have. `unanswered`: the newest that it may have as well.
+    """
     found = []
-    for sink in log_state.sinks:
-        has, may_have = log_state.acked.get(sink, 0), max(log_state.unacked(sink), default=0)
+    for sink in sinks:
+        has, may_have = published.get(sink, 0), unanswered.get(sink, 0)
         if has > back:
             found.append(f"{sink} has epoch {has}")
         if may_have > max(has, back):

@@ -1,4 +1,4 @@
-"""Recovery advice: the newest epochs that a job can restore if one epoch can be neither published nor built on.
+"""Recovery advice: the newest epoch that a job can restore if one epoch can be neither published nor built on.
 
 It does no I/O of its own.
 """
@@ -6,7 +6,6 @@ It does no I/O of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Manifest
@@ -18,23 +17,9 @@ from spark_ckpt.epochs.restore import (
     choose,
     newest_whole,
     no_check,
-    whole_at_most,
     whole_epochs,
 )
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict, RowsRefused
-
-
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """Epochs that recovery advice names. 0 means that the job starts over.
-
-    - `back`: the latest restorable epoch before the one that cannot be published. It neither has to publish nor defers
-      a damaged file.
-    - `on`: the newest epoch of the current branch that a restore can name to continue from.
-    """
-
-    back: int
-    on: int
 
 
 def choice_unseen(log_state: LogState, target: RestoreTarget, read: Read, verify: Verify) -> Choice:
@@ -55,10 +40,13 @@ def whole_manifests(log_state: LogState, newest: int, read: Read, verify: Verify
     return (each.base for each in whole_epochs(log_state, newest, read, verify))
 
 
-def ways_of(
+def way_back(
     error: CkptError | None, sink: str, epoch: int, log_state: Callable[[], LogState], read: Read, verify: Verify
-) -> Ways | None:
-    """Return the recovery advice for damaged or refused rows of `epoch`, or for a marker that blocks it.
+) -> int | None:
+    """Return the epoch to restore if rows of `epoch` are damaged or refused, or if a marker blocks it.
+
+    It is the latest restorable one before `epoch` that neither has to publish nor defers a damaged file; 0 means that
+    the job starts over.
 
     - `error`: the error of the publish. For errors of another kind the result is None.
     - `log_state`: function that returns the current state of the log.
@@ -77,9 +65,7 @@ def ways_of(
         paths = files & {error.damaged_file} or files
     else:
         return None
-    now = log_state()
-    back = newest_whole(now, epoch, read, verify, paths)
-    return Ways(back, whole_at_most(now, now.latest, read, verify, paths))
+    return newest_whole(log_state(), epoch, read, verify, paths)
 
 
 def _staged(read: Read, sink: str, epoch: int) -> frozenset[str]:

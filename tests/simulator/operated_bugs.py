@@ -46,7 +46,7 @@ def a_damaged_newest_epoch_is_skipped(monkeypatch):
 
 
 def the_error_of_a_damaged_newest_epoch_names_no_sinks(monkeypatch):
-    monkeypatch.setattr(restore, "_may_be_repeated", lambda *_: [])
+    monkeypatch.setattr(restore, "would_be_repeated", lambda *_: [])
 
 
 def a_confirmation_is_named_without_the_epoch(monkeypatch):
@@ -154,14 +154,14 @@ def a_new_sink_is_sent_back_to_any_epoch(monkeypatch):
 
 def the_damaged_file_is_looked_for_in_the_errors_words(monkeypatch):
     def by_words(error, sink, epoch, log_state, read, verify):
-        found = ways_of(error, sink, epoch, log_state, read, verify)
+        found = way_back(error, sink, epoch, log_state, read, verify)
         if found is None or not isinstance(error, EpochDamaged):
             return found
         named = frozenset(file.path for file in read(epoch).outputs[sink].files if file.path in error.what)
-        return replace(found, back=restore.newest_whole(log_state(), epoch, read, verify, named))
+        return restore.newest_whole(log_state(), epoch, read, verify, named)
 
-    ways_of = operated_driver.ways_of
-    monkeypatch.setattr(operated_driver, "ways_of", by_words)
+    way_back = operated_driver.way_back
+    monkeypatch.setattr(operated_driver, "way_back", by_words)
 
 
 def only_the_first_sink_that_is_ahead_is_named(monkeypatch):

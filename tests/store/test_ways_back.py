@@ -9,7 +9,7 @@ from store_world import OPERATOR, SINK, World
 
 from spark_ckpt.content import damaged
 from spark_ckpt.epochs.records import Manifest, SinkAck
-from spark_ckpt.epochs.ways_back import choice_unseen, ways_of
+from spark_ckpt.epochs.ways_back import choice_unseen, way_back
 from spark_ckpt.errors import PublishConflict, PublishFailed
 
 
@@ -23,8 +23,7 @@ def world(tmp_path: Path) -> World:
 def back_from(world: World, epoch: int, path: str) -> int | None:
     error = damaged(path, "is missing", epoch=epoch, expected="5 bytes")
     log = world.store.log
-    ways = ways_of(error, SINK, epoch, log.state, log.manifest, world.store.verify)
-    return None if ways is None else ways.back
+    return way_back(error, SINK, epoch, log.state, log.manifest, world.store.verify)
 
 
 def held_then_published(world: World) -> list[str]:
@@ -70,9 +69,8 @@ def test_the_damaged_file_is_the_one_that_is_named_and_no_other_whose_name_is_wi
         key = "outputs" if SINK in read(epoch).outputs else "held"
         return read(epoch).model_copy(update={key: {SINK: told}})
 
-    ways = ways_of(damaged("11.parquet", "is missing", epoch=4), SINK, 4, log.state, renamed, lambda manifest: None)
-    assert ways is not None
-    assert ways.back == 3
+    back = way_back(damaged("11.parquet", "is missing", epoch=4), SINK, 4, log.state, renamed, lambda manifest: None)
+    assert back == 3
 
 
 def test_where_nothing_is_whole_the_way_out_is_the_beginning(world: World) -> None:
@@ -100,4 +98,4 @@ def test_other_errors_have_no_way_back(world: World) -> None:
     world.epoch({"a": 1})
     log = world.store.log
     for error in (PublishFailed("away"), None):
-        assert ways_of(error, SINK, 1, log.state, log.manifest, world.store.verify) is None
+        assert way_back(error, SINK, 1, log.state, log.manifest, world.store.verify) is None
