@@ -173,7 +173,7 @@ def test_another_decision_is_noticed_by_the_spark_engine_below_commits_of_others
         write_deltalake(str(table), pa.table({"key": ["other"], "total": [n]}), mode="append")
 
     assert publisher(spark, table, 2).publish(lost).replayed
-    with pytest.raises(PublishConflict, match="another decision"):
+    with pytest.raises(PublishConflict, match="another commit of that number"):
         publisher(spark, table, 2).publish(replace(lost, decision="b" * 32))
 
 

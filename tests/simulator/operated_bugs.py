@@ -200,5 +200,5 @@ PLANTED = [
     a_replaced_source_goes_on_at_the_old_ones_cursor,
 ]
 
-CATCHERS = (20_074, 1_731, 627, 7475, 312, 352, 702, 310, 429, 101326, 111826)
+CATCHERS = (9, 20_074, 1_731, 627, 7475, 312, 352, 702, 310, 429, 101326, 111826)
 """Schedules that are tried first: each catches a bug here that those before it do not. Campaigns and searches have found them."""
