@@ -293,7 +293,7 @@ class RefusedRow:
 class StagePlan:
     """Plan by which tasks stage a sink's rows: uniquely named Parquet files, one per task, lane and partition value.
 
-    - `root`: URI of the directory for the files; None for the store's own outbox.
+    - `root`: URI of the directory for the files; None for the sink's folder in the store.
     - `partition_by`: columns that become Hive-style folders and are left out of the file (Delta's layout).
     - `lanes`: number of shards. Rows are split by a hash of column `lane_by`, so that each key's rows stay in one shard
       and in order.

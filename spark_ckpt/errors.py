@@ -301,6 +301,20 @@ class AdoptionRefused(CkptError):
     exit_code = 5
 
 
+class QueryForeign(CkptError):
+    """The outbox belongs to another query: the checkpoint was deleted, or two queries share the outbox."""
+
+    condition = "CKPT_QUERY_FOREIGN"
+    exit_code = 3
+
+
+class BatchUnexpected(CkptError):
+    """A batch does not continue the epochs of its outbox: the checkpoint was edited or copied, or one of both is older."""
+
+    condition = "CKPT_BATCH_UNEXPECTED"
+    exit_code = 5
+
+
 class EpochTimedOut(CkptError):
     """An epoch did not complete within its time limit."""
 

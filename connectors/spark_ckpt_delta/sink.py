@@ -116,7 +116,7 @@ class DeltaSink:
 
     def stage(self, schema: StructType) -> StagePlan:
         """Return the staging plan. Engine "deltalake" stages in the table, created if absent; engine "spark" in the
-        outbox.
+        store.
         """
         from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
 

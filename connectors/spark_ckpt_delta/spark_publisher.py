@@ -299,7 +299,7 @@ def require_delta_spark(spark: SparkSession) -> None:
 
 
 def spark_path(table: str) -> str:
-    """Return the place of a table or outbox for Spark: an absolute path, or a URI with Hadoop's `s3a`."""
+    """Return the place of a table or a folder for Spark: an absolute path, or a URI with Hadoop's `s3a`."""
     root = local_root(table)
     # Hadoop decodes nothing, deltalake decodes a URI.
     return str(root) if root is not None else unquote(table).replace("s3://", "s3a://", 1).rstrip("/")

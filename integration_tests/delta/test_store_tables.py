@@ -54,7 +54,7 @@ def test_the_newest_version_is_the_newest_epoch(spark: SparkSession, tmp_path: P
 def test_an_outbox_is_a_plain_delta_table_of_the_staged_rows(spark: SparkSession, tmp_path: Path) -> None:
     world = world_with_history(tmp_path)
 
-    rows = spark.read.format("delta").load(world.store.outbox(SINK).location.uri).collect()
+    rows = spark.read.format("delta").load(world.store.staged(SINK).location.uri).collect()
 
     assert sorted(row.value for row in rows) == [f"row of {epoch}" for epoch in range(1, 6)]
 

@@ -30,6 +30,6 @@ class TestKafkaSink(SinkConformance):
             make=cluster.sink,
             rows=rows,
             shown=lambda: shown(cluster),
-            outbox=tmp_path / "outbox",
+            staged_in=tmp_path / "outbox",
             renew=lambda: cluster.anew(cluster.topic),
         )

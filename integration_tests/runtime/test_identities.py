@@ -212,7 +212,7 @@ def test_a_store_without_identities_records_them_with_its_next_epoch(
 ) -> None:
     bench.put(("a", 1))
     with monkeypatch.context() as patched:
-        patched.setattr("spark_ckpt.driver.identities.parts_of", lambda connector, spark: {})
+        patched.setattr("spark_ckpt.endpoints.identities.parts_of", lambda connector, spark: {})
         run = drain(a_job(bench))
     log = run._plan.store.reopened().log
     assert {each.epoch: each.sink_identities for each in map(log.manifest, log.state().by_id)} == {1: {}, 2: {}}

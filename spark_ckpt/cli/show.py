@@ -95,7 +95,7 @@ def _held_fields(output: StagedOutput) -> dict[str, Json]:
         "rows": output.rows,
         "files": len(output.files),
         "bytes": sum(file.size_bytes for file in output.files),
-        "staged_in": output.root or "outbox",
+        "staged_in": output.root or "store",
     }
 
 

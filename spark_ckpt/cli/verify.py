@@ -95,7 +95,7 @@ def without_epoch(epoch: int, why: str) -> str:
 def _unneeded(store: Store, epoch: int, error: EpochDamaged) -> str:
     sink = error.context.get("sink")
     published = sink is not None and epoch <= store.log.state().acked.get(str(sink), 0)
-    # Only readers of the outbox need rows that their sink has published.
+    # Only readers of the store need rows that their sink has published.
     return f" (rows that sink {sink} has published already: no restore needs them)" if published else ""
 
 

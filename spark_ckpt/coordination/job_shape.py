@@ -13,7 +13,7 @@ from spark_ckpt.coordination.coordinator import Coordinator, Limits, Topology
 class SinkPlace:
     """Location of a sink's staged rows, and the time of its publishes.
 
-    `recorded_root`: the root as the manifest records it, empty for the store's outbox. `publish_every_ms`: minimum
+    `recorded_root`: the root as the manifest records it, empty for the store. `publish_every_ms`: minimum
     time between two publishes; 0: every epoch is published. `sends_ahead`: the sink supports early sends and the job
     enables them.
     """

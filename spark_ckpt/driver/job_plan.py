@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from spark_ckpt.connector import CostlyCommits, MayNeverEnd, SendsAhead, StagePlan
 from spark_ckpt.coordination.coordinator import Limits
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
-from spark_ckpt.driver import identities
 from spark_ckpt.driver.inputs import check_inputs, remember_in
 from spark_ckpt.driver.state_check import check_in_flight, check_state
+from spark_ckpt.endpoints import identities
 from spark_ckpt.epochs.identity import Confirmed, Found, Standing
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget
 from spark_ckpt.epochs.ways_back import choice_unseen
@@ -152,8 +152,8 @@ class JobPlan:
 
     def _stage(self, binding: SinkBinding, incarnation: int) -> SinkStage:
         plan = self.stage_plans[binding.name]
-        outbox = self.store.outbox(binding.name).location
-        location = outbox if plan.root is None else Location(plan.root, plan.storage_options)
+        staged = self.store.staged(binding.name).location
+        location = staged if plan.root is None else Location(plan.root, plan.storage_options)
         return SinkStage(binding.name, plan, location, incarnation)
 
     def _segments(self, edge: EdgeNode, incarnation: int) -> SinkStage:
@@ -175,11 +175,11 @@ class JobPlan:
 
     def place(self, sink: str) -> SinkPlace:
         """Return the location of a sink's staged rows and the time of its publishes."""
-        plan, outbox = self.stage_plans[sink], self.store.outbox(sink).location
+        plan, staged = self.stage_plans[sink], self.store.staged(sink).location
         binding = next(each for each in self.bindings if each.name == sink)
         every_ms, ahead = _publish_every_ms(binding, self.config), _takes_ahead(binding, self.config)
         if plan.root is None:
-            return SinkPlace(outbox.uri, outbox.storage_options, publish_every_ms=every_ms, sends_ahead=ahead)
+            return SinkPlace(staged.uri, staged.storage_options, publish_every_ms=every_ms, sends_ahead=ahead)
         return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms, ahead)
 
     def check_ends(self) -> None:

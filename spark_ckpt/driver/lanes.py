@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from checkpoint_protocols.ids import Incarnation
 from spark_ckpt.connector import EpochOutput, SinkContext, StagedAhead
 from spark_ckpt.coordination.messages import AheadEnded, PublishEnded
-from spark_ckpt.driver.identities import parts_of
 from spark_ckpt.driver.publishing import SinkLane
+from spark_ckpt.endpoints.identities import parts_of
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.ways_back import way_back
 from spark_ckpt.errors import CkptError, Fenced

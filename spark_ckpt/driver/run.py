@@ -17,9 +17,9 @@ from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query_failures import typed
 from spark_ckpt.driver.showing import show
 from spark_ckpt.driver.signals import stops
-from spark_ckpt.driver.sink_markers import refuse_newer_sinks
 from spark_ckpt.driver.spark_incarnation import SparkIncarnation
 from spark_ckpt.driver.supervisor import Supervisor
+from spark_ckpt.endpoints.markers import refuse_newer_sinks
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochTimedOut, RunFailed, StopTimedOut

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Identified, KeepsConnection, Source
 from spark_ckpt.driver.answering import NoAnswer, answer_within
-from spark_ckpt.driver.identities import parts_of
+from spark_ckpt.endpoints.identities import parts_of
 from spark_ckpt.epochs.identity import Parts, still_the_same
 from spark_ckpt.errors import CkptError, IdentityChanged, SourceSilent
 

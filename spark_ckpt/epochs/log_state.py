@@ -17,6 +17,7 @@ from spark_ckpt.epochs.records import (
     Heartbeat,
     Holder,
     IncarnationRecord,
+    Kind,
     LossAccepted,
     Published,
     Released,
@@ -72,6 +73,7 @@ class LogState:
 
     job: str = ""
     store_id: str = ""
+    kind: Kind = "job"
     incarnation: int = 0
     holder: Holder | None = None
     since_ms: int = 0
@@ -206,7 +208,7 @@ def taken_back(log_state: LogState, sinks: Mapping[str, int]) -> LogState:
 
 
 def _created(log_state: LogState, record: CreatedRecord, at: At) -> LogState:
-    return replace(log_state, job=record.job, store_id=record.store_id)
+    return replace(log_state, job=record.job, store_id=record.store_id, kind=record.kind)
 
 
 def _incarnation(log_state: LogState, record: IncarnationRecord, at: At) -> LogState:

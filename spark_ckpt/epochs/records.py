@@ -4,7 +4,7 @@ Paths are relative:
 
 - a state file's path to its operator's table (`Store.state(operator).location`),
 - a segment's path to its edge (`Store.edge(name).location`),
-- a staged file's path to its output's `root`, or, if that is empty, to the outbox (`Store.outbox(sink).location`).
+- a staged file's path to its output's `root`, or, if that is empty, to the store (`Store.staged(sink).location`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from spark_ckpt.wording import counted
 FORMAT = 2
 """Version of the whole store: rows of the log, manifests and the layout of the folders. No other one is read."""
 
-Reason = Literal["interval", "stop", "savepoint", "initial", "drained", "rescaled", "bootstrap", "adopt"]
+Reason = Literal["interval", "stop", "savepoint", "initial", "drained", "rescaled", "bootstrap", "adopt", "batch"]
+Kind = Literal["job", "outbox"]
+"""Owner of a store: a job, or the outbox of a plain query."""
 Path = Annotated[str, AfterValidator(valid_path)]
 OperatorName = Annotated[str, AfterValidator(lambda name: valid_name("operator", name))]
 EdgeName = Annotated[str, AfterValidator(lambda name: valid_name("edge", name))]
@@ -97,7 +99,7 @@ class StagedFileRecord(Record):
 
 
 class StagedOutput(Record):
-    """Files that one sink publishes for one epoch, in publishing order. An empty `root` stands for the store's outbox."""
+    """Files that one sink publishes for one epoch, in publishing order. An empty `root` stands for the store."""
 
     sink: SinkName
     root: str = ""
@@ -178,6 +180,20 @@ class GraphNode(Record):
     inputs: tuple[str, ...] = ()
 
 
+class SparkBatch(Record):
+    """Identity of a micro-batch of a plain query, from its checkpoint.
+
+    - `query`: id in the file `metadata`; a new checkpoint gets another one.
+    - `offsets`, `before`: SHA-256 of `offsets/<number>` and of `offsets/<number - 1>`, in hexadecimal. `before` is
+      empty for a batch without a predecessor.
+    """
+
+    query: str
+    number: Count
+    offsets: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    before: Digest = ""
+
+
 class Manifest(Record):
     """Everything that an epoch consists of.
 
@@ -192,6 +208,7 @@ class Manifest(Record):
       missing.
     - `late_watermark_ms`: watermark that decides if rows of the next batch are late. It is one batch older than
       `watermark_ms`. None before the first epoch.
+    - `spark_batch`: the micro-batch that the epoch of an outbox stands for; None for a job.
     - `timings`, `graph`: for observability only.
     """
 
@@ -219,6 +236,7 @@ class Manifest(Record):
     source_identities: dict[str, dict[str, str]] = {}
     sink_identities: dict[SinkName, SinkIdentity] = {}
     rows_before: dict[SinkName, Count] = {}
+    spark_batch: SparkBatch | None = None
     timings: Timings | None = None
     graph: tuple[GraphNode, ...] = ()
 
@@ -244,10 +262,11 @@ class Holder(Record):
 
 
 class CreatedRecord(Entry):
-    """First row of every log."""
+    """First row of every log. `kind` of the owner, whose name is `job`."""
 
     job: str
     store_id: str
+    kind: Kind = "job"
 
 
 class IncarnationRecord(Entry):
@@ -284,6 +303,7 @@ class EpochBrief(Entry):
     acks: tuple[SinkAck, ...]
     lease_expires_ms: int = 0
     timings: Timings | None = None
+    spark_batch: SparkBatch | None = None
     state_bytes: Count | None = None
 
     @classmethod

@@ -102,7 +102,7 @@ def state_files(manifests: Iterable[Manifest], operator: str) -> set[str]:
 
 
 def staged_files(manifests: Iterable[Manifest], sink: str) -> set[str]:
-    """Return the paths of one sink's files in the outbox that the manifests need, to publish or deferred."""
+    """Return the paths of one sink's files in the store that the manifests need, to publish or deferred."""
     outputs = [each[sink] for manifest in manifests for each in (manifest.outputs, manifest.held) if sink in each]
     return {file.path for output in outputs if not output.root for file in output.files}
 

@@ -1,4 +1,4 @@
-"""A Delta table whose live files are set, not appended to: the base of state tables, outboxes and in-flight tables.
+"""A Delta table whose live files are set, not appended to: the base of state tables, staged tables and in-flight tables.
 
 Every change is one compare-and-swap commit with an application transaction `incarnation << 40 | epoch`. That number
 only grows along the table's versions and survives log cleanup inside checkpoints. It serves three purposes:

@@ -124,7 +124,7 @@ def _damaged(location: Location, error: Exception, what: str = "") -> LogDamaged
     return LogDamaged(
         f"{A_LOG} cannot be read: {what or one_line(error)}",
         table=location.uri,
-        hint="restore the table's _delta_log folder from a backup; a state table's and an outbox's are made anew by the "
+        hint="restore the table's _delta_log folder from a backup; a state table's and those of staged rows are made anew by the "
         "job's next start",
     )
 

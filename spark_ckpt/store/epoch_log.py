@@ -19,6 +19,7 @@ from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.records import (
     CreatedRecord,
     Holder,
+    Kind,
     Manifest,
     Released,
     SinkAck,
@@ -73,14 +74,16 @@ class EpochLog:
         create: bool = True,
         verify: restore.Verify = restore.no_check,
         now_ms: Callable[[], int] = wall_ms,
+        kind: Kind = "job",
     ) -> EpochLog | None:
         """Open the log at `location`. Return None if there is none and `create` is False.
 
         - `job`: name of the job, or None to read the log of any job.
         - `verify`: function that checks the files of an epoch.
         - `now_ms`: the wall clock, milliseconds since 1970 UTC.
+        - `kind`: kind of the owner that `job` names.
 
-        Raises `StoreForeign` for another job's log, `FormatUnknown` for another format, `EpochDamaged` for a damaged
+        Raises `StoreForeign` for another owner's log, `FormatUnknown` for another format, `EpochDamaged` for a damaged
         log.
         """
         table = LogTable.open(location, now_ms, create=create)
@@ -92,12 +95,16 @@ class EpochLog:
             # appended.
             log.append(
                 lambda log_state: (
-                    None if log_state.store_id else row_of(CreatedRecord(job=job, store_id=str(uuid.uuid4())))
+                    None
+                    if log_state.store_id
+                    else row_of(CreatedRecord(job=job, store_id=str(uuid.uuid4()), kind=kind))
                 )
             )
-        if job is not None and log.state().job != job:
+        if job is not None and (log.state().job, log.state().kind) != (job, kind):
             raise StoreForeign(
-                f"this store belongs to job '{log.state().job}'", store=location.uri, hint="give another location"
+                f"this store belongs to {log.state().kind} '{log.state().job}', not to {kind} '{job}'",
+                store=location.uri,
+                hint="give another location",
             )
         return log
 

@@ -1,6 +1,6 @@
 """The store of one job: the epoch log, the tables derived from it, and the work that follows a commit.
 
-The epoch log decides. State tables, outboxes and in-flight tables only show what manifests say, so that each can be
+The epoch log decides. State tables, staged tables and in-flight tables only show what manifests say, so that each can be
 rebuilt.
 """
 
@@ -17,7 +17,7 @@ from spark_ckpt.content import check_size
 from spark_ckpt.delta_files import LOG
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.names import valid_name
-from spark_ckpt.epochs.records import Manifest, StagedFileRecord, StateFile
+from spark_ckpt.epochs.records import Kind, Manifest, StagedFileRecord, StateFile
 from spark_ckpt.epochs.retention import (
     Retention,
     RetentionReport,
@@ -32,8 +32,8 @@ from spark_ckpt.store.epoch_log import EpochLog, Fence, wall_ms
 from spark_ckpt.store.folders import bucket_of, delete_folder, folders
 from spark_ckpt.store.inflight import InFlight
 from spark_ckpt.store.location import FileInfo, Location, total_size
-from spark_ckpt.store.outbox import Outbox
 from spark_ckpt.store.schemes import store_location
+from spark_ckpt.store.staged_table import StagedTable
 from spark_ckpt.store.state_table import StateTable
 from spark_ckpt.store.trim import TRIM_EVERY_MS, trim
 
@@ -57,12 +57,15 @@ class Store:
     Raises `EpochDamaged` if the log has no first row, because its creation was interrupted.
     """
 
-    def __init__(self, location: Location, job: str | None, now_ms: Callable[[], int] = wall_ms) -> None:
+    def __init__(
+        self, location: Location, job: str | None, now_ms: Callable[[], int] = wall_ms, kind: Kind = "job"
+    ) -> None:
         self.location = location
+        self._kind: Kind = kind
         self._now_ms = now_ms
         self._lock = threading.RLock()
         self._states: dict[str, StateTable] = {}
-        self._outboxes: dict[str, Outbox] = {}
+        self._staged: dict[str, StagedTable] = {}
         self._inflight: dict[str, InFlight] = {}
         self._swept_for = -1
         self._trimmed_ms: int | None = None
@@ -79,22 +82,28 @@ class Store:
 
     @classmethod
     def open(
-        cls, uri: str, job: str, storage_options: Mapping[str, str] | None = None, now_ms: Callable[[], int] = wall_ms
+        cls,
+        uri: str,
+        job: str,
+        storage_options: Mapping[str, str] | None = None,
+        now_ms: Callable[[], int] = wall_ms,
+        kind: Kind = "job",
     ) -> Self:
         """Open the store at `uri`. Create it if the location is empty.
 
         - `job`: name of the job that the store belongs to.
         - `storage_options`: options for an object store, as deltalake takes them.
         - `now_ms`: the wall clock, milliseconds since 1970 UTC.
+        - `kind`: kind of the owner that `job` names.
 
         Raises `ConfigInvalid` if the location cannot hold a store, `StoreForeign` for another job's store or other
         data, `FormatUnknown`, and a `StoreOutage`.
         """
-        return cls(store_location(uri, storage_options), valid_name("job", job), now_ms)
+        return cls(store_location(uri, storage_options), valid_name(kind, job), now_ms, kind)
 
     def reopened(self) -> Self:
         """Return another handle of the same store, for another thread or a command."""
-        return type(self)(self.location, self.job, self._now_ms)
+        return type(self)(self.location, self.job, self._now_ms, self.log.state().kind)
 
     def state(self, operator: str) -> StateTable:
         """Return the state table of `operator`."""
@@ -104,13 +113,13 @@ class Store:
                 self._states[operator] = StateTable(location, operator, self.log)
             return self._states[operator]
 
-    def outbox(self, sink: str) -> Outbox:
-        """Return the outbox of `sink`."""
+    def staged(self, sink: str) -> StagedTable:
+        """Return the staged rows of `sink`."""
         with self._lock:
-            if sink not in self._outboxes:
+            if sink not in self._staged:
                 location = self.location.child(_EDGES, valid_name("sink", sink))
-                self._outboxes[sink] = Outbox(location, sink, self.log)
-            return self._outboxes[sink]
+                self._staged[sink] = StagedTable(location, sink, self.log)
+            return self._staged[sink]
 
     def edge(self, name: str) -> InFlight:
         """Return the in-flight segments of the edge `name`."""
@@ -169,11 +178,11 @@ class Store:
         """
         ours = incarnation or self.log.own_incarnation or manifest.incarnation
         with self._lock:
-            tables: list[StateTable | Outbox | InFlight] = []
+            tables: list[StateTable | StagedTable | InFlight] = []
             # Tables that exist but are not in the manifest take part, too: after a restore they must drop later
             # epochs.
             tables += map(self.state, sorted({*manifest.operators, *self._tables(_STATE)}))
-            tables += map(self.outbox, sorted({*manifest.outputs, *self._tables(_EDGES)}))
+            tables += map(self.staged, sorted({*manifest.outputs, *self._tables(_EDGES)}))
             tables += map(self.edge, sorted({*manifest.edges, *self._tables(_INFLIGHT)}))
             for table in tables:
                 guard()
@@ -212,7 +221,7 @@ class Store:
         files: list[FileInfo] = []
         for sink in self._tables(_EDGES):
             guard()
-            files += self._sweep_outbox(self.outbox(sink), dropped, incarnation)
+            files += self._sweep_staged(self.staged(sink), dropped, incarnation)
         for operator in self._tables(_STATE):
             guard()
             files += self._sweep_state(self.state(operator), dropped, incarnation)
@@ -228,15 +237,15 @@ class Store:
             delete_folder(self.location, f"{_RUNS}/{name}")
         return RetentionReport(tuple(each.epoch for each in dropped), len(files), total_size(files), len(dead))
 
-    def _sweep_outbox(self, outbox: Outbox, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
-        outbox.table.refreshed()
+    def _sweep_staged(self, table: StagedTable, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
+        table.table.refreshed()
         # The table first, then the log: every live file then belongs to an epoch that the log has.
         kept = self.log.manifests()
-        outbox.forget(kept)
+        table.forget(kept)
         # A file that the table still shows may be read by someone right now, so it stays.
-        needed = staged_files(kept, outbox.sink) | outbox.table.live().keys()
-        named = staged_files(dropped, outbox.sink)
-        return _delete_garbage(outbox.location, f"ckpt-{outbox.sink}", needed, named, incarnation)
+        needed = staged_files(kept, table.sink) | table.table.live().keys()
+        named = staged_files(dropped, table.sink)
+        return _delete_garbage(table.location, f"ckpt-{table.sink}", needed, named, incarnation)
 
     def _sweep_state(self, state: StateTable, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
         needed = state_files(self.log.manifests(), state.operator) | state.table.live().keys()
@@ -254,7 +263,7 @@ class Store:
             return
         self._trimmed_ms = now_ms
         for sink in self._tables(_EDGES):
-            trim(self.outbox(sink).location, [], now_ms)
+            trim(self.staged(sink).location, [], now_ms)
         for edge in self._tables(_INFLIGHT):
             trim(self.edge(edge).location, [], now_ms)
         kept = self.log.manifests()
@@ -269,7 +278,7 @@ class Store:
 
     def _staged_at(self, sink: str, root: str, epoch: int, lacks: bool = False) -> Location | None:
         if not root:
-            return self.outbox(sink).location
+            return self.staged(sink).location
         # A published file belongs to the sink, which may compact or delete it. Its absence is no damage.
         if not lacks and epoch not in self.log.state().awaited(sink):
             return None
@@ -279,7 +288,7 @@ class Store:
 
     def _opened_log(self, job: str | None) -> EpochLog:
         epochs = self.location.child(_EPOCHS)
-        log = EpochLog.open(epochs, job, create=False, verify=self.verify, now_ms=self._now_ms)
+        log = EpochLog.open(epochs, job, create=False, verify=self.verify, now_ms=self._now_ms, kind=self._kind)
         if log is not None:
             return log
         if job is None:
@@ -293,7 +302,7 @@ class Store:
                 found=", ".join(sorted(others)[:5]),
                 hint="give an empty folder, or the folder of this job's store",
             )
-        log = EpochLog.open(epochs, job, create=True, verify=self.verify, now_ms=self._now_ms)
+        log = EpochLog.open(epochs, job, create=True, verify=self.verify, now_ms=self._now_ms, kind=self._kind)
         if log is None:
             raise StoreForeign("the control log could not be created", store=self.location.uri)
         return log

@@ -136,7 +136,7 @@ def checks_of(store: Store, manifest: Manifest) -> Iterator[tuple[str, Callable[
         yield from _checks(store.edge(edge).location, cut.files, epoch=manifest.epoch, edge=edge)
     for sink, output in (*manifest.outputs.items(), *manifest.held.items()):
         if not output.root:
-            yield from _checks(store.outbox(sink).location, output.files, epoch=manifest.epoch, sink=sink)
+            yield from _checks(store.staged(sink).location, output.files, epoch=manifest.epoch, sink=sink)
 
 
 def _checks(

@@ -40,7 +40,7 @@ class SinkSubject:
     - `make`: creates the sink as a user's program does; called for every new driver.
     - `rows`: the rows of epoch n (n from 1), at least two, of one schema; no two epochs share a row.
     - `shown`: every row that a reader of the target sees now. Only the columns of `rows` are compared.
-    - `outbox`: an empty folder for rows of a sink without a place of its own.
+    - `staged_in`: an empty folder for rows of a sink without a place of its own.
     - `spark`: for a sink that uses the session.
     - `fences`: the sink claims to refuse a driver once a newer one has published.
     - `renew`: replaces the target by another, empty one under the same name.
@@ -50,7 +50,7 @@ class SinkSubject:
     make: Callable[[], Sink]
     rows: Callable[[int], pa.Table]
     shown: Callable[[], Sequence[Row]]
-    outbox: Path
+    staged_in: Path
     spark: SparkSession | None = None
     fences: bool = True
     renew: Callable[[], None] | None = None
@@ -130,7 +130,7 @@ class WritingJob:
             epoch=Epoch(epoch),
             incarnation=Incarnation(incarnation),
             previous=Epoch(self.acked),
-            root=plan.root or str(self._subject.outbox),
+            root=plan.root or str(self._subject.staged_in),
             storage_options=plan.storage_options,
             files=[] if empty else self.staged(epoch, incarnation),
             acked=Epoch(self.acked),
@@ -147,7 +147,7 @@ class WritingJob:
     def staged(self, epoch: int, incarnation: int = 1) -> list[StagedFile]:
         """Stage the epoch's rows as tasks of two batches do. Return the files in publishing order."""
         plan = self.plan
-        place = Location(plan.root or str(self._subject.outbox), dict(plan.storage_options))
+        place = Location(plan.root or str(self._subject.staged_in), dict(plan.storage_options))
         rows = self._subject.rows(epoch)
         half = rows.num_rows // 2
         return [file for part in (rows[:half], rows[half:]) for file in self._batch(part, plan, place, incarnation)]

@@ -160,7 +160,7 @@ def subject(sink: type[MemorySink], folder: Path, staging: bool = False) -> Sink
         make=lambda: sink(target),
         rows=lambda epoch: pa.table({"id": pa.array(range(epoch * 10, epoch * 10 + 4), pa.int64())}),
         shown=lambda: list(target.rows),
-        outbox=folder / "outbox",
+        staged_in=folder / "outbox",
         renew=target.renew,
         secrets=("hunter2",),
     )

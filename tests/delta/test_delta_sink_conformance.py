@@ -36,7 +36,7 @@ class TestDeltaSink(SinkConformance):
             make=lambda: DeltaSink(str(table), partition_by=["city"], storage_options=options),
             rows=rows,
             shown=lambda: shown(table),
-            outbox=tmp_path / "outbox",
+            staged_in=tmp_path / "outbox",
             renew=lambda: shutil.rmtree(table),
             secrets=("hunter2",),
         )

@@ -250,7 +250,7 @@ class Spark:
         self.rows += len(values)
         offsets = BatchOffsets(number, 0, (json.dumps({"n": self.rows}),), (marker or self.marker()).number)
         plan.checkpoint(life.incarnation).write_bytes(f"offsets/{number}", b"as Spark writes one")
-        stage = SinkStage("out", StagePlan(), plan.store.outbox("out").location, life.incarnation)
+        stage = SinkStage("out", StagePlan(), plan.store.staged("out").location, life.incarnation)
         with StageWriter(stage, number) as writer:
             writer.write(pa.table({"v": pa.array(values, pa.int64())}))
             staged = [Report("tap", 0, number, "out", asdict(file)) for file in writer.close()]

@@ -11,7 +11,7 @@ from incarnation_kit import JOB, SCHEMA, FakeSink, FakeSource
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import PublishedEpoch, SinkContext
-from spark_ckpt.driver.sink_markers import refuse_newer_sinks
+from spark_ckpt.endpoints.markers import refuse_newer_sinks
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Manifest, StagedOutput
 from spark_ckpt.epochs.sinks_ahead import beyond

@@ -126,7 +126,7 @@ class World:
         self.line.state = new
 
     def staged(self, texts: list[str]) -> StagedFileRecord:
-        return self._written(SINK, self.store.outbox(SINK).location, texts)
+        return self._written(SINK, self.store.staged(SINK).location, texts)
 
     def in_flight(self, texts: list[str]) -> EdgeCut:
         """What an edge holds that has brought a row for every decided epoch."""

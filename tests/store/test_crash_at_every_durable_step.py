@@ -99,7 +99,7 @@ def check_recovery(root: Path, acknowledged: list[int]) -> None:
     world.line.state = decided_state(newest)
     after = world.epoch({"after": 1})
     assert world.state_at(after.epoch) == {**decided_state(newest), "after": 1}
-    assert world.store.outbox(SINK).read(after.epoch).column("value").to_pylist() == [f"row of {after.epoch}"]
+    assert world.store.staged(SINK).read(after.epoch).column("value").to_pylist() == [f"row of {after.epoch}"]
     world.store.retain(Retention(keep_last=1, slack=0))
     for brief in world.store.log.state().epochs:
         world.store.verify(world.store.log.manifest(brief.epoch), deep=True)

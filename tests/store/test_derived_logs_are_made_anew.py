@@ -1,4 +1,4 @@
-"""State tables and outboxes say what the manifests say: their own logs may be damaged, and a start makes them anew."""
+"""State tables and staged tables say what the manifests say: their own logs may be damaged, and a start makes them anew."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_start_makes_a_damaged_state_log_and_outbox_log_anew(pristine: World, 
         files = store.log.manifest(epoch).operators[OPERATOR].files
         assert shown(store, store.state(OPERATOR).version(epoch)) == {file.path for file in files}
     assert shown(store) == {file.path for file in point.manifest.operators[OPERATOR].files}
-    rows = DeltaTable(store.outbox(SINK).location.uri).scan(columns=["value"]).read_all()
+    rows = DeltaTable(store.staged(SINK).location.uri).scan(columns=["value"]).read_all()
     assert sorted(row.as_py() for row in rows.column(0)) == ["row of 1", "row of 2", "row of 3"]
     store.retain(Retention(keep_last=1, slack=0))
     assert as_dict(store.state(OPERATOR).read(3)) == {"a": 2, "c": 3}

@@ -16,7 +16,7 @@ from spark_ckpt.errors import EpochDamaged
 Read = Callable[[World], object]
 READS: dict[str, Read] = {
     "state": lambda world: world.store.state(OPERATOR).read(3).to_pydict(),
-    "rows": lambda world: world.store.outbox(SINK).read(3).to_pydict(),
+    "rows": lambda world: world.store.staged(SINK).read(3).to_pydict(),
 }
 
 
@@ -44,7 +44,7 @@ def damages(content: bytes, flips: int, seed: int) -> Iterator[tuple[str, bytes 
 
 
 def path_of(world: World, kind: str) -> Path:
-    folder = world.store.state(OPERATOR) if kind == "state" else world.store.outbox(SINK)
+    folder = world.store.state(OPERATOR) if kind == "state" else world.store.staged(SINK)
     manifest = world.store.log.manifest(3)
     files: tuple[StateFile | StagedFileRecord, ...] = (
         manifest.operators[OPERATOR].files if kind == "state" else manifest.outputs[SINK].files

@@ -93,7 +93,7 @@ def test_a_life_a_takeover_and_retention(uri: str, options: dict[str, str]) -> N
     table = DeltaTable(other.store.state(OPERATOR).location.uri, storage_options=options)
     assert table.version() == other.store.state(OPERATOR).version(newest.epoch)
     assert len(table.file_uris()) == len(newest.operators[OPERATOR].files)
-    assert other.store.outbox(SINK).read(newest.epoch).column("value").to_pylist() == [f"row of {newest.epoch}"]
+    assert other.store.staged(SINK).read(newest.epoch).column("value").to_pylist() == [f"row of {newest.epoch}"]
 
 
 def _append(uri: str, options: dict[str, str], name: str, count: int) -> None:

@@ -52,7 +52,7 @@ def test_files_of_forgotten_epochs_go_and_those_of_kept_chains_stay(world: World
     assert files_below(tmp_path / "store/state" / OPERATOR) == {file.path for file in world.line.chain}
     assert len(world.line.chain) == 4
     assert len(files_below(tmp_path / "store/edges" / SINK)) == 1
-    assert len(DeltaTable(world.store.outbox(SINK).location.uri).file_uris()) == 1
+    assert len(DeltaTable(world.store.staged(SINK).location.uri).file_uris()) == 1
 
 
 def test_young_epochs_stay(world: World) -> None:

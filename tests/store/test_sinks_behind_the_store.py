@@ -10,7 +10,7 @@ import pytest
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import PublishedEpoch, SinkContext
-from spark_ckpt.driver.sink_markers import sinks_taken_back
+from spark_ckpt.endpoints.markers import sinks_taken_back
 from spark_ckpt.epochs.records import SinkIdentity
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.epochs.sinks_behind import behind, rows_published

@@ -1,4 +1,4 @@
-"""State tables and outboxes are participants: whatever happens, materializing makes them what the log says."""
+"""State tables and staged tables are participants: whatever happens, materializing makes them what the log says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def state_table(world: World, version: int | None = None) -> DeltaTable:
 
 
 def outbox_table(world: World) -> DeltaTable:
-    return DeltaTable(world.store.outbox(SINK).location.uri)
+    return DeltaTable(world.store.staged(SINK).location.uri)
 
 
 def query(table: DeltaTable, sql: str) -> list[dict[str, object]]:

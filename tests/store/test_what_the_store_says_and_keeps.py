@@ -126,7 +126,7 @@ def test_a_table_whose_columns_cannot_be_changed_is_an_outage_of_that_place(
     def fails(*_: object) -> None:
         raise FULL
 
-    table = world.store.outbox(SINK).table
+    table = world.store.staged(SINK).table
     monkeypatch.setattr(delta_log, "recreate_table", fails)
 
     with pytest.raises(StoreOutage) as failed:
@@ -148,7 +148,7 @@ def test_a_table_that_is_made_anew_keeps_its_partitions(tmp_path: Path) -> None:
 def test_an_epoch_without_rows_of_a_sink_is_read_as_no_rows(world: World) -> None:
     world.decide(world.manifest(stage=False))
 
-    assert world.store.outbox(SINK).read(2).num_rows == 0
+    assert world.store.staged(SINK).read(2).num_rows == 0
 
 
 def test_files_that_go_several_at_a_time_all_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_damage_to_state_is_told_with_the_operator(world: World) -> None:
 
 
 def test_a_table_that_shows_what_was_never_decided_is_named(world: World) -> None:
-    table = world.store.outbox(SINK).table
+    table = world.store.staged(SINK).table
 
     with pytest.raises(LogDamaged) as found:
         table.refuse_if_beyond(-1)
@@ -238,7 +238,7 @@ def test_a_table_that_shows_what_was_never_decided_is_named(world: World) -> Non
 
 
 def test_a_table_whose_columns_have_other_types_is_named(world: World) -> None:
-    table = world.store.outbox(SINK).table
+    table = world.store.staged(SINK).table
 
     with pytest.raises(StateSchemaChanged) as refused:
         table.ensure(pa.schema({"value": pa.int64()}))
@@ -352,7 +352,7 @@ def test_logs_of_every_kind_of_table_are_trimmed_once_in_a_while(world: World, m
     for _ in range(2):
         store._trim_logs()
 
-    assert trimmed == [each.location.uri for each in (store.outbox(SINK), store.edge(EDGE), store.state(OPERATOR))]
+    assert trimmed == [each.location.uri for each in (store.staged(SINK), store.edge(EDGE), store.state(OPERATOR))]
 
 
 def test_a_table_that_is_made_anew_makes_no_checkpoint_by_itself(tmp_path: Path) -> None:

@@ -13,16 +13,16 @@ from contextlib import suppress
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import DeclaresPublished, PublishedEpoch, SinkContext, TellsPublished
+from spark_ckpt.endpoints.identities import NamedSink
 from spark_ckpt.epochs import sinks_behind
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget, resolve
 from spark_ckpt.epochs.sinks_ahead import refusal
 from spark_ckpt.errors import EpochDamaged
-from spark_ckpt.plan.graph import SinkBinding
 from spark_ckpt.store.store import Store
 
 
-def refuse_newer_sinks(bindings: Iterable[SinkBinding], store: Store) -> None:
+def refuse_newer_sinks(bindings: Iterable[NamedSink], store: Store) -> None:
     """Raise `PublishConflict` if a sink has an epoch that the store's log lacks. Changes and fences nothing."""
     told = _markers_of(bindings, store)
     # The log is read after the markers, so it contains the epochs that another driver commits meanwhile.
@@ -33,7 +33,7 @@ def refuse_newer_sinks(bindings: Iterable[SinkBinding], store: Store) -> None:
 
 
 def sinks_taken_back(
-    bindings: Sequence[SinkBinding], store: Store, restore: RestoreTarget, fresh: Collection[str]
+    bindings: Sequence[NamedSink], store: Store, restore: RestoreTarget, fresh: Collection[str]
 ) -> dict[str, int]:
     """Return the sinks that lost published rows, with the newest epoch that each has. Changes nothing.
 
@@ -62,7 +62,7 @@ def _published(store: Store, log_state: LogState, newest: int) -> Mapping[str, i
     return {}
 
 
-def _raise(late: list[sinks_behind.Behind], bindings: Sequence[SinkBinding], store: Store, log_state: LogState) -> None:
+def _raise(late: list[sinks_behind.Behind], bindings: Sequence[NamedSink], store: Store, log_state: LogState) -> None:
     def declaring(name: str, epoch: int) -> str:
         sink = next(binding.sink for binding in bindings if binding.name == name)
         context = SinkContext(store.job, name, store.id, Incarnation(log_state.incarnation))
@@ -74,7 +74,7 @@ def _raise(late: list[sinks_behind.Behind], bindings: Sequence[SinkBinding], sto
         raise error
 
 
-def _markers_of(bindings: Iterable[SinkBinding], store: Store) -> Mapping[str, PublishedEpoch | None]:
+def _markers_of(bindings: Iterable[NamedSink], store: Store) -> Mapping[str, PublishedEpoch | None]:
     """Return the newest published epoch of each sink that reports it."""
     incarnation = Incarnation(store.log.state().incarnation)
     asked = {binding.name: binding.sink for binding in bindings if isinstance(binding.sink, TellsPublished)}

@@ -1,4 +1,4 @@
-"""The outbox of a sink as a Delta table: the staged rows of committed epochs.
+"""A Delta table of a sink: the staged rows of committed epochs.
 
 Rows staged outside of the store (a Delta sink stages into its own table's folder) are not shown here.
 """
@@ -20,7 +20,7 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemas import committed_schema
 
 
-class Outbox:
+class StagedTable:
     """`<store>/edges/<sink>`. Tasks write into `location`; a file counts once a manifest names it."""
 
     def __init__(self, location: Location, sink: str, log: EpochLog) -> None:
@@ -30,7 +30,7 @@ class Outbox:
         self.table = DataTable(location, f"spark_ckpt/edge/{sink}", f"spark_ckpt: rows of sink {sink}")
 
     def staged(self, manifest: Manifest) -> tuple[StagedFileRecord, ...]:
-        """Return the epoch's files in the outbox; none if the sink stages elsewhere."""
+        """Return the epoch's files in the store; none if the sink stages elsewhere."""
         output = manifest.outputs.get(self.sink)
         return output.files if output is not None and not output.root else ()
 
@@ -77,7 +77,7 @@ class Outbox:
         def change(table: DeltaTable) -> Actions | None:
             gone = {path: size for path, size in delta_log.live_files(table).items() if path not in wanted}
             left[:] = list(gone)
-            # No data change: published rows leave the outbox, they are not deleted for its stream readers.
+            # No data change: published rows leave the table, they are not deleted for its stream readers.
             return [delta_log.removed(path, size, data_change=False) for path, size in gone.items()] or None
 
         self.table.commit(None, change, {})

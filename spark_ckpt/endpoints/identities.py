@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from spark_ckpt.connector import Identified, Sink, Source
 from spark_ckpt.epochs import identity
@@ -12,7 +12,6 @@ from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing
 from spark_ckpt.epochs.restore import owed_rows
 from spark_ckpt.epochs.ways_back import whole_manifests
 from spark_ckpt.errors import CkptError
-from spark_ckpt.plan.graph import SinkBinding, SourceNode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +23,31 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def found(spark: SparkSession, sources: Sequence[SourceNode], bindings: Sequence[SinkBinding]) -> Found:
+class NamedSource(Protocol):
+    """A source and its name in the program."""
+
+    @property
+    def name(self) -> str:
+        """Name of the source."""
+
+    @property
+    def source(self) -> Source:
+        """The source."""
+
+
+class NamedSink(Protocol):
+    """A sink and its name in the program."""
+
+    @property
+    def name(self) -> str:
+        """Name of the sink."""
+
+    @property
+    def sink(self) -> Sink:
+        """The sink."""
+
+
+def found(spark: SparkSession, sources: Sequence[NamedSource], bindings: Sequence[NamedSink]) -> Found:
     """Return the current endpoint of each source and sink. Raises the errors of their `check`."""
     return Found(
         {node.name: parts_of(node.source, spark) for node in sources},
@@ -40,7 +63,7 @@ def parts_of(connector: Source | Sink, spark: SparkSession) -> dict[str, str]:
 
 
 def found_again(
-    before: Found, spark: SparkSession, sources: Sequence[SourceNode], bindings: Sequence[SinkBinding]
+    before: Found, spark: SparkSession, sources: Sequence[NamedSource], bindings: Sequence[NamedSink]
 ) -> Found:
     """Return each endpoint after a failure.
 
@@ -60,7 +83,7 @@ def found_again(
     )
 
 
-def completed(before: Found, spark: SparkSession, bindings: Sequence[SinkBinding]) -> Found:
+def completed(before: Found, spark: SparkSession, bindings: Sequence[NamedSink]) -> Found:
     """Return the endpoints after sinks have created their tables: unknown parts are read again."""
     again = {
         binding.name: parts_of(binding.sink, spark)

@@ -1,0 +1,1 @@
+"""Exactly-once output of a plain streaming query, through the function that `foreachBatch` calls."""

@@ -1,0 +1,332 @@
+"""The protocol of an outbox: one call of the function of `foreachBatch`, effects out, answers in. Pure.
+
+`OutboxProtocol.call` is a generator. It yields one effect at a time and gets the effect's answer, or its error. It never
+catches an error: Spark must not commit a batch that the outbox did not finish. The host that ships is
+`outbox/running.py`; the simulator hosts the same generator.
+
+The order of effects in a call:
+
+1. First call of a run: read the log, refuse a foreign batch, begin an incarnation. That fences every older driver.
+2. Publish what earlier calls left unpublished.
+3. Run the plan, once: stage its rows, or discard them if the log has the batch.
+4. New batch: commit its epoch. This decides.
+5. Publish, and record the acknowledgements.
+
+Source: two-phase commit with idempotent redo, seed 001; the fence is the compare-and-swap of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from spark_ckpt.connector import EpochOutput
+from spark_ckpt.epochs.epoch_output import Place, epoch_output
+from spark_ckpt.epochs.identity import Parts, Standing
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import EpochBrief, Manifest, SinkAck, SparkBatch, StagedFileRecord, StagedOutput
+from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget
+from spark_ckpt.errors import BatchUnexpected, CkptError, ConfigInvalid
+from spark_ckpt.outbox.rule import NO_CHANGES, Accepted, LeftBehind, Verdict, judge, left_behind
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Effect: read the log. Answer: `LogState`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Effect: begin an incarnation from `target`, and compare the sinks with the log. Answer: `Begun`.
+
+    `replaces`: an incarnation that may still run is replaced; else only this run's own.
+    """
+
+    target: RestoreTarget
+    replaces: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TellBranch:
+    """Effect: report the epochs that a new branch leaves behind. Answer: None."""
+
+    base: int
+    left: tuple[LeftBehind, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Effect: run the whole plan of batch `number`, as one action.
+
+    `stages`: the incarnation that stages the rows; 0 to discard them. Answer: `Staged`.
+    """
+
+    number: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Effect: commit the epoch to the log. Answer: None."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Effect: publish one epoch to these sinks. Answer: `Published`."""
+
+    epoch: int
+    outputs: Mapping[str, EpochOutput]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAcks:
+    """Effect: append acknowledgements to the log. Answer: None.
+
+    `at_once`: before the call ends. Others may wait for the next commit, which carries them, but not for ever: a marker
+    in a sink may expire.
+    """
+
+    incarnation: int
+    acks: tuple[SinkAck, ...]
+    at_once: bool
+
+
+Effect = ReadLog | Begin | TellBranch | RunPlan | Commit | Publish | RecordAcks
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Start of an incarnation.
+
+    - `log_state`: the log after it.
+    - `places`: per sink, the place of its staged files.
+    """
+
+    point: RecoveryPoint
+    log_state: LogState
+    standing: Standing
+    places: Mapping[str, Place]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Result of the plan's action.
+
+    - `files`: staged files per sink, in publishing order; empty after a discard.
+    - `attempt`: a random id. `ended_ms`: ms since 1970 UTC. `duration_ms` of the action.
+    """
+
+    files: Mapping[str, Sequence[StagedFileRecord]]
+    attempt: str
+    ended_ms: int
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Result of a publish: the sinks that have the epoch now, identities that became known, and the first error."""
+
+    sinks: Sequence[str]
+    learned: Mapping[str, Parts] = field(default_factory=dict)
+    error: CkptError | None = None
+
+
+Answer = LogState | Begun | Staged | Published | None
+Call = Generator[Effect, Answer, Verdict]
+_A = TypeVar("_A", LogState, Begun, Staged, Published)
+
+
+class OutboxProtocol:
+    """State of one run of a query: from its first call to its end. A failed call ends it: make a new object.
+
+    `name` of the outbox; `accepted`: changes that the operator confirmed.
+    """
+
+    def __init__(self, name: str, accepted: Accepted = NO_CHANGES) -> None:
+        self._name = name
+        self._accepted = accepted
+        self._run: _Run | None = None
+
+    def call(self, batch: SparkBatch) -> Call:
+        """Yield the effects of the call for `batch`, and return the verdict.
+
+        Raises `QueryForeign`, `BatchUnexpected`, and every error of an effect.
+        """
+        verdict = yield from self._placed(batch)
+        run = self._begun()
+        if verdict is Verdict.AGAIN:
+            # The plan must run to its end all the same: its state belongs to the batch, and Spark commits it.
+            _of(Staged, (yield RunPlan(batch.number, 0)))
+        else:
+            staged = _of(Staged, (yield RunPlan(batch.number, run.point.incarnation)))
+            manifest = run.manifest(self._name, batch, staged)
+            yield Commit(manifest)
+            run.decided(manifest)
+        yield from self._publish_all()
+        return verdict
+
+    def _begun(self) -> _Run:
+        if self._run is None:
+            raise BatchUnexpected(f"outbox '{self._name}' has not begun")
+        return self._run
+
+    def _placed(self, batch: SparkBatch) -> Call:
+        """Return the verdict on the batch. The first call of a run also begins the incarnation."""
+        if self._run is None:
+            return (yield from self._first(batch))
+        judged = judge(self._run.log_state(), batch)
+        if judged.verdict is Verdict.REWOUND:
+            raise BatchUnexpected(
+                f"the query of outbox '{self._name}' was rewound to batch {batch.number} while it ran",
+                query=batch.query,
+                hint="stop every driver of the query, then start one",
+            )
+        return judged.verdict
+
+    def _first(self, batch: SparkBatch) -> Call:
+        restore = self._accepted.restore
+        # Judged before the incarnation begins, so that a foreign query fences nobody.
+        before = _of(LogState, (yield ReadLog()))
+        judge(before, batch, self._accepted)
+        begun = _of(Begun, (yield Begin(LATEST if restore is None else restore, replaces=True)))
+        # Judged again: another driver may have decided a batch between the two. From here on it is fenced.
+        known = before if restore is not None else at(begun.log_state, begun.point)
+        judged = judge(known, batch, self._accepted)
+        if judged.verdict is Verdict.REWOUND:
+            yield TellBranch(judged.base, tuple(left_behind(known, judged.base)))
+        if judged.base != begun.point.manifest.epoch:
+            begun = _of(Begun, (yield Begin(judged.base, replaces=False)))
+        self._run = _Run(begun)
+        yield from self._publish_all()
+        return judged.verdict
+
+    def _publish_all(self) -> Generator[Effect, Answer, None]:
+        """Publish every committed epoch that a sink lacks, oldest first. Raises the first sink's error."""
+        run = self._begun()
+        while (due := run.due()) is not None:
+            published = _of(Published, (yield due))
+            acks, first = run.published(due.epoch, published)
+            if acks:
+                yield RecordAcks(run.point.incarnation, acks, first)
+            if published.error is not None:
+                raise published.error
+
+
+class _Run:
+    """What an incarnation knows: its newest epoch, unpublished epochs, acknowledgements."""
+
+    def __init__(self, begun: Begun) -> None:
+        self.point = begun.point
+        self._begun_at = at(begun.log_state, begun.point)
+        self._standing = begun.standing
+        self._places = begun.places
+        self._newest = begun.point.manifest
+        self._last = begun.point.last
+        self._acked = dict(begun.log_state.acked)
+        self._acks: dict[str, SinkAck] = {}
+        self._due: dict[int, tuple[Manifest, set[str]]] = {}
+        for sink, manifests in begun.point.unpublished.items():
+            self._check_known(sink, manifests)
+            for manifest in manifests:
+                self._due.setdefault(manifest.epoch, (manifest, set()))[1].add(sink)
+
+    def _check_known(self, sink: str, manifests: Sequence[Manifest]) -> None:
+        rows = [each.epoch for each in manifests if each.outputs[sink].files]
+        if rows and sink not in self._places:
+            raise ConfigInvalid(
+                f"the outbox has unpublished rows for sink '{sink}', and the program has no such sink",
+                epoch=rows[0],
+                hint="start the query once with this sink, so that they are published; then take it out",
+            )
+
+    def log_state(self) -> LogState:
+        """Return as much of the log's state as the rule needs for the next call of this run."""
+        brief = self._brief()
+        return LogState(job=self._begun_at.job, latest=brief.epoch, last=self._last, by_id={brief.epoch: brief})
+
+    def manifest(self, name: str, batch: SparkBatch, staged: Staged) -> Manifest:
+        """Return the manifest of the batch's epoch. A batch without rows gets one, too: the next one continues it."""
+        outputs = {
+            sink: StagedOutput(
+                sink=sink,
+                root=place.recorded_root,
+                files=tuple(staged.files.get(sink, ())),
+                rows=sum(file.rows for file in staged.files.get(sink, ())),
+            )
+            for sink, place in self._places.items()
+        }
+        return Manifest(
+            job=name,
+            epoch=self._last + 1,
+            incarnation=self.point.incarnation,
+            attempt=staged.attempt,
+            base=self._newest.epoch,
+            previous=self._last,
+            created_ms=staged.ended_ms,
+            duration_ms=staged.duration_ms,
+            reason="batch",
+            outputs=outputs,
+            rows_out=sum(output.rows for output in outputs.values()),
+            acks=tuple(self._acks.values()),
+            sink_identities=dict(self._standing.sinks),
+            rows_before=self._newest.rows_so_far,
+            spark_batch=batch,
+        )
+
+    def decided(self, manifest: Manifest) -> None:
+        """Note a committed epoch: all its sinks get it, and the log has the acknowledgements that it carries."""
+        self._newest, self._last = manifest, manifest.epoch
+        self._acks.clear()
+        self._due[manifest.epoch] = (manifest, set(manifest.outputs))
+
+    def due(self) -> Publish | None:
+        """Return the publish of the oldest epoch that a sink lacks; None if there is none."""
+        for epoch, (manifest, sinks) in sorted(self._due.items()):
+            outputs = {
+                sink: epoch_output(
+                    manifest,
+                    sink,
+                    self._places[sink],
+                    self.point,
+                    self._standing,
+                    self._acked.get(sink, 0),
+                    self._last,
+                )
+                for sink in sorted(sinks)
+                if sink in self._places and not self._standing.is_before(sink, epoch)
+            }
+            if outputs:
+                return Publish(epoch, outputs)
+            del self._due[epoch]
+        return None
+
+    def published(self, epoch: int, published: Published) -> tuple[tuple[SinkAck, ...], bool]:
+        """Note the sinks that have the epoch. Return their acknowledgements, and if one is the sink's first."""
+        first = any(sink not in self._acked for sink in published.sinks)
+        for sink in published.sinks:
+            self._due[epoch][1].discard(sink)
+            self._acked[sink] = epoch
+            self._acks[sink] = SinkAck(sink=sink, epoch=epoch)
+        if not self._due[epoch][1]:
+            del self._due[epoch]
+        for sink, parts in published.learned.items():
+            self._standing = self._standing.learned(sink, parts)
+        return tuple(self._acks.values()), first
+
+    def _brief(self) -> EpochBrief:
+        known = self._begun_at.by_id.get(self._newest.epoch)
+        return known if known is not None else EpochBrief.of(self._newest, 0)
+
+
+def at(log_state: LogState, point: RecoveryPoint) -> LogState:
+    """Return the state as the incarnation of `point` saw it: another driver may have gone on since."""
+    return replace(log_state, latest=point.manifest.epoch)
+
+
+def _of(kind: type[_A], answer: Answer) -> _A:
+    if not isinstance(answer, kind):
+        raise TypeError(f"the host answered with {type(answer).__name__}, not with {kind.__name__}")
+    return answer

@@ -1,0 +1,187 @@
+"""The rule of a batch: it is new, it runs again, or its query was rewound. Everything else is refused. Pure.
+
+Spark calls the function of `foreachBatch` again for a batch that Spark did not commit. It writes `offsets/N` before the
+first call, so a repeated call has the same digests. The outbox's log has the identity of every batch that it decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import EpochBrief, SparkBatch
+from spark_ckpt.errors import BatchUnexpected, QueryForeign
+
+
+class Verdict(Enum):
+    """Answer of the rule."""
+
+    NEW = "new"
+    """Stage, commit, publish."""
+    AGAIN = "again"
+    """The log has this batch. Run the plan, discard its rows, publish what is unpublished."""
+    REWOUND = "rewound"
+    """The checkpoint went back. Begin a branch after the batch before this one, then as for a new batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict, and the epoch that the outbox continues from; 0 for none."""
+
+    verdict: Verdict
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Changes that the operator confirmed by name.
+
+    - `query`: id of a query that may continue the outbox of another one; empty for none.
+    - `restore`: epoch to continue from; None for the newest one.
+    """
+
+    query: str = ""
+    restore: int | None = None
+
+
+NO_CHANGES = Accepted()
+
+
+def judge(log_state: LogState, batch: SparkBatch, accepted: Accepted = NO_CHANGES) -> Judged:
+    """Return the verdict on a call for `batch`.
+
+    Raises `QueryForeign` for a batch of another query, `BatchUnexpected` for one that does not continue the log.
+    """
+    if accepted.restore is not None:
+        return _restored(log_state, batch, accepted.restore)
+    newest = log_state.by_id.get(log_state.latest)
+    known = newest.spark_batch if newest is not None else None
+    if newest is None or known is None:
+        return Judged(Verdict.NEW, log_state.latest)
+    if known.query != batch.query:
+        if accepted.query != batch.query:
+            raise _foreign(log_state, known, batch)
+        return Judged(Verdict.NEW, newest.epoch)
+    if known == batch:
+        return Judged(Verdict.AGAIN, newest.epoch)
+    if _follows(batch, known):
+        return Judged(Verdict.NEW, newest.epoch)
+    back = branch_point(log_state, batch) if batch.number < known.number else None
+    if back is None:
+        raise _unexpected(log_state, known, batch)
+    return Judged(Verdict.REWOUND, back)
+
+
+def branch_point(log_state: LogState, batch: SparkBatch) -> int | None:
+    """Return the epoch of the batch right before `batch`, on the current branch; 0 for the time before the first epoch.
+
+    Return None if the log has no such epoch. The number of a batch is not enough: after a rewind, several batches have
+    it.
+    """
+    oldest: EpochBrief | None = None
+    for brief, known in _of_query(log_state, batch.query):
+        if _follows(batch, known):
+            return brief.epoch
+        oldest = brief
+    first = oldest.spark_batch if oldest is not None else None
+    if oldest is not None and first is not None and (first.number, first.before) == (batch.number, batch.before):
+        # The query had an unknown life before its outbox: the branch begins where the outbox began. A base that
+        # retention dropped cannot be restored.
+        return oldest.base if oldest.base == 0 or oldest.base in log_state.by_id else None
+    return None
+
+
+def _of_query(log_state: LogState, query: str) -> Iterator[tuple[EpochBrief, SparkBatch]]:
+    for brief in log_state.lineage():
+        if brief.spark_batch is None or brief.spark_batch.query != query:
+            return
+        yield brief, brief.spark_batch
+
+
+def _follows(batch: SparkBatch, known: SparkBatch) -> bool:
+    return (batch.query, batch.number, batch.before) == (known.query, known.number + 1, known.offsets)
+
+
+def _restored(log_state: LogState, batch: SparkBatch, restore: int) -> Judged:
+    """Return the verdict for an epoch that the operator named: the query must continue right there."""
+    known = log_state.by_id[restore].spark_batch if restore in log_state.by_id else None
+    if restore == 0:
+        return Judged(Verdict.REWOUND if log_state.latest else Verdict.NEW, 0)
+    if known == batch:
+        return Judged(Verdict.AGAIN, restore)
+    if known is not None and _follows(batch, known):
+        return Judged(Verdict.NEW if restore == log_state.latest else Verdict.REWOUND, restore)
+    after = "" if known is None else f", which is batch {known.number} of query {known.query}"
+    raise BatchUnexpected(
+        f"batch {batch.number} does not come right after epoch {restore}{after}",
+        query=batch.query,
+        hint="take restore= out of the program: it is for one start; or rewind the query to the batch of that epoch first: "
+        "`spark-ckpt rewind plan`",
+    )
+
+
+def _foreign(log_state: LogState, known: SparkBatch, batch: SparkBatch) -> QueryForeign:
+    return QueryForeign(
+        f"outbox '{log_state.job}' belongs to query {known.query}, and this is query {batch.query}",
+        epoch=log_state.latest,
+        batch=batch.number,
+        hint="if the checkpoint was deleted, bring it back; if two queries share the outbox, give each its own store; if this "
+        f"query is to continue the outbox, start it with accept_query='{batch.query}': rows of input that the other "
+        "query has read come again if this one reads it, too",
+    )
+
+
+def _unexpected(log_state: LogState, known: SparkBatch, batch: SparkBatch) -> BatchUnexpected:
+    said: dict[str, object] = {"query": batch.query, "epoch": log_state.latest, "newest batch": known.number}
+    if batch.number == known.number:
+        return BatchUnexpected(
+            f"batch {batch.number} has other offsets than the batch {known.number} that outbox '{log_state.job}' decided",
+            hint="bring back the checkpoint as it was: it was edited, or a copy of it ran elsewhere; if the query was rewound on "
+            f"purpose, start it with restore={_before(log_state, batch)}: the rows of this batch come again",
+            **said,
+        )
+    if batch.number > known.number + 1:
+        return BatchUnexpected(
+            f"outbox '{log_state.job}' has no batch between {known.number} and {batch.number}: rows would be missing",
+            hint=f"bring back a newer backup of the outbox's store; or rewind the query to batch {known.number}: "
+            "`spark-ckpt rewind plan`",
+            **said,
+        )
+    kept = [each.number for _, each in _of_query(log_state, batch.query)]
+    return BatchUnexpected(
+        f"batch {batch.number} does not continue a batch that outbox '{log_state.job}' knows",
+        hint=f"bring back the checkpoint as it was; or rewind the query to a batch that the outbox still has, {kept[-1]} to "
+        f"{kept[0]}: `spark-ckpt rewind plan`",
+        **said,
+    )
+
+
+def _before(log_state: LogState, batch: SparkBatch) -> int:
+    return branch_point(log_state, batch) or 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """An epoch that a branch leaves, and the sinks that have its rows, or may have them."""
+
+    epoch: int
+    batch: int
+    rows: int
+    shown: tuple[str, ...]
+    maybe: tuple[str, ...]
+
+
+def left_behind(log_state: LogState, base: int) -> list[LeftBehind]:
+    """Return the epochs with rows that the current branch has after `base`, oldest first. The new branch leaves them."""
+    kept = {brief.epoch for brief in log_state.lineage(base)} if base else set()
+    left = [brief for brief in log_state.lineage() if brief.epoch not in kept and brief.rows_out]
+    return [_left(log_state, brief) for brief in reversed(left)]
+
+
+def _left(log_state: LogState, brief: EpochBrief) -> LeftBehind:
+    unanswered = {sink for sink in brief.sinks if brief.epoch in log_state.owed.get(sink, ())}
+    shown = tuple(sorted(set(brief.sinks) - unanswered))
+    number = brief.spark_batch.number if brief.spark_batch is not None else -1
+    return LeftBehind(brief.epoch, number, brief.rows_out, shown, tuple(sorted(unanswered)))
