@@ -188,7 +188,7 @@ class OutboxProtocol:
 
     def _first(self, batch: SparkBatch) -> Call:
         restore = self._accepted.restore
-        # Judged before the incarnation begins, so that a foreign query fences nobody.
+        # Judged before the incarnation begins, so that a foreign query fences no driver.
         before = _of(LogState, (yield ReadLog()))
         judge(before, batch, self._accepted)
         begun = _of(Begun, (yield Begin(LATEST if restore is None else restore, replaces=True)))
@@ -216,7 +216,7 @@ class OutboxProtocol:
 
 
 class _Run:
-    """What an incarnation knows: its newest epoch, unpublished epochs, acknowledgements."""
+    """Knowledge of an incarnation: its newest epoch, unpublished epochs, acknowledgements."""
 
     def __init__(self, begun: Begun) -> None:
         self.point = begun.point

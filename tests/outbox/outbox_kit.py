@@ -1,0 +1,123 @@
+"""A scripted host of the outbox's protocol over the shipped log, in memory: every effect is answered by hand or as it should be."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from spark_ckpt.epochs.epoch_output import Place
+from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.records import Holder, SparkBatch, StagedFileRecord
+from spark_ckpt.errors import CkptError
+from spark_ckpt.outbox.protocol import (
+    Begin,
+    Begun,
+    Commit,
+    Effect,
+    OutboxProtocol,
+    Publish,
+    Published,
+    ReadLog,
+    RecordAcks,
+    RunPlan,
+    Staged,
+    TellBranch,
+)
+from spark_ckpt.outbox.rule import NO_CHANGES, Accepted, Verdict
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.location import Location
+
+NAME, SINKS = "orders", ("gold", "alerts")
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def batch(number: int, query: str = "q", offsets: str = "", before: str = "") -> SparkBatch:
+    """The batch of a query whose offsets are named after their number, or as told."""
+    return SparkBatch(
+        query=query,
+        number=number,
+        offsets=digest(offsets or f"{query}/{number}"),
+        before=digest(before or f"{query}/{number - 1}") if number else "",
+    )
+
+
+@dataclass
+class Sinks:
+    """Rows that sinks show: per sink the staged files, in order of their publish. Each epoch counts once."""
+
+    shown: dict[str, list[str]] = field(default_factory=lambda: {sink: [] for sink in SINKS})
+    marker: dict[str, int] = field(default_factory=dict)
+
+
+class Host:
+    """One run of the query's driver. `fails`: called with every effect before it is done; it may raise."""
+
+    def __init__(
+        self,
+        log: EpochLog,
+        sinks: Sinks,
+        accepted: Accepted = NO_CHANGES,
+        fails: Callable[[Effect], None] = lambda effect: None,
+    ) -> None:
+        self.log, self.sinks, self.fails = log, sinks, fails
+        self.protocol = OutboxProtocol(NAME, accepted)
+        self.effects: list[Effect] = []
+        self.actions = 0
+
+    def call(self, number: int, **identity: str) -> Verdict:
+        """Call the function for a batch and do every effect."""
+        call = self.protocol.call(batch(number, **identity))
+        answer = None
+        try:
+            while True:
+                effect = call.send(answer)
+                self.effects.append(effect)
+                try:
+                    self.fails(effect)
+                    answer = self.do(effect)
+                except CkptError as error:
+                    call.throw(error)
+                    raise AssertionError("the protocol caught an error") from error
+        except StopIteration as end:
+            verdict: Verdict = end.value
+            return verdict
+
+    def do(self, effect: Effect):
+        match effect:
+            case ReadLog():
+                return self.log.state()
+            case Begin(target, replaces):
+                point = self.log.begin_incarnation(Holder(host="here"), target, takeover=replaces)
+                return Begun(point, self.log.state(), Standing(), {sink: Place("mem") for sink in SINKS})
+            case RunPlan(number, stages):
+                self.actions += 1
+                files = {sink: [staged(sink, number, stages, self.actions)] for sink in SINKS} if stages else {}
+                return Staged(files, f"{id(self)}-{self.actions}", 0, 0)
+            case Commit(manifest):
+                self.log.commit_epoch(manifest)
+            case Publish(epoch, outputs):
+                for sink, output in outputs.items():
+                    if self.sinks.marker.get(sink, 0) < epoch:
+                        self.sinks.marker[sink] = epoch
+                        self.sinks.shown[sink] += [file.path for file in output.files]
+                return Published(tuple(outputs))
+            case RecordAcks(incarnation, acks, _):
+                self.log.record_acks(incarnation, acks)
+            case TellBranch():
+                pass
+        return None
+
+
+def staged(sink: str, number: int, incarnation: int, action: int) -> StagedFileRecord:
+    path = f"ckpt-{sink}-i{incarnation}-b{number}-{action}.parquet"
+    return StagedFileRecord(path=path, size_bytes=1, rows=1, lane=0, batch=number, task=0, part=0)
+
+
+def opened(folder: str) -> EpochLog:
+    log = EpochLog.open(Location(folder), NAME, kind="outbox")
+    assert log is not None
+    return log

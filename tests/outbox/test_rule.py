@@ -1,0 +1,191 @@
+"""The rule of a batch: new, again, rewound, or refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ckpt.errors import BatchUnexpected, Fenced, PublishFailed, QueryForeign
+from spark_ckpt.outbox.protocol import Begin, Commit, Publish, RunPlan, TellBranch
+from spark_ckpt.outbox.rule import Accepted, Verdict
+from tests.outbox.outbox_kit import SINKS, Host, Sinks, opened
+
+
+@pytest.fixture
+def log(tmp_path):
+    return opened(str(tmp_path / "log"))
+
+
+@pytest.fixture
+def sinks():
+    return Sinks()
+
+
+def batches_of(sinks, sink="gold"):
+    return [int(path.split("-b")[1].split("-")[0]) for path in sinks.shown[sink]]
+
+
+def failing(kind, when=lambda effect: True):
+    def fails(effect):
+        if isinstance(effect, kind) and when(effect):
+            raise PublishFailed("planted")
+
+    return fails
+
+
+def test_batches_in_order_are_decided_and_shown_once(log, sinks):
+    host = Host(log, sinks)
+    assert [host.call(number) for number in range(4)] == [Verdict.NEW] * 4
+    assert all(batches_of(sinks, sink) == [0, 1, 2, 3] for sink in SINKS)
+    assert host.actions == 4
+
+
+def test_an_outbox_begins_in_the_middle_of_a_query(log, sinks):
+    host = Host(log, sinks)
+    assert [host.call(number) for number in (7, 8)] == [Verdict.NEW] * 2
+
+
+@pytest.mark.parametrize("kind", [Commit, RunPlan])
+def test_a_batch_that_was_not_decided_is_new_again(log, sinks, kind):
+    with pytest.raises(PublishFailed):
+        Host(log, sinks, fails=failing(kind)).call(0)
+    assert Host(log, sinks).call(0) is Verdict.NEW
+    assert batches_of(sinks) == [0]
+
+
+def test_a_decided_batch_runs_its_plan_again_discards_it_and_publishes(log, sinks):
+    with pytest.raises(PublishFailed):
+        Host(log, sinks, fails=failing(Publish)).call(0)
+    assert batches_of(sinks) == []
+    again = Host(log, sinks)
+    assert again.call(0) is Verdict.AGAIN
+    assert [effect for effect in again.effects if isinstance(effect, RunPlan)] == [RunPlan(0, 0)]
+    assert batches_of(sinks) == [0]
+    assert [again.call(number) for number in (1, 2)] == [Verdict.NEW] * 2
+
+
+def test_a_batch_without_rows_is_decided(log, sinks):
+    host = Host(log, sinks)
+    empty = host.do
+    host.do = lambda effect: empty(effect) if not isinstance(effect, RunPlan) else _without_files(empty(effect))
+    host.call(0)
+    assert log.state().epochs[-1].spark_batch.number == 0
+    assert Host(log, sinks).call(1) is Verdict.NEW
+
+
+def _without_files(staged):
+    return type(staged)({}, staged.attempt, staged.ended_ms, staged.duration_ms)
+
+
+def test_a_deleted_checkpoint_is_refused_and_fences_no_driver(log, sinks):
+    first = Host(log, sinks)
+    first.call(0)
+    with pytest.raises(QueryForeign) as refused:
+        Host(log, sinks).call(0, query="another")
+    assert "accept_query='another'" in refused.value.hint
+    assert first.call(1) is Verdict.NEW
+
+
+def test_a_confirmed_query_continues_the_outbox(log, sinks):
+    Host(log, sinks).call(0)
+    host = Host(log, sinks, Accepted(query="another"))
+    assert [host.call(number, query="another") for number in (0, 1)] == [Verdict.NEW] * 2
+    assert Host(log, sinks).call(2, query="another") is Verdict.NEW
+
+
+def test_the_newest_driver_wins(log, sinks):
+    older, newer = Host(log, sinks), Host(log, sinks)
+    older.call(0)
+    assert newer.call(1) is Verdict.NEW
+    with pytest.raises(Fenced):
+        older.call(1)
+    assert batches_of(sinks) == [0, 1]
+    assert newer.call(2) is Verdict.NEW
+
+
+def test_a_batch_that_another_driver_decided_meanwhile_runs_again(log, sinks):
+    other, late = Host(log, sinks), Host(log, sinks)
+    other.call(0)
+    late.fails = lambda effect: other.call(1) if isinstance(effect, Begin) and effect.replaces else None
+    assert late.call(1) is Verdict.AGAIN
+    assert batches_of(sinks) == [0, 1]
+
+
+def test_a_rewound_query_begins_a_branch_that_names_what_was_shown(log, sinks):
+    host = Host(log, sinks)
+    for number in range(5):
+        host.call(number)
+    rewound = Host(log, sinks)
+    assert rewound.call(2) is Verdict.REWOUND
+    (told,) = [effect for effect in rewound.effects if isinstance(effect, TellBranch)]
+    assert [(left.epoch, left.batch, left.shown) for left in told.left] == [
+        (epoch, epoch - 1, tuple(sorted(SINKS))) for epoch in (3, 4, 5)
+    ]
+    assert rewound.call(3, offsets="other") is Verdict.NEW
+    assert batches_of(sinks) == [0, 1, 2, 3, 4, 2, 3]
+
+
+def test_a_batch_is_looked_up_on_its_branch_not_by_its_number(log, sinks):
+    host = Host(log, sinks)
+    for number in range(3):
+        host.call(number)
+    branch = Host(log, sinks)
+    branch.call(1, offsets="other")
+    branch.call(2, offsets="third", before="other")
+    with pytest.raises(BatchUnexpected):
+        Host(log, sinks).call(2)
+
+
+def test_a_query_is_rewound_to_before_its_outbox(log, sinks):
+    host = Host(log, sinks)
+    for number in (7, 8, 9):
+        host.call(number)
+    assert Host(log, sinks).call(7) is Verdict.REWOUND
+
+
+def test_the_same_batch_with_other_offsets_is_refused_with_the_epoch_to_restore(log, sinks):
+    host = Host(log, sinks)
+    host.call(0)
+    host.call(1)
+    with pytest.raises(BatchUnexpected) as refused:
+        Host(log, sinks).call(1, offsets="edited")
+    assert "restore=1" in refused.value.hint
+    assert Host(log, sinks, Accepted(restore=1)).call(1, offsets="edited") is Verdict.REWOUND
+
+
+def test_a_confirmed_restore_is_for_one_start(log, sinks):
+    host = Host(log, sinks)
+    host.call(0)
+    host.call(1)
+    Host(log, sinks, Accepted(restore=1)).call(1, offsets="edited")
+    with pytest.raises(BatchUnexpected) as refused:
+        Host(log, sinks, Accepted(restore=1)).call(2, before="edited")
+    assert "restore=" in refused.value.hint
+
+
+def test_a_gap_between_the_log_and_the_query_is_refused(log, sinks):
+    host = Host(log, sinks)
+    host.call(0)
+    with pytest.raises(BatchUnexpected) as refused:
+        Host(log, sinks).call(2)
+    assert "backup" in refused.value.hint
+
+
+def test_edited_offsets_of_the_batch_before_are_refused(log, sinks):
+    Host(log, sinks).call(0)
+    with pytest.raises(BatchUnexpected):
+        Host(log, sinks).call(1, before="edited")
+
+
+def test_a_failed_sink_keeps_the_acknowledgement_of_the_other(log, sinks):
+    host = Host(log, sinks)
+    do = host.do
+
+    def half(effect):
+        answer = do(effect)
+        return type(answer)(("alerts",), {}, PublishFailed("planted")) if isinstance(effect, Publish) else answer
+
+    host.do = half
+    with pytest.raises(PublishFailed):
+        host.call(0)
+    assert log.state().acked == {"alerts": 1}
+    assert log.state().unacked("gold") == [1]
