@@ -6,7 +6,8 @@ catches an error: Spark must not commit a batch that the outbox did not finish. 
 
 The order of effects in a call:
 
-1. First call of a run: read the log, refuse a foreign batch, begin an incarnation. That fences every older driver.
+1. First call of a run: read the log, refuse a foreign batch, begin an incarnation. That fences every older driver. A
+   branch is reported before it begins: a crash between the two repeats the report, and loses none.
 2. Publish what earlier calls left unpublished.
 3. Run the plan, once: stage its rows, or discard them if the log has the batch.
 4. New batch: commit its epoch. This decides.
@@ -18,7 +19,7 @@ Source: two-phase commit with idempotent redo, seed 001; the fence is the compar
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from spark_ckpt.connector import EpochOutput
@@ -27,8 +28,17 @@ from spark_ckpt.epochs.identity import Parts, Standing
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief, Manifest, SinkAck, SparkBatch, StagedFileRecord, StagedOutput
 from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget
-from spark_ckpt.errors import BatchUnexpected, CkptError, ConfigInvalid
-from spark_ckpt.outbox.rule import NO_CHANGES, Accepted, LeftBehind, Verdict, judge, left_behind
+from spark_ckpt.errors import BatchUnexpected, CkptError, ConfigInvalid, Fenced
+from spark_ckpt.outbox.rule import (
+    NO_CHANGES,
+    Accepted,
+    Judged,
+    LeftBehind,
+    Verdict,
+    dropped_with,
+    judge,
+    left_behind,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +47,32 @@ class ReadLog:
 
 
 @dataclass(frozen=True, slots=True)
+class NewestBatch:
+    """Effect: list the offsets in the query's checkpoint. Answer: the number of the newest batch, `int`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Begin:
     """Effect: begin an incarnation from `target`, and compare the sinks with the log. Answer: `Begun`.
 
-    `replaces`: an incarnation that may still run is replaced; else only this run's own.
+    `since`: None replaces every incarnation. Else it is a `LogState.lease_token`: the log raises `StoreInUse` if another
+    driver began or committed after that row. `EpochLog.begin_incarnation` takes it as `ended`, with `takeover=False`.
     """
 
     target: RestoreTarget
-    replaces: bool
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TellBranch:
-    """Effect: report the epochs that a new branch leaves behind. Answer: None."""
+    """Effect: report the epochs that a new branch leaves behind. Answer: None.
+
+    `dropped`: an epoch that retention dropped; the branch leaves it, and all before it, too. 0 if there is none.
+    """
 
     base: int
     left: tuple[LeftBehind, ...]
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +114,7 @@ class RecordAcks:
     at_once: bool
 
 
-Effect = ReadLog | Begin | TellBranch | RunPlan | Commit | Publish | RecordAcks
+Effect = ReadLog | NewestBatch | Begin | TellBranch | RunPlan | Commit | Publish | RecordAcks
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +154,9 @@ class Published:
     error: CkptError | None = None
 
 
-Answer = LogState | Begun | Staged | Published | None
+Answer = LogState | int | Begun | Staged | Published | None
 Call = Generator[Effect, Answer, Verdict]
-_A = TypeVar("_A", LogState, Begun, Staged, Published)
+_A = TypeVar("_A", LogState, int, Begun, Staged, Published)
 
 
 class OutboxProtocol:
@@ -187,21 +207,50 @@ class OutboxProtocol:
         return judged.verdict
 
     def _first(self, batch: SparkBatch) -> Call:
-        restore = self._accepted.restore
-        # Judged before the incarnation begins, so that a foreign query fences no driver.
-        before = _of(LogState, (yield ReadLog()))
-        judge(before, batch, self._accepted)
-        begun = _of(Begun, (yield Begin(LATEST if restore is None else restore, replaces=True)))
-        # Judged again: another driver may have decided a batch between the two. From here on it is fenced.
-        known = before if restore is not None else at(begun.log_state, begun.point)
-        judged = judge(known, batch, self._accepted)
-        if judged.verdict is Verdict.REWOUND:
-            yield TellBranch(judged.base, tuple(left_behind(known, judged.base)))
-        if judged.base != begun.point.manifest.epoch:
-            begun = _of(Begun, (yield Begin(judged.base, replaces=False)))
+        # Judged before the incarnation begins, so that a refused call fences no driver.
+        known = _of(LogState, (yield ReadLog()))
+        judged = yield from self._judged(known, batch)
+        begun: Begun | None = None
+        if self._accepted.restore is None:
+            begun = yield from self._begin(Begin(LATEST))
+            # Judged again: another driver may have decided a batch between the two. From here on it is fenced.
+            known = begun.log_state
+            judged = yield from self._judged(known, batch)
+        branches = judged.base != known.latest
+        if branches:
+            left = tuple(left_behind(known, judged.base))
+            yield TellBranch(judged.base, left, dropped_with(known, judged.base))
+        if begun is None or branches:
+            # Exactly the reported epochs are left: the log refuses if another driver went on since it was read.
+            begun = yield from self._begin(Begin(judged.base, known.lease_token))
         self._run = _Run(begun)
         yield from self._publish_all()
         return judged.verdict
+
+    def _judged(self, known: LogState, batch: SparkBatch) -> Generator[Effect, Answer, Judged]:
+        judged = judge(known, batch, self._accepted)
+        if judged.base == known.latest:
+            return judged
+        # Spark writes the offsets of a batch before the call for it. So a newer one is of another driver, which went on
+        # while this one stood still: no operator has rewound the query.
+        newest = _of(int, (yield NewestBatch()))
+        if newest != batch.number:
+            raise Fenced(
+                f"this driver runs batch {batch.number}, the newest batch of the checkpoint is {newest}",
+                query=batch.query,
+                hint="stop this driver; another one of the query goes on",
+            )
+        return judged
+
+    def _begin(self, effect: Begin) -> Generator[Effect, Answer, Begun]:
+        begun = _of(Begun, (yield effect))
+        if begun.log_state.incarnation != begun.point.incarnation:
+            raise Fenced(
+                f"incarnation {begun.point.incarnation} was replaced by {begun.log_state.incarnation}",
+                holder=begun.log_state.holder,
+                hint="stop this driver; the other one continues the query",
+            )
+        return begun
 
     def _publish_all(self) -> Generator[Effect, Answer, None]:
         """Publish every committed epoch that a sink lacks, oldest first. Raises the first sink's error."""
@@ -220,7 +269,7 @@ class _Run:
 
     def __init__(self, begun: Begun) -> None:
         self.point = begun.point
-        self._begun_at = at(begun.log_state, begun.point)
+        self._begun_at = begun.log_state
         self._standing = begun.standing
         self._places = begun.places
         self._newest = begun.point.manifest
@@ -305,7 +354,7 @@ class _Run:
 
     def published(self, epoch: int, published: Published) -> tuple[tuple[SinkAck, ...], bool]:
         """Note the sinks that have the epoch. Return their acknowledgements, and if one is the sink's first."""
-        first = any(sink not in self._acked for sink in published.sinks)
+        first = any(not self._standing.published(sink, self._acked.get(sink, 0))[0] for sink in published.sinks)
         for sink in published.sinks:
             self._due[epoch][1].discard(sink)
             self._acked[sink] = epoch
@@ -319,11 +368,6 @@ class _Run:
     def _brief(self) -> EpochBrief:
         known = self._begun_at.by_id.get(self._newest.epoch)
         return known if known is not None else EpochBrief.of(self._newest, 0)
-
-
-def at(log_state: LogState, point: RecoveryPoint) -> LogState:
-    """Return the state as the incarnation of `point` saw it: another driver may have gone on since."""
-    return replace(log_state, latest=point.manifest.epoch)
 
 
 def _of(kind: type[_A], answer: Answer) -> _A:

@@ -55,15 +55,12 @@ def judge(log_state: LogState, batch: SparkBatch, accepted: Accepted = NO_CHANGE
     Raises `QueryForeign` for a batch of another query, `BatchUnexpected` for one that does not continue the log.
     """
     if accepted.restore is not None:
-        return _restored(log_state, batch, accepted.restore)
+        return _restored(log_state, batch, accepted, accepted.restore)
     newest = log_state.by_id.get(log_state.latest)
     known = newest.spark_batch if newest is not None else None
-    if newest is None or known is None:
+    if newest is None or known is None or known.query != batch.query:
+        _refuse_foreign(log_state, batch, accepted)
         return Judged(Verdict.NEW, log_state.latest)
-    if known.query != batch.query:
-        if accepted.query != batch.query:
-            raise _foreign(log_state, known, batch)
-        return Judged(Verdict.NEW, newest.epoch)
     if known == batch:
         return Judged(Verdict.AGAIN, newest.epoch)
     if _follows(batch, known):
@@ -72,6 +69,30 @@ def judge(log_state: LogState, batch: SparkBatch, accepted: Accepted = NO_CHANGE
     if back is None:
         raise _unexpected(log_state, known, batch)
     return Judged(Verdict.REWOUND, back)
+
+
+def _refuse_foreign(log_state: LogState, batch: SparkBatch, accepted: Accepted) -> None:
+    """Raise unless the query may continue a branch that ends without an epoch of it.
+
+    That is a confirmed query, the first one, or one that was rewound to its beginning and decided no batch since.
+    """
+    last = _last(log_state)
+    if last is None or batch.query == accepted.query:
+        return
+    if last.query != batch.query:
+        raise _foreign(log_state, last, batch)
+    begins = [each.spark_batch for each in log_state.by_id.values() if each.base == log_state.latest]
+    if not any(known is not None and _begins_alike(known, batch) for known in begins):
+        raise _unexpected(log_state, last, batch)
+
+
+def _last(log_state: LogState) -> SparkBatch | None:
+    """Return the batch that was decided last, on any branch: its query has the outbox."""
+    return log_state.by_id[max(log_state.by_id)].spark_batch if log_state.by_id else None
+
+
+def _begins_alike(known: SparkBatch, batch: SparkBatch) -> bool:
+    return (known.query, known.number, known.before) == (batch.query, batch.number, batch.before)
 
 
 def branch_point(log_state: LogState, batch: SparkBatch) -> int | None:
@@ -86,7 +107,7 @@ def branch_point(log_state: LogState, batch: SparkBatch) -> int | None:
             return brief.epoch
         oldest = brief
     first = oldest.spark_batch if oldest is not None else None
-    if oldest is not None and first is not None and (first.number, first.before) == (batch.number, batch.before):
+    if oldest is not None and first is not None and _begins_alike(first, batch):
         # The query had an unknown life before its outbox: the branch begins where the outbox began. A base that
         # retention dropped cannot be restored.
         return oldest.base if oldest.base == 0 or oldest.base in log_state.by_id else None
@@ -104,10 +125,18 @@ def _follows(batch: SparkBatch, known: SparkBatch) -> bool:
     return (batch.query, batch.number, batch.before) == (known.query, known.number + 1, known.offsets)
 
 
-def _restored(log_state: LogState, batch: SparkBatch, restore: int) -> Judged:
+def _restored(log_state: LogState, batch: SparkBatch, accepted: Accepted, restore: int) -> Judged:
     """Return the verdict for an epoch that the operator named: the query must continue right there."""
     known = log_state.by_id[restore].spark_batch if restore in log_state.by_id else None
-    if restore == 0:
+    newest = log_state.by_id.get(log_state.latest)
+    current = newest.spark_batch if newest is not None else None
+    if newest is not None and newest.base == restore and current == batch:
+        # A program that starts again after a crash, with the same arguments: the first start has begun the branch.
+        return Judged(Verdict.AGAIN, newest.epoch)
+    if restore == 0 and (current is None or not (current == batch or _follows(batch, current))):
+        last = _last(log_state)
+        if last is not None and batch.query not in (last.query, accepted.query):
+            raise _foreign(log_state, last, batch)
         return Judged(Verdict.REWOUND if log_state.latest else Verdict.NEW, 0)
     if known == batch:
         return Judged(Verdict.AGAIN, restore)
@@ -135,31 +164,28 @@ def _foreign(log_state: LogState, known: SparkBatch, batch: SparkBatch) -> Query
 
 def _unexpected(log_state: LogState, known: SparkBatch, batch: SparkBatch) -> BatchUnexpected:
     said: dict[str, object] = {"query": batch.query, "epoch": log_state.latest, "newest batch": known.number}
-    if batch.number == known.number:
+    before = branch_point(log_state, batch)
+    if batch.number == known.number and before is not None:
         return BatchUnexpected(
             f"batch {batch.number} has other offsets than the batch {known.number} that outbox '{log_state.job}' decided",
             hint="bring back the checkpoint as it was: it was edited, or a copy of it ran elsewhere; if the query was rewound on "
-            f"purpose, start it with restore={_before(log_state, batch)}: the rows of this batch come again",
+            f"purpose, start it with restore={before}: the rows of this batch come again",
             **said,
         )
-    if batch.number > known.number + 1:
+    kept = [each.number for _, each in _of_query(log_state, batch.query)]
+    if kept and batch.number > known.number + 1:
         return BatchUnexpected(
             f"outbox '{log_state.job}' has no batch between {known.number} and {batch.number}: rows would be missing",
             hint=f"bring back a newer backup of the outbox's store; or rewind the query to batch {known.number}: "
             "`spark-ckpt rewind plan`",
             **said,
         )
-    kept = [each.number for _, each in _of_query(log_state, batch.query)]
+    hint = "bring back the checkpoint as it was"
+    if kept:
+        hint += f"; or rewind the query to a batch that the outbox still has, {kept[-1]} to {kept[0]}: `spark-ckpt rewind plan`"
     return BatchUnexpected(
-        f"batch {batch.number} does not continue a batch that outbox '{log_state.job}' knows",
-        hint=f"bring back the checkpoint as it was; or rewind the query to a batch that the outbox still has, {kept[-1]} to "
-        f"{kept[0]}: `spark-ckpt rewind plan`",
-        **said,
+        f"batch {batch.number} does not continue a batch that outbox '{log_state.job}' knows", hint=hint, **said
     )
-
-
-def _before(log_state: LogState, batch: SparkBatch) -> int:
-    return branch_point(log_state, batch) or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +204,13 @@ def left_behind(log_state: LogState, base: int) -> list[LeftBehind]:
     kept = {brief.epoch for brief in log_state.lineage(base)} if base else set()
     left = [brief for brief in log_state.lineage() if brief.epoch not in kept and brief.rows_out]
     return [_left(log_state, brief) for brief in reversed(left)]
+
+
+def dropped_with(log_state: LogState, base: int) -> int:
+    """Return the newest epoch that a new branch after `base` leaves and that retention dropped; 0 if there is none."""
+    kept = {brief.epoch for brief in log_state.lineage(base)} if base else set()
+    current = list(log_state.lineage())
+    return 0 if not current or any(brief.epoch in kept for brief in current) else current[-1].base
 
 
 def _left(log_state: LogState, brief: EpochBrief) -> LeftBehind:

@@ -15,6 +15,7 @@ from spark_ckpt.outbox.protocol import (
     Begun,
     Commit,
     Effect,
+    NewestBatch,
     OutboxProtocol,
     Publish,
     Published,
@@ -54,7 +55,11 @@ class Sinks:
 
 
 class Host:
-    """One run of the query's driver. `fails`: called with every effect before it is done; it may raise."""
+    """One run of the query's driver.
+
+    `fails`: called with every effect before it is done; it may raise. `newest`: newest batch of the checkpoint; None for
+    the called one.
+    """
 
     def __init__(
         self,
@@ -67,10 +72,13 @@ class Host:
         self.protocol = OutboxProtocol(NAME, accepted)
         self.effects: list[Effect] = []
         self.actions = 0
+        self.newest: int | None = None
+        self.number = 0
 
     def call(self, number: int, **identity: str) -> Verdict:
         """Call the function for a batch and do every effect."""
         call = self.protocol.call(batch(number, **identity))
+        self.number = number
         answer = None
         try:
             while True:
@@ -90,8 +98,10 @@ class Host:
         match effect:
             case ReadLog():
                 return self.log.state()
-            case Begin(target, replaces):
-                point = self.log.begin_incarnation(Holder(host="here"), target, takeover=replaces)
+            case NewestBatch():
+                return self.number if self.newest is None else self.newest
+            case Begin(target, since):
+                point = self.log.begin_incarnation(Holder(host="here"), target, takeover=since is None, ended=since)
                 return Begun(point, self.log.state(), Standing(), {sink: Place("mem") for sink in SINKS})
             case RunPlan(number, stages):
                 self.actions += 1

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.errors import BatchUnexpected, Fenced, PublishFailed, QueryForeign
-from spark_ckpt.outbox.protocol import Begin, Commit, Publish, RunPlan, TellBranch
+from spark_ckpt.epochs.records import Holder
+from spark_ckpt.epochs.restore import LATEST
+from spark_ckpt.errors import BatchUnexpected, Fenced, PublishFailed, QueryForeign, StoreInUse
+from spark_ckpt.outbox.protocol import Begin, Commit, Publish, RecordAcks, RunPlan, TellBranch
 from spark_ckpt.outbox.rule import Accepted, Verdict
 from tests.outbox.outbox_kit import SINKS, Host, Sinks, opened
 
 
 @pytest.fixture
 def log(tmp_path):
+    return opened(str(tmp_path / "log"))
+
+
+@pytest.fixture
+def elsewhere(log, tmp_path):
+    """The same log, opened by another process."""
     return opened(str(tmp_path / "log"))
 
 
@@ -105,7 +113,7 @@ def test_the_newest_driver_wins(log, sinks):
 def test_a_batch_that_another_driver_decided_meanwhile_runs_again(log, sinks):
     other, late = Host(log, sinks), Host(log, sinks)
     other.call(0)
-    late.fails = lambda effect: other.call(1) if isinstance(effect, Begin) and effect.replaces else None
+    late.fails = lambda effect: other.call(1) if isinstance(effect, Begin) else None
     assert late.call(1) is Verdict.AGAIN
     assert batches_of(sinks) == [0, 1]
 
@@ -189,3 +197,153 @@ def test_a_failed_sink_keeps_the_acknowledgement_of_the_other(log, sinks):
         host.call(0)
     assert log.state().acked == {"alerts": 1}
     assert log.state().unacked("gold") == [1]
+
+
+# -- Branches: each is told, whole, before it begins; nobody begins one by mistake.
+
+
+def told(host):
+    return [effect for effect in host.effects if isinstance(effect, TellBranch)]
+
+
+def decided(log, sinks, *numbers):
+    host = Host(log, sinks)
+    for number in numbers:
+        host.call(number)
+    return host
+
+
+def test_a_slow_second_driver_does_not_pass_for_a_rewound_query(log, sinks):
+    late, other = Host(log, sinks), decided(log, sinks, 0, 1, 2)
+    late.newest = 3
+    with pytest.raises(Fenced):
+        late.call(1)
+    assert other.call(3) is Verdict.NEW
+    assert batches_of(sinks) == [0, 1, 2, 3]
+
+
+def test_a_driver_that_was_overtaken_while_it_began_does_not_pass_for_a_rewound_query(log, sinks):
+    other, late = decided(log, sinks, 0), Host(log, sinks)
+    late.newest = 2
+    late.fails = lambda effect: [other.call(1), other.call(2)] if isinstance(effect, Begin) else None
+    with pytest.raises(Fenced):
+        late.call(1)
+    assert not told(late)
+    assert Host(log, sinks).call(2) is Verdict.AGAIN
+    assert batches_of(sinks) == [0, 1, 2]
+
+
+def test_a_named_epoch_is_not_restored_over_batches_that_were_decided_meanwhile(log, elsewhere, sinks):
+    other, late = decided(elsewhere, sinks, 0, 1), Host(log, sinks, Accepted(restore=1))
+    late.fails = lambda effect: other.call(2) if isinstance(effect, Begin) else None
+    with pytest.raises(StoreInUse):
+        late.call(1, offsets="edited")
+    again = Host(log, sinks, Accepted(restore=1))
+    assert again.call(1, offsets="edited") is Verdict.REWOUND
+    assert [left.epoch for left in told(again)[0].left] == [2, 3]
+
+
+def test_a_branch_is_told_before_it_begins(log, sinks):
+    decided(log, sinks, 0, 1)
+    host = Host(log, sinks, Accepted(restore=1), failing(TellBranch))
+    with pytest.raises(PublishFailed):
+        host.call(1, offsets="edited")
+    assert log.state().latest == 2
+    again = Host(log, sinks, Accepted(restore=1))
+    again.call(1, offsets="edited")
+    assert told(again)
+
+
+def test_a_branch_does_not_leave_one_that_another_driver_began_meanwhile(log, elsewhere, sinks):
+    decided(log, sinks, 0, 1, 2, 3)
+    late, other = Host(log, sinks), Host(elsewhere, sinks)
+    late.fails = lambda effect: other.call(2) if isinstance(effect, Begin) and effect.target != LATEST else None
+    with pytest.raises(StoreInUse):
+        late.call(2)
+    assert [log.state().by_id[log.state().latest].spark_batch.number, other.call(3, offsets="third")] == [
+        2,
+        Verdict.NEW,
+    ]
+    assert batches_of(sinks) == [0, 1, 2, 3, 2, 3]
+
+
+def test_a_replaced_driver_stops_right_after_its_begin(log, sinks):
+    decided(log, sinks, 0)
+    late, do = Host(log, sinks), Host.do
+
+    def overtaken(effect):
+        answer = do(late, effect)
+        if isinstance(effect, Begin):
+            log.begin_incarnation(Holder(host="there"), takeover=True)
+            answer = type(answer)(answer.point, log.state(), answer.standing, answer.places)
+        return answer
+
+    late.do = overtaken
+    with pytest.raises(Fenced):
+        late.call(1)
+    assert not late.actions
+
+
+def test_a_program_that_starts_again_with_the_same_restore_does_not_show_its_batch_twice(log, sinks):
+    decided(log, sinks, 0, 1)
+    first = Host(log, sinks, Accepted(restore=1))
+    first.call(1, offsets="edited")
+    again = Host(log, sinks, Accepted(restore=1))
+    assert again.call(1, offsets="edited") is Verdict.AGAIN
+    assert batches_of(sinks) == [0, 1, 1]
+    assert again.call(2, before="edited") is Verdict.NEW
+
+
+def test_an_epoch_restored_with_its_own_batch_names_what_the_branch_leaves(log, sinks):
+    decided(log, sinks, 0, 1, 2)
+    host = Host(log, sinks, Accepted(restore=2))
+    assert host.call(1) is Verdict.AGAIN
+    assert [left.epoch for left in told(host)[0].left] == [3]
+    assert host.call(2) is Verdict.NEW
+    assert batches_of(sinks) == [0, 1, 2, 2]
+
+
+def test_a_restore_of_nothing_is_for_one_start_too(log, sinks):
+    decided(log, sinks, 3)
+    Host(log, sinks, Accepted(restore=0)).call(3, offsets="edited")
+    with pytest.raises(BatchUnexpected):
+        Host(log, sinks, Accepted(restore=0)).call(4, before="edited")
+    with pytest.raises(QueryForeign):
+        Host(log, sinks, Accepted(restore=0)).call(0, query="another")
+
+
+def test_no_foreign_query_slips_in_after_a_rewind_to_the_beginning(log, sinks):
+    decided(log, sinks, 0, 1)
+    with pytest.raises(PublishFailed):
+        Host(log, sinks, fails=failing(RunPlan)).call(0)
+    assert log.state().latest == 0
+    with pytest.raises(QueryForeign):
+        Host(log, sinks).call(0, query="another")
+    with pytest.raises(BatchUnexpected):
+        Host(log, sinks).call(1)
+    assert Host(log, sinks).call(0, offsets="new") is Verdict.NEW
+
+
+def test_a_confirmed_query_is_rewound_to_its_beginning_and_starts_again(log, sinks):
+    decided(log, sinks, 0)
+    host = Host(log, sinks, Accepted(query="another"))
+    assert [host.call(number, query="another") for number in (0, 1)] == [Verdict.NEW] * 2
+    with pytest.raises(PublishFailed):
+        Host(log, sinks, fails=failing(RunPlan)).call(0, query="another")
+    assert Host(log, sinks).call(0, query="another", offsets="new") is Verdict.NEW
+
+
+def test_a_branch_names_epochs_that_retention_dropped(log, sinks):
+    decided(log, sinks, 0, 1, 2, 3, 4)
+    log.shorten(lambda log_state: {1, 4, 5})
+    host = Host(log, sinks, Accepted(restore=1))
+    assert host.call(1) is Verdict.REWOUND
+    assert ([left.epoch for left in told(host)[0].left], told(host)[0].dropped) == ([4, 5], 3)
+
+
+def test_the_first_acknowledgement_of_a_sink_that_was_taken_back_to_nothing_is_recorded_at_once(log, sinks):
+    decided(log, sinks, 0)
+    log.begin_incarnation(Holder(host="here"), 0, takeover=True, taken_back=dict.fromkeys(SINKS, 0))
+    host = Host(log, sinks, Accepted(restore=0))
+    host.call(0, offsets="new")
+    assert [effect.at_once for effect in host.effects if isinstance(effect, RecordAcks)] == [True]
