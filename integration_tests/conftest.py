@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from integration_tests.spark import SMALL_JAVA, end_idle_session
+
+PYTHON_START = str(Path(__file__).parent / "python_start")
+sys.path.append(PYTHON_START)  # tests hand their path on to the programs that they start
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PYTHON_START, os.environ.get("PYTHONPATH")]))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

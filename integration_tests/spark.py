@@ -21,7 +21,11 @@ from spark_ckpt.spark_session.session import session as new_session
 
 SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Up fast, on one or two processors; code that runs for a minute does not earn the optimising compiler's time."""
-SMALL = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
+SMALL = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",  # compiling costs a short query more than it gains
+}
 
 
 @dataclass(frozen=True)
