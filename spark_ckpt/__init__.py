@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         PublishReceipt,
         Sink,
         SinkContext,
+        SinkRows,
         Source,
         StagedFile,
         StagePlan,
@@ -38,16 +39,18 @@ if TYPE_CHECKING:
     )
     from spark_ckpt.driver.run import Run
     from spark_ckpt.errors import CkptError
+    from spark_ckpt.outbox.outbox import Outbox
     from spark_ckpt.spark_session.session import session
     from spark_ckpt.tasks.operators.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum
     from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult
 
 _HOME = {
     "connector": (
-        "Cursor", "Epoch", "EpochOutput", "Incarnation", "PublishReceipt", "Publisher", "Sink", "SinkContext", "Source",
-        "StagePlan", "StagedFile",
+        "Cursor", "Epoch", "EpochOutput", "Incarnation", "PublishReceipt", "Publisher", "Sink", "SinkContext", "SinkRows",
+        "Source", "StagePlan", "StagedFile",
     ),
     "errors": ("CkptError",),
+    "outbox.outbox": ("Outbox",),
     "api.grouped": ("CoGroupedStreams", "GroupedStream"),
     "api.job": ("Job",),
     "driver.listener": (
@@ -80,6 +83,7 @@ __all__ = [
     "KeyResult",
     "LagEvent",
     "OutageEvent",
+    "Outbox",
     "ProgressEvent",
     "PublishReceipt",
     "Publisher",
@@ -87,6 +91,7 @@ __all__ = [
     "RunListener",
     "Sink",
     "SinkContext",
+    "SinkRows",
     "Source",
     "SparkSource",
     "StagePlan",

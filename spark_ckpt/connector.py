@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 
@@ -523,6 +523,29 @@ class CostlyCommits(Protocol):
     """
 
     publish_every_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRows:
+    """A sink of an outbox, and the rows of the query that it gets.
+
+    - `columns`: SQL expressions, e.g. "id" or "amount * 2 AS twice"; without any the sink gets all columns.
+    - `named`: SQL expressions by column name.
+    - `where`: SQL condition of a row that the sink gets; None for all rows. A null is no.
+    """
+
+    sink: Sink
+    columns: tuple[str, ...] = ()
+    named: Mapping[str, str] = field(default_factory=dict)
+    where: str | None = None
+
+
+class SelectsRows:
+    """Base of sinks with a method that selects rows of a query for them."""
+
+    def rows(self, *columns: str, where: str | None = None, **named: str) -> SinkRows:
+        """Return this sink with the rows and columns that it gets from an outbox: see `SinkRows`."""
+        return SinkRows(cast("Sink", self), columns, named, where)
 
 
 @runtime_checkable

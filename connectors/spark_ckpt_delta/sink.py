@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructField, StructType
 
 from checkpoint_protocols.ids import Epoch
-from spark_ckpt.connector import PublishedEpoch, Publisher, SinkContext, StagePlan
+from spark_ckpt.connector import PublishedEpoch, Publisher, SelectsRows, SinkContext, StagePlan
 from spark_ckpt.errors import CkptError, ConfigInvalid, SinkInvalid
 from spark_ckpt.place import check_table_path
 from spark_ckpt.spark_internals.time_zones import session_zone
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class DeltaSink:
+class DeltaSink(SelectsRows):
     """Write rows exactly once into the Delta table at `table`, a path or URI.
 
     - `engine="deltalake"` (default): tasks write the table's Parquet files. The publish of an epoch is one commit of

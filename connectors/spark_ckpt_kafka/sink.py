@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from checkpoint_protocols.ids import Epoch, Incarnation
-from spark_ckpt.connector import PublishedEpoch, SinkContext, StagePlan
+from spark_ckpt.connector import PublishedEpoch, SelectsRows, SinkContext, StagePlan
 from spark_ckpt.errors import ConfigInvalid, SinkInvalid
 from spark_ckpt_kafka.control import ControlError, KafkaControl
 from spark_ckpt_kafka.limits import longest_transaction_ms, record_rules, topic_limits
@@ -45,7 +45,7 @@ MAX_LANES = 64
 
 
 @dataclass(frozen=True)
-class KafkaSink:
+class KafkaSink(SelectsRows):
     """Write rows with a column value (and key, headers, topic, partition, timestamp) to Kafka, exactly once.
 
     - `topic`: overrides the rows' own column. Without it each row names its topic.

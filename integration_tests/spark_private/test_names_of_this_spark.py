@@ -389,7 +389,7 @@ def test_what_nobody_has_set_about_pandas_is_what_spark_would_do(spark: SparkSes
 # -- conversions ----------------------------------------------------------------------------------------------------------
 
 
-@of("to_arrow_schema", "from_arrow_schema")
+@of("from_arrow_schema")
 def _() -> None:
     arrow = arrow_schema_of(ROW)
     assert arrow.field("at").type == pa.timestamp("us", tz="UTC")

@@ -1,0 +1,188 @@
+"""`Outbox`: exactly-once output, to several sinks, from a query that exists already."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.utils import is_remote
+
+from spark_ckpt.config import duration_ms
+from spark_ckpt.connector import Sink, SinkRows
+from spark_ckpt.epochs.identity import Confirmed
+from spark_ckpt.epochs.names import valid_name
+from spark_ckpt.errors import CkptError, ConfigInvalid, QueryForeign
+from spark_ckpt.outbox.checkpoint import checkpoint_location
+from spark_ckpt.outbox.rule import Accepted
+from spark_ckpt.outbox.running import OutboxRun, OutboxSettings
+from spark_ckpt.place import local_path
+from spark_ckpt.spark_internals.writers import output_mode_of
+from spark_ckpt.store.schemes import store_location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+class Outbox:
+    """Output of one plain streaming query: every row exactly once in each of its sinks.
+
+    ```python
+    out = ckpt.Outbox("stores/orders", name="orders", checkpoint="checkpoints/orders", sinks={"gold": DeltaSink("gold")})
+    query = out.start(df.writeStream)
+    ```
+
+    Each micro-batch runs as one action. Tasks stage the rows of every sink; one commit in the outbox's store decides;
+    then every sink publishes. After a crash Spark runs the batch again: the outbox runs its plan, discards its rows and
+    publishes what was decided.
+
+    - `store`: a folder or object-store URL that belongs to this outbox alone.
+    - `checkpoint`: the query's checkpoint; an existing one is continued.
+    - `sinks`: by name, a sink or the sink's `rows(...)`: columns and a filter in SQL.
+    - `storage_options`: for store and checkpoint in an object store, as deltalake takes them.
+    - `keep_epochs`: batches that the outbox keeps, so that the query can be rewound. Spark's default is 100.
+    - `publish_timeout`: time for all attempts of one publish, e.g. "2 minutes". After it the query ends; the batch is
+      decided, and the next start publishes it.
+
+    One driver at a time: a second one that starts wins, and the query of the first ends with `CKPT_FENCED`.
+    Source: two-phase commit and replay, seed 001.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        *,
+        name: str,
+        checkpoint: str,
+        sinks: Mapping[str, Sink | SinkRows],
+        storage_options: Mapping[str, str] | None = None,
+        keep_epochs: int = 100,
+        publish_timeout: str = "2 minutes",
+    ) -> None:
+        if not sinks:
+            raise ConfigInvalid("an outbox needs a sink", hint='Outbox(..., sinks={"gold": DeltaSink(table)})')
+        if keep_epochs < 2:
+            raise ConfigInvalid(f"keep_epochs is at least 2, not {keep_epochs}")
+        options = dict(storage_options or {})
+        self._settings = OutboxSettings(
+            store=store_location(store, options).uri,
+            name=valid_name("outbox", name),
+            checkpoint=_absolute(checkpoint, options),
+            sinks={valid_name("sink", sink): _rows(sink, rows) for sink, rows in sinks.items()},
+            storage_options=options,
+            keep_epochs=keep_epochs,
+            publish_timeout_ms=duration_ms(publish_timeout),
+        )
+        self._function: BatchFunction | None = None
+
+    def start(
+        self,
+        writer: DataStreamWriter,
+        *,
+        restore: int | None = None,
+        accept_query: str = "",
+        accept_new_sink: str | Collection[str] = (),
+        accept_moved: str | Collection[str] = (),
+    ) -> StreamingQuery:
+        """Start the query of `writer` and return it. Sets its checkpoint and its function; triggers stay as they are.
+
+        The other parameters confirm changes, by the names that an error gives:
+
+        - `restore`: epoch to continue from, after the query was rewound by hand.
+        - `accept_query`: id of a query that continues the outbox of another one.
+        - `accept_new_sink`: sinks that are other tables or topics now. `accept_moved`: the same ones at another path.
+
+        Raises `ConfigInvalid` for output mode "complete", `QueryForeign`, `StoreForeign`. Errors of a batch end the
+        query; `exception()` has the newest one.
+        """
+        _refuse_complete(writer)
+        confirmed = Confirmed(new_sinks=_names(accept_new_sink), moved=_names(accept_moved))
+        settings = replace(self._settings, accepted=Accepted(accept_query, restore), confirmed=confirmed)
+        # A Connect client may not see the store; the server's process compares at the first batch.
+        if not is_remote():
+            _refuse_foreign(settings)
+        self.close()
+        self._function = BatchFunction(settings)
+        return writer.option("checkpointLocation", settings.checkpoint).foreachBatch(self._function).start()
+
+    def exception(self) -> CkptError | None:
+        """Return the typed error that ended the query; None without one, and in a Connect client."""
+        return self._function.error if self._function is not None else None
+
+    def close(self) -> None:
+        """End the publishers of a query that has ended. Another `start` and the program's end do it, too."""
+        if self._function is not None:
+            self._function.close()
+
+
+class BatchFunction:
+    """The function of `foreachBatch`. Only its settings are pickled: each process opens the store by itself."""
+
+    def __init__(self, settings: OutboxSettings) -> None:
+        self._settings = settings
+        self._run: OutboxRun | None = None
+        self.error: CkptError | None = None
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        """Handle one micro-batch. Every error reaches Spark, which then does not commit the batch."""
+        if self._run is None:
+            self._run = OutboxRun(self._settings)
+        try:
+            self._run.call(frame, number)
+        except BaseException as error:
+            self.error = error if isinstance(error, CkptError) else None
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the run."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.close()
+
+    def __getstate__(self) -> OutboxSettings:
+        return self._settings
+
+    def __setstate__(self, settings: OutboxSettings) -> None:
+        self._settings, self._run, self.error = settings, None, None
+
+
+def _rows(name: str, sink: Sink | SinkRows) -> SinkRows:
+    rows = sink if isinstance(sink, SinkRows) else SinkRows(sink)
+    if not isinstance(rows.sink, Sink):
+        raise ConfigInvalid(f"'{name}' is no sink", hint="give a sink object, e.g. DeltaSink(table) or KafkaSink(...)")
+    return rows
+
+
+def _absolute(checkpoint: str, options: dict[str, str]) -> str:
+    location = checkpoint_location(checkpoint, options)
+    return location.uri if local_path(checkpoint) is not None else checkpoint
+
+
+def _names(names: str | Collection[str]) -> frozenset[str]:
+    return frozenset((names,) if isinstance(names, str) else names)
+
+
+def _refuse_complete(writer: DataStreamWriter) -> None:
+    if output_mode_of(writer) == "complete":
+        raise ConfigInvalid(
+            "in output mode complete every batch has the whole result, and a sink would get all of it again",
+            hint='use outputMode("update"), with a sink that merges by key: DeltaSink(..., engine="spark", keys=[...])',
+        )
+
+
+def _refuse_foreign(settings: OutboxSettings) -> None:
+    """Raise `QueryForeign` before the query starts, if its checkpoint belongs to another query."""
+    query, log_state = settings.checkpoint_files().query(), settings.opened().log.state()
+    newest = log_state.by_id.get(log_state.latest)
+    known = newest.spark_batch if newest is not None else None
+    if query is None or known is None or known.query == query or settings.accepted.query == query:
+        return
+    raise QueryForeign(
+        f"outbox '{settings.name}' belongs to query {known.query}, and the checkpoint is of query {query}",
+        checkpoint=settings.checkpoint,
+        hint="give the query's own checkpoint; if this query is to continue the outbox, start it with "
+        f"accept_query='{query}': rows of input that the other query has read come again if this one reads it, too",
+    )

@@ -1,0 +1,334 @@
+"""The host of an outbox's protocol: carries out the effects of a call on Spark, the log and the sinks.
+
+It runs where Spark calls the function of `foreachBatch`: in the driver's Python process, or in the Python process that a
+Connect server starts for the query.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from checkpoint_protocols.ids import Incarnation
+from spark_ckpt.connector import EpochOutput, Publisher, Sink, SinkContext, SinkRows, StagePlan, Tidies
+from spark_ckpt.endpoints.identities import parts_of, reconciled
+from spark_ckpt.endpoints.markers import refuse_newer_sinks, sinks_taken_back
+from spark_ckpt.epochs.epoch_output import Place
+from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing
+from spark_ckpt.epochs.records import SinkAck
+from spark_ckpt.epochs.restore import RestoreTarget, choose
+from spark_ckpt.epochs.retention import Retention
+from spark_ckpt.errors import CkptError, Fenced, PublishFailed
+from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.outbox.background import Background
+from spark_ckpt.outbox.checkpoint import Checkpoint, checkpoint_location
+from spark_ckpt.outbox.protocol import (
+    Answer,
+    Begin,
+    Begun,
+    Commit,
+    Effect,
+    OutboxProtocol,
+    Publish,
+    Published,
+    ReadLog,
+    RecordAcks,
+    RunPlan,
+    Staged,
+    TellBranch,
+)
+from spark_ckpt.outbox.rule import NO_CHANGES, Accepted, Verdict
+from spark_ckpt.outbox.staging import discard_rows, schema_of, stage_rows
+from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.store import Store
+from spark_ckpt.tasks.staging import SinkStage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
+_LEASE_MS = 30_000
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class OutboxSettings:
+    """Settings of an outbox. Picklable: a Connect client ships them to the server.
+
+    - `checkpoint`: URI of the query's checkpoint.
+    - `publish_timeout_ms`: time for all attempts of one publish or commit.
+    - `retain_every`: number of batches between two retentions.
+    - `ack_wait_ms`: time that an acknowledgement waits for the next commit, which carries it.
+    """
+
+    store: str
+    name: str
+    checkpoint: str
+    sinks: Mapping[str, SinkRows]
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    keep_epochs: int = 100
+    publish_timeout_ms: int = 120_000
+    retain_every: int = 20
+    ack_wait_ms: int = 1_000
+    accepted: Accepted = NO_CHANGES
+    confirmed: Confirmed = field(default_factory=Confirmed)
+
+    def opened(self) -> Store:
+        """Open the outbox's store. Raises as `Store.open`."""
+        return Store.open(self.store, self.name, self.storage_options, kind="outbox")
+
+    def checkpoint_files(self) -> Checkpoint:
+        """Return the query's checkpoint."""
+        return Checkpoint(checkpoint_location(self.checkpoint, dict(self.storage_options)))
+
+
+@dataclass(frozen=True)
+class NamedSink:
+    """A sink and its name in the outbox."""
+
+    name: str
+    sink: Sink
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A sink that was checked with the schema of its rows."""
+
+    rows: SinkRows
+    plan: StagePlan
+    place: Place
+
+
+class OutboxRun:
+    """One run of a query: from the first call of its function to an error or the end."""
+
+    def __init__(self, settings: OutboxSettings) -> None:
+        self._settings = settings
+        self._store = settings.opened()
+        self._checkpoint = settings.checkpoint_files()
+        self._protocol = OutboxProtocol(settings.name, settings.accepted)
+        self._sinks: dict[str, _Prepared] = {}
+        self._publishers: dict[str, Publisher] = {}
+        self._incarnation = 0
+        self._known: dict[str, bool] = {}
+        self._untidied = set(settings.sinks)
+        self._batches = 0
+        self._pool = ThreadPoolExecutor(max(1, len(settings.sinks)), thread_name_prefix="ckpt-publish")
+        self._background = Background(self._store, settings.ack_wait_ms, Retention(keep_last=settings.keep_epochs))
+
+    def call(self, frame: DataFrame, number: int) -> Verdict:
+        """Do everything for batch `number`, whose rows are `frame`. It catches no error."""
+        call = self._protocol.call(self._checkpoint.batch(number))
+        answer: Answer = None
+        while True:
+            try:
+                effect = call.send(answer)
+            except StopIteration as end:
+                verdict: Verdict = end.value
+                break
+            answer = self._carry_out(effect, frame)
+        self._batches += 1
+        if self._batches % self._settings.retain_every == 1:
+            self._background.retain()
+        return verdict
+
+    def close(self) -> None:
+        """Record the last acknowledgements and close the publishers. It publishes nothing."""
+        self._background.close()
+        for publisher in self._publishers.values():
+            try:
+                publisher.close()
+            except Exception as error:  # noqa: BLE001 - closing is best effort: the next run fences this publisher
+                _log.debug("outbox=%s: closing a publisher failed: %s", self._settings.name, error)
+        self._publishers.clear()
+        self._pool.shutdown(wait=False)
+
+    # -- the effects --------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effect: Effect, frame: DataFrame) -> Answer:
+        match effect:
+            case ReadLog():
+                return self._store.log.state()
+            case Begin():
+                return self._begin(effect, frame)
+            case TellBranch():
+                self._tell(effect)
+            case RunPlan():
+                return self._run_plan(effect, frame)
+            case Commit(manifest):
+                hit(Failpoint.EPOCH_COMMITTING)
+                self._background.drop()  # the manifest carries them
+                self._patiently(lambda: self._store.log.commit_epoch(manifest))
+                hit(Failpoint.EPOCH_COMMITTED)
+            case Publish():
+                return self._publish(effect, frame.sparkSession)
+            case RecordAcks():
+                self._record(effect)
+        return None
+
+    def _begin(self, effect: Begin, frame: DataFrame) -> Begun:
+        spark, log = frame.sparkSession, self._store.log
+        if not self._sinks:
+            self._sinks = {name: self._prepared(name, rows, frame) for name, rows in self._settings.sinks.items()}
+        bound = [NamedSink(name, prepared.rows.sink) for name, prepared in self._sinks.items()]
+        fresh = self._settings.confirmed.new_sinks
+        refuse_newer_sinks([each for each in bound if each.name not in fresh], self._store)
+        taken_back = sinks_taken_back(bound, self._store, effect.target, fresh)
+        standing = self._standing(spark, effect.target)
+        point = log.begin_incarnation(
+            current_holder(self._settings.name),
+            effect.target,
+            _LEASE_MS,
+            takeover=effect.replaces,
+            taken_back=taken_back,
+        )
+        self._incarnation = point.incarnation
+        places = {name: prepared.place for name, prepared in self._sinks.items()}
+        return Begun(point, log.state(), standing, places)
+
+    def _prepared(self, name: str, rows: SinkRows, frame: DataFrame) -> _Prepared:
+        schema: StructType = schema_of(frame, rows)
+        rows.sink.check(frame.sparkSession, schema)
+        plan = rows.sink.stage(schema)
+        if plan.root is None:
+            location = self._store.staged(name).location
+            return _Prepared(rows, plan, Place(location.uri, location.storage_options))
+        return _Prepared(rows, plan, Place(plan.root, plan.storage_options, in_store=False))
+
+    def _standing(self, spark: SparkSession, target: RestoreTarget) -> Standing:
+        """Compare the sinks with those that the epochs were published to. Raises `IdentityChanged`."""
+        log, log_state = self._store.log, self._store.log.state()
+        chosen = choose(log_state, target, log.manifest, lambda manifest: None, whole=log.verify)
+        found = Found(sinks={name: parts_of(prepared.rows.sink, spark) for name, prepared in self._sinks.items()})
+        self._known = {name: all(parts.values()) for name, parts in found.sinks.items()}
+        return reconciled(log, log_state, chosen.base, chosen.unpublished, found, self._settings.confirmed)
+
+    def _tell(self, effect: TellBranch) -> None:
+        name = self._settings.name
+        _log.warning("outbox=%s: the query was rewound; a new branch begins after epoch %d", name, effect.base)
+        for left in effect.left:
+            said = f"shown by {', '.join(left.shown) or 'no sink'}"
+            if left.maybe:
+                said += f", perhaps by {', '.join(left.maybe)}"
+            _log.warning(
+                "outbox=%s: left behind: batch %d (epoch %d), %d rows, %s",
+                name, left.batch, left.epoch, left.rows, said,
+            )  # fmt: skip
+
+    def _run_plan(self, effect: RunPlan, frame: DataFrame) -> Staged:
+        began_s = time.monotonic()
+        if effect.stages:
+            stages = [
+                SinkStage(name, each.plan, Location(each.place.root, each.place.storage_options), effect.stages)
+                for name, each in self._sinks.items()
+            ]
+            files = stage_rows(frame, self._settings.sinks, stages, effect.number)
+        else:
+            files = {}
+            discard_rows(frame)
+        duration_ms = round((time.monotonic() - began_s) * 1000)
+        return Staged(files, uuid.uuid4().hex, time.time_ns() // 1_000_000, duration_ms)
+
+    def _publish(self, effect: Publish, spark: SparkSession) -> Published:
+        """Publish one epoch to its sinks at the same time. Every sink gets its turn, also beside one that fails."""
+        tries = {
+            sink: self._pool.submit(self._patiently, lambda s=sink, o=output: self._publish_to(s, o, spark))
+            for sink, output in effect.outputs.items()
+        }
+        done: list[str] = []
+        learned: dict[str, Parts] = {}
+        first: CkptError | None = None
+        for sink, attempt in tries.items():
+            try:
+                learned |= attempt.result()
+                done.append(sink)
+            except CkptError as error:
+                first = first or error
+        return Published(done, learned, first)
+
+    def _publish_to(self, sink: str, output: EpochOutput, spark: SparkSession) -> dict[str, Parts]:
+        """Try once. A failed publisher is replaced: it no longer knows how the sink stands."""
+        kind = self._sinks[sink].rows.sink
+        try:
+            if sink not in self._publishers:
+                self._still_newest()
+                context = SinkContext(
+                    self._settings.name,
+                    sink,
+                    self._store.id,
+                    Incarnation(self._incarnation),
+                    self._settings.publish_timeout_ms / 1000,
+                )
+                self._publishers[sink] = kind.publisher(spark, context)
+            self._publishers[sink].publish(output)
+        except Exception as error:
+            self._drop(sink)
+            if isinstance(error, CkptError):
+                raise
+            raise PublishFailed(f"{type(error).__name__}: {error}", sink=sink, epoch=output.epoch) from error
+        hit(Failpoint.ACKED)
+        self._tidy(sink, output)
+        if self._known.get(sink, True):
+            return {}
+        self._known[sink] = True
+        return {sink: parts_of(kind, spark)}
+
+    def _still_newest(self) -> None:
+        """Raise `Fenced` if another driver has begun: a zombie must not fence it in the sink."""
+        newest = self._store.log.state().incarnation
+        if newest != self._incarnation:
+            raise Fenced(
+                f"incarnation {self._incarnation} of outbox '{self._settings.name}' was replaced by {newest}",
+                hint="stop this query; another driver runs it",
+            )
+
+    def _tidy(self, sink: str, output: EpochOutput) -> None:
+        """Delete files that dead incarnations staged in the sink's own table, once all their epochs are published."""
+        publisher = self._publishers[sink]
+        if sink not in self._untidied or output.incarnation != self._incarnation or not isinstance(publisher, Tidies):
+            return
+        self._untidied.discard(sink)
+        try:
+            publisher.tidy()
+        except CkptError as error:
+            _log.warning(
+                "outbox=%s sink=%s: could not delete files of dead incarnations: %s", self._settings.name, sink, error
+            )
+
+    def _drop(self, sink: str) -> None:
+        publisher = self._publishers.pop(sink, None)
+        if publisher is None:
+            return
+        try:
+            publisher.close()
+        except Exception as error:  # noqa: BLE001 - it is replaced; closing is best effort
+            _log.debug("outbox=%s sink=%s: closing the publisher failed: %s", self._settings.name, sink, error)
+
+    def _record(self, effect: RecordAcks) -> None:
+        acks: Sequence[SinkAck] = effect.acks
+        if effect.at_once:
+            self._patiently(lambda: self._store.log.record_acks(effect.incarnation, acks))
+        else:
+            self._background.record(effect.incarnation, acks)
+
+    def _patiently(self, attempt: Callable[[], _T]) -> _T:
+        """Return the attempt's result. An error that may pass is tried again, until the time for a publish is over."""
+        until_s = time.monotonic() + self._settings.publish_timeout_ms / 1000
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return attempt()
+            except CkptError as error:
+                if not error.retriable or time.monotonic() + pause_s > until_s:
+                    raise
+                _log.warning("outbox=%s: trying again: %s", self._settings.name, error.what)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -1,0 +1,138 @@
+"""One Spark action that stages the rows of every sink, or that discards them.
+
+A sink's rows are a filter and column expressions in SQL text, so that they travel to a Connect server. One struct column
+per sink carries them through the plan; it is null if the row is not for the sink. A second action would run the plan,
+and its state stores, once more.
+
+Reports come back as rows. Spark returns the rows of one successful attempt per task, so no other attempt counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pydantic import ValidationError
+
+from spark_ckpt.connector import SinkRows, StagedFile
+from spark_ckpt.epochs.records import StagedFileRecord
+from spark_ckpt.errors import EpochDamaged
+from spark_ckpt.tasks.staging import ROWS_PER_WRITE, SinkStage, StageWriter
+from spark_ckpt.tasks.worker_process import prepare_worker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_REPORT = "sink string, file string"
+Step = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def rows_of(frame: DataFrame, rows: SinkRows) -> DataFrame:
+    """Return the columns that the sink gets, to read their schema from. It runs nothing."""
+    return frame.selectExpr(*_columns(rows))
+
+
+def schema_of(frame: DataFrame, rows: SinkRows) -> StructType:
+    """Return the schema of the sink's rows. Raises Spark's errors for an invalid expression."""
+    return rows_of(frame, rows).schema
+
+
+def stage_rows(
+    frame: DataFrame, sinks: Mapping[str, SinkRows], stages: Sequence[SinkStage], number: int
+) -> dict[str, list[StagedFileRecord]]:
+    """Run the plan of batch `number` and return the staged files of each sink, in publishing order.
+
+    `stages`: in the order of `sinks`. The files are durable.
+    """
+    selected = frame.selectExpr(*(_struct(rows, place) for place, rows in enumerate(sinks.values())))
+    reports = selected.mapInArrow(stager(stages, number), _REPORT).collect()
+    files: dict[str, list[StagedFileRecord]] = {sink: [] for sink in sinks}
+    for sink, text in reports:
+        files[sink].append(_record(text, sink))
+    return {sink: sorted(found, key=lambda file: (file.task, file.part)) for sink, found in files.items()}
+
+
+def discard_rows(frame: DataFrame) -> None:
+    """Run the plan to its end, as Spark needs it for the state of the batch, and drop its rows."""
+    frame.mapInArrow(_discarded, _REPORT).collect()
+
+
+def stager(stages: Sequence[SinkStage], number: int) -> Step:
+    """Return a step from rows with one struct column per sink to the reports of the staged files."""
+
+    def staged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        prepare_worker()
+        with ExitStack() as stack:
+            buffers = [_Buffer(stack.enter_context(StageWriter(stage, number))) for stage in stages]
+            for batch in batches:
+                for column, buffer in zip(batch.columns, buffers, strict=True):
+                    buffer.add(column)
+            found = [
+                (stage.sink, json.dumps(asdict(file)))
+                for stage, buffer in zip(stages, buffers, strict=True)
+                for file in buffer.close()
+            ]
+        columns = [pa.array([each[at] for each in found], pa.string()) for at in range(2)]
+        yield pa.RecordBatch.from_arrays(columns, names=["sink", "file"])
+
+    return staged
+
+
+class _Buffer:
+    """Rows of one sink, collected to row groups of a useful size."""
+
+    def __init__(self, writer: StageWriter) -> None:
+        self._writer = writer
+        self._rows: list[pa.RecordBatch] = []
+        self._count = 0
+
+    def add(self, column: pa.Array) -> None:
+        kept = column.drop_null() if column.null_count else column
+        if not len(kept):
+            return
+        self._rows.append(pa.RecordBatch.from_struct_array(kept))
+        self._count += len(kept)
+        if self._count >= ROWS_PER_WRITE:
+            self._write()
+
+    def close(self) -> Sequence[StagedFile]:
+        self._write()
+        return self._writer.close()
+
+    def _write(self) -> None:
+        if self._rows:
+            self._writer.write(pa.Table.from_batches(self._rows))
+        self._rows, self._count = [], 0
+
+
+def _discarded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    return iter(())
+
+
+def _columns(rows: SinkRows) -> list[str]:
+    named = [f"({expression}) AS {_quoted(name)}" for name, expression in rows.named.items()]
+    return [*rows.columns, *named] or ["*"]
+
+
+def _struct(rows: SinkRows, place: int) -> str:
+    struct = f"struct({', '.join(_columns(rows))})"
+    chosen = struct if rows.where is None else f"CASE WHEN ({rows.where}) THEN {struct} END"
+    return f"{chosen} AS s{place}"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _record(text: str, sink: str) -> StagedFileRecord:
+    try:
+        return StagedFileRecord.model_validate_json(text)
+    except ValidationError as error:
+        raise EpochDamaged("a task reported a file that no manifest can name", sink=sink) from error
