@@ -21,6 +21,7 @@ from pyspark import java_gateway
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.connect.streaming import readwriter as connect_writers
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import LongType, StringType, StructType
 
@@ -62,6 +63,7 @@ from spark_ckpt.spark_internals.parquet_files import read_parquet
 from spark_ckpt.spark_internals.python_workers import IMPORTED_BY_WORKERS, START_TIMED_OUT, workers_python
 from spark_ckpt.spark_internals.shipping import shipped
 from spark_ckpt.spark_internals.time_zones import session_zone
+from spark_ckpt.spark_internals.writers import output_mode_of, runs_remotely
 from tests.spark_private_guard import PUBLIC_SETTINGS, every_name
 
 pytestmark = pytest.mark.spark
@@ -387,6 +389,23 @@ def test_what_nobody_has_set_about_pandas_is_what_spark_would_do(spark: SparkSes
 
 
 # -- conversions ----------------------------------------------------------------------------------------------------------
+
+
+@of("getDeclaredField")
+def _(spark: SparkSession) -> None:
+    rows = spark.readStream.format("rate").load()
+    assert output_mode_of(rows.writeStream) == "append"
+    assert output_mode_of(rows.writeStream.outputMode("complete")) == "complete"
+
+
+@of("_write_proto")
+def _() -> None:
+    assert "self._write_proto.output_mode" in inspect.getsource(connect_writers.DataStreamWriter.outputMode)
+
+
+@of("is_remote")
+def _() -> None:
+    assert not runs_remotely()
 
 
 @of("from_arrow_schema")

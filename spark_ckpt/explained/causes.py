@@ -261,6 +261,18 @@ _PLAIN_QUERIES: Mapping[str, ErrorCause] = {
         "A file of the checkpoint is missing, empty or holds something else than Spark writes.",
         "Choose a target before the damage, or bring the checkpoint back from a copy.",
     ),
+    "CKPT_QUERY_FOREIGN": ErrorCause(
+        "The checkpoint of a query with an outbox was deleted or exchanged, so that Spark began a new query; or two queries "
+        "share one outbox. Nothing was published, and no other driver was fenced.",
+        "Bring the checkpoint back, or give each query an outbox of its own. A query that is to continue the outbox of another "
+        "one is confirmed by its id: `out.start(writer, accept_query=...)`; docs/outbox.md says what comes again then.",
+    ),
+    "CKPT_BATCH_UNEXPECTED": ErrorCause(
+        "A micro-batch does not continue the newest epoch of its query's outbox: the checkpoint was edited, a copy of it ran "
+        "elsewhere, or the checkpoint or the outbox's store comes from an older backup.",
+        "Bring checkpoint and store back to one moment, as the message says; `spark-ckpt rewind plan` takes the query back to a "
+        "batch that the outbox still has.",
+    ),
     "CKPT_ADOPTION_REFUSED": ErrorCause(
         "The query has something that a job cannot continue, such as state of an operator that a job does not have, "
         "or an unfinished batch.",

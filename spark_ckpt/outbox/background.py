@@ -1,4 +1,4 @@
-"""Work of an outbox beside its calls: acknowledgements of an idle query, and retention. No batch waits for it."""
+"""Work of an outbox between its calls: acknowledgements of an idle query, and retention. No batch waits for it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,14 @@ class Background:
         self._retaining: threading.Thread | None = None
 
     def record(self, incarnation: int, acks: Sequence[SinkAck]) -> None:
-        """Record these acknowledgements soon, unless a commit carries them first."""
+        """Record these acknowledgements soon, unless a commit carries them first; at once if there is no wait."""
         with self._lock:
             self._cancel()
             self._waiting = incarnation, tuple(acks)
+        if not self._wait_s:
+            self._record_now()
+            return
+        with self._lock:
             self._timer = threading.Timer(self._wait_s, self._record_now)
             self._timer.name = "ckpt-acks"
             self._timer.start()

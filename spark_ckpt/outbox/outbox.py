@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
-
-from pyspark.sql.utils import is_remote
 
 from spark_ckpt.config import duration_ms
 from spark_ckpt.connector import Sink, SinkRows
@@ -17,13 +16,18 @@ from spark_ckpt.outbox.checkpoint import checkpoint_location
 from spark_ckpt.outbox.rule import Accepted
 from spark_ckpt.outbox.running import OutboxRun, OutboxSettings
 from spark_ckpt.place import local_path
-from spark_ckpt.spark_internals.writers import output_mode_of
+from spark_ckpt.spark_internals.writers import output_mode_of, runs_remotely
 from spark_ckpt.store.schemes import store_location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from spark_ckpt.spark_internals.writers import Writer
+
+
+_CONF = re.compile(r" \(--conf [^)]*\)")
+"""Setting of a job, as a hint names it; an outbox has none."""
 
 
 class Outbox:
@@ -79,7 +83,7 @@ class Outbox:
 
     def start(
         self,
-        writer: DataStreamWriter,
+        writer: Writer,
         *,
         restore: int | None = None,
         accept_query: str = "",
@@ -101,7 +105,7 @@ class Outbox:
         confirmed = Confirmed(new_sinks=_names(accept_new_sink), moved=_names(accept_moved))
         settings = replace(self._settings, accepted=Accepted(accept_query, restore), confirmed=confirmed)
         # A Connect client may not see the store; the server's process compares at the first batch.
-        if not is_remote():
+        if not runs_remotely():
             _refuse_foreign(settings)
         self.close()
         self._function = BatchFunction(settings)
@@ -132,7 +136,9 @@ class BatchFunction:
         try:
             self._run.call(frame, number)
         except BaseException as error:
-            self.error = error if isinstance(error, CkptError) else None
+            if isinstance(error, CkptError):
+                self.error = error
+                error.hint = _of_outbox(error.hint)
             self.close()
             raise
 
@@ -146,7 +152,19 @@ class BatchFunction:
         return self._settings
 
     def __setstate__(self, settings: OutboxSettings) -> None:
-        self._settings, self._run, self.error = settings, None, None
+        # A Connect server ends this process with the query: nothing may wait there.
+        self._settings, self._run, self.error = replace(settings, ack_wait_ms=0), None, None
+
+
+def _of_outbox(hint: str) -> str:
+    """Return the hint of an error that jobs have, too, with the call that an outbox has for it."""
+    start = _CONF.sub("", hint.replace("job.start(", "out.start(writer, "))
+    rewinds = "restore=" in start and "spark-ckpt rewind" not in start
+    return (
+        f"{start}; before a start with restore=, take the query to the batch of that epoch: `spark-ckpt rewind plan`"
+        if rewinds
+        else start
+    )
 
 
 def _rows(name: str, sink: Sink | SinkRows) -> SinkRows:
@@ -165,7 +183,7 @@ def _names(names: str | Collection[str]) -> frozenset[str]:
     return frozenset((names,) if isinstance(names, str) else names)
 
 
-def _refuse_complete(writer: DataStreamWriter) -> None:
+def _refuse_complete(writer: Writer) -> None:
     if output_mode_of(writer) == "complete":
         raise ConfigInvalid(
             "in output mode complete every batch has the whole result, and a sink would get all of it again",

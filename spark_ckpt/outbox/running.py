@@ -180,9 +180,10 @@ class OutboxRun:
             self._sinks = {name: self._prepared(name, rows, frame) for name, rows in self._settings.sinks.items()}
         bound = [NamedSink(name, prepared.rows.sink) for name, prepared in self._sinks.items()]
         fresh = self._settings.confirmed.new_sinks
+        # Identities first: another table has no marker, and would look like one that lost its rows.
+        standing = self._standing(spark, effect.target)
         refuse_newer_sinks([each for each in bound if each.name not in fresh], self._store)
         taken_back = sinks_taken_back(bound, self._store, effect.target, fresh)
-        standing = self._standing(spark, effect.target)
         point = log.begin_incarnation(
             current_holder(self._settings.name),
             effect.target,
@@ -238,7 +239,7 @@ class OutboxRun:
         return Staged(files, uuid.uuid4().hex, time.time_ns() // 1_000_000, duration_ms)
 
     def _publish(self, effect: Publish, spark: SparkSession) -> Published:
-        """Publish one epoch to its sinks at the same time. Every sink gets its turn, also beside one that fails."""
+        """Publish one epoch to its sinks at the same time. A failing sink does not keep the others from it."""
         tries = {
             sink: self._pool.submit(self._patiently, lambda s=sink, o=output: self._publish_to(s, o, spark))
             for sink, output in effect.outputs.items()

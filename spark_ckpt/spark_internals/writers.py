@@ -1,31 +1,42 @@
-"""The output mode that a user gave to a stream's writer. Spark has no method that returns it."""
+"""The writer of a stream: its output mode, and if a Connect server runs it. Spark has no public method for either."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from py4j.protocol import Py4JError
+from pyspark.sql.utils import is_remote
 
 from spark_ckpt.spark_internals.names import SparkName
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    Writer: TypeAlias = DataStreamWriter
+
 _FOLDER = "sql/core/src/main/scala/org/apache/spark/sql/classic"
+_CONNECT = "pyspark.sql.connect.streaming.readwriter (python/pyspark/sql/connect/streaming/readwriter.py)"
 _LOST = "output mode complete is not refused at the start of an outbox"
 NAMES = (
     SparkName(
-        "DataStreamWriter.outputMode",
-        f"org.apache.spark.sql.classic.DataStreamWriter ({_FOLDER}/DataStreamWriter.scala)", "output_mode_of", _LOST,
+        "getDeclaredField",
+        f"field outputMode of org.apache.spark.sql.classic.DataStreamWriter ({_FOLDER}/DataStreamWriter.scala)",
+        "output_mode_of", _LOST,
     ),
+    SparkName("_write_proto", _CONNECT, "output_mode_of", _LOST),
     SparkName(
-        "WriteStreamOperationStart.output_mode",
-        "pyspark.sql.connect.streaming.readwriter (python/pyspark/sql/connect/streaming/readwriter.py)", "output_mode_of", _LOST,
+        "is_remote", "pyspark.sql.utils (python/pyspark/sql/utils.py)", "runs_remotely",
+        "a Connect client opens the store of an outbox, which it may not reach",
     ),
 )  # fmt: skip
 
 
-def output_mode_of(writer: DataStreamWriter) -> str | None:
+def runs_remotely() -> bool:
+    """Return True in a client of Spark Connect."""
+    return bool(is_remote())
+
+
+def output_mode_of(writer: Writer) -> str | None:
     """Return "append", "update" or "complete"; None if this Spark does not tell."""
     start = getattr(writer, "_write_proto", None)
     if start is not None:

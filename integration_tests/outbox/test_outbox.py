@@ -1,0 +1,202 @@
+"""A plain query with an outbox: every row once in every sink, and every foreign checkpoint refused by name."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from spark_ckpt_delta import DeltaSink
+
+from integration_tests.outbox.kit import Place, expected, run, windows, write_files
+from integration_tests.spark import plain_session
+from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext
+from spark_ckpt.errors import (
+    BatchUnexpected,
+    CkptError,
+    ConfigInvalid,
+    IdentityChanged,
+    QueryForeign,
+    SinkInvalid,
+    StoreForeign,
+)
+from spark_ckpt.store.store import Store
+
+pytestmark = pytest.mark.spark
+FILES = range(4)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    yield from plain_session()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    write_files(tmp_path / "in", FILES)
+    return Place(tmp_path)
+
+
+class FailingSink(DeltaSink):
+    """Fails once: before the epoch's commit in the table, or right after it, when no one has the answer."""
+
+    def __init__(self, table: str, epoch: int, after: bool = False) -> None:
+        super().__init__(table)
+        self._at, self._after = epoch, after
+
+    def publisher(self, spark: SparkSession, context: SinkContext) -> Publisher:
+        return _Failing(super().publisher(spark, context), self._at, self._after)
+
+
+class _Failing:
+    def __init__(self, real: Publisher, epoch: int, after: bool) -> None:
+        self._real, self._epoch, self._after = real, epoch, after
+
+    def publish(self, output: EpochOutput) -> PublishReceipt:
+        if output.epoch != self._epoch:
+            return self._real.publish(output)
+        if self._after:
+            self._real.publish(output)
+        raise SinkInvalid("planted")
+
+    def close(self) -> None:
+        self._real.close()
+
+
+def both(place: Place) -> Mapping[str, Counter[tuple[int, str, int, int]]]:
+    return {name: place.rows(name) for name in ("gold", "silver")}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the table's commit", "after it"])
+def test_a_sink_that_fails_does_not_double_the_rows_of_the_others(
+    spark: SparkSession, place: Place, after: bool
+) -> None:
+    failing = {"silver": FailingSink(place.table("silver"), 3, after), "gold": DeltaSink(place.table("gold"))}
+    outbox = place.outbox(failing)
+    assert run(outbox, windows(spark, place.inbox)) is not None
+    assert isinstance(outbox.exception(), SinkInvalid)
+    whole = {name: DeltaSink(place.table(name)) for name in ("gold", "silver")}
+    assert run(place.outbox(whole), windows(spark, place.inbox)) is None
+    assert both(place) == {"gold": expected(FILES), "silver": expected(FILES)}
+
+
+def test_each_sink_gets_its_rows_and_columns(spark: SparkSession, place: Place) -> None:
+    sinks = {
+        "gold": DeltaSink(place.table("gold")),
+        "big": DeltaSink(place.table("big")).rows("k", where="n > 2", **{"twice the `n`": "n * 2"}),
+        "text": DeltaSink(place.table("text")).rows(value="to_json(struct(*))"),
+    }
+    assert run(place.outbox(sinks), windows(spark, place.inbox)) is None
+    big = DeltaTable(place.table("big")).to_pyarrow_table().to_pylist()
+    wanted = [(k, 2 * n) for (_, k, n, _), times in expected(FILES).items() if n > 2 for _ in range(times)]
+    assert sorted((row["k"], row["twice the `n`"]) for row in big) == sorted(wanted)
+    assert DeltaTable(place.table("text")).to_pyarrow_table().num_rows == expected(FILES).total()
+
+
+def test_a_rewound_query_begins_a_branch_and_names_what_comes_again(
+    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    sinks = {"gold": DeltaSink(place.table("gold"))}
+    assert run(place.outbox(sinks), windows(spark, place.inbox)) is None
+    place.rewind(2)
+    with caplog.at_level(logging.WARNING, "spark_ckpt"):
+        assert run(place.outbox(sinks), windows(spark, place.inbox)) is None
+    log = Store.open(place.store, "orders", kind="outbox").log
+    left = [brief for brief in log.state().epochs if brief.incarnation == 1 and brief.spark_batch.number > 2]
+    told = [record.getMessage() for record in caplog.records if "left behind" in record.getMessage()]
+    assert [
+        f"batch {each.spark_batch.number} (epoch {each.epoch})" in line
+        for each, line in zip([brief for brief in left if brief.rows_out], told, strict=True)
+    ] == [True] * len(told)
+    again = place.rows("gold") - expected(FILES)
+    assert again.total() == sum(brief.rows_out for brief in left) > 0
+
+
+def test_a_deleted_checkpoint_is_refused_and_a_confirmed_query_goes_on(spark: SparkSession, place: Place) -> None:
+    sinks = {"gold": DeltaSink(place.table("gold"))}
+    run(place.outbox(sinks), windows(spark, place.inbox))
+    shutil.rmtree(place.checkpoint)
+    outbox = place.outbox(sinks)
+    assert run(outbox, windows(spark, place.inbox)) is not None
+    refused = outbox.exception()
+    assert isinstance(refused, QueryForeign)
+    assert place.rows("gold") == expected(FILES)
+    with pytest.raises(QueryForeign):
+        run(place.outbox(sinks), windows(spark, place.inbox))
+    query = refused.hint.split("accept_query='")[1].split("'")[0]
+    assert run(place.outbox(sinks), windows(spark, place.inbox), accept_query=query) is None
+    assert place.rows("gold") == expected(FILES) + expected(FILES)
+
+
+def test_edited_offsets_are_refused(spark: SparkSession, place: Place) -> None:
+    sinks = {"gold": DeltaSink(place.table("gold"))}
+    run(place.outbox(sinks), windows(spark, place.inbox))
+    newest = max((place.checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.write_text(newest.read_text().replace('"batchTimestampMs":', '"batchTimestampMs": '))
+    newest.with_name(f".{newest.name}.crc").unlink()
+    write_files(place.inbox, range(4, 5))
+    outbox = place.outbox(sinks)
+    assert run(outbox, windows(spark, place.inbox)) is not None
+    assert isinstance(outbox.exception(), BatchUnexpected)
+    assert place.rows("gold") == expected(FILES)
+
+
+def test_a_table_that_was_made_anew_is_refused_and_can_be_confirmed(spark: SparkSession, place: Place) -> None:
+    sinks = {"gold": DeltaSink(place.table("gold"))}
+    run(place.outbox(sinks), windows(spark, place.inbox))
+    shutil.rmtree(place.table("gold"))
+    write_files(place.inbox, range(4, 5))
+    outbox = place.outbox(sinks)
+    assert run(outbox, windows(spark, place.inbox)) is not None
+    assert isinstance(outbox.exception(), CkptError)
+    assert isinstance(outbox.exception(), IdentityChanged), outbox.exception()
+    assert run(place.outbox(sinks), windows(spark, place.inbox), accept_new_sink="gold") is None
+    assert place.rows("gold") == expected(range(5)) - expected(FILES)
+
+
+def test_an_outbox_begins_in_the_middle_of_a_querys_life(spark: SparkSession, place: Place) -> None:
+    plain = windows(spark, place.inbox).writeStream.foreachBatch(lambda rows, number: rows.collect())
+    plain.option("checkpointLocation", str(place.checkpoint)).trigger(availableNow=True).start().awaitTermination(300)
+    write_files(place.inbox, range(4, 6))
+    assert run(place.outbox({"gold": DeltaSink(place.table("gold"))}), windows(spark, place.inbox)) is None
+    assert place.rows("gold") == expected(range(6)) - expected(FILES)
+
+
+def test_output_mode_complete_is_refused_at_the_start(spark: SparkSession, place: Place) -> None:
+    outbox = place.outbox({"gold": DeltaSink(place.table("gold"))})
+    with pytest.raises(ConfigInvalid, match="complete"):
+        outbox.start(windows(spark, place.inbox).writeStream.outputMode("complete"))
+
+
+def test_an_outbox_has_a_store_of_its_own(spark: SparkSession, place: Place) -> None:
+    Store.open(place.store, "orders")
+    with pytest.raises(StoreForeign, match="job 'orders'"):
+        run(place.outbox({"gold": DeltaSink(place.table("gold"))}), windows(spark, place.inbox))
+
+
+def test_files_of_dead_runs_are_deleted(spark: SparkSession, place: Place) -> None:
+    run(place.outbox({"gold": FailingSink(place.table("gold"), 2)}), windows(spark, place.inbox))
+    left = (
+        next(Path(place.table("gold")).glob("*.parquet"), None)
+        or Path(place.table("gold")) / "ckpt-gold-i1-b9-t0-0-x.parquet"
+    )
+    orphan = left.with_name(left.name.replace("-b", "-b9"))
+    orphan.write_bytes(b"of a task that was killed")
+    run(place.outbox({"gold": DeltaSink(place.table("gold"))}), windows(spark, place.inbox))
+    assert place.rows("gold") == expected(FILES)
+    named = {uri.rpartition("/")[2] for uri in DeltaTable(place.table("gold")).file_uris()}
+    assert {path.name for path in Path(place.table("gold")).glob("*.parquet")} == named
+
+
+def test_old_batches_leave_the_log(spark: SparkSession, place: Place) -> None:
+    write_files(place.inbox, range(4, 22))
+    rows = spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(place.inbox))
+    for _ in range(2):
+        assert run(place.outbox({"gold": DeltaSink(place.table("gold"))}, keep_epochs=2), rows) is None
+        write_files(place.inbox, range(22, 23))
+    assert len(Store.open(place.store, "orders", kind="outbox").log.state().epochs) < 22
