@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from spark_ckpt_delta import DeltaSink
 
-from integration_tests.outbox.kit import Place, expected, run, windows, write_files
+from integration_tests.outbox.kit import BEGIN_S, Place, expected, run, windows, write_files
 from integration_tests.spark import plain_session
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext
 from spark_ckpt.errors import (
@@ -180,17 +181,15 @@ def test_an_outbox_has_a_store_of_its_own(spark: SparkSession, place: Place) -> 
 
 
 def test_files_of_dead_runs_are_deleted(spark: SparkSession, place: Place) -> None:
-    run(place.outbox({"gold": FailingSink(place.table("gold"), 2)}), windows(spark, place.inbox))
-    left = (
-        next(Path(place.table("gold")).glob("*.parquet"), None)
-        or Path(place.table("gold")) / "ckpt-gold-i1-b9-t0-0-x.parquet"
-    )
-    orphan = left.with_name(left.name.replace("-b", "-b9"))
+    sinks = {"gold": DeltaSink(place.table("gold"))}
+    run(place.outbox(sinks), windows(spark, place.inbox))
+    orphan = Path(place.table("gold")) / "ckpt-gold-i1-b99-t0-0-0123456789abcdef0123456789abcdef.parquet"
     orphan.write_bytes(b"of a task that was killed")
-    run(place.outbox({"gold": DeltaSink(place.table("gold"))}), windows(spark, place.inbox))
-    assert place.rows("gold") == expected(FILES)
-    named = {uri.rpartition("/")[2] for uri in DeltaTable(place.table("gold")).file_uris()}
-    assert {path.name for path in Path(place.table("gold")).glob("*.parquet")} == named
+    os.utime(orphan, (BEGIN_S, BEGIN_S))
+    write_files(place.inbox, range(4, 5))
+    run(place.outbox(sinks), windows(spark, place.inbox))
+    assert place.rows("gold") == expected(range(5))
+    assert not orphan.exists()
 
 
 def test_old_batches_leave_the_log(spark: SparkSession, place: Place) -> None:

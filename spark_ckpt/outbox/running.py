@@ -117,7 +117,7 @@ class OutboxRun:
         self._protocol = OutboxProtocol(settings.name, settings.accepted)
         self._sinks: dict[str, _Prepared] = {}
         self._publishers: dict[str, Publisher] = {}
-        self._incarnation = 0
+        self._incarnation = self._inherited = 0
         self._known: dict[str, bool] = {}
         self._untidied = set(settings.sinks)
         self._batches = 0
@@ -191,7 +191,7 @@ class OutboxRun:
             takeover=effect.replaces,
             taken_back=taken_back,
         )
-        self._incarnation = point.incarnation
+        self._incarnation, self._inherited = point.incarnation, point.last
         places = {name: prepared.place for name, prepared in self._sinks.items()}
         return Begun(point, log.state(), standing, places)
 
@@ -294,7 +294,8 @@ class OutboxRun:
     def _tidy(self, sink: str, output: EpochOutput) -> None:
         """Delete files that dead incarnations staged in the sink's own table, once all their epochs are published."""
         publisher = self._publishers[sink]
-        if sink not in self._untidied or output.incarnation != self._incarnation or not isinstance(publisher, Tidies):
+        # After an epoch of this incarnation, every earlier one is published: no manifest needs other staged files.
+        if sink not in self._untidied or output.epoch <= self._inherited or not isinstance(publisher, Tidies):
             return
         self._untidied.discard(sink)
         try:
