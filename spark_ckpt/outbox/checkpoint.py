@@ -50,6 +50,11 @@ class Checkpoint:
             query=query, number=number, offsets=offsets, before=self._digest(number - 1) if number else ""
         )
 
+    def newest(self) -> int:
+        """Return the number of the newest batch that Spark has planned; -1 if there is none."""
+        names = (info.path for info in self._location.list(OFFSETS))
+        return max((int(name) for path in names if (name := path.rpartition("/")[2]).isdigit()), default=-1)
+
     def _digest(self, number: int) -> str:
         try:
             return sha256(self._location.read_bytes(f"{OFFSETS}/{number}")).hexdigest()

@@ -33,6 +33,7 @@ from spark_ckpt.outbox.protocol import (
     Begun,
     Commit,
     Effect,
+    NewestBatch,
     OutboxProtocol,
     Publish,
     Published,
@@ -157,6 +158,8 @@ class OutboxRun:
         match effect:
             case ReadLog():
                 return self._store.log.state()
+            case NewestBatch():
+                return self._checkpoint.newest()
             case Begin():
                 return self._begin(effect, frame)
             case TellBranch():
@@ -188,7 +191,8 @@ class OutboxRun:
             current_holder(self._settings.name),
             effect.target,
             _LEASE_MS,
-            takeover=effect.replaces,
+            takeover=effect.since is None,
+            ended=effect.since,
             taken_back=taken_back,
         )
         self._incarnation, self._inherited = point.incarnation, point.last
@@ -223,6 +227,10 @@ class OutboxRun:
                 "outbox=%s: left behind: batch %d (epoch %d), %d rows, %s",
                 name, left.batch, left.epoch, left.rows, said,
             )  # fmt: skip
+        if effect.dropped:
+            _log.warning(
+                "outbox=%s: left behind, too: every epoch up to %d, which retention dropped", name, effect.dropped
+            )
 
     def _run_plan(self, effect: RunPlan, frame: DataFrame) -> Staged:
         began_s = time.monotonic()
