@@ -30,6 +30,7 @@ from integration_tests.campaign.hazards import (
 )
 from integration_tests.campaign.hazards.trials import with_broker, without_broker
 from integration_tests.campaign.kafka_kills import kafka_kills
+from integration_tests.campaign.outbox_kills import outbox_kills
 from integration_tests.campaign.page import write_page
 from integration_tests.campaign.rewinds import rewinds
 from integration_tests.campaign.soak import soak
@@ -49,6 +50,7 @@ WITH_BROKER: dict[str, Callable[[Broker, Path, int, int, Results], None]] = {
     "handovers": handovers,
     "paused": paused,
     "unfenced": unfenced,
+    "outbox": outbox_kills,
     "tables-behind": with_broker(tables_behind.SCENES),
     "tables-changed": with_broker(tables_changed.SCENES),
     "poisoned-records": with_broker(poisoned_records.SCENES),
@@ -77,6 +79,7 @@ USUAL = {
     "handovers": 50,
     "paused": 300,
     "unfenced": 1,
+    "outbox": 300,
     "tables-behind": 40,
     "tables-changed": 40,
     "poisoned-records": 40,

@@ -26,6 +26,7 @@ WORDS = {
     "handovers": "the leading driver hands over to its standby",
     "paused": "the leading driver frozen past the takeover, and woken",
     "unfenced": "a driver with the bug that it does not look at the lease, frozen and woken: found",
+    "outbox": "a plain query with an outbox, files to Kafka and Delta: kill -9",
     "rewinds": "plain queries taken back and put back by commands that are killed",
     "tables-behind": "a sink has fewer epochs than the store",
     "tables-changed": "the sink's table or topic, or the source, is changed while the job runs",

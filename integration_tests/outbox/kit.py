@@ -55,6 +55,11 @@ def expected(files: range) -> Counter[Row]:
     )
 
 
+def expected_keys(files: range) -> Counter[Row]:
+    """Each key of each window once."""
+    return Counter({(at // WINDOW_S * WINDOW_S, key, 1, 0): 1 for number in files for key, at, _ in rows_of(number)})
+
+
 def windows(spark: SparkSession, inbox: Path) -> DataFrame:
     """Counts and sums per window and key, in append mode."""
     lines = spark.readStream.schema("k string, ts long, v long").option("maxFilesPerTrigger", 1).json(str(inbox))

@@ -1,0 +1,48 @@
+"""Lives of a driver that is killed, and the comparison of its sinks with what was computed without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+from integration_tests.outbox.kit import Place, Row
+from integration_tests.survival.ledger import read_committed
+from integration_tests.survival.process import ROOT
+from spark_ckpt.failpoints import ONCE_VARIABLE, VARIABLE
+
+POINTS = ("EPOCH_COMMITTING", "EPOCH_COMMITTED", "ACKED")
+"""Of the driver: before the outbox's commit, after it, after a sink has the epoch."""
+IN_CHILDREN = ("STAGED", "PRE_COMMIT", "COMMITTING", "PUBLISH_COMMITTED")
+"""Of a task, and of the process that publishes to Kafka."""
+_DEAD_BY_SIGNAL = -9
+
+
+def live(place: Place, points: str, *arguments: str, timeout_s: float = 300) -> int:
+    """Run the program once, with these points armed, each once for the place. Return its exit code."""
+    once = place.folder / "once"
+    once.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "integration_tests.outbox.driver", str(place.folder), *arguments]
+    environment = {**os.environ, VARIABLE: points, ONCE_VARIABLE: str(once)}
+    with (place.folder / "driver.log").open("ab") as log:
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=timeout_s, check=False
+        ).returncode
+
+
+def live_until_done(place: Place, points: str, *arguments: str, most: int) -> tuple[int, int]:
+    """Start the program again after each death. Return the deaths by SIGKILL and the ends with an error."""
+    killed = failed = 0
+    while (code := live(place, points, *arguments)) != 0:
+        killed, failed = killed + (code == _DEAD_BY_SIGNAL), failed + (code != _DEAD_BY_SIGNAL)
+        if killed + failed > most:
+            raise AssertionError(f"no end after {most} lives: {(place.folder / 'driver.log').read_text()[-3000:]}")
+    return killed, failed
+
+
+def records(servers: str, topic: str) -> Counter[Row]:
+    """Committed records of the topic, as rows."""
+    values = [json.loads(record.value()) for record in read_committed(servers, topic)]
+    return Counter((value["w"], value["k"], value["n"], value["s"]) for value in values)

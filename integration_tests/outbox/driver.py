@@ -1,0 +1,75 @@
+"""A plain query with an outbox over Kafka and Delta, as a program of its own: it ends when its input is read, or is killed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from spark_ckpt_delta import DeltaSink
+from spark_ckpt_kafka import KafkaSink
+
+from integration_tests.outbox.kit import Place, windows
+from spark_ckpt.connector import Sink, SinkRows
+
+STORES = {
+    "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}
+
+
+def deduplicated(spark: SparkSession, inbox: Path) -> DataFrame:
+    """The first row of each key and window, by Spark's own dropDuplicates: which row it is does not matter here."""
+    lines = spark.readStream.schema("k string, ts long, v long").option("maxFilesPerTrigger", 1).json(str(inbox))
+    timed = lines.withColumn("at", F.timestamp_seconds("ts")).withWatermark("at", "30 seconds")
+    keyed = timed.selectExpr("ts div 30 * 30 AS w", "k", "at")
+    return (
+        keyed.withColumn("start", F.timestamp_seconds("w"))
+        .dropDuplicates(["w", "k"])
+        .selectExpr("w", "k", "1L AS n", "0L AS s")
+    )
+
+
+QUERIES = {"windows": windows, "duplicates": deduplicated}
+
+
+def sinks_of(place: Place, servers: str, topic: str) -> dict[str, Sink | SinkRows]:
+    """Both sinks get the same rows, so that each is compared with the same ledger."""
+    sinks: dict[str, Sink | SinkRows] = {"gold": DeltaSink(place.table("gold"))}
+    if servers:
+        sinks["alerts"] = KafkaSink(servers, topic=topic).rows(key="k", value="to_json(struct(*))")
+    return sinks
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--servers", default="")
+    parser.add_argument("--topic", default="")
+    parser.add_argument("--query", choices=QUERIES, default="windows")
+    parser.add_argument("--state", choices=STORES, default="hdfs")
+    options = parser.parse_args()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stateStore.providerClass": STORES[options.state],
+    }
+    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    place = Place(options.folder)
+    outbox = place.outbox(sinks_of(place, options.servers, options.topic))
+    rows = QUERIES[options.query](spark, place.inbox)
+    outbox.start(rows.writeStream.trigger(availableNow=True)).awaitTermination()
+    outbox.close()
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The driver of a plain query with an outbox is killed between its steps: Kafka and Delta have every row once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration_tests.broker import Broker, running_broker
+from integration_tests.outbox.deaths import live_until_done, records
+from integration_tests.outbox.kit import Place, expected, write_files
+from integration_tests.survival.ledger import create_topic
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.kill]
+FILES = range(6)
+DEATHS = "EPOCH_COMMITTING:kill:2,EPOCH_COMMITTED:kill:2,ACKED:kill:4,STAGED:kill:5"
+"""Before the outbox's commit; after it; when one of two sinks has the epoch; in a task. Many more: the campaign `outbox`."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running_broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+def test_every_row_is_once_in_kafka_and_delta_whenever_the_driver_dies(tmp_path: Path, broker: Broker) -> None:
+    place, topic = Place(tmp_path), create_topic(broker.servers, "outbox")
+    write_files(place.inbox, FILES)
+    killed, failed = live_until_done(place, DEATHS, "--servers", broker.servers, "--topic", topic, most=8)
+    assert killed == 3
+    assert failed >= 1
+    assert place.rows("gold") == expected(FILES)
+    assert records(broker.servers, topic) == expected(FILES)
