@@ -13,9 +13,9 @@ from pathlib import Path
 
 from integration_tests.broker import Broker
 from integration_tests.campaign.trial import Results
-from integration_tests.outbox.deaths import IN_CHILDREN, POINTS, live, records
-from integration_tests.outbox.driver import QUERIES, STORES
-from integration_tests.outbox.kit import Place, Row, expected, expected_keys, write_files
+from integration_tests.outbox.outbox_deaths import IN_CHILDREN, POINTS, live, records
+from integration_tests.outbox.outbox_driver import QUERIES, STORES
+from integration_tests.outbox.outbox_query import Place, Row, expected, expected_keys, write_files
 from integration_tests.survival.ledger import create_topic
 from integration_tests.survival.process import ROOT
 
@@ -67,7 +67,7 @@ def _die(place: Place, draw: random.Random, arguments: tuple[str, ...]) -> str:
             used.unlink()
         live(place, f"{point}:kill:{draw.randint(1, 5)}", *arguments, timeout_s=900)
         return point
-    command = [sys.executable, "-m", "integration_tests.outbox.driver", str(place.folder), *arguments]
+    command = [sys.executable, "-m", "integration_tests.outbox.outbox_driver", str(place.folder), *arguments]
     with (place.folder / "driver.log").open("ab") as log:
         driver = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
         try:

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from spark_ckpt_delta import DeltaSink
 
-from integration_tests.outbox.kit import BEGIN_S, Place, expected, run, windows, write_files
+from integration_tests.outbox.outbox_query import BEGIN_S, Place, expected, run, windows, write_files
 from integration_tests.spark import plain_session
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext
 from spark_ckpt.errors import (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from integration_tests.broker import Broker, running_broker
-from integration_tests.outbox.deaths import live_until_done, records
-from integration_tests.outbox.kit import Place, expected, write_files
+from integration_tests.outbox.outbox_deaths import live_until_done, records
+from integration_tests.outbox.outbox_query import Place, expected, write_files
 from integration_tests.survival.ledger import create_topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.kill]

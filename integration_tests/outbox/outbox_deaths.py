@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 
-from integration_tests.outbox.kit import Place, Row
+from integration_tests.outbox.outbox_query import Place, Row
 from integration_tests.survival.ledger import read_committed
 from integration_tests.survival.process import ROOT
 from spark_ckpt.failpoints import ONCE_VARIABLE, VARIABLE
@@ -24,7 +24,7 @@ def live(place: Place, points: str, *arguments: str, timeout_s: float = 300) -> 
     """Run the program once, with these points armed, each once for the place. Return its exit code."""
     once = place.folder / "once"
     once.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "integration_tests.outbox.driver", str(place.folder), *arguments]
+    command = [sys.executable, "-m", "integration_tests.outbox.outbox_driver", str(place.folder), *arguments]
     environment = {**os.environ, VARIABLE: points, ONCE_VARIABLE: str(once)}
     with (place.folder / "driver.log").open("ab") as log:
         return subprocess.run(

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from spark_ckpt_delta import DeltaSink
 from spark_ckpt_kafka import KafkaSink
 
-from integration_tests.outbox.kit import Place, windows
+from integration_tests.outbox.outbox_query import Place, windows
 from spark_ckpt.connector import Sink, SinkRows
 
 STORES = {
