@@ -427,6 +427,7 @@ class Publisher(Protocol):
         - Raises `Fenced` if a newer incarnation owns the sink.
         - Raises `PublishConflict` if the sink's marker contradicts `output.previous`.
         - Raises `PublishFailed` (retriable) for anything that may pass.
+        - Raises `IdentityChanged` for another table or topic of the same name. The job adds the epoch to restore.
         """
 
     def close(self) -> None:

@@ -6,24 +6,25 @@ from __future__ import annotations
 
 from checkpoint_protocols.ids import Epoch
 from spark_ckpt.connector import SinkContext
-from spark_ckpt.errors import EpochDamaged, PublishFailed
+from spark_ckpt.errors import IdentityChanged, PublishFailed
 from spark_ckpt.storage_errors import one_line, refusal_in
 
 _LOG_LACKS_VERSIONS = "DELTA_STATE_RECOVER_ERROR"
 """Delta's error for a log without its first versions, as after a removal of the folder while a statement wrote to it."""
 
 
-def _incomplete(context: SinkContext) -> str:
-    return (
-        "bring the table back from a backup and start the job; or remove the folder, whose log lacks its first versions, and "
-        f"start with job.start(accept_new_sink={context.sink!r})"
-    )
+_INCOMPLETE = (
+    "bring the table back from a backup and start the job; or remove the folder, whose log lacks its first versions, so that "
+    "the job creates the table"
+)
 
 
-def publish_failed(table: str, said: str, error: Exception | None, context: SinkContext, epoch: Epoch) -> PublishFailed:
+def publish_failed(
+    table: str, said: str, error: Exception | None, context: SinkContext, epoch: Epoch
+) -> PublishFailed | IdentityChanged:
     """Return the error to raise from `error`. `said`: the failure in the words of the library or of this package."""
     if _LOG_LACKS_VERSIONS in said:
-        return PublishFailed(f"{table}: {said}", sink=context.sink, epoch=epoch, hint=_incomplete(context))
+        return IdentityChanged(f"{table}: {said}", sink=context.sink, hint=_INCOMPLETE)
     refusal = None if error is None else refusal_in(error)
     if refusal is None:
         return PublishFailed(f"{table}: {said}", sink=context.sink, epoch=epoch)
@@ -37,11 +38,10 @@ def cannot_be_opened(table: str, error: Exception, context: SinkContext) -> Publ
     return PublishFailed(f"{table} cannot be opened: {one_line(error)}", sink=context.sink, hint=hint)
 
 
-def another_table(table: str, context: SinkContext) -> EpochDamaged:
+def another_table(table: str, context: SinkContext) -> IdentityChanged:
     """Return the error for a table that was dropped, or replaced by another one of the same name, while the job ran."""
-    return EpochDamaged(
+    return IdentityChanged(
         f"{table} was dropped or re-created while the job ran; the rows of earlier epochs are gone",
-        hint="bring the table back and start the job; for the new table, "
-        f"job.start(accept_new_sink={context.sink!r}), with the restore= that its error names if rows are missing",
+        hint="bring the table back and start the job",
         sink=context.sink,
     )

@@ -171,7 +171,7 @@ class SparkPublisher:
         return None if opened is None else read_marker(opened, self._application)
 
     def _opened(self) -> DeltaTable | None:
-        """Return the table, None if no epoch has created it yet. Raises `EpochDamaged` if it became another table."""
+        """Return the table, None if no epoch has created it yet. Raises `IdentityChanged` if it became another table."""
         if not self._exists():
             if self._id is not None:
                 raise another_table(self._table, self._context)

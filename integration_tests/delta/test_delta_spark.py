@@ -27,7 +27,7 @@ from spark_ckpt_delta.merging import MergePatience
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import EpochOutput, Publisher, SinkContext, StagedFile
-from spark_ckpt.errors import EpochDamaged, PublishConflict, PublishFailed, RowsRefused, SinkInvalid
+from spark_ckpt.errors import EpochDamaged, IdentityChanged, PublishConflict, PublishFailed, RowsRefused, SinkInvalid
 from tests.protocol.scenario import scenarios
 
 pytestmark = pytest.mark.spark
@@ -313,7 +313,7 @@ def test_the_spark_engine_adds_no_rows_to_a_table_that_became_another_one(
     if again:
         DeltaTable.create(str(table), schema=columns)
 
-    with pytest.raises(EpochDamaged) as caught:
+    with pytest.raises(IdentityChanged) as caught:
         writer.publish(output(root, 2, [stage(root, [("a", 2)])]))
 
     assert caught.value.context["sink"] == "out"

@@ -219,3 +219,55 @@ def test_a_job_whose_table_comes_from_an_older_backup_continues_where_the_refusa
     altered.put(4, {"id": 4, "v": "four"})
     altered.drain()
     assert altered.rows()[3:] == [(4, "four")]
+
+
+def recreate(altered: Altered) -> None:
+    columns = DeltaTable(altered.table).schema()
+    shutil.rmtree(altered.table)
+    DeltaTable.create(altered.table, schema=columns)
+
+
+def drop(altered: Altered) -> None:
+    shutil.rmtree(altered.table)
+
+
+def lose_first_versions(altered: Altered) -> None:
+    """Leave what a statement of delta-spark leaves that began before the folder was removed."""
+    log = Path(altered.table) / "_delta_log"
+    newest = max(log.glob("*.json"))
+    for entry in log.glob("*"):
+        if entry != newest:
+            entry.unlink()
+
+
+@BOTH
+@pytest.mark.parametrize("change", [recreate, drop])
+def test_the_error_of_a_table_that_became_another_one_names_the_start_that_leads_on(
+    spark: SparkSession, tmp_path: Path, sink: dict[str, Any], change: Callable[[Altered], None]
+) -> None:
+    altered = Altered(spark, tmp_path, sink)
+    error = altered.refused(lambda: change(altered), {"id": 2, "v": "two"})
+
+    assert isinstance(error, IdentityChanged)
+    assert f"job.start(restore={error.context['restore']}, accept_new_sink='out')" in error.hint
+    altered.drain(restore=error.context["restore"], accept_new_sink="out")
+    altered.put(3, {"id": 3, "v": "three"})
+    altered.drain()
+    assert altered.rows() == [(2, "two"), (3, "three")]
+
+
+@BOTH
+def test_a_table_that_lost_its_first_versions_is_removed_and_written_again_by_one_start(
+    spark: SparkSession, tmp_path: Path, sink: dict[str, Any]
+) -> None:
+    altered = Altered(spark, tmp_path, sink)
+    error = altered.refused(lambda: lose_first_versions(altered), {"id": 2, "v": "two"})
+
+    assert isinstance(error, IdentityChanged)
+    assert "remove the folder" in error.hint
+    assert f"job.start(restore={error.context['restore']}, accept_new_sink='out')" in error.hint
+    shutil.rmtree(altered.table)
+    altered.drain(restore=error.context["restore"], accept_new_sink="out")
+    altered.put(3, {"id": 3, "v": "three"})
+    altered.drain()
+    assert altered.rows() == [(2, "two"), (3, "three")]

@@ -233,3 +233,25 @@ def test_the_identity_of_a_topic_costs_one_answer_of_the_broker(world: World) ->
     assert set(parts) == {"kind", "cluster", f"topic {world.input}"}
     assert all(parts.values())
     assert min(took_s) < 5
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_the_error_of_a_sink_topic_made_anew_under_a_job_names_the_start_that_leads_on(
+    world: World, lanes: int
+) -> None:
+    world.put(b"a")
+    run = world.job(lanes=lanes, interval="every batch").start()
+    wait_for(lambda: world.got() == [b"a"], "the first record", 120)
+    world.anew(world.output)
+    world.put(b"b")
+
+    with pytest.raises(IdentityChanged) as caught:
+        run.awaitTermination(120)
+
+    assert {"sink": "out", "restore": caught.value.context["restore"]}.items() <= caught.value.context.items()
+    assert f"job.start(restore={caught.value.context['restore']}, accept_new_sink='out')" in caught.value.hint
+    assert "spark_ckpt_kafka.repair" not in str(caught.value)
+    world.drain(lanes=lanes, restore=caught.value.context["restore"], accept_new_sink="out")
+    world.put(b"c")
+    world.drain(lanes=lanes)
+    assert world.got() == [b"b", b"c"]

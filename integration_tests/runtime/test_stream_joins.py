@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 
 import pytest
@@ -101,6 +102,31 @@ def test_records_that_cannot_be_parsed_leave_before_a_join(bench: Bench) -> None
 
     assert bench.values() == [("a", 1, 10)]
     assert run.lastProgress["totals"]["rejected"] == 1
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kathmandu"])
+def test_times_of_a_session_in_another_zone_are_joined_as_instants(bench: Bench, zone: str) -> None:
+    """As key and as value, by themselves and within structs, arrays and maps; the hour that occurs twice among them."""
+    first, second = (dt.datetime(2024, 11, 3, hour, 30, tzinfo=dt.UTC) for hour in (5, 6))
+    bench.schema = "at timestamp, v long"
+    nested = "at", "at as t", "struct(at as x) as s", "array(at) as a", "map(v, at) as m"
+    before = bench.spark.conf.get("spark.sql.session.timeZone")
+    bench.spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        for side, when in (("left", first), ("right", first), ("right", second), ("left", second)):
+            bench.put((round(when.timestamp() * 1_000_000), 1), into=side)
+            job = bench.job()
+            left = job.source("left", bench.source("left")).selectExpr(*nested)
+            right = job.source("right", bench.source("right")).selectExpr("at", "at as other", "array(struct(at)) as b")
+            joined = left.join(right, on="at", how="left", ttl="1 day")
+            joined.selectExpr("at", "t", "s.x", "a[0] as a", "m[1] as m", "other", "b[0].at as b").to(
+                bench.sink(), name="out"
+            )
+            drain(job)
+    finally:
+        bench.spark.conf.set("spark.sql.session.timeZone", before)
+
+    assert bench.values() == [(first,) * 7, (second,) * 7]
 
 
 def test_a_stream_with_a_watermark_is_not_joined(bench: Bench) -> None:

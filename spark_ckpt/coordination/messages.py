@@ -113,7 +113,7 @@ class PublishEnded(Event):
     `rows`: number of published rows. `replayed`: the sink already had the epoch. `newest`: if replayed, the newest
     incarnation in the log, read after the sink's answer. `error`: why the attempt failed. `learned`: the sink's
     endpoint, if it was not fully known. `back`: the epoch to restore, from `epochs.ways_back`, for an error about
-    damaged rows or a conflicting marker. None for other errors, and if the log could not be read.
+    damaged rows, a conflicting marker or another endpoint. None for other errors, and if the log could not be read.
     """
 
     sink: str

@@ -38,7 +38,7 @@ from spark_ckpt.coordination.messages import AheadEnded, ArmTimer, DropAhead, Pu
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Manifest, Reason, SinkAck, StagedOutput
 from spark_ckpt.epochs.restore import RecoveryPoint, would_be_repeated
-from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict, RowsRefused
+from spark_ckpt.errors import CkptError, EpochDamaged, IdentityChanged, PublishConflict, RowsRefused
 
 
 def with_recovery_advice(
@@ -50,14 +50,16 @@ def with_recovery_advice(
     back: int | None = None,
     unanswered: Mapping[str, int] | None = None,
 ) -> CkptError:
-    """Return the error of a failed publish, with recovery advice if the epoch's rows are damaged or refused.
+    """Return the error of a failed publish, with recovery advice if the epoch's rows are damaged or refused, or if the
+    sink is another one.
 
     `published`: per sink, the newest epoch that it is known to have. `store`: URI of the store. `back`: the epoch to
     restore, from `epochs.ways_back`; None if the log could not be read. `unanswered`: per sink, the newest committed
     epoch that it may have as well.
     """
     base = manifest.base if back is None else back
-    if not isinstance(error, RowsRefused) and not (isinstance(error, EpochDamaged) and error.damaged_file):
+    lasting = isinstance(error, RowsRefused | IdentityChanged)
+    if not lasting and not (isinstance(error, EpochDamaged) and error.damaged_file):
         return error
     unanswered = unanswered or {}
     others = sorted({*manifest.outputs, *published, *unanswered} - {sink})
@@ -68,6 +70,8 @@ def with_recovery_advice(
     context = {"sink": sink, **error.context, "would be repeated": "; ".join(told) or None}
     if isinstance(error, RowsRefused):
         return _until_they_fit(error, sink, base, store, {**context, "epoch": manifest.epoch})
+    if isinstance(error, IdentityChanged):
+        return _into_the_new(error, sink, base, store, {**context, "epoch": manifest.epoch})
     hint = (
         f"bring the file back from a backup and start again; or go back with job.start(restore={base}): what came after "
         f"epoch {base} is read from the sources again and published anew, nothing is lost while the sources still have "
@@ -83,6 +87,17 @@ def _until_they_fit(error: RowsRefused, sink: str, base: int, store: str, contex
         f"'{sink}' another table or topic, with job.start(restore={base}, accept_new_sink='{sink}')"
     )
     return RowsRefused(error.what, hint=hint, **{**context, "restore": base})
+
+
+def _into_the_new(
+    error: IdentityChanged, sink: str, base: int, store: str, context: Mapping[str, Any]
+) -> IdentityChanged:
+    hint = (
+        f"{error.hint}; for the new one, start with job.start(restore={base}, accept_new_sink='{sink}'), which reads the rows "
+        f"after epoch {base} from the sources again, for every sink (first see what it would do: "
+        f"spark-ckpt restore {store} {base} --dry-run)"
+    )
+    return IdentityChanged(error.what, hint=hint, **{**context, "restore": base})
 
 
 def past_the_marker(error: CkptError, sink: str, diverged: Collection[int], back: int | None) -> CkptError:

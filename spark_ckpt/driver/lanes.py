@@ -13,9 +13,9 @@ from spark_ckpt.connector import EpochOutput, SinkContext, StagedAhead
 from spark_ckpt.coordination.messages import AheadEnded, PublishEnded
 from spark_ckpt.driver.publishing import SinkLane
 from spark_ckpt.endpoints.identities import parts_of
-from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.identity import Parts, Standing, check_sink_unchanged
 from spark_ckpt.epochs.ways_back import way_back
-from spark_ckpt.errors import CkptError, Fenced
+from spark_ckpt.errors import CkptError, Fenced, IdentityChanged, PublishConflict
 from spark_ckpt.plan.graph import SinkBinding
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Lanes:
         self._inherited = inherited
         self._ended = ended
         self._measured = measured
+        self._sinks = {binding.name: binding.sink for binding in plan.bindings}
+        self._identities: dict[str, Parts] = {name: sink.parts for name, sink in standing.sinks.items()}
         self._lanes = {binding.name: self._lane(binding, standing) for binding in plan.bindings}
 
     def start(self) -> None:
@@ -102,6 +104,9 @@ class Lanes:
         if isinstance(event, AheadEnded):
             self._ended(event)
             return
+        if event.learned is not None:
+            self._identities[event.sink] = event.learned
+        event = replace(event, error=self._explained(event))
         log, verify = self._plan.store.log, self._plan.store.verify
         try:
             back = way_back(event.error, event.sink, event.epoch, log.state, log.manifest, verify)
@@ -109,6 +114,22 @@ class Lanes:
             _log.info("sink %s: where to go back to is not known: %s", event.sink, error)
             back = None
         self._ended(replace(event, back=back))
+
+    def _explained(self, event: PublishEnded) -> CkptError | None:
+        """Return `IdentityChanged` if the sink contradicts the log because it is another one now.
+
+        A topic that is deleted takes its marker along.
+        """
+        if not isinstance(event.error, PublishConflict):
+            return event.error
+        try:
+            now = parts_of(self._sinks[event.sink], self._plan.spark)
+            check_sink_unchanged(event.sink, self._identities.get(event.sink, {}), now)
+        except IdentityChanged as changed:
+            return changed
+        except CkptError as error:
+            _log.info("sink %s: its identity is not known for now: %s", event.sink, error)
+        return event.error
 
     def _newest(self) -> int:
         return self._plan.store.log.state().incarnation

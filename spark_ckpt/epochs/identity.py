@@ -218,6 +218,22 @@ def check_unchanged(before: Found, now: Found) -> None:
         raise _refused(changes, {"source": before.sources, "sink": before.sinks}, None)
 
 
+def check_sink_unchanged(sink: str, before: Parts, now: Parts) -> None:
+    """Raise `IdentityChanged` if the endpoint of a sink was replaced by another one while the job ran.
+
+    An endpoint that is gone is no other one.
+    """
+    if not now or not before or not differing(before, now):
+        return
+    raise IdentityChanged(
+        f"sink '{sink}' was re-created while the job ran, or is another one; the new one has no rows of this epoch",
+        hint="bring the old one back and start the job",
+        sink=sink,
+        recorded=described(before),
+        found=described(now),
+    )
+
+
 def still_the_same(known: Mapping[str, Parts], now: Mapping[str, Parts]) -> dict[str, dict[str, str]]:
     """Return the identities of a running job's sources, with parts that are new.
 

@@ -19,7 +19,7 @@ from spark_ckpt.epochs.restore import (
     no_check,
     whole_epochs,
 )
-from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict, RowsRefused
+from spark_ckpt.errors import CkptError, EpochDamaged, IdentityChanged, PublishConflict, RowsRefused
 
 
 def choice_unseen(log_state: LogState, target: RestoreTarget, read: Read, verify: Verify) -> Choice:
@@ -43,7 +43,8 @@ def whole_manifests(log_state: LogState, newest: int, read: Read, verify: Verify
 def way_back(
     error: CkptError | None, sink: str, epoch: int, log_state: Callable[[], LogState], read: Read, verify: Verify
 ) -> int | None:
-    """Return the epoch to restore if rows of `epoch` are damaged or refused, or if a marker blocks it.
+    """Return the epoch to restore if rows of `epoch` are damaged or refused, or if a marker or another endpoint
+    blocks it.
 
     It is the latest restorable one before `epoch` that neither has to publish nor defers a damaged file; 0 means that
     the job starts over.
@@ -53,8 +54,8 @@ def way_back(
 
     Raises the errors of reading the log.
     """
-    if isinstance(error, PublishConflict) and error.marker is not None:
-        # A marker blocks the whole sink, so no file is at fault.
+    if isinstance(error, IdentityChanged) or (isinstance(error, PublishConflict) and error.marker is not None):
+        # Another endpoint, or a marker, blocks the whole sink, so no file is at fault.
         paths = frozenset[str]()
     elif isinstance(error, RowsRefused):
         files = _staged(read, sink, epoch)

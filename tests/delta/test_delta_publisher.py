@@ -27,7 +27,15 @@ from spark_ckpt_delta.refusals import publish_failed
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import SinkContext
-from spark_ckpt.errors import EpochDamaged, Fenced, FormatUnknown, PublishConflict, PublishFailed, SinkInvalid
+from spark_ckpt.errors import (
+    EpochDamaged,
+    Fenced,
+    FormatUnknown,
+    IdentityChanged,
+    PublishConflict,
+    PublishFailed,
+    SinkInvalid,
+)
 
 
 def opened(table: Path, incarnation: int = 1, **who: Any) -> DeltalakePublisher:
@@ -292,7 +300,7 @@ def test_a_table_created_anew_while_the_job_runs_is_noticed(table: Path) -> None
     shutil.rmtree(table)
     DeltaTable.create(str(table), schema=columns)
 
-    with pytest.raises(EpochDamaged, match="re-created"):
+    with pytest.raises(IdentityChanged, match="re-created"):
         publisher.publish(output(table, 1, [stage(table, {"id": [1]})]))
 
 
@@ -408,9 +416,11 @@ def test_a_marker_of_an_older_format_is_refused(table: Path) -> None:
     assert refused.value.context == {"found": 1, "reads": 2}
 
 
-def test_the_error_of_a_log_without_its_first_versions_names_two_ways() -> None:
+def test_a_log_without_its_first_versions_is_another_table_for_good() -> None:
     said = "[DELTA_STATE_RECOVER_ERROR] The metadata of your Delta table could not be recovered"
     error = publish_failed("/t", said, None, SinkContext("job", "out", "0f1e2d3c", Incarnation(1)), Epoch(4))
+    assert isinstance(error, IdentityChanged)
+    assert not error.retriable
     assert "from a backup" in error.hint
-    assert "job.start(accept_new_sink='out')" in error.hint
+    assert "remove the folder" in error.hint
     assert not publish_failed("/t", "busy", None, SinkContext("job", "out", "0f1e2d3c", Incarnation(1)), Epoch(4)).hint

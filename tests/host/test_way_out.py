@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_ckpt.content import damaged
 from spark_ckpt.coordination.publication import past_the_marker, with_recovery_advice
 from spark_ckpt.epochs.records import Manifest, StagedOutput
-from spark_ckpt.errors import EpochDamaged, PublishConflict, PublishFailed, RowsRefused
+from spark_ckpt.errors import EpochDamaged, IdentityChanged, PublishConflict, PublishFailed, RowsRefused
 
 
 def manifest(*sinks: str) -> Manifest:
@@ -60,6 +60,17 @@ def test_rows_that_a_sink_refuses_lead_back_before_their_epoch_or_to_the_sink_as
     assert "job.start(restore=6)" in told.hint
     assert "job.start(restore=6, accept_new_sink='out')" in told.hint
     assert told.context == {"sink": "out", "epoch": 9, "table": "/t", "restore": 6}
+
+
+def test_a_sink_that_is_another_one_leads_to_a_start_with_the_epoch_and_the_confirmation() -> None:
+    error = IdentityChanged("the table was re-created", hint="bring it back and start the job", sink="out")
+    told = with_recovery_advice(error, "out", manifest("a", "out"), {"a": 9, "out": 7}, "/store", back=6)
+    assert isinstance(told, IdentityChanged)
+    assert told.hint.startswith("bring it back and start the job; ")
+    assert "job.start(restore=6, accept_new_sink='out')" in told.hint
+    assert told.context == {
+        "sink": "out", "epoch": 9, "restore": 6, "would be repeated": "a has epoch 9",
+    }  # fmt: skip
 
 
 def test_a_record_that_is_never_taken_names_what_would_be_repeated() -> None:

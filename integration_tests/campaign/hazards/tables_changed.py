@@ -7,7 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -207,7 +207,10 @@ class TableChanged(Scene):
         accept = ways.accept(self._job, "accept_new_sink", self._accept)
         if self.kind == RECREATED:
             again = ways.start_again(self._job.drain, r"the start names the other ways", "start again")
-            removed = ways.start_again(self._drain_accepted, "remove the folder", "remove the folder", self._removed)
+            removed = ways.accept(self._job, "accept_new_sink", self._removed)
+            # Advice to remove the folder first is not followed by a start that leaves it there.
+            removed = replace(removed, name="remove the folder", says=f"remove the folder.*?{accept.says}")
+            accept = replace(accept, says=f"^(?!.*remove the folder).*?{accept.says}")
             return [removed, accept, ways.restore(self._job), again]
         return [
             *(ways.filtered(self._job, self._fit) if self._change.allows != "true" else ()),
@@ -236,9 +239,6 @@ class TableChanged(Scene):
         shutil.rmtree(self._table)
         self._site.forget_tables()
         self._accept()
-
-    def _drain_accepted(self) -> None:
-        self._job.drain(accept_new_sink="out")
 
     def _elsewhere(self) -> None:
         self._where = self._new_table
