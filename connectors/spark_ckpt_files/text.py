@@ -207,7 +207,18 @@ def _converted(table: pa.Table, schema: pa.Schema, zone: str) -> pa.Table:
         pa.chunked_array([_convert(chunk, field.type, zone) for chunk in table.column(field.name).chunks], field.type)
         for field in schema
     ]
+    for values in columns:
+        if _has_decimals(values.type):
+            values.validate(full=True)  # Arrow's readers check a decimal's scale, and not its precision
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        return _has_decimals(kind.value_type)
+    if pa.types.is_struct(kind):
+        return any(_has_decimals(field.type) for field in kind)
+    return bool(pa.types.is_decimal(kind))
 
 
 def _convert(values: Values, kind: pa.DataType, zone: str) -> Values:

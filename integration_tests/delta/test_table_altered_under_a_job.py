@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,15 @@ from spark_ckpt.errors import CkptError, IdentityChanged, PublishConflict, RowsR
 
 pytestmark = pytest.mark.spark
 BOTH = pytest.mark.parametrize("sink", [{}, {"engine": "spark", "keys": ["id"]}], ids=["deltalake", "spark"])
+
+
+class Published(ckpt.RunListener):
+    """Counts the rows that the sink has acknowledged."""
+
+    rows = 0
+
+    def onEpochPublished(self, event: ckpt.EpochEvent) -> None:
+        self.rows += event.detail["rows"]
 
 
 class Altered:
@@ -54,13 +64,20 @@ class Altered:
     def refused(self, change: Callable[[], object], *rows: dict[str, Any]) -> CkptError:
         """What the run ends with if the table is altered between its first epoch and `rows`."""
         self.put(1, {"id": 1, "v": "one"})
-        run = self.job().start()
-        wait_until(lambda: len(self.rows()) == 1, "the first row")
-        change()
-        self.put(2, *rows)
-        with pytest.raises(CkptError) as caught:
-            run.awaitTermination(180)
-            pytest.fail("the run went on")
+        job, published = self.job(), Published()
+        job.addListener(published)
+        run = job.start()
+        try:
+            # The first row is visible a moment before the sink has said so.
+            wait_until(lambda: published.rows == 1, "the first row")
+            change()
+            self.put(2, *rows)
+            with pytest.raises(CkptError) as caught:
+                run.awaitTermination(180)
+                pytest.fail("the run went on")
+        finally:
+            with suppress(CkptError):
+                run.stop()
         return caught.value
 
     def drain(self, select: str = "id long, v string", **how: Any) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from runtime_kit import Bench, drain, totals
 
 import spark_ckpt as ckpt
@@ -15,7 +19,8 @@ pytestmark = pytest.mark.spark
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("foreachBatch", "to(sink)"),
+        ("foreachBatch", 'to(DeltaSink(path, engine="spark", keys=["id"])) merges'),
+        ("createOrReplaceTempView", 'frame.sparkSession.sql("select ... from x")'),
         ("writeStream", "to(sink)"),
         ("readStream", "job.source"),
         ("count", "agg("),
@@ -124,3 +129,34 @@ def test_an_aggregate_that_is_called_like_a_setting_is_told(bench: Bench, settin
     with pytest.raises(ckpt.CkptError, match="'name' and 'outputMode' are settings, no aggregates") as refused:
         grouped.agg(**{setting: ckpt.count()})  # type: ignore[arg-type]
     assert "rename its column" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda grouped: grouped.agg(F.sum("v").alias("t")),
+        lambda grouped: grouped.agg("update", F.sum("v").alias("t")),
+        lambda grouped: grouped.agg(n=F.count("*")),
+        lambda grouped: grouped.agg({"v": "sum"}),
+        lambda grouped: grouped.agg("update", "totals", n="count"),
+    ],
+    ids=["a Column", "a Column after the mode", "a named Column", "a dict", "a text"],
+)
+def test_aggregates_of_sparks_lead_to_those_of_a_job(bench: Bench, mistake: Callable[[Any], object]) -> None:
+    grouped = bench.job().source("in", bench.source()).groupBy("k")
+    with pytest.raises(ckpt.CkptError) as refused:
+        mistake(grouped)
+    assert refused.value.condition == "CKPT_GRAPH_INVALID"
+    assert 'agg(total=ckpt.sum("value")' in refused.value.hint
+
+
+def test_the_view_that_the_hint_names_is_read_inside_of_transform(bench: Bench) -> None:
+    def doubled(frame: DataFrame) -> DataFrame:
+        frame.createOrReplaceTempView("x")
+        return frame.sparkSession.sql("select k, 2 * v as v from x")
+
+    job = bench.job()
+    job.source("in", bench.source()).transform(doubled).to(bench.sink())
+    bench.put(("a", 2))
+    drain(job)
+    assert bench.values() == [("a", 4)]

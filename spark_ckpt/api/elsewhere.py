@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _SINK = 'end a stream with to(sink), for example stream.to(DeltaSink("/data/out")); job.start() runs the job'
+_BATCHES = (
+    "end the stream with to(sink) instead of a function of each batch: to(DeltaSink(path)) appends, "
+    'to(DeltaSink(path, engine="spark", keys=["id"])) merges by key, to(KafkaSink(servers, topic)) sends; for another system '
+    "write a sink (docs/writing-a-connector.md)"
+)
+_VIEW = (
+    'make the view inside of transform, and return what reads it: frame.createOrReplaceTempView("x") and then '
+    'frame.sparkSession.sql("select ... from x"), in a function that is given to transform(...)'
+)
 _SOURCE = 'declare inputs with job.source("name", source), for example FilesSource, DeltaSource or KafkaSource'
 _START = "job.start() runs the job and returns a run with awaitTermination, stop, lastProgress and savepoint"
 _LOOK = "nothing runs before job.start(), and a stream has no end: look at what the sink holds, or at run.lastProgress"
@@ -24,8 +33,10 @@ _STATE_OF_SEVERAL = "use applyInPandasWithState (frames by input name) or applyV
 _TOGETHER = "aggregates over several streams: give them the same columns, union them, then groupBy(...).agg(...)"
 
 _ON_STREAM = {
+    **dict.fromkeys(("write", "writeStream", "writeTo", "toTable"), _SINK),
+    **dict.fromkeys(("foreach", "foreachBatch", "foreachPartition"), _BATCHES),
     **dict.fromkeys(
-        ("write", "writeStream", "writeTo", "foreach", "foreachBatch", "foreachPartition", "toTable"), _SINK
+        ("createTempView", "createOrReplaceTempView", "createGlobalTempView", "createOrReplaceGlobalTempView"), _VIEW
     ),
     **dict.fromkeys(("read", "readStream", "source"), _SOURCE),
     **dict.fromkeys(("start", "stop", "awaitTermination", "trigger", "queryName", "outputMode"), _START),

@@ -97,13 +97,7 @@ class GroupedStream:
 
         Raises `GraphInvalid`.
         """
-        if isinstance(name, Aggregate) or isinstance(outputMode, Aggregate):
-            raise GraphInvalid(
-                "agg: 'name' and 'outputMode' are settings, no aggregates",
-                hint="call the aggregate else, and rename its column",
-            )
-        if not aggregates:
-            raise GraphInvalid("agg needs at least one aggregate", hint='for example agg(total=ckpt.sum("value"))')
+        _check_aggregates(outputMode, name, aggregates)
         flat, windows = self._with_flat_windows(keep=outputMode == APPEND)
         operator = running_aggregates(aggregates, flat._schema, flat._keys, outputMode, windows)
         # without a watermark no key can close
@@ -250,3 +244,22 @@ def _function_name(function: Callable[..., object]) -> str:
     """Return the function's name if it can name state in the store, else "operator" (for example for a lambda)."""
     name = str(getattr(function, "__name__", ""))
     return name if name.isidentifier() else "operator"
+
+
+def _check_aggregates(output_mode: object, name: object, aggregates: Mapping[str, object]) -> None:
+    if isinstance(name, Aggregate) or isinstance(output_mode, Aggregate):
+        raise GraphInvalid(
+            "agg: 'name' and 'outputMode' are settings, no aggregates",
+            hint="call the aggregate else, and rename its column",
+        )
+    given = {"agg's first argument": output_mode, "agg's second argument": name}
+    given = {said: value for said, value in given.items() if not isinstance(value, str)}
+    given |= {f"agg: '{column}'": value for column, value in aggregates.items() if not isinstance(value, Aggregate)}
+    for said, value in given.items():
+        raise GraphInvalid(
+            f"{said} is a {type(value).__name__}, which no epoch can keep",
+            hint='name each aggregate by its output column, with functions of spark_ckpt: agg(total=ckpt.sum("value"), '
+            "n=ckpt.count())",
+        )
+    if not aggregates:
+        raise GraphInvalid("agg needs at least one aggregate", hint='for example agg(total=ckpt.sum("value"))')

@@ -2,12 +2,13 @@
 
 A `Stream` records operations and checks each one immediately on an empty DataFrame of the same schema. So a wrong
 column name fails on its own line. Rows that cannot be parsed travel in a hidden column until a Python step diverts
-them. Operations that would lose that column divert them first.
+them. Operations that compute something divert them first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 import pandas as pd
@@ -40,7 +41,7 @@ from spark_ckpt.plan.stateless import Refused, check_operation
 from spark_ckpt.plan.users_line import users_line
 from spark_ckpt.plan.window_lineage import without_marks
 from spark_ckpt.spark_internals.column_names import column_of, map_in_arrow, map_in_pandas, quoted
-from spark_ckpt.spark_internals.plans import streaming_template
+from spark_ckpt.spark_internals.plans import columns_kept, streaming_template
 from spark_ckpt.spark_internals.window_columns import watermark_only
 from spark_ckpt.tasks.operators.stream_join import LEFT, RIGHT
 from spark_ckpt.tasks.rejects import divert_rejects
@@ -96,30 +97,11 @@ class Stream:
 
     def select(self, *columns: Column | str) -> Stream:
         """As `DataFrame.select`."""
-        return self._then("select", lambda frame: _keeping(frame, lambda *hidden: frame.select(*columns, *hidden)))
+        return self._selected("select", lambda frame, *hidden: frame.select(*columns, *hidden))
 
     def selectExpr(self, *expressions: str) -> Stream:
         """As `DataFrame.selectExpr`."""
-        return self._then(
-            "selectExpr", lambda frame: _keeping(frame, lambda *hidden: frame.selectExpr(*expressions, *hidden))
-        )
-
-    def filter(self, condition: Column | str) -> Stream:
-        """As `DataFrame.filter`."""
-        wanted = F.expr(condition) if isinstance(condition, str) else condition
-        # a rejected row passes every filter, so that it reaches the step that counts it
-        kept = (wanted | F.col(REJECT).isNotNull()) if self._hides_rejects else wanted
-        return self._then("filter", lambda frame: frame.filter(kept))
-
-    where = filter
-
-    def withColumn(self, name: str, column: Column) -> Stream:
-        """As `DataFrame.withColumn`."""
-        return self._then("withColumn", lambda frame: frame.withColumn(name, column))
-
-    def withColumns(self, columns: Mapping[str, Column]) -> Stream:
-        """As `DataFrame.withColumns`."""
-        return self._then("withColumns", lambda frame: frame.withColumns(dict(columns)))
+        return self._selected("selectExpr", lambda frame, *hidden: frame.selectExpr(*expressions, *hidden))
 
     def withColumnRenamed(self, existing: str, new: str) -> Stream:
         """As `DataFrame.withColumnRenamed`."""
@@ -133,15 +115,31 @@ class Stream:
         """As `DataFrame.drop`."""
         return self._then("drop", lambda frame: frame.drop(*columns))
 
+    # -- operations before which rejected rows are diverted ---------------------------------------------------------
+
+    def filter(self, condition: Column | str) -> Stream:
+        """As `DataFrame.filter`."""
+        return self._diverted()._then("filter", lambda frame: frame.filter(condition))
+
+    where = filter
+
+    def withColumn(self, name: str, column: Column) -> Stream:
+        """As `DataFrame.withColumn`."""
+        return self._diverted()._then("withColumn", lambda frame: frame.withColumn(name, column))
+
+    def withColumns(self, columns: Mapping[str, Column]) -> Stream:
+        """As `DataFrame.withColumns`."""
+        return self._diverted()._then("withColumns", lambda frame: frame.withColumns(dict(columns)))
+
     def fillna(
         self, value: bool | float | str | Mapping[str, bool | float | str], subset: list[str] | None = None
     ) -> Stream:
         """As `DataFrame.fillna`."""
         columns = subset if subset is not None else [quoted(name) for name in self.columns]
         filled = dict(value) if isinstance(value, Mapping) else value
-        return self._then("fillna", lambda frame: frame.fillna(filled, None if isinstance(filled, dict) else columns))
-
-    # -- operations before which rejected rows are diverted ---------------------------------------------------------
+        return self._diverted()._then(
+            "fillna", lambda frame: frame.fillna(filled, None if isinstance(filled, dict) else columns)
+        )
 
     def dropna(self, how: str = "any", thresh: int | None = None, subset: list[str] | None = None) -> Stream:
         """As `DataFrame.dropna`."""
@@ -338,6 +336,19 @@ class Stream:
             ) from None
         return self._next(TransformNode(self._node, verb, apply, line), tried)
 
+    def _selected(self, verb: str, select: Callable[..., DataFrame]) -> Stream:
+        """Divert rejected rows first unless columns are only dropped, reordered or renamed.
+
+        An expression must not run for a rejected row: a generator drops or repeats it, a function of the user gets nulls,
+        and `struct(*)` has the hidden column.
+        """
+        stream = self
+        if self._hides_rejects:
+            with suppress(AnalysisException):  # `_then` raises it with the user's line
+                if columns_kept(select(streaming_template(self._job.spark, self._visible.schema))) is None:
+                    stream = self._diverted()
+        return stream._then(verb, lambda frame: _with_hidden(frame, select))
+
     def _joined(self, other: Stream, join: JoinPlan, name: str) -> Stream:
         for stream in (self, other):
             if event_time_of(stream._node) is not None:
@@ -373,10 +384,10 @@ def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:
     return (stream, name) if name in stream.columns else (stream.withColumn(name, expression), name)
 
 
-def _keeping(frame: DataFrame, select: Callable[..., DataFrame]) -> DataFrame:
+def _with_hidden(frame: DataFrame, select: Callable[..., DataFrame]) -> DataFrame:
     """Return the selection with the hidden column; `*` already contains it."""
-    chosen = select()
-    return select(REJECT) if REJECT in frame.columns and REJECT not in chosen.columns else chosen
+    chosen = select(frame)
+    return select(frame, REJECT) if REJECT in frame.columns and REJECT not in chosen.columns else chosen
 
 
 def _first_line(error: AnalysisException) -> str:

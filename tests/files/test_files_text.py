@@ -271,6 +271,34 @@ def test_a_line_is_judged_the_same_alone_and_among_others(lines: list[bytes]) ->
     assert judged(b"\n".join(lines)) == [verdict for line in lines for verdict in judged(line)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (pa.decimal128(5, 2), "999.99", "1000"),
+        (pa.list_(pa.decimal128(5, 2)), "[1, 999.99]", "[1, 1000]"),
+        (pa.struct([("d", pa.decimal128(5, 2))]), '{"d": 999.99}', '{"d": 1000}'),
+    ],
+    ids=["number", "array", "struct"],
+)
+def test_a_decimal_beyond_its_precision_is_a_bad_record(kind: pa.DataType, good: str, bad: str) -> None:
+    """Arrow's readers accept it, and Spark ends the task later."""
+    lines = f'{{"m": {good}}}\n{{"m": {bad}}}\n{{"m": {good}}}\n'.encode()
+    pieces = [
+        piece
+        for block in cut(io.BytesIO(lines))
+        for piece in parse_tolerant(block, json_parser(pa.schema([("m", kind)])))
+    ]
+    assert [len(piece.table) if isinstance(piece, Rows) else (piece.line, "precision" in piece.reason) for piece in pieces] == [
+        1, (2, True), 1,
+    ]  # fmt: skip
+
+
+def test_a_csv_decimal_beyond_its_precision_is_a_bad_record() -> None:
+    parse = csv_parser(["m"], pa.schema([("m", pa.decimal128(5, 2))]), ",", '"', "")
+    pieces = [piece for block in cut(io.BytesIO(b"999.99\n1000\n")) for piece in parse_tolerant(block, parse)]
+    assert [isinstance(piece, Bad) for piece in pieces] == [False, True]
+
+
 def test_a_parquet_file_of_wider_or_narrower_numbers_is_read(tmp_path: Path) -> None:
     content = io.BytesIO()
     table = pa.table({"name": ["x"], "id": pa.array([1], pa.int32()), "at": pa.array([0], pa.timestamp("ms", "UTC"))})
