@@ -190,7 +190,9 @@ def reconciled(
     if open_:
         back = _restored_for_new(open_[0], owed.get(open_[0].name, ()), known)
         raise _refused(open_, {"source": known.sources, "sink": known_sinks}, known.restore, back=back)
-    replaced = {name for name in sinks if name in confirmed.new_sinks}
+    # An endpoint that was replaced before its identity was recorded contradicts nothing: the confirmation alone tells.
+    unrecorded = {name for name, parts in known_sinks.items() if name in found.sinks and not all(parts.values())}
+    replaced = {*sinks, *unrecorded} & confirmed.new_sinks
     for name in sorted(replaced):
         # A new endpoint has no marker, so it cannot tell which of these rows the old one has.
         check_owed(name, owed.get(name, ()), known.whole)
@@ -204,7 +206,7 @@ def reconciled(
         },
         sinks=_sinks(known.sinks, found.sinks, replaced, last),
         fresh=frozenset(name for name in sources if name in confirmed.new_sources),
-        unneeded=_unneeded(confirmed, sources, sinks),
+        unneeded=_unneeded(confirmed, sources, {*sinks, *replaced}),
     )
 
 

@@ -242,6 +242,13 @@ def test_the_same_table_at_another_path_goes_on_when_that_is_confirmed():
     assert moved.sinks["out"] == SinkIdentity(parts=A_MOVED, after=3)
 
 
+def test_a_sink_whose_identity_was_never_recorded_is_a_new_one_if_the_start_says_so():
+    for found in (A, {**A, "table id": ""}):
+        confirmed = standing({**A, "table id": ""}, found, new_sinks=["out"])
+        assert (confirmed.sinks["out"].after, confirmed.unneeded) == (7, ())
+    assert standing({**A, "table id": ""}, A).sinks["out"].after == 0
+
+
 def test_another_table_cannot_be_confirmed_as_moved():
     with pytest.raises(IdentityChanged) as caught:
         standing(A, B, moved=["out"])
