@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 from pyspark.sql.types import StructType
 
@@ -103,6 +103,10 @@ class DeltalakePublisher:
     def _open(self) -> DeltaTable:
         try:
             opened = open_table(self._table, self._storage_options)
+        except TableNotFoundError as error:
+            if self._id is None:
+                raise cannot_be_opened(self._table, error, self._context) from error
+            raise another_table(self._table, self._context) from error
         except (DeltaError, OSError) as error:
             raise cannot_be_opened(self._table, error, self._context) from error
         self._check_identity(opened)

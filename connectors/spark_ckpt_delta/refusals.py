@@ -9,11 +9,13 @@ from spark_ckpt.connector import SinkContext
 from spark_ckpt.errors import IdentityChanged, PublishFailed
 from spark_ckpt.storage_errors import one_line, refusal_in
 
-_LOG_LACKS_VERSIONS = "DELTA_STATE_RECOVER_ERROR"
-"""Delta's error for a log without its first versions, as after a removal of the folder while a statement wrote to it."""
+_LOG_LACKS_VERSIONS = ("DELTA_STATE_RECOVER_ERROR", "No table metadata or protocol found in delta log")
+"""Errors of delta-spark and of deltalake for a log without its first versions, as after a removal of the folder while a
+statement wrote to it.
+"""
 
 
-_INCOMPLETE = (
+INCOMPLETE = (
     "bring the table back from a backup and start the job; or remove the folder, whose log lacks its first versions, so that "
     "the job creates the table"
 )
@@ -23,16 +25,23 @@ def publish_failed(
     table: str, said: str, error: Exception | None, context: SinkContext, epoch: Epoch
 ) -> PublishFailed | IdentityChanged:
     """Return the error to raise from `error`. `said`: the failure in the words of the library or of this package."""
-    if _LOG_LACKS_VERSIONS in said:
-        return IdentityChanged(f"{table}: {said}", sink=context.sink, hint=_INCOMPLETE)
+    if lacks_versions(said):
+        return IdentityChanged(f"{table}: {said}", sink=context.sink, hint=INCOMPLETE)
     refusal = None if error is None else refusal_in(error)
     if refusal is None:
         return PublishFailed(f"{table}: {said}", sink=context.sink, epoch=epoch)
     return PublishFailed(f"{table}: {refusal.meaning}: {said}", sink=context.sink, epoch=epoch, hint=refusal.hint)
 
 
-def cannot_be_opened(table: str, error: Exception, context: SinkContext) -> PublishFailed:
+def lacks_versions(said: str) -> bool:
+    """Return True if the table's log has lost its first versions, so that nobody can read the table."""
+    return any(each in said for each in _LOG_LACKS_VERSIONS)
+
+
+def cannot_be_opened(table: str, error: Exception, context: SinkContext) -> PublishFailed | IdentityChanged:
     """Return the error to raise from `error`, after an attempt to read the table's log."""
+    if lacks_versions(str(error)):
+        return IdentityChanged(f"{table}: {one_line(error)}", sink=context.sink, hint=INCOMPLETE)
     refusal = refusal_in(error)
     hint = refusal.hint if refusal is not None else ""
     return PublishFailed(f"{table} cannot be opened: {one_line(error)}", sink=context.sink, hint=hint)

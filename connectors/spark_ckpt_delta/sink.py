@@ -19,6 +19,7 @@ from spark_ckpt.storage_errors import one_line, outage, refusal_in
 from spark_ckpt_delta.log import identity_of, location, open_table, table_exists
 from spark_ckpt_delta.marker import Engine, application_id, read_marker
 from spark_ckpt_delta.publisher import DeltalakePublisher
+from spark_ckpt_delta.refusals import INCOMPLETE, lacks_versions
 from spark_ckpt_delta.repair import command
 from spark_ckpt_delta.rules import (
     check_markers_stay,
@@ -201,4 +202,5 @@ class DeltaSink(SelectsRows):
     def _refused(self, what: str, error: Exception) -> CkptError:
         if refusal_in(error) is not None:
             return outage(self._table, error)
-        return SinkInvalid(f"{self._table} cannot be {what}: {one_line(error)}", table=self._table)
+        hint = f"{INCOMPLETE}: the start then names what to confirm" if lacks_versions(str(error)) else ""
+        return SinkInvalid(f"{self._table} cannot be {what}: {one_line(error)}", hint=hint, table=self._table)

@@ -10,7 +10,6 @@ from spark_ckpt import jars
 from spark_ckpt.cli import checks, store_check
 from spark_ckpt.cli.checks import PACKAGES, Package
 from spark_ckpt.store import delta_log
-from spark_ckpt.store.location import Location
 
 
 @pytest.fixture
@@ -118,6 +117,11 @@ def test_a_damaged_newest_epoch_is_found(command, world):
     assert found["newest epoch"]["status"] == "fail"
 
 
+def writes_in(folder):
+    *_, found = store_check.store_findings(str(folder), {})
+    return found
+
+
 def test_a_place_where_two_writers_both_win_is_refused(monkeypatch, tmp_path):
     """Planted: commits that do not compare before they swap, as on an object store without conditional puts."""
     commit = delta_log.commit
@@ -127,7 +131,7 @@ def test_a_place_where_two_writers_both_win_is_refused(monkeypatch, tmp_path):
 
     monkeypatch.setattr(delta_log, "commit", blind)
 
-    assert store_check._writable(Location(str(tmp_path))).status == "fail"
+    assert writes_in(tmp_path).status == "fail"
 
 
 def test_a_place_where_neither_of_two_writers_wins_is_refused(monkeypatch, tmp_path):
@@ -136,7 +140,7 @@ def test_a_place_where_neither_of_two_writers_wins_is_refused(monkeypatch, tmp_p
 
     monkeypatch.setattr(delta_log, "commit", loses)
 
-    found = store_check._writable(Location(str(tmp_path)))
+    found = writes_in(tmp_path)
     assert (found.status, "neither" in found.detail) == ("fail", True)
 
 
@@ -153,7 +157,7 @@ def test_a_place_where_both_win_only_at_the_same_moment_is_refused(monkeypatch, 
 
     monkeypatch.setattr(delta_log, "commit", looks_first)
 
-    found = store_check._writable(Location(str(tmp_path)))
+    found = writes_in(tmp_path)
     assert (found.status, "race 1" in found.detail) == ("fail", True)
 
 

@@ -86,19 +86,20 @@ def test_nothing_is_handed_over_to_nobody(command, world, store, monkeypatch):
     assert "no driver runs the job" in command("handover", store).err
 
 
-def test_a_standby_elsewhere_is_known_to_be_alive_by_what_it_tells(world, monkeypatch):
-    standbys = Standbys(world.store.location)
-    standbys.write("far", NOTE)
-    waiting = standbys.waiting
+def test_a_standby_elsewhere_is_known_to_be_alive_by_what_it_tells(command, world, store, monkeypatch):
+    Standbys(world.store.location).write("far", NOTE)
+    waiting = Standbys.waiting
 
-    def told_again():
-        monkeypatch.setattr(standbys, "waiting", waiting)
-        found = waiting()
+    def told_again(standbys):
+        monkeypatch.setattr(Standbys, "waiting", waiting)
+        found = standbys.waiting()
         standbys.write("far", NOTE.model_copy(update={"told_ms": NOTE.told_ms + 5_000}))
         return found
 
-    monkeypatch.setattr(standbys, "waiting", told_again)
-    assert handover_module._is_heard(standbys)
+    monkeypatch.setattr(Standbys, "waiting", told_again)
+    told = command("handover", store, "--timeout", 1)
+    assert "no standby waits" not in told.err
+    assert world.store.log.state().handover_asked
 
 
 def test_a_driver_that_does_not_end_is_told(command, world, store):

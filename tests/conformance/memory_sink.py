@@ -84,6 +84,10 @@ class MemorySink:
     def has(self, marker: SinkMarker | None, output: EpochOutput, context: SinkContext) -> bool:
         return is_published(marker, output, context)
 
+    def dead(self, path: Path, incarnation: int) -> bool:
+        """Whether an incarnation before this one has staged the file."""
+        return int(path.name.split("-i")[1].split("-")[0]) < incarnation
+
     def read(self, output: EpochOutput, context: SinkContext) -> list[dict[str, Any]]:
         return [row for table in staged_tables(output, context) for row in table.to_pylist()]
 
@@ -140,13 +144,14 @@ class MemoryPublisher:
 
     def tidy(self) -> int:
         staging = self.sink.target.staging
-        dead = [] if staging is None else [path for path in staging.iterdir() if self._is_dead(path)]
+        dead = (
+            []
+            if staging is None
+            else [path for path in staging.iterdir() if self.sink.dead(path, self.context.incarnation)]
+        )
         for path in dead:
             path.unlink()
         return len(dead)
-
-    def _is_dead(self, path: Path) -> bool:
-        return int(path.name.split("-i")[1].split("-")[0]) < self.context.incarnation
 
     def close(self) -> None:
         pass
@@ -434,23 +439,13 @@ class IsKnownByItsNameOnly(MemorySink):
         return {"kind": "memory"}
 
 
-class _Tidying(MemorySink):
-    def dead(self, path: Path, incarnation: int) -> bool:
-        raise NotImplementedError
-
-    def publisher(self, spark: Any, context: SinkContext) -> MemoryPublisher:
-        publisher = super().publisher(spark, context)
-        publisher._is_dead = lambda path: self.dead(path, context.incarnation)  # type: ignore[method-assign]
-        return publisher
-
-
-class TidiesEverything(_Tidying):
+class TidiesEverything(MemorySink):
     """Also what the living driver has staged."""
 
     def dead(self, path: Path, incarnation: int) -> bool:
         return True
 
 
-class TidiesNothing(_Tidying):
+class TidiesNothing(MemorySink):
     def dead(self, path: Path, incarnation: int) -> bool:
         return False

@@ -353,7 +353,7 @@ def test_a_wrong_option_is_refused_at_once(wrong: dict[str, Any]) -> None:
 def test_credentials_never_show(table: Path) -> None:
     source = DeltaSource(str(table), storage_options={"AWS_SECRET_ACCESS_KEY": "hidden"})
 
-    assert "hidden" not in repr(source._settings) + str(source.describe())
+    assert "hidden" not in repr(vars(source)) + str(source.describe())
 
 
 def test_a_table_that_comes_back_from_a_backup_and_grows_again_stops_a_running_reader(table: Path) -> None:

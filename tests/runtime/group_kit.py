@@ -46,5 +46,5 @@ def removed_above_another_level(folder):
     snapshot(group, store, 2)
     put(group, {"k6": 60})
     snapshot(group, store, 3)
-    assert [len(level) for level in group._levels] == [2, 1]
+    assert [len(level) for level in group.have_levels()] == [2, 1]
     return group

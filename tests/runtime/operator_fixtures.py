@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_ckpt.tasks.rows import KEY_HASH, StateSchema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
-from spark_ckpt.tasks.state.levels import FileRef, LevelCache
+from spark_ckpt.tasks.state.levels import FileRef, LevelCache, OpenLevels
 
 
 class MemoryStore:
@@ -46,8 +46,16 @@ def hashes_of(keys: pa.Table, hasher: Callable[[object], int] = spread) -> np.nd
     return with_hash(keys, keys.column_names, hasher).column(KEY_HASH).to_numpy()
 
 
+OPENED: OpenLevels = OpenLevels()
+"""The levels that this worker has open. Cleared, it is another worker."""
+
+
+def cache_of(schema: StateSchema, folder: Path, store: MemoryStore | None = None) -> LevelCache:
+    return LevelCache(folder, store or MemoryStore(), schema, opened=OPENED)
+
+
 def group_of(schema: StateSchema, folder: Path, store: MemoryStore | None = None, key_group: int = 0) -> KeyGroupState:
-    return KeyGroupState(schema, LevelCache(folder, store or MemoryStore(), schema), key_group)
+    return KeyGroupState(schema, cache_of(schema, folder, store), key_group)
 
 
 def snapshot(group: KeyGroupState, store: MemoryStore, epoch: int) -> bool:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operator_fixtures import MemoryStore, colliding, group_of, snapshot, spread, with_hash
+from operator_fixtures import MemoryStore, cache_of, colliding, group_of, snapshot, spread, with_hash
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -145,7 +145,8 @@ def run(operator, group, rows, struct, keys, hasher=spread):
 def test_running_values_are_those_of_a_loop_over_the_rows(tmp_path_factory, batches, hasher, keys):
     folder, store = tmp_path_factory.mktemp("levels"), MemoryStore()
     operator = agg.running_aggregates(SPECS, ROW, keys, "append")
-    group, model = group_of(operator.schema, folder, store), {}
+    cache, model = cache_of(operator.schema, folder, store), {}
+    group = KeyGroupState(operator.schema, cache, 0)
     for epoch, rows in enumerate(batches, 1):
         output = run(operator, group, rows, ROW, keys, hasher)
         assert len(output) == len(rows)
@@ -156,7 +157,7 @@ def test_running_values_are_those_of_a_loop_over_the_rows(tmp_path_factory, batc
             assert {k: canonical(v) for k, v in shown.items()} == {k: canonical(v) for k, v in expected.items()}
         if epoch % 2:
             snapshot(group, store, epoch)
-        group = KeyGroupState.decode(group.encode(), operator.schema, group._cache, 0)
+        group = KeyGroupState.decode(group.encode(), operator.schema, cache, 0)
 
 
 @given(st.lists(ROWS, max_size=3))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operator_fixtures import MemoryStore, group_of, snapshot, with_hash
+from operator_fixtures import MemoryStore, cache_of, group_of, snapshot, with_hash
 from pyspark import cloudpickle
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import ArrayType, StructType, TimestampType
@@ -58,12 +58,14 @@ def at(second):
 class CoGrouped:
     """One key group under an operator with three inputs, through encode and decode on every batch."""
 
-    def __init__(self, make, folder, timeout=NONE, timed=False):
+    def __init__(self, make, folder, timeout=NONE, timed=False, pickled=True):
         self.plan = input_plan(INPUTS)
         self.operator = make(self.plan, timeout).bind(Binding("settled", TIME if timed else None))
-        self.operator = cloudpickle.loads(cloudpickle.dumps(self.operator))
+        if pickled:
+            self.operator = cloudpickle.loads(cloudpickle.dumps(self.operator))
         self.store = MemoryStore()
-        self.group = group_of(self.operator.schema, folder, self.store)
+        self.cache = cache_of(self.operator.schema, folder, self.store)
+        self.group = KeyGroupState(self.operator.schema, self.cache, 0)
         self.schema = arrow_schema(self.plan.schema)
         if timed:
             self.schema = self.schema.append(pa.field(TIME, pa.timestamp("us", tz="UTC")))
@@ -71,7 +73,7 @@ class CoGrouped:
     def batch(self, *rows, watermark=None, late=None):
         """`rows`: input, key, what it has beside the key, its time."""
         table = with_hash(pa.Table.from_pylist([self.row(*each) for each in rows], self.schema), ["id"])
-        self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.group._cache, 0)
+        self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.cache, 0)
         given = table if rows else None
         tables = list(self.operator.process(given, self.group, Clock(1000, watermark, late)))
         return [tuple(row.values()) for each in tables for row in each.to_pylist()]
@@ -104,6 +106,12 @@ def settle(key, frames, state):
     yield key[0], due, cancelled
 
 
+def at_once(func):
+    return lambda plan, timeout: vectorized_function(
+        func, plan.schema, plan.keys, OUT, STATE, timeout=timeout, inputs=plan.named
+    )
+
+
 def settle_at_once(plan, timeout):
     def settled(batch):
         orders, payments = batch["orders"], batch["payments"]
@@ -113,7 +121,7 @@ def settle_at_once(plan, timeout):
         state = {"due": due, "cancelled": cancelled}
         return KeyResult(pa.table({"id": batch.keys.column("id"), **state}), pa.table(state))
 
-    return vectorized_function(settled, plan.schema, plan.keys, OUT, STATE, timeout=timeout, inputs=plan.named)
+    return at_once(settled)(plan, timeout)
 
 
 BOTH = pytest.mark.parametrize("make", [by_key(settle), settle_at_once], ids=["by key", "at once"])
@@ -135,8 +143,7 @@ def test_a_frame_has_its_inputs_columns_and_rows_in_order_of_arrival(tmp_path):
         seen[key[0]] = {name: frame.to_dict("list") for name, frame in frames.items()}
         return []
 
-    operator = CoGrouped(lambda plan, timeout: by_key(look)(plan, timeout), tmp_path)
-    operator.operator._func = look
+    operator = CoGrouped(by_key(look), tmp_path, pickled=False)
     operator.batch(order("a", 2, "y"), payment("a", 7), order("b", 1), order("a", 1, "x"), cancel("b"))
     assert seen["a"] == {
         "orders": {"id": ["a", "a"], "item": ["y", "x"], "amount": [2, 1]},
@@ -166,8 +173,7 @@ def test_a_batch_knows_the_rows_of_every_input_by_key(tmp_path):
         seen.append(batch)
         return KeyResult()
 
-    operator = CoGrouped(settle_at_once, tmp_path)
-    operator.operator._func = look
+    operator = CoGrouped(at_once(look), tmp_path, pickled=False)
     operator.batch(payment("b", 3), order("a", 10), order("b", 5), order("a", 1))
     (batch,) = seen
     keys = batch.keys.column("id").to_pylist()

@@ -4,19 +4,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 from group_kit import SCHEMA, due, put, removed_above_another_level, values_in
-from operator_fixtures import MemoryStore, group_of, snapshot
+from operator_fixtures import OPENED, MemoryStore, cache_of, group_of, snapshot
 
 from spark_ckpt.errors import EpochDamaged, FormatUnknown, GraphInvalid, StateSchemaChanged
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.rows import StateSchema, state_schema
-from spark_ckpt.tasks.state import levels
 from spark_ckpt.tasks.state.group_state import KeyGroupState
 from spark_ckpt.tasks.state.levels import FileRef, LevelCache, from_stored
 
 
 @pytest.fixture(autouse=True)
 def nothing_open():
-    levels._open.clear()
+    OPENED.clear()
 
 
 def test_a_snapshot_holds_the_changed_rows_sorted_by_hash_in_the_stored_columns(tmp_path):
@@ -110,7 +109,7 @@ def test_levels_stay_logarithmic(tmp_path):
     for epoch in range(2, 60):
         put(group, {f"k{(epoch * 7 + i) % 2000}": epoch for i in range(5)})
         snapshot(group, store, epoch)
-        assert len(group._levels) <= 2 + math.log2(2000)
+        assert len(list(tmp_path.iterdir())) <= 2 + math.log2(2000), "a file for each level"
 
 
 def test_superseded_local_files_are_removed(tmp_path):
@@ -118,17 +117,18 @@ def test_superseded_local_files_are_removed(tmp_path):
     for epoch in range(1, 40):
         put(group, {f"k{i}": epoch for i in range(epoch)})
         snapshot(group, store, epoch)
-    assert len(list(tmp_path.iterdir())) == len(group._levels)
+    assert len(list(tmp_path.iterdir())) <= 2 + math.log2(40)
 
 
 def test_a_snapshot_writes_one_local_level_however_many_it_joins(tmp_path, monkeypatch):
     written = []
-    monkeypatch.setattr(levels, "_write", lambda path, table, write=levels._write: written.append(write(path, table)))
+    put_level = LevelCache.put
+    monkeypatch.setattr(LevelCache, "put", lambda *level: (written.append(level), put_level(*level))[1])
     group, store = group_of(SCHEMA, tmp_path), MemoryStore()
     for epoch, keys in enumerate((9, 4, 5), start=1):
         put(group, {f"k{i}": epoch for i in range(keys)})
         snapshot(group, store, epoch)
-    assert [len(level) for level in group._levels] == [3]
+    assert len(list(tmp_path.iterdir())) == 1
     assert len(written) == 3
 
 
@@ -142,7 +142,7 @@ def levelled(folder, store):
 def test_a_warm_cache_needs_no_read_of_the_store(tmp_path):
     store = MemoryStore()
     group = levelled(tmp_path, store)
-    levels._open.clear()
+    OPENED.clear()
     assert values_in(group, ["a", "b"]) == {"a": 1, "b": 2}
     assert store.reads == []
 
@@ -162,12 +162,12 @@ def test_a_warm_cache_needs_no_read_of_the_store(tmp_path):
 def test_a_damaged_local_level_is_rebuilt_from_the_store(tmp_path, damage):
     store = MemoryStore()
     group = levelled(tmp_path, store)
-    levels._open.clear()
+    OPENED.clear()
     (path,) = tmp_path.iterdir()
     damage(path)
     assert values_in(group, ["a", "b"]) == {"a": 1, "b": 2}
     assert len(store.reads) == 1
-    levels._open.clear()
+    OPENED.clear()
     assert values_in(group, ["a"]) == {"a": 1}
     assert len(store.reads) == 1, "the rebuilt level is kept"
 
@@ -213,9 +213,9 @@ def test_workers_that_build_one_level_at_once_all_see_it_whole(tmp_path):
     snapshot(group, store, 1)
 
     def read(_):
-        levels._open.clear()
+        OPENED.clear()
         return values_in(
-            KeyGroupState.restored(SCHEMA, LevelCache(tmp_path / "two", store, SCHEMA), 0, group.files),
+            KeyGroupState.restored(SCHEMA, cache_of(SCHEMA, tmp_path / "two", store), 0, group.files),
             ["k1", "k4999"],
         )
 
@@ -226,7 +226,7 @@ def test_workers_that_build_one_level_at_once_all_see_it_whole(tmp_path):
 
 def following(folder, store, files, beside=None):
     """A standby's look at the group; what it would take over."""
-    group = KeyGroupState.restored(SCHEMA, LevelCache(folder, store, SCHEMA), 0, files)
+    group = KeyGroupState.restored(SCHEMA, cache_of(SCHEMA, folder, store), 0, files)
     group.have_levels(beside)
     return group
 
@@ -237,7 +237,7 @@ def test_a_standby_on_the_same_host_takes_the_drivers_levels_without_reading_the
     moved = following(tmp_path / "two", store, group.files, tmp_path / "one")
     (ours,), (theirs,) = (tmp_path / "two").iterdir(), (tmp_path / "one").iterdir()
     assert ours.samefile(theirs)
-    group._cache.keep_only([])
+    cache_of(SCHEMA, tmp_path / "one", store).keep_only([])
     assert values_in(moved, ["a", "b"]) == {"a": 1, "b": 2}
     assert store.reads == []
 
@@ -245,9 +245,9 @@ def test_a_standby_on_the_same_host_takes_the_drivers_levels_without_reading_the
 def test_a_level_that_the_driver_beside_does_not_have_is_made(tmp_path):
     store = MemoryStore()
     group = levelled(tmp_path / "one", store)
-    group._cache.keep_only([])
+    cache_of(SCHEMA, tmp_path / "one", store).keep_only([])
     moved = following(tmp_path / "two", store, group.files, tmp_path / "one")
-    levels._open.clear()
+    OPENED.clear()
     assert values_in(moved, ["a", "b"]) == {"a": 1, "b": 2}
     assert len(store.reads) == 1
 
@@ -258,7 +258,7 @@ def test_a_level_of_the_driver_beside_that_is_damaged_is_rebuilt_by_whoever_open
     (path,) = (tmp_path / "one").iterdir()
     path.write_bytes(path.read_bytes()[:-20])
     moved = following(tmp_path / "two", store, group.files, tmp_path / "one")
-    levels._open.clear()
+    OPENED.clear()
     assert values_in(moved, ["a", "b"]) == {"a": 1, "b": 2}
 
 
@@ -272,7 +272,7 @@ def snapshots_of(folder, store):
     for epoch, keys in enumerate(LIFE, start=1):
         put(group, dict.fromkeys(names[:keys], epoch), removed=set(names[: keys // 2]))
         snapshot(group, store, epoch)
-        levels._open.clear()
+        OPENED.clear()
         yield group, lambda moved: values_in(moved, names)
 
 
@@ -288,9 +288,9 @@ def test_a_standby_on_another_host_reads_of_the_store_what_is_new_and_joins_the_
     for group, shown in snapshots_of(tmp_path / "one", store):
         moved = following(tmp_path / "two", store, group.files)
         read.append(len(store.reads))
-        levels._open.clear()
+        OPENED.clear()
         assert shown(moved) == shown(group)
-        joined |= {len(level) for level in moved._levels}
+        joined |= {len(level) for level in moved.have_levels()}
     assert (read, joined) == (list(range(1, len(LIFE) + 1)), {1, 3, 4, 8})
 
 
@@ -299,7 +299,7 @@ def test_unsorted_state_files_are_read_right(tmp_path):
     group = levelled(tmp_path, store)
     (path,) = store.files
     store.files[path] = store.files[path].take([1, 0])
-    moved = KeyGroupState.restored(SCHEMA, LevelCache(tmp_path / "x", store, SCHEMA), 0, group.files)
+    moved = KeyGroupState.restored(SCHEMA, cache_of(SCHEMA, tmp_path / "x", store), 0, group.files)
     assert values_in(moved, ["a", "b"]) == {"a": 1, "b": 2}
 
 
@@ -330,7 +330,7 @@ def test_another_key_column_is_refused(tmp_path):
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"ckgs\xff\xff\0\0\0\0"])
 def test_an_unknown_state_value_is_a_typed_error(tmp_path, data):
     with pytest.raises(FormatUnknown):
-        KeyGroupState.decode(data, SCHEMA, LevelCache(tmp_path, MemoryStore(), SCHEMA), 0)
+        KeyGroupState.decode(data, SCHEMA, cache_of(SCHEMA, tmp_path), 0)
 
 
 def test_a_state_value_of_another_schema_is_refused(tmp_path):
@@ -338,14 +338,14 @@ def test_a_state_value_of_another_schema_is_refused(tmp_path):
     put(group, {"a": 1})
     other = StateSchema(SCHEMA.key, pa.schema([("v", pa.float64())]))
     with pytest.raises(StateSchemaChanged):
-        KeyGroupState.decode(group.encode(), other, LevelCache(tmp_path, MemoryStore(), other), 0)
+        KeyGroupState.decode(group.encode(), other, cache_of(other, tmp_path), 0)
 
 
 WIDER = StateSchema(SCHEMA.key, pa.schema([("v", pa.float64()), ("s", pa.string()), ("more", pa.int32())]))
 
 
 def outgrown_group(tmp_path, store, files):
-    return KeyGroupState.restored(WIDER, LevelCache(tmp_path, store, WIDER), 0, files, 1, outgrown=True)
+    return KeyGroupState.restored(WIDER, cache_of(WIDER, tmp_path, store), 0, files, 1, outgrown=True)
 
 
 def narrow_files(tmp_path, store):
@@ -361,12 +361,12 @@ def test_state_is_read_in_the_wider_type_and_written_anew_by_the_first_snapshot_
     files = narrow_files(tmp_path, store)
     group = outgrown_group(tmp_path, store, files)
     assert values_in(group, ["a", "b"]) == {"a": 1.0, "b": 2.0}
-    group = KeyGroupState.decode(group.encode(), WIDER, LevelCache(tmp_path, store, WIDER), 0)
+    group = KeyGroupState.decode(group.encode(), WIDER, cache_of(WIDER, tmp_path, store), 0)
     assert not group.is_captured
     assert snapshot(group, store, 2)
     assert [(ref.kind, ref.rows) for ref in group.files] == [("full", 2)]
     assert store.files[group.files[0].path].schema.field("v").type == pa.float64()
-    group = KeyGroupState.decode(group.encode(), WIDER, LevelCache(tmp_path, store, WIDER), 0)
+    group = KeyGroupState.decode(group.encode(), WIDER, cache_of(WIDER, tmp_path, store), 0)
     assert group.is_captured
     assert not snapshot(group, store, 3)
 
@@ -389,7 +389,7 @@ def test_header_survives_encoding(tmp_path):
     group, store = group_of(SCHEMA, tmp_path), MemoryStore()
     put(group, {"a": 1})
     snapshot(group, store, 6)
-    again = KeyGroupState.decode(group.encode(), SCHEMA, LevelCache(tmp_path, store, SCHEMA), 0)
+    again = KeyGroupState.decode(group.encode(), SCHEMA, cache_of(SCHEMA, tmp_path, store), 0)
     assert (again.epoch, again.files) == (6, group.files)
 
 
@@ -419,7 +419,7 @@ def test_a_timeout_taken_back_in_a_newer_level_does_not_fire(tmp_path):
     snapshot(group, store, 1)
     put(group, {"a": 2})
     snapshot(group, store, 2)
-    assert len(group._levels) == 2
+    assert len(list(tmp_path.iterdir())) == 2
     assert due(group, 11) == []
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from operator_fixtures import MemoryStore, group_of, snapshot, with_hash
+from operator_fixtures import MemoryStore, cache_of, snapshot, with_hash
 from pyspark import cloudpickle
 from pyspark.errors import PySparkRuntimeError, PySparkTypeError, PySparkValueError
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
@@ -39,7 +39,8 @@ class Harness:
         operator = keyed_function(func, ROW, keys, OUT, STATE, "append", timeout)
         self.operator = operator.bind(Binding("totals", event_time, options or PandasOptions()))
         self.store = MemoryStore()
-        self.group = group_of(operator.schema, folder, self.store)
+        self.cache = cache_of(operator.schema, folder, self.store)
+        self.group = KeyGroupState(operator.schema, self.cache, 0)
         self.keys = keys
         self.late = None
 
@@ -50,7 +51,7 @@ class Harness:
             types = [pa.string(), pa.int64(), pa.timestamp("us", tz="UTC")]
             arrays = [pa.array(list(each), kind) for each, kind in zip(columns, types, strict=True)]
             table = with_hash(pa.table(arrays, ROW.names), list(self.keys))
-        group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.group._cache, 0)
+        group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.cache, 0)
         late = watermark if self.late is None else self.late
         tables = list(self.operator.process(table, group, Clock(now, watermark, late)))
         self.group, self.late = group, watermark

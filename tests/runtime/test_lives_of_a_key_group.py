@@ -4,12 +4,13 @@ import hashlib
 import os
 from pathlib import Path
 
+import operator_fixtures
 import pytest
 from group_kit import NAMES, SCHEMA, due, put, removed_above_another_level, values_in
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from operator_fixtures import MemoryStore, colliding, group_of, snapshot, spread
+from operator_fixtures import OPENED, MemoryStore, cache_of, colliding, group_of, snapshot, spread
 
 from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.tasks.rows import NO_TIMEOUT
@@ -20,7 +21,7 @@ from spark_ckpt.tasks.state.levels import LevelCache
 
 @pytest.fixture(autouse=True)
 def nothing_open():
-    levels._open.clear()
+    OPENED.clear()
 
 
 class Life(RuleBasedStateMachine):
@@ -28,7 +29,7 @@ class Life(RuleBasedStateMachine):
 
     @initialize(hasher=st.sampled_from([spread, colliding]))
     def begin(self, hasher):
-        levels._open.clear()
+        OPENED.clear()
         self.folder, self.standby = (Path(self.root) / os.urandom(6).hex() for _ in range(2))
         self.store, self.hasher = MemoryStore(), hasher
         self.group = group_of(SCHEMA, self.folder, self.store)
@@ -78,7 +79,7 @@ class Life(RuleBasedStateMachine):
     def another_host(self):
         for path in self.folder.glob("*"):
             path.unlink()
-        levels._open.clear()
+        OPENED.clear()
 
     @rule()
     def recovery(self):
@@ -89,10 +90,10 @@ class Life(RuleBasedStateMachine):
     @rule(beside=st.booleans())
     def a_standby_follows(self, beside):
         files, model, timeouts, _ = self.saved
-        levels._open.clear()
+        OPENED.clear()
         standby = KeyGroupState.restored(SCHEMA, self.cache(self.standby), 0, files, self.epoch)
         self.cache(self.standby).keep_only(standby.have_levels(self.folder if beside else None))
-        levels._open.clear()
+        OPENED.clear()
         assert values_in(standby, NAMES, self.hasher) == model
         assert standby.earliest_timeout_ms <= min(timeouts.values(), default=NO_TIMEOUT)
 
@@ -107,7 +108,7 @@ class Life(RuleBasedStateMachine):
         assert self.group.earliest_timeout_ms <= min(self.timeouts.values(), default=NO_TIMEOUT)
 
     def cache(self, folder=None):
-        return LevelCache(folder or self.folder, self.store, SCHEMA)
+        return cache_of(SCHEMA, folder or self.folder, self.store)
 
 
 OFTEN, SELDOM = (2, 5), (8, 12)
@@ -145,21 +146,21 @@ def newest_file_first(patch):
 
 
 def a_file_is_left_out(patch):
-    begin_of = LevelCache._begin_of
+    class OneMore(LevelCache):
+        def _begin_of(self, files, at_hand):
+            table, count = super()._begin_of(files, at_hand)
+            return table, count + (count < len(files))
 
-    def one_more(cache, files, at_hand):
-        table, count = begin_of(cache, files, at_hand)
-        return table, count + (count < len(files))
-
-    patch(LevelCache, "_begin_of", one_more)
+    patch(operator_fixtures, "LevelCache", OneMore)
 
 
 def a_level_of_other_files_is_taken(patch):
-    def named_by_its_oldest_file(cache, files):
-        for _ in files:
-            yield f"{hashlib.blake2b(files[0].path.encode(), digest_size=16).hexdigest()}.level"
+    class NamedByOldestFile(LevelCache):
+        def _names(self, files):
+            for _ in files:
+                yield f"{hashlib.blake2b(files[0].path.encode(), digest_size=16).hexdigest()}.level"
 
-    patch(LevelCache, "_names", named_by_its_oldest_file)
+    patch(operator_fixtures, "LevelCache", NamedByOldestFile)
 
 
 @pytest.mark.parametrize("plant", [newest_file_first, a_file_is_left_out, a_level_of_other_files_is_taken])
@@ -173,7 +174,7 @@ def values_with_lost_levels(folder):
     group = removed_above_another_level(folder)
     for path in folder.glob("*.level"):
         path.unlink()
-    levels._open.clear()
+    OPENED.clear()
     return values_in(group, ["k5", "k6", "k7"])
 
 

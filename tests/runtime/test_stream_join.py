@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operator_fixtures import MemoryStore, group_of, snapshot, with_hash
+from operator_fixtures import MemoryStore, cache_of, snapshot, with_hash
 from pyspark.sql.types import StructType
 
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
@@ -45,12 +45,13 @@ class Joined:
         self.sides = input_plan({L: GroupedInput(left, self.join.keys), R: GroupedInput(right, self.join.keys)})
         self.operator = self.join.operator(self.sides).bind(Binding("join"))
         self.store = MemoryStore()
-        self.group = group_of(self.operator.schema, folder, self.store)
+        self.cache = cache_of(self.operator.schema, folder, self.store)
+        self.group = KeyGroupState(self.operator.schema, self.cache, 0)
 
     def batch(self, *rows, now=1000):
         """`rows`: side, key, value; what comes out as (key, left value, right value)."""
         table = self.table(rows) if rows else None
-        self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.group._cache, 0)
+        self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.cache, 0)
         found = [each for table in self.operator.process(table, self.group, Clock(now)) for each in table.to_pylist()]
         return [(row["k"], row.get("item"), row.get("paid")) for row in found]
 

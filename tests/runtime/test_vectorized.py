@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operator_fixtures import MemoryStore, group_of, snapshot, with_hash
+from operator_fixtures import MemoryStore, cache_of, snapshot, with_hash
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -25,7 +25,8 @@ class Harness:
         operator = vectorized_function(func, ROW, ["k"], OUT, STATE, "append", timeout, frames=frames)
         self.operator = operator.bind(Binding("totals"))
         self.store = MemoryStore()
-        self.group = group_of(operator.schema, folder, self.store)
+        self.cache = cache_of(operator.schema, folder, self.store)
+        self.group = KeyGroupState(operator.schema, self.cache, 0)
 
     def batch(self, rows, now=1000):
         table = None
@@ -33,7 +34,7 @@ class Harness:
             columns = list(zip(*rows, strict=True)) or [()] * 2
             table = pa.table([pa.array(columns[0], pa.string()), pa.array(columns[1], pa.int64())], ROW.names)
             table = with_hash(table, ["k"])
-        self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.group._cache, 0)
+        self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.cache, 0)
         tables = list(self.operator.process(table, self.group, Clock(now)))
         return [tuple(row.values()) for each in tables for row in each.to_pylist()]
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operator_fixtures import MemoryStore, group_of, snapshot, with_hash
+from operator_fixtures import MemoryStore, cache_of, snapshot, with_hash
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
@@ -46,7 +46,8 @@ class Life:
         operator = agg.running_aggregates(SPECS, ROW, keys, mode, windows)
         self.operator = operator.bind(Binding("windows", "at", closing=closing))
         self.store, self.keys = MemoryStore(), keys
-        self.group = group_of(self.operator.schema, folder, self.store)
+        self.cache = cache_of(self.operator.schema, folder, self.store)
+        self.group = KeyGroupState(self.operator.schema, self.cache, 0)
         self.late_ms = self.watermark_ms = 0
         self.delay_s, self.epoch = delay_s, 0
 
@@ -56,7 +57,7 @@ class Life:
         arrays = [pa.array(list(each), field.type) for each, field in zip(columns, schema, strict=True)]
         table = with_hash(pa.table(arrays, schema=schema), self.keys) if rows else None
         clock = Clock(0, self.watermark_ms, self.late_ms)
-        self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.group._cache, 0)
+        self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.cache, 0)
         shown = [each for part in self.operator.process(table, self.group, clock) for each in part.to_pylist()]
         self.late_ms = self.watermark_ms
         newest_s = max((each.timestamp() for row in rows for each in row if isinstance(each, dt.datetime)), default=0)

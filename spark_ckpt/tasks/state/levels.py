@@ -66,7 +66,8 @@ _HEADER = struct.Struct("<8sHxxIQ40x")
 _MAGIC = b"ckptlvl\0"
 _FORMAT = 1
 _OPEN_TABLES = 512
-_open: OrderedDict[str, KeyTable] = OrderedDict()
+OpenLevels = OrderedDict[str, KeyTable]
+_open: OpenLevels = OrderedDict()
 
 
 def to_stored(keys: KeyTable, schema: StateSchema, key_group: int, epoch: int) -> pa.Table:
@@ -102,11 +103,20 @@ def from_stored(table: pa.Table, schema: StateSchema) -> KeyTable:
 class LevelCache:
     """Opens levels through a local folder.
 
-    Safe for concurrent processes: files appear by rename, so readers see complete files only.
+    Safe for concurrent processes: files appear by rename, so readers see complete files only. `opened`: the tables that
+    the process has open, the most recently used last; one map serves all caches of a worker.
     """
 
-    def __init__(self, folder: str | Path, source: TableReader, schema: StateSchema, operator: str = "") -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        source: TableReader,
+        schema: StateSchema,
+        operator: str = "",
+        opened: OpenLevels | None = None,
+    ) -> None:
         self._operator = operator
+        self._opened = _open if opened is None else opened
         self._folder = Path(folder)
         self._source = source
         self._schema = schema
@@ -120,9 +130,9 @@ class LevelCache:
         Raises `EpochDamaged` if a state file does not hold its committed bytes.
         """
         path = self._path(files)
-        known = _open.get(str(path))
+        known = self._opened.get(str(path))
         if known is not None:
-            _open.move_to_end(str(path))
+            self._opened.move_to_end(str(path))
             return known
         table = self._mapped(path)
         return self._remember(path, table) if table is not None else self.put(files, self._rebuilt(files))
@@ -148,7 +158,7 @@ class LevelCache:
     def discard(self, files: Files) -> None:
         """Delete a level that has no references. Open maps stay valid."""
         path = self._path(files)
-        _open.pop(str(path), None)
+        self._opened.pop(str(path), None)
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
 
@@ -156,7 +166,7 @@ class LevelCache:
         """Delete all levels except `levels`."""
         kept = {self._path(files) for files in levels}
         for path in set(self._folder.glob("*.level")) - kept:
-            _open.pop(str(path), None)
+            self._opened.pop(str(path), None)
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
@@ -173,9 +183,9 @@ class LevelCache:
             yield f"{made_of.hexdigest()}.level"
 
     def _remember(self, path: Path, level: KeyTable) -> KeyTable:
-        _open[str(path)] = level
-        while len(_open) > _OPEN_TABLES:
-            _open.popitem(last=False)
+        self._opened[str(path)] = level
+        while len(self._opened) > _OPEN_TABLES:
+            self._opened.popitem(last=False)
         return level
 
     def _mapped(self, path: Path) -> KeyTable | None:
