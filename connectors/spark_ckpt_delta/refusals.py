@@ -34,7 +34,7 @@ def publish_failed(
 
 
 def lacks_versions(said: str) -> bool:
-    """Return True if the table's log has lost its first versions, so that nobody can read the table."""
+    """Return True if the table's log has lost its first versions, so that the table cannot be read."""
     return any(each in said for each in _LOG_LACKS_VERSIONS)
 
 
