@@ -23,8 +23,9 @@ from spark_ckpt.coordination.messages import (
     AcksRecorded,
     ArmTimer,
     BatchDone,
+    CommitEpoch,
     End,
-    ManifestStored,
+    EpochCommitted,
     OfferMarker,
     Outcome,
     Publish,
@@ -33,8 +34,6 @@ from spark_ckpt.coordination.messages import (
     RecordAcks,
     SourcesPinned,
     StopRequested,
-    StoreManifest,
-    TimerRanOut,
 )
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.epochs.identity import Confirmed, Found, Standing, known, reconciled
@@ -312,7 +311,7 @@ class OperatedDriver:
 
     def _begin(self) -> None:
         pinned: dict[str, Json] = {"topic": self.topic, "n": 0}
-        self.tell(SourcesPinned({} if SOURCE in self.core.cursors else {SOURCE: pinned}))
+        self.tell(SourcesPinned({} if SOURCE in self.core.cut.cursors else {SOURCE: pinned}))
         at = self.cursor
         ensure(at.topic == self.topic, "O11", f"{self.topic} is read from {at}, a position in another topic")
         if self.ending is None:
@@ -321,7 +320,7 @@ class OperatedDriver:
     @property
     def cursor(self) -> Read:
         """Position of the source."""
-        cursor = self.core.cursors[SOURCE]
+        cursor = self.core.cut.cursors[SOURCE]
         return Read(str(cursor["topic"]), int(str(cursor["n"])))
 
     @property
@@ -342,7 +341,7 @@ class OperatedDriver:
                 self.timers.append((self.now_ms + delay_ms, elapsed))
             case OfferMarker():
                 self.markers += 1
-            case StoreManifest(manifest=manifest, names=names):
+            case CommitEpoch(manifest=manifest, names=names):
                 return self._decide(manifest, names)
             case Publish(sink=sink, output=output):
                 self.waiting[sink].append(output)
@@ -368,7 +367,7 @@ class OperatedDriver:
         except CkptError as error:
             self.ending = End(Outcome.FAILED, error)
             return []
-        return [ManifestStored(decided, names)]
+        return [EpochCommitted(decided, names)]
 
     def run_batch(self, most: int) -> None:
         """Run a batch of at most `most` rows, with all markers."""
@@ -413,7 +412,7 @@ class OperatedDriver:
         due = min(range(len(self.timers)), key=lambda each: self.timers[each][0])
         due_ms, elapsed = self.timers.pop(due)
         self.now_ms = max(self.now_ms, due_ms)
-        self.tell(TimerRanOut(elapsed))
+        self.tell(elapsed)
 
     def stop(self) -> None:
         """Request the end of the job."""
@@ -422,7 +421,7 @@ class OperatedDriver:
 
     def leave(self) -> None:
         """Write acknowledgements and the lease release to the log."""
-        self.log.record_acks(self.point.incarnation, self.core.acks)
+        self.log.record_acks(self.point.incarnation, self.core.publication.acks)
         self.log.release(self.point.incarnation)
 
 

@@ -31,12 +31,11 @@ from checkpoint_lab.spark_store import (
 )
 from checkpoint_lab.violations import ensure
 from spark_ckpt.connector import Json, StagedFile
+from spark_ckpt.coordination.cut import Chains, event_times
 from spark_ckpt.coordination.edges import Bound, segments_in
-from spark_ckpt.coordination.epoch_builder import Chains
 from spark_ckpt.coordination.markers import AHEAD, BARRIERS, ControlMarker
 from spark_ckpt.coordination.messages import BatchDone
 from spark_ckpt.coordination.reports import EDGE, Report, latest_attempts, scope_of_group
-from spark_ckpt.coordination.watermarks import event_times
 from spark_ckpt.epochs.records import StateFile
 
 LONGEST_CHAIN = 3

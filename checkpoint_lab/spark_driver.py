@@ -20,19 +20,18 @@ from checkpoint_lab.violations import ensure
 from checkpoint_protocols.machine import Effect, Event
 from checkpoint_protocols.vocabulary import Note
 from spark_ckpt.connector import EpochOutput, StagedAhead
-from spark_ckpt.coordination.coordinator import Limits
-from spark_ckpt.coordination.incarnation import IncarnationCore
-from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
+from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, Limits, OperatorShape, SinkPlace
 from spark_ckpt.coordination.manifests import stamped
 from spark_ckpt.coordination.messages import (
     AcksRecorded,
     AheadEnded,
     ArmTimer,
+    CommitEpoch,
+    CommitFenced,
+    CommitOverdue,
     DropAhead,
     End,
-    ManifestFenced,
-    ManifestOverdue,
-    ManifestStored,
+    EpochCommitted,
     MaterializeTables,
     NameEpoch,
     OfferMarker,
@@ -45,9 +44,8 @@ from spark_ckpt.coordination.messages import (
     SayPublished,
     SendAhead,
     SourcesPinned,
-    StoreManifest,
-    TimerRanOut,
 )
+from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.epochs.identity import Confirmed, Found, Standing, known, reconciled
 from spark_ckpt.epochs.records import Holder, Manifest, SinkAck
 from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget, owed_rows
@@ -123,12 +121,12 @@ class Deciding:
         self.unrecorded = False
         """True if the log did not take the latest acknowledgements."""
 
-    def store(self, effect: StoreManifest) -> None:
+    def store(self, effect: CommitEpoch) -> None:
         """Commit at once and take the answer."""
         decision = self._decision(effect)
         self._take(decision, decision.land())
 
-    def ask(self, effect: StoreManifest) -> PendingCommit:
+    def ask(self, effect: CommitEpoch) -> PendingCommit:
         """Send a commit that reaches the log at a later step."""
         self.asking = self._decision(effect)
         return self.asking
@@ -153,20 +151,20 @@ class Deciding:
     def wait_no_longer(self) -> None:
         """Stop waiting: the log has not answered in time."""
         assert self.asking is not None  # noqa: S101 - else the choice does not exist
-        self._answers.append(ManifestOverdue(self.asking.manifest.epoch))
+        self._answers.append(CommitOverdue(self.asking.manifest.epoch))
         self.asking = None
 
-    def _decision(self, effect: StoreManifest) -> PendingCommit:
+    def _decision(self, effect: CommitEpoch) -> PendingCommit:
         self._shared.attempts += 1
         return PendingCommit(self._log, stamped(effect.manifest, f"attempt {self._shared.attempts}", 1), effect.names)
 
     def _take(self, decision: PendingCommit, error: CkptError | None) -> None:
         if isinstance(error, Fenced):
-            self._answers.append(ManifestFenced(decision.manifest.epoch, str(error)))
+            self._answers.append(CommitFenced(decision.manifest.epoch, str(error)))
         elif error is not None:
             self._end(End(Outcome.FAILED, error))
         else:
-            self._answers.append(ManifestStored(decision.manifest, decision.names))
+            self._answers.append(EpochCommitted(decision.manifest, decision.names))
 
 
 # -- Retention of a driver after an epoch, in steps between which anything may happen: the shipped rules on shared files.
@@ -268,12 +266,12 @@ def shape_of(every_batch: bool, patient: Collection[str], ahead: bool = False) -
 
 HOLDER = Holder(host="h", boot_id="b", pid=1, pid_start=1, name=JOB)
 
-CoreOf = Callable[[JobShape, RecoveryPoint, Mapping[str, int], Standing], IncarnationCore]
+CoreOf = Callable[[JobShape, RecoveryPoint, Mapping[str, int], Standing], EpochProtocol]
 
 
-def shipped(shape: JobShape, point: RecoveryPoint, acked: Mapping[str, int], standing: Standing) -> IncarnationCore:
+def shipped(shape: JobShape, point: RecoveryPoint, acked: Mapping[str, int], standing: Standing) -> EpochProtocol:
     """Return the shipped rules."""
-    return IncarnationCore(shape, point, standing, acked)
+    return EpochProtocol(shape, point, standing, acked)
 
 
 class QueryDied(RunFailed):
@@ -336,7 +334,7 @@ class SparkDriver:
         self.sweeper = Sweeper(shared, self.log)
         self.deciding = Deciding(shared, self.log, self.answers, self.end)
         self.ending: End | None = None
-        starts = {source: {"n": 0} for source in SOURCES if source not in self.core.cursors}
+        starts = {source: {"n": 0} for source in SOURCES if source not in self.core.cut.cursors}
         self.answers.append(SourcesPinned(starts))
         self.stopping = False
         self.committed = False
@@ -357,7 +355,7 @@ class SparkDriver:
     @property
     def storing(self) -> bool:
         """True if the next effect is a commit."""
-        return self.deciding.asking is None and bool(self.effects) and isinstance(self.effects[0], StoreManifest)
+        return self.deciding.asking is None and bool(self.effects) and isinstance(self.effects[0], CommitEpoch)
 
     def step(self, behind: bool) -> None:
         """Perform one effect, or handle one event."""
@@ -371,15 +369,15 @@ class SparkDriver:
             self._handle(self.inbox.popleft())
 
     def _handle(self, event: Event) -> None:
-        self.committed = self.committed or (isinstance(event, ManifestStored) and event.manifest.reason != "initial")
+        self.committed = self.committed or (isinstance(event, EpochCommitted) and event.manifest.reason != "initial")
         self.effects += self.core.handle(event, float(self.now_ms))
 
     def _begin_query(self, behind: bool) -> None:
         """Start the query; the rules hear of it before Spark plans a batch."""
-        groups = restored(self.shared, self.core.chains)
-        cursors = {source: int(str(cursor["n"])) for source, cursor in self.core.cursors.items()}
-        clocks = {source: ms for (_, source), ms in self.core.event_times_ms.items()}
-        self.query = SimulatedQuery(self.shared, self.incarnation, cursors, groups, self.core.in_flight, clocks)
+        groups = restored(self.shared, self.core.cut.chains)
+        cursors = {source: int(str(cursor["n"])) for source, cursor in self.core.cut.cursors.items()}
+        clocks = {source: ms for (_, source), ms in self.core.cut.event_times_ms.items()}
+        self.query = SimulatedQuery(self.shared, self.incarnation, cursors, groups, self.core.cut.in_flight, clocks)
         self._handle(QueryStarting(behind))
 
     def _carry_out(self, effect: Effect) -> None:
@@ -388,7 +386,7 @@ class SparkDriver:
                 self.timers.append((self.now_ms + delay_ms, elapsed))
             case OfferMarker(marker=marker) if self.query is not None:
                 self.query.markers.append(marker)
-            case StoreManifest():
+            case CommitEpoch():
                 self.deciding.store(effect)
             case Publish(sink=sink, output=output):
                 self.lanes[sink].waiting.append(output)
@@ -401,8 +399,8 @@ class SparkDriver:
             case NameEpoch(name=name, epoch=epoch):
                 ensure(epoch == self.log.state().latest, "O6", f"savepoint {name} names epoch {epoch}, which is not it")
                 self.log.add_savepoint(name, epoch)
-            case MaterializeTables(manifest=manifest, spent=spent):
-                self._settle(manifest, [path for paths in spent.values() for path in paths])
+            case MaterializeTables(manifest=manifest, consumed_segments=segments):
+                self._settle(manifest, [path for paths in segments.values() for path in paths])
             case SayCommitted(manifest=manifest):
                 ensure(
                     manifest.attempt in self.shared.decided,
@@ -458,7 +456,7 @@ class SparkDriver:
         """Write acknowledgements and the lease release to the log, unless the driver was fenced."""
         # a fenced driver no longer owns the lease and may write nothing
         if self.ending is not None and self.ending.outcome is not Outcome.FENCED:
-            self.log.record_acks(self.incarnation, self.core.acks)
+            self.log.record_acks(self.incarnation, self.core.publication.acks)
             self.log.release(self.incarnation)
 
     # -- the other threads ---------------------------------------------------------------------------------------------
@@ -540,4 +538,4 @@ class SparkDriver:
         """Expire a timer."""
         due_ms, elapsed = self.timers.pop(number)
         self.now_ms = max(self.now_ms, due_ms)
-        self.inbox.append(TimerRanOut(elapsed))
+        self.inbox.append(elapsed)

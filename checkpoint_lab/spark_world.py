@@ -22,6 +22,8 @@ from checkpoint_lab.world import Choice, World
 from spark_ckpt.connector import EpochOutput, StagedAhead
 from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.messages import (
+    AcksDue,
+    CommitEpoch,
     EpochRequested,
     OfferMarker,
     Outcome,
@@ -29,10 +31,8 @@ from spark_ckpt.coordination.messages import (
     Reason,
     RecordAcks,
     StopRequested,
-    StoreManifest,
 )
 from spark_ckpt.coordination.patience import Ended, Patience, Pause
-from spark_ckpt.coordination.publication import AcksDue
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import choose
 from spark_ckpt.errors import CkptError, Fenced, IdentityChanged, PublishConflict, StoreOutage
@@ -119,7 +119,9 @@ def missed_by(number: int, driver: SparkDriver) -> list[Choice]:
 
 def is_recorded(driver: SparkDriver, sink: str, epoch: int) -> bool:
     """Return True if the driver knows that the sink has the epoch, and all due acknowledgements are recorded."""
-    owed = any(each <= epoch for name, owed in driver.core.unpublished.items() if name == sink for each in owed)
+    owed = any(
+        each <= epoch for name, owed in driver.core.publication.unpublished.items() if name == sink for each in owed
+    )
     said = any(isinstance(each, PublishEnded) and each.sink == sink for each in (*driver.inbox, *driver.answers))
     records = any(isinstance(each, RecordAcks) for each in driver.effects)
     waits = driver.deciding.unrecorded and any(isinstance(each, AcksDue) for _, each in driver.timers)
@@ -162,7 +164,7 @@ def goes_on(durable: Shared, core_of: CoreOf, epoch: int, rows: int) -> None:
         _step(driver, rows)
     ending = driver.ending
     ensure(ending is not None and ending.outcome is Outcome.STOPPED, "O10", f"from epoch {epoch}: {ending}")
-    base = driver.core.base
+    base = driver.core.cut.base
     whole = all(cursor["n"] == rows for cursor in base.cursors.values()) and not _rows_in_flight(base)
     ensure(
         whole, "O3", f"from epoch {epoch} the job ends with {base.cursors} and {_rows_in_flight(base)} rows in flight"
@@ -459,7 +461,7 @@ class SparkWorld(World):
         self.tell("driver", "decide", f"incarnation {driver.incarnation}")
         if how == "slow":
             effect = driver.effects.popleft()
-            assert isinstance(effect, StoreManifest)  # noqa: S101 - else the choice does not exist
+            assert isinstance(effect, CommitEpoch)  # noqa: S101 - else the choice does not exist
             self.under_way.append((driver, driver.deciding.ask(effect)))
             return
         before = self.durable.decided
@@ -634,7 +636,7 @@ class SparkWorld(World):
         return self.choices() or self.timers()[:1]
 
     def _has_all(self, driver: SparkDriver) -> bool:
-        base = driver.core.base
+        base = driver.core.cut.base
         read = all(cursor["n"] == self.rows for cursor in base.cursors.values())
         return read and not any(cut.files for cut in base.edges.values())
 

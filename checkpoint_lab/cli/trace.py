@@ -24,6 +24,8 @@ from spark_ckpt.wording import counted
 DRIVER, LOG = "driver", "log"
 _BARRIER = 2
 """`coordination.markers.BARRIER`, the kind of a marker that ends an epoch."""
+_TIMERS = ("IntervalElapsed", "TimeoutElapsed", "PauseElapsed", "RetryElapsed", "AcksDue")
+"""Events that answer `ArmTimer`."""
 
 Said = tuple[str, str, str]
 """Process, kind, label."""
@@ -65,11 +67,11 @@ def _of_event(event: Mapping[str, JsonValue]) -> Iterator[Said]:
     match event:
         case {"kind": "BatchDone", "batch": batch}:
             yield DRIVER, "read", f"batch {batch}"
-        case {"kind": "ManifestStored", "manifest": {"epoch": epoch}}:
+        case {"kind": "EpochCommitted", "manifest": {"epoch": epoch}}:
             yield LOG, "complete", f"epoch {epoch}"
-        case {"kind": "ManifestFenced", "epoch": epoch}:
+        case {"kind": "CommitFenced", "epoch": epoch}:
             yield LOG, "failed", f"epoch {epoch}: a newer incarnation"
-        case {"kind": "ManifestOverdue", "epoch": epoch}:
+        case {"kind": "CommitOverdue", "epoch": epoch}:
             yield LOG, "failed", f"epoch {epoch}: no answer"
         case {
             "kind": "PublishEnded",
@@ -82,8 +84,8 @@ def _of_event(event: Mapping[str, JsonValue]) -> Iterator[Said]:
             yield sink, "publish", f"epoch {epoch}, {counted(rows, 'row')}" + (", has them" if before else "")
         case {"kind": "PublishEnded", "sink": str(sink), "epoch": epoch, "error": {"condition": condition}}:
             yield sink, "failed", f"epoch {epoch}: {condition}"
-        case {"kind": "TimerRanOut", "elapsed": {"kind": kind}}:
-            yield DRIVER, "timer", str(kind)
+        case {"kind": str(kind)} if kind in _TIMERS:
+            yield DRIVER, "timer", kind
         case {"kind": "StopRequested"}:
             yield DRIVER, "stop", "asked for"
         case {"kind": "EpochRequested", "name": name}:
@@ -94,7 +96,7 @@ def _asked(effect: Mapping[str, JsonValue]) -> Iterator[Said]:
     match effect:
         case {"kind": "OfferMarker", "marker": {"kind": kind, "epoch": epoch}} if kind == _BARRIER:
             yield DRIVER, "inject", f"epoch {epoch}"
-        case {"kind": "StoreManifest", "manifest": {"epoch": epoch, "reason": reason}}:
+        case {"kind": "CommitEpoch", "manifest": {"epoch": epoch, "reason": reason}}:
             yield DRIVER, "decide", f"epoch {epoch}, {reason}"
         case {"kind": "SayAborted", "epoch": epoch, "why": why}:
             yield DRIVER, "aborted", f"epoch {epoch}: {why}"

@@ -15,7 +15,7 @@ from integration_tests.survival.graphs import merges_output
 from integration_tests.survival.kills import Kill
 from integration_tests.survival.process import Driver
 from integration_tests.survival.test_graphs_survive import Feed, feeding
-from spark_ckpt.coordination.incarnation import IncarnationCore
+from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.trace.lines import Begun, Handled
 from spark_ckpt.trace.reading import Recorded, read_traces
 from spark_ckpt.trace.replay import differences
@@ -55,7 +55,7 @@ def _killed_at_work(driver: Driver, feed: Feed) -> None:
 def test_every_life_of_a_killed_job_is_recorded_to_its_end(traces: list[Recorded]) -> None:
     assert [each.incarnation for each in traces] == [1, 2, 3]
     first, second, third = ([line.event["kind"] for line in each.lines] for each in traces)
-    assert _asked_last(traces[0]) == "StoreManifest", "the manifest whose commit was the driver's last deed"
+    assert _asked_last(traces[0]) == "CommitEpoch", "the manifest whose commit was the driver's last deed"
     assert min(kinds.count("BatchDone") for kinds in (first, second, third)) >= 1
     assert "PublishEnded" in second
     assert _effects(traces[2])[-1] == "End"
@@ -63,7 +63,7 @@ def test_every_life_of_a_killed_job_is_recorded_to_its_end(traces: list[Recorded
 
 
 def _asked_last(recorded: Recorded) -> object:
-    return next(kind for kind in reversed(_effects(recorded)) if kind in ("StoreManifest", "SayCommitted"))
+    return next(kind for kind in reversed(_effects(recorded)) if kind in ("CommitEpoch", "SayCommitted"))
 
 
 def _effects(recorded: Recorded) -> list[object]:
@@ -106,10 +106,10 @@ def test_a_changed_recording_is_not_accepted(traces: list[Recorded], change: Cal
 
 
 def test_rules_with_a_planted_bug_do_not_accept_it(traces: list[Recorded]) -> None:
-    def forgetful(begun: Begun) -> IncarnationCore:
+    def forgetful(begun: Begun) -> EpochProtocol:
         core = begun.core()
-        end = core._builder.end
-        core._builder.end = lambda epoch, cursors: end(epoch, begun.point.manifest.cursors)  # type: ignore[method-assign]
+        end = core.cut.builder.end
+        core.cut.builder.end = lambda epoch, cursors: end(epoch, begun.point.manifest.cursors)  # type: ignore[method-assign]
         return core
 
     assert [found.name for found in differences(traces, forgetful)] == [each.name for each in traces]
@@ -177,9 +177,9 @@ def _published_twice(traces: Traces) -> Traces:
 def _decided_early(traces: Traces) -> Traces:
     """A manifest is stored before the batch that holds its barrier."""
     lines = list(traces[-1].lines)
-    stored = [number for number, line in enumerate(lines) if line.event["kind"] == "ManifestStored"][-1]
+    stored = [number for number, line in enumerate(lines) if line.event["kind"] == "EpochCommitted"][-1]
     ended = max(number for number in range(stored) if lines[number].event["kind"] == "BatchDone")
-    asked = [effect for effect in lines[ended].effects if effect["kind"] == "StoreManifest"]
+    asked = [effect for effect in lines[ended].effects if effect["kind"] == "CommitEpoch"]
     before = lines[ended].model_copy(update={"event": {"kind": "StopRequested"}, "effects": asked})
     lines[ended : stored + 1] = [before, lines[stored], *lines[ended:stored]]
     return [*traces[:-1], replace(traces[-1], lines=lines)]

@@ -74,19 +74,19 @@ class EdgeLog:
     """
 
     def __init__(self, cut: EdgeCut | None) -> None:
-        self._in_flight = [each.staged_file() for each in cut.files] if cut else []
-        self._consumed_rows = cut.consumed if cut else 0
-        self._taken = 0
+        self.segments = [each.staged_file() for each in cut.files] if cut else []
+        self.consumed_rows = cut.consumed if cut else 0
+        self.taken = 0
 
     @property
     def in_flight(self) -> Sequence[StagedFile]:
         """Segments that no batch has consumed, oldest first."""
-        return tuple(self._in_flight)
+        return tuple(self.segments)
 
     @property
     def rows(self) -> int:
         """Number of rows in flight."""
-        return sum(each.rows for each in self._in_flight)
+        return sum(each.rows for each in self.segments)
 
     def advance(self, taken: int, produced: Sequence[StagedFile]) -> list[StagedFile]:
         """Apply a finished batch and return the segments that it consumed.
@@ -95,21 +95,19 @@ class EdgeLog:
         this batch wrote. Raises `ProtocolViolation` if the batch consumed segments that are not in flight.
         """
         # Spark's offsets count from the start of the query, so the difference is this batch's part.
-        count = taken - self._taken
-        if not 0 <= count <= len(self._in_flight):
-            raise ProtocolViolation(
-                f"{taken} segments consumed, {self._taken} before, {len(self._in_flight)} in flight"
-            )
-        consumed, self._in_flight[:count] = self._in_flight[:count], []
-        self._taken = taken
-        self._consumed_rows += sum(each.rows for each in consumed)
-        self._in_flight += produced
+        count = taken - self.taken
+        if not 0 <= count <= len(self.segments):
+            raise ProtocolViolation(f"{taken} segments consumed, {self.taken} before, {len(self.segments)} in flight")
+        consumed, self.segments[:count] = self.segments[:count], []
+        self.taken = taken
+        self.consumed_rows += sum(each.rows for each in consumed)
+        self.segments += produced
         return consumed
 
     def cut(self, shape: EdgeShape) -> EdgeCut:
         """Return the edge's part of an epoch: both positions as of now, and the segments in between."""
-        files = tuple(StagedFileRecord(**asdict(each)) for each in self._in_flight)
-        consumed = self._consumed_rows
+        files = tuple(StagedFileRecord(**asdict(each)) for each in self.segments)
+        consumed = self.consumed_rows
         return EdgeCut(
             edge=shape.name, row_schema=shape.schema, consumed=consumed, produced=consumed + self.rows, files=files
         )
@@ -120,17 +118,17 @@ class Edges:
 
     def __init__(self, shapes: Sequence[EdgeShape], base: Manifest) -> None:
         self._shapes = shapes
-        self._logs = {each.name: EdgeLog(base.edges.get(each.name)) for each in shapes}
+        self.logs = {each.name: EdgeLog(base.edges.get(each.name)) for each in shapes}
 
     @property
     def in_flight(self) -> dict[str, Sequence[StagedFile]]:
         """Segments that no batch has consumed, by edge, oldest first."""
-        return {name: log.in_flight for name, log in self._logs.items()}
+        return {name: log.in_flight for name, log in self.logs.items()}
 
     @property
     def rows(self) -> dict[str, int]:
         """Number of rows in flight, by edge."""
-        return {name: log.rows for name, log in self._logs.items()}
+        return {name: log.rows for name, log in self.logs.items()}
 
     def advance(self, taken: Mapping[str, int], produced: Mapping[str, Sequence[StagedFile]]) -> Segments:
         """Apply a finished batch and return the segments that it consumed, by edge.
@@ -139,12 +137,12 @@ class Edges:
         segments that this batch wrote. Raises `ProtocolViolation` if the batch consumed segments that are not in
         flight.
         """
-        consumed = {name: log.advance(taken.get(name, 0), produced.get(name, ())) for name, log in self._logs.items()}
+        consumed = {name: log.advance(taken.get(name, 0), produced.get(name, ())) for name, log in self.logs.items()}
         return {name: segments for name, segments in consumed.items() if segments}
 
     def cuts(self) -> dict[str, EdgeCut]:
         """Return each edge's part of an epoch, as of now."""
-        return {each.name: self._logs[each.name].cut(each) for each in self._shapes}
+        return {each.name: self.logs[each.name].cut(each) for each in self._shapes}
 
 
 def consumed_segments(passed: Mapping[str, Sequence[StagedFile]], base: Manifest) -> dict[str, tuple[str, ...]]:

@@ -1,12 +1,53 @@
-"""Description of a job for the protocol rules: names and limits, no connections."""
+"""Description of a job for the epoch protocol: names and limits, no connections."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from checkpoint_protocols.ids import Epoch, Incarnation, SinkId, TaskId
-from spark_ckpt.coordination.coordinator import Coordinator, Limits, Topology
+from checkpoint_protocols.machine import ProtocolViolation
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on waits and backlogs.
+
+    `interval_ms`: from one barrier to the next. `epoch_timeout_ms`: from the barrier until the snapshots of all key
+    groups are durable. `store_timeout_ms`: for the log's answer. `publish_timeout_ms`: for the sinks after the final epoch.
+    `retry_ms`: pause after an aborted epoch and between attempts to publish. `max_failed_epochs`: aborts in a row that
+    the run survives. `max_unpublished`: committed epochs that one sink may leave unpublished before barriers are
+    delayed. `max_publish_attempts`: per epoch and sink. `max_in_flight`: open epochs at once; this protocol supports
+    1.
+
+    Raises `ProtocolViolation` if `max_in_flight` is not 1, a time is below 1 ms, or a bound is too small.
+    """
+
+    interval_ms: int = 10_000
+    epoch_timeout_ms: int = 600_000
+    store_timeout_ms: int = 600_000
+    publish_timeout_ms: int = 600_000
+    retry_ms: int = 1_000
+    max_failed_epochs: int = 3
+    max_unpublished: int = 4
+    max_publish_attempts: int = 10
+    max_in_flight: int = 1
+
+    def __post_init__(self) -> None:
+        if self.max_in_flight != 1:
+            raise ProtocolViolation(f"aligned barriers take one epoch at a time, not {self.max_in_flight}")
+        if (
+            min(
+                self.interval_ms,
+                self.epoch_timeout_ms,
+                self.store_timeout_ms,
+                self.publish_timeout_ms,
+                self.retry_ms,
+            )
+            < 1
+        ):
+            raise ProtocolViolation(f"times are at least 1 ms: {self}")
+        if min(self.max_failed_epochs, self.max_unpublished - 1, self.max_publish_attempts - 1) < 0:
+            raise ProtocolViolation(f"a bound is too small: {self}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +97,7 @@ class EdgeShape:
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """A job as the rules of an incarnation need it.
+    """A job as the epoch protocol needs it.
 
     `operators`: in topological order. `sinks`: in order of declaration; output rows are counted at the first one.
     `store`: URI of the store, for messages. `every_batch`: each batch that is not idle ends an epoch. `ack_wait_ms`:
@@ -78,22 +119,7 @@ class JobShape:
         """Allowed lateness in milliseconds, by operator and input."""
         return {(each.name, name): ms for each in self.operators for name, ms in each.delays_ms.items()}
 
-    def source_tasks(self) -> list[TaskId]:
-        """Return the sources as tasks; their cursors are snapshots."""
-        return [TaskId(f"source/{name}") for name in self.sources]
-
-    def group_tasks(self, groups: Iterable[tuple[str, int]]) -> list[TaskId]:
-        """Return key groups as tasks; a group is the name of its operator and its number."""
-        return [TaskId(f"{operator}/{group}") for operator, group in sorted(groups)]
-
-    def coordinator(
-        self, incarnation: Incarnation, last_epoch: Epoch, unpublished: Mapping[SinkId, list[Epoch]]
-    ) -> Coordinator:
-        """Return the machine of one incarnation.
-
-        `last_epoch`: the highest epoch ever committed. `unpublished`: committed epochs that each sink has not
-        published, oldest first.
-        """
-        groups = self.group_tasks((each.name, group) for each in self.operators for group in range(each.key_groups))
-        topology = Topology(frozenset([*self.source_tasks(), *groups]), frozenset(map(SinkId, self.sinks)))
-        return Coordinator(topology, incarnation, last_epoch, self.limits, unpublished)
+    @property
+    def key_groups(self) -> frozenset[tuple[str, int]]:
+        """All key groups: the name of the operator, and the group's number. Each takes part in every epoch."""
+        return frozenset((each.name, group) for each in self.operators for group in range(each.key_groups))

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from spark_ckpt.connector import Json
-from spark_ckpt.coordination.epoch_builder import EndedEpoch
+from spark_ckpt.coordination.cut import EndedEpoch
 from spark_ckpt.coordination.job_shape import JobShape, OperatorShape
-from spark_ckpt.coordination.publication import Holding
+from spark_ckpt.coordination.publication import DeferredRows
 from spark_ckpt.epochs.identity import Parts, Standing
 from spark_ckpt.epochs.records import (
     GraphNode,
@@ -28,7 +28,7 @@ class Lineage:
     """Position of a new epoch in the log.
 
     `incarnation`: commits the epoch. `base`: the epoch it builds on. `previous`: the highest epoch ever committed.
-    `took_ms`: milliseconds since its barrier was offered. `holding`: deferred rows. `standing`: endpoints of sources
+    `took_ms`: milliseconds since its barrier was offered. `deferred`: deferred rows. `standing`: endpoints of sources
     and sinks. `rows_before`: see `Manifest`.
     """
 
@@ -37,7 +37,7 @@ class Lineage:
     previous: int
     now_ms: float
     took_ms: int
-    holding: Holding
+    deferred: DeferredRows
     standing: Standing
     rows_before: Mapping[str, int] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ def manifest_of(
     """
     # Step 6 of docs/design/epoch-in-nine-steps.md.
     gathered = ended.gathered
-    outputs, held = lineage.holding.divided(_staged(shape, ended), reason, lineage.now_ms)
+    outputs, held = lineage.deferred.divided(_staged(shape, ended), reason, lineage.now_ms)
     return Manifest(
         job=shape.job,
         epoch=ended.epoch,
@@ -109,10 +109,11 @@ def measured(manifest: Manifest, timings: Timings, graph: tuple[GraphNode, ...])
 
 
 def _operators(shape: JobShape, ended: EndedEpoch) -> dict[str, OperatorSnapshot]:
-    return {operator.name: _snapshot(operator, ended) for operator in shape.operators}
+    return {operator.name: snapshot_of(operator, ended) for operator in shape.operators}
 
 
-def _snapshot(operator: OperatorShape, ended: EndedEpoch) -> OperatorSnapshot:
+def snapshot_of(operator: OperatorShape, ended: EndedEpoch) -> OperatorSnapshot:
+    """Return an operator's part of the manifest."""
     own = sorted(group for group in ended.chains if group[0] == operator.name)
     return OperatorSnapshot(
         operator=operator.name,

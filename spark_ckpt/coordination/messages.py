@@ -1,6 +1,7 @@
-"""Events and effects of the epoch protocol, for the host and between the rules and the coordinator.
+"""Events and effects of the epoch protocol.
 
-Every message between the rules and the coordinator carries its incarnation.
+The host sends the events and carries out the effects. To commit an epoch is to append its manifest to the log; to
+publish it is to make its rows visible in a sink.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from enum import Enum, StrEnum
 
 from pydantic import JsonValue
 
-from checkpoint_protocols.ids import Epoch, Incarnation, SinkId, TaskId, TimerId
+from checkpoint_protocols.ids import SinkId, TimerId
 from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt.connector import Cursor, EpochOutput, StagedAhead
 from spark_ckpt.coordination.markers import ControlMarker
@@ -84,7 +85,7 @@ class BatchDone(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestStored(Event):
+class EpochCommitted(Event):
     """The manifest is in the log: the epoch is committed."""
 
     manifest: Manifest
@@ -92,7 +93,7 @@ class ManifestStored(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestFenced(Event):
+class CommitFenced(Event):
     """The log has a newer incarnation: the epoch is not committed and never will be."""
 
     epoch: int
@@ -100,7 +101,7 @@ class ManifestFenced(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestOverdue(Event):
+class CommitOverdue(Event):
     """The log did not answer within `store_timeout_ms`: the epoch may be committed, or become so later."""
 
     epoch: int
@@ -145,31 +146,17 @@ class AcksRecorded(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class TimerRanOut(Event):
-    """Answer to `ArmTimer`."""
-
-    elapsed: Event
-
-
-@dataclass(frozen=True, slots=True)
-class Started(Event):
-    """The host has recovered (state restored, sources rewound) and can carry out effects."""
-
-
-@dataclass(frozen=True, slots=True)
 class IntervalElapsed(Event):
     """The time between two epochs has passed."""
 
     timer: TimerId
-    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
 class TimeoutElapsed(Event):
-    """The coordinator's current wait exceeded its bound."""
+    """The current wait exceeded its bound: for the barrier's batch, for the log, or for the last publishes."""
 
     timer: TimerId
-    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +164,6 @@ class PauseElapsed(Event):
     """The pause after an aborted epoch has passed."""
 
     timer: TimerId
-    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +172,11 @@ class RetryElapsed(Event):
 
     sink: SinkId
     timer: TimerId
-    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class AcksDue(Event):
+    """Acknowledgements have waited for an epoch that carries them into the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,86 +194,6 @@ class StopRequested(Event):
     reason: Reason = Reason.STOP
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotAcked(Event):
-    """The task's snapshot of the epoch is durable (not merely taken)."""
-
-    task: TaskId
-    epoch: Epoch
-    incarnation: Incarnation
-
-
-@dataclass(frozen=True, slots=True)
-class SinkPrepared(Event):
-    """All rows of the epoch are durably staged: the sink can publish them after any failure."""
-
-    sink: SinkId
-    epoch: Epoch
-    incarnation: Incarnation
-
-
-@dataclass(frozen=True, slots=True)
-class SinkRefused(Event):
-    """The sink cannot prepare the epoch: a participant's no in two-phase commit. Spark's host never sends it."""
-
-    sink: SinkId
-    epoch: Epoch
-    incarnation: Incarnation
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class EpochStored(Event):
-    """The decision record is in the log: the epoch is committed."""
-
-    epoch: Epoch
-    incarnation: Incarnation
-
-
-@dataclass(frozen=True, slots=True)
-class EpochStoreFailed(Event):
-    """The log has a newer incarnation: the decision record is not in it and never will be.
-
-    The host does not report an unknown outcome.
-    """
-
-    epoch: Epoch
-    incarnation: Incarnation
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SinkCommitted(Event):
-    """The sink has published the epoch, now or earlier."""
-
-    sink: SinkId
-    epoch: Epoch
-    incarnation: Incarnation
-
-
-@dataclass(frozen=True, slots=True)
-class SinkCommitFailed(Event):
-    """The sink could not publish the epoch; its rows stay staged. `retriable`: another attempt may succeed."""
-
-    sink: SinkId
-    epoch: Epoch
-    incarnation: Incarnation
-    retriable: bool = False
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NewerIncarnation(Event):
-    """The log, or a participant, knows a newer incarnation.
-
-    `incarnation` is the newer one, or the receiver's own if the number is unknown. `why` is the text of the component
-    that detected it.
-    """
-
-    incarnation: Incarnation
-    why: str = ""
-
-
 # -- effects -----------------------------------------------------------------------------------------------------------
 
 
@@ -295,10 +205,10 @@ class OfferMarker(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreManifest(Effect):
-    """Commit: append the manifest to the log, with the id of a new attempt and the time.
+class CommitEpoch(Effect):
+    """Append the manifest to the log, with the id of a new attempt and the time.
 
-    Answered by `ManifestStored`, `ManifestFenced` or `ManifestOverdue`. If the outcome is unknown the incarnation
+    Answered by `EpochCommitted`, `CommitFenced` or `CommitOverdue`. If the outcome is unknown the incarnation
     ends, and the next one reads the log. `names`: savepoints that this epoch serves.
     """
 
@@ -351,16 +261,16 @@ class RecordAcks(Effect):
 class MaterializeTables(Effect):
     """Update the readers' tables to a committed epoch, then apply retention. Not urgent.
 
-    `spent`: per edge, paths of consumed segments that no committed epoch names.
+    `consumed_segments`: per edge, paths of consumed segments that no committed epoch names.
     """
 
     manifest: Manifest
-    spent: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    consumed_segments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ArmTimer(Effect):
-    """Answer with `TimerRanOut(elapsed)` after `delay_ms`."""
+    """Answer with `elapsed` after `delay_ms`. Timers are not cancelled: an older number is stale."""
 
     delay_ms: int
     elapsed: Event
@@ -410,40 +320,3 @@ class SayPublished(Effect):
 
     epoch: int
     detail: Mapping[str, JsonValue]
-
-
-@dataclass(frozen=True, slots=True)
-class InjectBarrier(Effect):
-    """Put the barrier into the stream at every source."""
-
-    epoch: Epoch
-    incarnation: Incarnation
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
-class StoreEpoch(Effect):
-    """Write the decision record (the manifest) durably. `names`: savepoints that this epoch serves."""
-
-    epoch: Epoch
-    incarnation: Incarnation
-    reason: Reason
-    names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CommitSink(Effect):
-    """Publish a committed epoch at one sink, again if needed. `incarnation` is the publisher's."""
-
-    sink: SinkId
-    epoch: Epoch
-    incarnation: Incarnation
-
-
-@dataclass(frozen=True, slots=True)
-class Finish(Effect):
-    """End the incarnation. No effect follows. `unpublished`: committed epochs that the next start publishes."""
-
-    outcome: Outcome
-    why: str = ""
-    unpublished: tuple[tuple[SinkId, Epoch], ...] = ()

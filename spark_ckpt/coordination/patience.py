@@ -100,7 +100,7 @@ class Patience:
         self._first_pause_s = first_pause_s
         self._longest_pause_s = longest_pause_s
         self._failures = 0
-        self._since_s: float | None = None
+        self.since_s: float | None = None
         self._attempts = 0
         self._stop_by_s: float | None = None
 
@@ -114,10 +114,10 @@ class Patience:
             self._failures = 0
         kind = kind_of(ended.error)
         if kind is not Kind.PASSES or ended.progressed or ended.lived_s >= self._patience_s:
-            self._since_s, self._attempts = None, 0
+            self.since_s, self._attempts = None, 0
         if kind is Kind.FINAL:
             return GiveUp(self._failures, 0.0)
-        return self._after_failure() if kind is Kind.COUNTS else self._after_outage(ended)
+        return self._after_failure() if kind is Kind.COUNTS else self.after_outage(ended)
 
     def _after_failure(self) -> Pause | GiveUp:
         self._failures += 1
@@ -125,10 +125,11 @@ class Patience:
             return GiveUp(self._failures, 0.0)
         return Pause(self._first_pause_s * self._failures, 0.0, self._failures)
 
-    def _after_outage(self, ended: Ended) -> Pause | GiveUp:
+    def after_outage(self, ended: Ended) -> Pause | GiveUp:
+        """Return the next step after an outage ended an incarnation."""
         # Moving the start by the incarnation's own time leaves only time without one in `waited_s`.
-        self._since_s = ended.at_s if self._since_s is None else self._since_s + ended.lived_s
-        waited_s = ended.at_s - self._since_s
+        self.since_s = ended.at_s if self.since_s is None else self.since_s + ended.lived_s
+        waited_s = ended.at_s - self.since_s
         left_s = self._patience_s - waited_s
         if self._stop_by_s is not None:
             left_s = min(left_s, self._stop_by_s - ended.at_s)

@@ -1,4 +1,4 @@
-"""State of each sink in one incarnation: its endpoint, its published epochs, its next output. Pure.
+"""State of each sink in one incarnation: its endpoint, its published and unpublished epochs, its next output. Pure.
 
 Recovery advice. Staged rows of a committed epoch may be damaged, or a sink may refuse them. A retry changes nothing.
 But their input can be read again from an earlier epoch, which every sink has.
@@ -24,17 +24,26 @@ do not wait for it:
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import JsonValue
 
-from checkpoint_protocols.ids import Epoch, Incarnation
-from checkpoint_protocols.machine import Effect, Event, ProtocolViolation
+from checkpoint_protocols.ids import Epoch, Incarnation, SinkId
+from checkpoint_protocols.machine import Effect, ProtocolViolation
 from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
 from spark_ckpt.coordination.job_shape import JobShape, SinkPlace
-from spark_ckpt.coordination.messages import AheadEnded, ArmTimer, DropAhead, PublishEnded, RecordAcks, SendAhead
+from spark_ckpt.coordination.messages import (
+    AcksDue,
+    AheadEnded,
+    ArmTimer,
+    DropAhead,
+    PublishEnded,
+    RecordAcks,
+    SendAhead,
+)
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Manifest, Reason, SinkAck, StagedOutput
 from spark_ckpt.epochs.restore import RecoveryPoint, would_be_repeated
@@ -118,7 +127,7 @@ Outputs = Mapping[str, StagedOutput]
 """Staged output by sink."""
 
 
-class Holding:
+class DeferredRows:
     """Deferred rows of one incarnation.
 
     Its first epoch publishes everything: no clock tells when the previous incarnation published last.
@@ -127,7 +136,7 @@ class Holding:
     def __init__(self, sinks: Mapping[str, SinkPlace], base: Manifest) -> None:
         self._every_ms = {name: place.publish_every_ms for name, place in sinks.items()}
         self._due_ms = dict.fromkeys(sinks, -math.inf)
-        self._held: Outputs = base.held
+        self.held: Outputs = base.held
 
     def divided(
         self, staged: Outputs, reason: Reason, now_ms: float
@@ -141,27 +150,27 @@ class Holding:
         outputs: dict[str, StagedOutput] = {}
         held: dict[str, StagedOutput] = {}
         for sink, own in staged.items():
-            whole = _joined(self._held.get(sink), own)
+            whole = _joined(self.held.get(sink), own)
             # An initial epoch has no rows of its own: it only carries earlier deferred rows on.
             waits = bool(whole.files) if reason == "initial" else reason == "interval" and now_ms < self._due_ms[sink]
             (held if waits else outputs)[sink] = whole
         return outputs, held
 
-    def decided(self, manifest: Manifest, now_ms: float) -> None:
+    def committed(self, manifest: Manifest, now_ms: float) -> None:
         """Apply a committed epoch: the publish interval of each sink in it starts at the commit."""
-        self._held = manifest.held
+        self.held = manifest.held
         # An initial epoch publishes no rows, so it does not start the interval.
         if manifest.reason != "initial":
             self._due_ms |= {sink: now_ms + self._every_ms[sink] for sink in manifest.outputs if sink in self._every_ms}
 
     def in_front(self, sink: str) -> list[StagedFile]:
         """Return the sink's deferred files, which precede its next ones."""
-        held = self._held.get(sink)
+        held = self.held.get(sink)
         return [file.staged_file() for file in held.files] if held else []
 
     def due_in_ms(self, now_ms: float) -> float | None:
         """Return the milliseconds until deferred rows are due: 0 if they are due now, None if there are none."""
-        sinks = [sink for sink, output in self._held.items() if output.files and sink in self._due_ms]
+        sinks = [sink for sink, output in self.held.items() if output.files and sink in self._due_ms]
         waits = [max(0.0, self._due_ms[sink] - now_ms) for sink in sinks]
         return min(waits, default=None)
 
@@ -189,7 +198,7 @@ class _Asked:
     rests: bool = False
 
 
-class Sending:
+class EarlySends:
     """Early sends of one incarnation."""
 
     def __init__(self, sinks: Mapping[str, SinkPlace], incarnation: Incarnation) -> None:
@@ -202,12 +211,12 @@ class Sending:
         """True if a sink accepts early sends."""
         return bool(self._asked)
 
-    def due(self, epoch: int, files: Files, owing: Collection[str]) -> list[SendAhead]:
+    def due(self, epoch: int, files: Files, behind: Collection[str]) -> list[SendAhead]:
         """Return the early sends of `epoch`, the next one to commit, for its files staged so far.
 
-        `owing`: sinks with an unpublished epoch.
+        `behind`: sinks with an unpublished epoch.
         """
-        return [self._send(sink, epoch, files[sink]) for sink in self._ready(epoch, files) if sink not in owing]
+        return [self._send(sink, epoch, files[sink]) for sink in self._ready(epoch, files) if sink not in behind]
 
     def ended(self, event: AheadEnded) -> None:
         """Record the answer to an early send."""
@@ -243,11 +252,6 @@ def _has_more(asked: _Asked, epoch: int, files: Sequence[StagedFile]) -> bool:
     return len(files) > (asked.files if asked.epoch == epoch else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class AcksDue(Event):
-    """The wait for an epoch that carries the acknowledgements is over; the `elapsed` event of a timer."""
-
-
 IsFirst = Callable[[str], bool]
 """Predicate over a sink's name: true while the log records no epoch that this sink has published."""
 
@@ -257,7 +261,7 @@ class AckRecords:
 
     def __init__(self, shape: JobShape, is_first: IsFirst) -> None:
         self._wait_ms = shape.ack_wait_ms
-        self._is_first = is_first
+        self.is_first = is_first
         self._waiting: Sequence[SinkAck] | None = None
 
     def acknowledged(self, acks: Sequence[SinkAck]) -> list[Effect]:
@@ -265,14 +269,14 @@ class AckRecords:
 
         `acks`: every acknowledgement that no log row records yet.
         """
-        if any(self._is_first(ack.sink) for ack in acks):
+        if any(self.is_first(ack.sink) for ack in acks):
             return [RecordAcks(tuple(acks))]
-        return self.refused(acks)
+        return self.wait(acks)
 
-    def refused(self, acks: Sequence[SinkAck]) -> list[Effect]:
+    def wait(self, acks: Sequence[SinkAck]) -> list[Effect]:
         """Arm the timer that examines `acks` again after the wait, unless it is armed or there are none.
 
-        The coordinator calls it when the log refused the acknowledgements, and when they can wait for the next epoch.
+        Called when the log refused the acknowledgements, and when they can wait for the next epoch.
         """
         if self._waiting is not None or not acks:
             return []
@@ -287,9 +291,9 @@ class AckRecords:
         """
         # A change during the wait means that epochs are still committed: the next one carries these acknowledgements.
         waited, self._waiting = self._waiting == tuple(acks), None
-        if any(self._is_first(ack.sink) for ack in acks) or (acks and waited and idle):
+        if any(self.is_first(ack.sink) for ack in acks) or (acks and waited and idle):
             return [RecordAcks(tuple(acks))]
-        return self.refused(acks)
+        return self.wait(acks)
 
 
 class Publication:
@@ -301,89 +305,68 @@ class Publication:
     def __init__(self, shape: JobShape, point: RecoveryPoint, standing: Standing, acked: Mapping[str, int]) -> None:
         self._shape = shape
         self._point = point
-        self._acked = dict(acked)
-        """Newest epoch that each sink has published, as far as this incarnation knows."""
-        self._logged = dict(acked)
-        """Newest epoch that each sink has published, according to the log."""
-        self._acks: list[SinkAck] = []
-        self._decided: dict[int, Manifest] = {each.epoch: each for due in point.unpublished.values() for each in due}
         self.standing = standing
+        """Endpoints: the tables, topics and folders that the job's names refer to."""
+        self.acked = dict(acked)
+        """Newest epoch that each sink has published, as far as this incarnation knows."""
+        self.logged = dict(acked)
+        """Newest epoch that each sink has published, according to the log."""
+        self.new_acks: list[SinkAck] = []
+        """Acknowledgements of sinks that no log row records yet."""
+        self.manifests = {each.epoch: each for due in point.unpublished.values() for each in due}
+        """Manifests of the epochs that some sink has not published."""
+        self.unpublished = {SinkId(sink): deque[Epoch]() for sink in sorted(shape.sinks)}
+        """Committed epochs that each sink has not published, oldest first."""
+        for sink, manifests in point.unpublished.items():
+            # A sink that replaced another one does not get epochs that were committed before the replacement.
+            due = [Epoch(each.epoch) for each in manifests if not standing.is_before(sink, each.epoch)]
+            self.unpublished.setdefault(SinkId(sink), deque()).extend(due)
+        self.attempts = dict.fromkeys(self.unpublished, 0)
+        """Number of attempts to publish the oldest unpublished epoch, by sink."""
+        self.deferred = DeferredRows(shape.sinks, point.manifest)
+        self.early = EarlySends(shape.sinks, Incarnation(point.incarnation))
+        self.ack_records = AckRecords(shape, self.is_first)
         self._errors: dict[str, CkptError] = {}
 
-    @property
-    def error(self) -> CkptError | None:
-        """Last error of the sink that failed most recently; None if no sink fails."""
-        return next(reversed(self._errors.values()), None)
+    # -- committed epochs ----------------------------------------------------------------------------------------------
 
-    @property
-    def acks(self) -> tuple[SinkAck, ...]:
-        """Acknowledgements of sinks that no log row records yet."""
-        return tuple(self._acks)
-
-    def decided(self, manifest: Manifest) -> None:
-        """Record a committed epoch: its rows are due, and the acknowledgements that it carries are in the log."""
-        self._decided[manifest.epoch] = manifest
+    def committed(self, manifest: Manifest, now_ms: float) -> None:
+        """Record a committed epoch: the acknowledgements that it carries are in the log."""
+        self.deferred.committed(manifest, now_ms)
+        self.manifests[manifest.epoch] = manifest
         self.standing = self.standing.with_sources(manifest.source_identities)
         self.recorded(manifest.acks)
 
-    def recorded(self, acks: Collection[SinkAck]) -> None:
-        """Record that these acknowledgements are in the log."""
-        self._logged |= {ack.sink: ack.epoch for ack in acks if ack.epoch > self._logged.get(ack.sink, 0)}
-        self._acks = [ack for ack in self._acks if ack not in acks]
+    def append(self, epoch: Epoch) -> list[SinkId]:
+        """Add a committed epoch to the backlog of every sink; return the sinks that had none."""
+        sinks = sorted(map(SinkId, self._shape.sinks))
+        idle_sinks = [sink for sink in sinks if not self.unpublished[sink]]
+        for sink in sinks:
+            self.unpublished[sink].append(epoch)
+        return idle_sinks
 
-    def is_first(self, sink: str) -> bool:
-        """Return true while the log records no epoch that this sink, with its current endpoint, has published."""
-        return not self.standing.published(sink, self._logged.get(sink, 0))[0]
+    def behind_by(self, count: int) -> list[str]:
+        """Return the sinks with at least `count` unpublished epochs."""
+        return [sink for sink, epochs in self.unpublished.items() if len(epochs) >= count]
 
-    def published(self, event: PublishEnded) -> dict[str, JsonValue]:
-        """Record that a sink has published everything up to the event's epoch; return the details to announce."""
-        self._errors.pop(event.sink, None)
-        self._acked[event.sink] = event.epoch
-        if event.learned is not None:
-            self.standing = self.standing.learned(event.sink, event.learned)
-        detail: dict[str, JsonValue] = {"sink": event.sink, "rows": event.rows, "replayed": event.replayed}
-        self._acks.append(SinkAck(sink=event.sink, epoch=event.epoch, detail=detail))
-        return detail
-
-    def failed(self, event: PublishEnded, error: CkptError) -> CkptError:
-        """Return the error of a sink that could not publish the epoch, with recovery advice if there is any.
-
-        Raises `ProtocolViolation` if the epoch's manifest was forgotten.
-        """
-        sink, epoch = event.sink, event.epoch
-        manifest, unanswered = self._manifest(epoch), self._unanswered()
-        error = past_the_marker(error, sink, self._point.beside.get(epoch, ()), event.back)
-        error = with_recovery_advice(error, sink, manifest, self._acked, self._shape.store, event.back, unanswered)
-        # Removed first, so that the newest error comes last in the dict.
-        self._errors.pop(sink, None)
-        self._errors[sink] = error
-        return error
-
-    def _unanswered(self) -> dict[str, int]:
-        """Return the newest unpublished epoch of each sink: it may have published that epoch without an answer."""
-        owed: dict[str, int] = {}
-        for epoch, manifest in self._decided.items():
-            for sink in manifest.outputs:
-                if epoch > max(self._acked.get(sink, 0), owed.get(sink, 0)):
-                    owed[sink] = epoch
-        return owed
-
-    def _manifest(self, epoch: int) -> Manifest:
-        """Return the manifest of an epoch that some sink has not published. Raises `ProtocolViolation` if it was
-        forgotten.
-        """
-        manifest = self._decided.get(epoch)
-        if manifest is None:
-            raise ProtocolViolation(f"the manifest of epoch {epoch} was forgotten while a sink has to publish it")
-        return manifest
-
-    def forget(self, owed: Collection[int]) -> None:
-        """Forget the manifests that no sink needs. The argument: all epochs that some sink has not published."""
-        self._decided = {epoch: manifest for epoch, manifest in self._decided.items() if epoch in owed}
-
-    def holds_back(self, sink: str, epoch: int) -> bool:
+    def is_deferred(self, sink: str, epoch: int) -> bool:
         """Return true if the sink's rows of a committed epoch are deferred to a later one."""
         return sink in self._manifest(epoch).held
+
+    def next_output(self, sink: SinkId, newest: Epoch) -> EpochOutput | None:
+        """Return the rows of the sink's oldest unpublished epoch, for one more attempt; None if there is none.
+
+        `newest`: the highest epoch ever committed.
+        """
+        epochs = self.unpublished[sink]
+        # All rows of the sink are deferred: nothing of this epoch is left to publish.
+        while epochs and self.is_deferred(sink, epochs[0]):
+            epochs.popleft()
+            self.attempts[sink] = 0
+        if not epochs:
+            return None
+        self.attempts[sink] += 1
+        return self.output(sink, epochs[0], newest)
 
     def output(self, sink: str, epoch: int, newest: int) -> EpochOutput:
         """Return the rows that the sink must publish for a committed epoch. `newest`: the highest epoch ever
@@ -392,7 +375,7 @@ class Publication:
         manifest, place = self._manifest(epoch), self._shape.sinks[sink]
         staged = manifest.outputs.get(sink)
         # A sink that replaced another one has none of the epochs published before.
-        acked, begun_after = self.standing.published(sink, self._acked.get(sink, 0))
+        acked, begun_after = self.standing.published(sink, self.acked.get(sink, 0))
         return EpochOutput(
             epoch=Epoch(manifest.epoch),
             incarnation=Incarnation(self._point.incarnation),
@@ -408,3 +391,88 @@ class Publication:
             beside=tuple(Epoch(each) for each in self._point.beside.get(epoch, ())),
             rows_before=self.standing.rows_before(sink, manifest),
         )
+
+    def early_sends(self, epoch: int, staged: Files) -> Sequence[Effect]:
+        """Return the early sends that are due for `epoch`, the next one to commit. `staged`: its files so far, by
+        sink.
+        """
+        if not self.early.possible:
+            return []
+        files = {sink: [*self.deferred.in_front(sink), *own] for sink, own in staged.items()}
+        return self.early.due(epoch, files, {sink for sink, epochs in self.unpublished.items() if epochs})
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def published(self, event: PublishEnded) -> dict[str, JsonValue]:
+        """Record that a sink has published everything up to the event's epoch; return the details to announce."""
+        sink = SinkId(event.sink)
+        self._errors.pop(sink, None)
+        # A sink publishes in order, so all older epochs are published, too.
+        while self.unpublished[sink] and self.unpublished[sink][0] <= event.epoch:
+            self.unpublished[sink].popleft()
+        self.attempts[sink] = 0
+        self.acked[sink] = event.epoch
+        if event.learned is not None:
+            self.standing = self.standing.learned(sink, event.learned)
+        self.early.published(sink)
+        detail: dict[str, JsonValue] = {"sink": sink, "rows": event.rows, "replayed": event.replayed}
+        self.new_acks.append(SinkAck(sink=sink, epoch=event.epoch, detail=detail))
+        return detail
+
+    def failed(self, event: PublishEnded, error: CkptError) -> CkptError:
+        """Return the error of a sink that could not publish the epoch, with recovery advice if there is any.
+
+        Raises `ProtocolViolation` if the epoch's manifest was forgotten.
+        """
+        sink, epoch = event.sink, event.epoch
+        manifest, unanswered = self._manifest(epoch), self.unanswered()
+        error = past_the_marker(error, sink, self._point.beside.get(epoch, ()), event.back)
+        error = with_recovery_advice(error, sink, manifest, self.acked, self._shape.store, event.back, unanswered)
+        # Removed first, so that the newest error comes last in the dict.
+        self._errors.pop(sink, None)
+        self._errors[sink] = error
+        return error
+
+    @property
+    def error(self) -> CkptError | None:
+        """Last error of the sink that failed most recently; None if no sink fails."""
+        return next(reversed(self._errors.values()), None)
+
+    def unanswered(self) -> dict[str, int]:
+        """Return the newest unpublished epoch of each sink: it may have published that epoch without an answer."""
+        newest: dict[str, int] = {}
+        for epoch, manifest in self.manifests.items():
+            for sink in manifest.outputs:
+                if epoch > max(self.acked.get(sink, 0), newest.get(sink, 0)):
+                    newest[sink] = epoch
+        return newest
+
+    def _manifest(self, epoch: int) -> Manifest:
+        """Return the manifest of an epoch that some sink has not published. Raises `ProtocolViolation` if it was
+        forgotten.
+        """
+        manifest = self.manifests.get(epoch)
+        if manifest is None:
+            raise ProtocolViolation(f"the manifest of epoch {epoch} was forgotten while a sink has to publish it")
+        return manifest
+
+    def forget(self) -> None:
+        """Forget the manifests that no sink needs."""
+        needed = {epoch for epochs in self.unpublished.values() for epoch in epochs}
+        self.manifests = {epoch: manifest for epoch, manifest in self.manifests.items() if epoch in needed}
+
+    # -- acknowledgements ----------------------------------------------------------------------------------------------
+
+    @property
+    def acks(self) -> tuple[SinkAck, ...]:
+        """Acknowledgements of sinks that no log row records yet."""
+        return tuple(self.new_acks)
+
+    def is_first(self, sink: str) -> bool:
+        """Return true while the log records no epoch that this sink, with its current endpoint, has published."""
+        return not self.standing.published(sink, self.logged.get(sink, 0))[0]
+
+    def recorded(self, acks: Collection[SinkAck]) -> None:
+        """Record that these acknowledgements are in the log."""
+        self.logged |= {ack.sink: ack.epoch for ack in acks if ack.epoch > self.logged.get(ack.sink, 0)}
+        self.new_acks = [ack for ack in self.new_acks if ack not in acks]

@@ -51,8 +51,8 @@ def latest_attempts(reports: Iterable[Report]) -> list[Report]:
     everything = list(reports)
     newest: dict[tuple[str, int, str], int] = {}
     for report in everything:
-        newest[_place(report)] = max(newest.get(_place(report), report.attempt), report.attempt)
-    counted = [report for report in everything if report.attempt == newest[_place(report)]]
+        newest[place_of(report)] = max(newest.get(place_of(report), report.attempt), report.attempt)
+    counted = [report for report in everything if report.attempt == newest[place_of(report)]]
     return sorted(counted, key=lambda report: (report.step, report.partition, report.scope))
 
 
@@ -77,7 +77,8 @@ def staged_file(body: Mapping[str, object]) -> StagedFile:
     return StagedFile(**json.loads(json.dumps(body)))
 
 
-def _place(report: Report) -> tuple[str, int, str]:
+def place_of(report: Report) -> tuple[str, int, str]:
+    """Return the part of a batch's work that a report is about: each attempt of a task reports it again."""
     match report.step:
         case "input":
             return report.step, report.partition, report.scope.removesuffix(FILE)

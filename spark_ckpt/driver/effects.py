@@ -17,12 +17,13 @@ from spark_ckpt.coordination.manifests import identified, measured, stamped, sum
 from spark_ckpt.coordination.messages import (
     AcksRecorded,
     ArmTimer,
+    CommitEpoch,
+    CommitFenced,
+    CommitOverdue,
     CountBatch,
     DropAhead,
     End,
-    ManifestFenced,
-    ManifestOverdue,
-    ManifestStored,
+    EpochCommitted,
     MaterializeTables,
     NameEpoch,
     OfferMarker,
@@ -33,8 +34,6 @@ from spark_ckpt.coordination.messages import (
     SayCommitted,
     SayPublished,
     SendAhead,
-    StoreManifest,
-    TimerRanOut,
 )
 from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.answering import NoAnswer, answer_within
@@ -99,11 +98,11 @@ class Effects:
         """Carry out one effect now; effects come in order."""
         match effect:
             case ArmTimer(delay_ms=delay_ms, elapsed=elapsed):
-                self._loop.set_timer(delay_ms, TimerRanOut(elapsed))
+                self._loop.set_timer(delay_ms, elapsed)
             case OfferMarker(marker=marker):
                 self._clock.offered(marker.epoch, time.monotonic())
                 self._control.inject(marker)
-            case StoreManifest():
+            case CommitEpoch():
                 # Spark plans the next batch while the log is written.
                 self.let_plan()
                 self._store(effect)
@@ -167,7 +166,7 @@ class Effects:
         while not self._taken_in.wait(_LOOK_S) and not is_over():
             pass
 
-    def _store(self, effect: StoreManifest) -> None:
+    def _store(self, effect: CommitEpoch) -> None:
         """Commit the epoch.
 
         A source with a changed endpoint, or without an answer, ends the incarnation before the commit. After any
@@ -191,16 +190,16 @@ class Effects:
             )
         except NoAnswer:
             # The append continues on its own thread, so the epoch may still be committed.
-            self._loop.handle(ManifestOverdue(manifest.epoch))
+            self._loop.handle(CommitOverdue(manifest.epoch))
             return
         except Fenced as error:
-            self._loop.handle(ManifestFenced(manifest.epoch, str(error)))
+            self._loop.handle(CommitFenced(manifest.epoch, str(error)))
             return
         hit(Failpoint.EPOCH_COMMITTED)
         self._decision_ms = self._clock.stored(manifest.epoch, began_s, time.monotonic())
         self._progress.epoch_took(self._parts_ms(manifest))
         self._served(log_state)
-        self._loop.handle(ManifestStored(manifest, effect.names))
+        self._loop.handle(EpochCommitted(manifest, effect.names))
 
     def _not_recorded(self, acks: Sequence[SinkAck]) -> CkptError | None:
         """Append acknowledgements to the log; return the error if it refused them. A transient error does not end the

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import CostlyCommits, MayNeverEnd, SendsAhead, StagePlan
-from spark_ckpt.coordination.coordinator import Limits
-from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, OperatorShape, SinkPlace
+from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, Limits, OperatorShape, SinkPlace
 from spark_ckpt.driver.inputs import check_inputs, remember_in
 from spark_ckpt.driver.state_check import check_in_flight, check_state
 from spark_ckpt.endpoints import identities

@@ -89,7 +89,7 @@ class Materializing(threading.Thread):
         effects = [effect for effect in asked if effect is not None]
         for effect in effects:
             self._pending = effect.manifest
-            self._remove(effect.spent)
+            self._remove(effect.consumed_segments)
         if self._pending is not None and self._is_done(self._pending):
             self._pending = None
         return len(effects) == len(asked)

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.markers import OPEN, ControlMarkers
+from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.query_failures import failure_of, is_running
 from spark_ckpt.driver.stage import Stage
@@ -53,7 +53,7 @@ def stage_behind(plan: JobPlan, base: Manifest, incarnation: int, levels: Path, 
     ours = _on_scratch(plan, scratch)
     key_groups = ours.key_groups(base)
     point = RecoveryPoint(incarnation, base, base.epoch, "rehearsal")
-    core, control = IncarnationCore(ours.shape(key_groups), point), Control()
+    core, control = EpochProtocol(ours.shape(key_groups), point), Control()
     control.inject(ControlMarkers().offer(OPEN, 0))
     return Stage(ours, incarnation, core, control, {}, levels, key_groups)
 

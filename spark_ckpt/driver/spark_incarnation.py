@@ -1,4 +1,4 @@
-"""One incarnation on Spark: its rules (`coordination/incarnation.py`), its threads, its query, its end.
+"""One incarnation on Spark: its rules (`coordination/protocol.py`), its threads, its query, its end.
 
 Order of one epoch (design.md, section 4):
 
@@ -89,8 +89,7 @@ class SparkIncarnation:
         standing: Standing | None = None,
         levels: Path | None = None,
     ) -> None:
-        self._plan = plan
-        self._point = point
+        self._plan, self._point = plan, point
         self._announcer, self._progress = announcer, progress
         self._ending: Ending | None = None
         self._over = threading.Event()
@@ -100,9 +99,10 @@ class SparkIncarnation:
         self._leaving = self._abandoned = False
         key_groups = plan.key_groups(point.manifest)
         shape, acked = plan.shape(key_groups), plan.store.log.state().acked
-        self._core, self._rules = recorded(plan.config.trace_dir, shape, point, standing, acked)
+        protocol, self._rules = recorded(plan.config.trace_dir, shape, point, standing, acked)
+        self._protocol = protocol
         self._control = Control()
-        self._stage = Stage(plan, point.incarnation, self._core, self._control, targets, self._folder.path, key_groups)
+        self._stage = Stage(plan, point.incarnation, protocol, self._control, targets, self._folder.path, key_groups)
         self._keeper = LeaseKeeper(
             self._renew, plan.config.lease_ms, progress.outage_over, self._missed_renewal, self._fail
         )
@@ -113,10 +113,10 @@ class SparkIncarnation:
             self._loop.set_timer,
             lambda phases: self._effects.tell_phases(phases),
         )
-        standing_now, post = self._core.standing, self._loop.post
+        standing_now, post = protocol.publication.standing, self._loop.post
         self._lanes = Lanes(plan, point.incarnation, point.last, standing_now, post, self._publish_took)
         self._materializing = Materializing(plan, point.incarnation, announcer.kept_up, self._fail)
-        self._watch = SourceWatch(plan, lambda: self._core.standing.sources, self._fail)
+        self._watch = SourceWatch(plan, lambda: protocol.publication.standing.sources, self._fail)
         self._effects = Effects(
             plan,
             announcer,
@@ -142,7 +142,7 @@ class SparkIncarnation:
     @property
     def last_epoch(self) -> int:
         """Newest committed epoch."""
-        return self._core.base.epoch
+        return self._protocol.cut.base.epoch
 
     # -- from the user's threads ----------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class SparkIncarnation:
         self._folder.make(self._levels)
         # The tables return to this epoch: readers should not see epochs that a restore left.
         if self.last_epoch:
-            self._materializing.begin(self._core.base)
+            self._materializing.begin(self._protocol.cut.base)
         self._loop.handle(SourcesPinned(self._stage.starts()))
         # The commit of the start positions may have failed.
         if self._ending is not None and self._ending.error is not None:
@@ -250,7 +250,7 @@ class SparkIncarnation:
     def _finish(self, outcome: Outcome, error: BaseException | None) -> None:
         # The first reason counts; later errors are mostly its consequences.
         if self._ending is None:
-            self._ending = Ending(outcome, error, self._core.progressed)
+            self._ending = Ending(outcome, error, self._protocol.progressed)
             self._over.set()
 
     def _fail(self, error: BaseException) -> None:
@@ -299,7 +299,7 @@ class SparkIncarnation:
         """Record the last acknowledgements and the reason of the end; free the lease if the run ends as well."""
         goes_on = ending.outcome is Outcome.FAILED
         try:
-            self._plan.store.log.record_acks(self.incarnation, self._core.acks)
+            self._plan.store.log.record_acks(self.incarnation, self._protocol.publication.acks)
             self._plan.store.log.release(self.incarnation, _in_short(ending), keeps=goes_on)
         except CkptError as error:
             _log.warning("job=%s incarnation=%d could not free its lease: %s", self._plan.job, self.incarnation, error)

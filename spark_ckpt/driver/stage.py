@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor, KeepsUnchanged
 from spark_ckpt.coordination.edges import Bound
-from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.messages import BatchDone
+from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.edge_stream import EdgeStream
@@ -38,7 +38,7 @@ class Stage:
         self,
         plan: JobPlan,
         incarnation: int,
-        core: IncarnationCore,
+        protocol: EpochProtocol,
         control: Control,
         targets: Mapping[str, Cursor],
         cache: Path,
@@ -46,7 +46,7 @@ class Stage:
     ) -> None:
         self._plan = plan
         self._incarnation = incarnation
-        self._core = core
+        self._protocol = protocol
         self._control = control
         self._targets = dict(targets)
         self._cache = cache
@@ -54,7 +54,7 @@ class Stage:
 
     def starts(self) -> Mapping[str, Cursor]:
         """Return the start positions of sources that have no cursor."""
-        fresh = [node for node in self._plan.sources if node.name not in self._core.cursors]
+        fresh = [node for node in self._plan.sources if node.name not in self._protocol.cut.cursors]
         return {node.name: self._start(node) for node in fresh}
 
     def _start(self, node: SourceNode) -> Cursor:
@@ -62,8 +62,8 @@ class Stage:
 
         A source with a changed endpoint starts there only for its changed parts, if it can keep the others.
         """
-        spark, base, name = self._plan.spark, self._core.base, node.name
-        before, now = base.source_identities.get(name), self._core.standing.sources.get(name, {})
+        spark, base, name = self._plan.spark, self._protocol.cut.base, node.name
+        before, now = base.source_identities.get(name), self._protocol.publication.standing.sources.get(name, {})
         if before and name in base.cursors and isinstance(node.source, KeepsUnchanged):
             return node.source.renewed(spark, base.cursors[name], differing(before, now))
         return node.source.start(spark)
@@ -73,7 +73,7 @@ class Stage:
         if self._targets:
             return False
         ends = {node.name: node.source.end(self._plan.spark) for node in self._plan.sources}
-        return not self._reached(self._core.cursors, ends)
+        return not self._reached(self._protocol.cut.cursors, ends)
 
     def start(
         self,
@@ -97,7 +97,7 @@ class Stage:
 
         Call it on the coordinator's thread, in the order of the batches: each cursor builds on the one before.
         """
-        cursors = dict(self._core.cursors)
+        cursors = dict(self._protocol.cut.cursors)
         for node, line in zip(self._plan.sources, offsets.sources, strict=True):
             if line is not None:
                 cursors[node.name] = node.source.cursor(line, cursors[node.name])
@@ -124,7 +124,7 @@ class Stage:
         return StageDescription(
             name=f"{plan.job}/{self._incarnation}",
             ends=plan.ends,
-            cursors=self._core.cursors,
+            cursors=self._protocol.cut.cursors,
             stages=plan.stages(self._incarnation),
             rejected_stage=plan.rejected_stage(self._incarnation),
             hosts=self.hosts(),
@@ -141,7 +141,7 @@ class Stage:
         )
 
     def _newest_ms(self) -> dict[int, int]:
-        known = self._core.event_times_ms
+        known = self._protocol.cut.event_times_ms
         inputs = enumerate((mark.operator, mark.input) for mark in self._plan.marks)
         return {number: known[each] for number, each in inputs if each in known}
 
@@ -152,11 +152,11 @@ class Stage:
     def _edge(self, edge: EdgeNode) -> EdgeStream:
         """Return the stream of an edge; it begins with the segments in flight at the restored epoch."""
         location = self._plan.store.edge(edge.name).location
-        return EdgeStream(edge.name, location, edge.schema, self._core.in_flight[edge.name], self._bound)
+        return EdgeStream(edge.name, location, edge.schema, self._protocol.cut.in_flight[edge.name], self._bound)
 
     def _host(self, operator: OperatorNode) -> GroupHost:
-        core = self._core
-        written = core.base.operators.get(operator.name)
+        protocol = self._protocol
+        written = protocol.cut.base.operators.get(operator.name)
         return GroupHost(
             name=operator.name,
             keys=operator.keys,
@@ -164,10 +164,10 @@ class Stage:
             key_groups=self._key_groups[operator.name],
             tasks=self._plan.shuffle_partitions,
             incarnation=self._incarnation,
-            base_epoch=core.base.epoch,
-            base_watermark_ms=core.base.watermark_ms,
-            base_late_ms=core.late_ms,
-            chains={group: chain for (name, group), chain in core.chains.items() if name == operator.name},
+            base_epoch=protocol.cut.base.epoch,
+            base_watermark_ms=protocol.cut.base.watermark_ms,
+            base_late_ms=protocol.cut.late_ms,
+            chains={group: chain for (name, group), chain in protocol.cut.chains.items() if name == operator.name},
             location=self._plan.store.state(operator.name).location,
             cache=str(self._cache / operator.name),
             outgrown=written is not None and types_change(written.state_schema, operator.state_ddl),

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 
 from spark_ckpt.connector import Json
+from spark_ckpt.coordination.cut import event_times
 from spark_ckpt.coordination.edges import segments_in
 from spark_ckpt.coordination.reports import SOURCES, Report
-from spark_ckpt.coordination.watermarks import event_times
 from spark_ckpt.driver.admission import lift_limits
 from spark_ckpt.driver.batch_phases import Phases, phases_in
 from spark_ckpt.driver.checkpoint_seed import seed_checkpoint

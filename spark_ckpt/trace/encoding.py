@@ -26,7 +26,7 @@ from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt import errors
 from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
 from spark_ckpt.coordination.job_shape import SinkPlace
-from spark_ckpt.coordination.messages import ManifestFenced, StoreManifest
+from spark_ckpt.coordination.messages import CommitEpoch, CommitFenced
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.epochs.records import Manifest, StagedFileRecord
 from spark_ckpt.epochs.restore import RecoveryPoint
@@ -38,7 +38,7 @@ _LEFT_OUT: Mapping[type, frozenset[str]] = {
     SinkPlace: frozenset({"root", "storage_options"}),
     EpochOutput: frozenset({"root", "storage_options"}),
     StagedAhead: frozenset({"root", "storage_options"}),
-    ManifestFenced: frozenset({"why"}),
+    CommitFenced: frozenset({"why"}),
     StagedFile: frozenset({"partition_values", "stats"}),
     StagedFileRecord: frozenset({"partition_values", "stats"}),
     Manifest: frozenset({"timings", "graph"}),
@@ -59,7 +59,7 @@ def encoded(value: object) -> JsonValue:
             return _error(value)
         case Manifest():
             return reference(value)
-        case StoreManifest():
+        case CommitEpoch():
             return _object(value) | {"manifest": whole(value.manifest)}
         case RecoveryPoint():
             return _point(value)

@@ -26,11 +26,9 @@ from pydantic import (
 
 from checkpoint_protocols.machine import Event
 from spark_ckpt.coordination import messages
-from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.manifests import stamped
-from spark_ckpt.coordination.messages import IntervalElapsed, PauseElapsed, RetryElapsed, TimeoutElapsed
-from spark_ckpt.coordination.publication import AcksDue
+from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.coordination.reports import Report, Step
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Manifest
@@ -50,14 +48,23 @@ def _with_root(shape: object) -> object:
     return shape | {"sinks": {name: {"root": "", **place} for name, place in shape["sinks"].items()}}
 
 
-class Begun(_TraceLine):
-    """First line: the values that the rules of an incarnation were created with.
+FORMAT = 2
+"""Format of the lines. It grows when their names change: a reader refuses other formats."""
 
-    `format` grows when an older reader cannot read it.
-    """
+
+def _this_format(format_: object) -> object:
+    if format_ != FORMAT:
+        raise ValueError(
+            f"the trace has format {format_}, this version reads format {FORMAT}: replay it with the version that wrote it"
+        )
+    return format_
+
+
+class Begun(_TraceLine):
+    """First line: the values that the rules of an incarnation were created with."""
 
     line: Literal["begun"] = "begun"
-    format: Literal[1] = 1
+    format: Annotated[int, BeforeValidator(_this_format)] = FORMAT
     shape: Annotated[JobShape, BeforeValidator(_with_root)]
     point: RecoveryPoint
     standing: Standing
@@ -67,12 +74,12 @@ class Begun(_TraceLine):
     def of(cls, shape: JobShape, point: RecoveryPoint, standing: Standing, acked: Mapping[str, int]) -> Begun:
         """Create a line from values that are valid already."""
         return cls.model_construct(
-            line="begun", format=1, shape=shape, point=point, standing=standing, acked=dict(acked)
+            line="begun", format=FORMAT, shape=shape, point=point, standing=standing, acked=dict(acked)
         )
 
-    def core(self) -> IncarnationCore:
+    def core(self) -> EpochProtocol:
         """Create the shipped rules from this line."""
-        return IncarnationCore(self.shape, self.point, self.standing, self.acked)
+        return EpochProtocol(self.shape, self.point, self.standing, self.acked)
 
     def text(self) -> str:
         """Return the line as it is written."""
@@ -136,25 +143,19 @@ _EVENTS: dict[str, type[Event]] = {
         messages.SourcesPinned,
         messages.QueryStarting,
         messages.BatchDone,
-        messages.ManifestStored,
-        messages.ManifestFenced,
-        messages.ManifestOverdue,
+        messages.EpochCommitted,
+        messages.CommitFenced,
+        messages.CommitOverdue,
         messages.PublishEnded,
         messages.AheadEnded,
         messages.AcksRecorded,
         messages.StopRequested,
         messages.EpochRequested,
-        messages.TimerRanOut,
-    )
-}
-_TIMERS: dict[str, type[Event]] = {
-    kind.__name__: kind
-    for kind in (
-        IntervalElapsed,
-        TimeoutElapsed,
-        PauseElapsed,
-        RetryElapsed,
-        AcksDue,
+        messages.IntervalElapsed,
+        messages.TimeoutElapsed,
+        messages.PauseElapsed,
+        messages.RetryElapsed,
+        messages.AcksDue,
     )
 }
 
@@ -212,29 +213,22 @@ def _error(value: object) -> CkptError | None:
     return kind("", file=_SOME_FILE if read.expects else None)
 
 
-def _elapsed(value: object) -> Event:
-    if not isinstance(value, dict):
-        raise ValueError("a timer's event is an object")  # noqa: TRY004 - pydantic tells of values
-    return _made(_TIMERS, value)
-
-
 _NAMES: Mapping[str, object] = {
     "Json": JsonValue,
     "Cursor": dict[str, JsonValue],
     "Parts": dict[str, str],
     "Report": Annotated[object, PlainValidator(_report)],
     "CkptError": Annotated[object, PlainValidator(_error)],
-    "Event": Annotated[object, PlainValidator(_elapsed)],
 }
 """Types that stand for the names in the classes of events when a line is read."""
 
-_NOT_RECORDED = {("ManifestFenced", "why"): ""}
+_NOT_RECORDED = {("CommitFenced", "why"): ""}
 
 
 @cache
 def _model_of(name: str) -> type[BaseModel]:
     """Return a pydantic model with the fields of an event's class."""
-    kind = (_EVENTS | _TIMERS)[name]
+    kind = _EVENTS[name]
     hints = get_type_hints(kind, vars(sys.modules[kind.__module__]), dict(_NAMES), include_extras=True)
     described: dict[str, tuple[object, object]] = {}
     for each in fields(kind):
@@ -244,12 +238,12 @@ def _model_of(name: str) -> type[BaseModel]:
     return create_model(name, __base__=_TraceLine, **described)  # type: ignore[call-overload, no-any-return]
 
 
-def _made(kinds: Mapping[str, type[Event]], value: Mapping[str, object]) -> Event:
+def _made(value: Mapping[str, object]) -> Event:
     name = str(value.get("kind"))
-    if name not in kinds:
+    if name not in _EVENTS:
         raise ValueError(f"there is no event {name}")
     read = _model_of(name).model_validate({field: each for field, each in value.items() if field != "kind"})
-    return kinds[name](**{each.name: getattr(read, each.name) for each in fields(kinds[name])})
+    return _EVENTS[name](**{each.name: getattr(read, each.name) for each in fields(_EVENTS[name])})
 
 
 def event_of(line: Handled, asked: Mapping[int, Manifest]) -> Event:
@@ -259,9 +253,9 @@ def event_of(line: Handled, asked: Mapping[int, Manifest]) -> Event:
     """
     try:
         value: dict[str, object] = dict(line.event)
-        if value.get("kind") == messages.ManifestStored.__name__:
+        if value.get("kind") == messages.EpochCommitted.__name__:
             value["manifest"] = Reference.model_validate(value.get("manifest")).of(asked)
-        return _made(_EVENTS, value)
+        return _made(value)
     except ValidationError as error:
         raise TraceInvalid(_complaint(error)) from None
     except ValueError as error:
@@ -271,7 +265,7 @@ def event_of(line: Handled, asked: Mapping[int, Manifest]) -> Event:
 def asked_for(line: Handled) -> dict[int, Manifest]:
     """Return the manifests that a line requests to store, by epoch. Raises `TraceInvalid`."""
     try:
-        wanted = [each["manifest"] for each in line.effects if each["kind"] == messages.StoreManifest.__name__]
+        wanted = [each["manifest"] for each in line.effects if each["kind"] == messages.CommitEpoch.__name__]
         return {each.epoch: each for each in map(Manifest.model_validate, wanted)}
     except (ValidationError, KeyError) as error:
         raise TraceInvalid(_complaint(error) if isinstance(error, ValidationError) else f"no field {error}") from None

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from checkpoint_protocols.machine import Effect, Event
-from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.job_shape import JobShape
+from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import ConfigInvalid
@@ -105,7 +105,7 @@ def _write_all(file: int, text: bytes) -> None:
 class RecordedRules:
     """The rules of an incarnation with a file that records them; without a file nothing is recorded."""
 
-    def __init__(self, core: IncarnationCore, file: TraceFile | None) -> None:
+    def __init__(self, core: EpochProtocol, file: TraceFile | None) -> None:
         self._core = core
         self._file = file
 
@@ -132,9 +132,9 @@ class RecordedRules:
 
 def recorded(
     folder: Path | None, shape: JobShape, point: RecoveryPoint, standing: Standing | None, acked: Mapping[str, int]
-) -> tuple[IncarnationCore, RecordedRules]:
+) -> tuple[EpochProtocol, RecordedRules]:
     """Return the rules of an incarnation, and the same recorded in `folder`, if there is one. Raises as `TraceFile`."""
-    core = IncarnationCore(shape, point, standing, acked)
+    core = EpochProtocol(shape, point, standing, acked)
     if folder is None:
         return core, RecordedRules(core, None)
     from spark_ckpt.trace.lines import Begun

@@ -9,13 +9,13 @@ from itertools import zip_longest
 
 from pydantic import JsonValue
 
-from spark_ckpt.coordination.incarnation import IncarnationCore
+from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.trace.encoding import Object
 from spark_ckpt.trace.lines import Begun, Handled, asked_for, event_of, handled
 from spark_ckpt.trace.reading import Recorded
 
-CoreOf = Callable[[Begun], IncarnationCore]
+CoreOf = Callable[[Begun], EpochProtocol]
 """Function that creates the rules for a recorded start."""
 
 
@@ -53,7 +53,7 @@ def replayed(recorded: Recorded, core_of: CoreOf = Begun.core) -> Difference | N
     return None
 
 
-def _answered(core: IncarnationCore, line: Handled, asked: dict[int, Manifest]) -> Handled:
+def _answered(core: EpochProtocol, line: Handled, asked: dict[int, Manifest]) -> Handled:
     event = event_of(line, asked)
     try:
         effects = core.handle(event, line.now_ms)

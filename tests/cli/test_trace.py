@@ -47,7 +47,7 @@ def test_one_incarnation_can_be_looked_at(capsys: Captured, folder: Path) -> Non
 def test_what_the_rules_would_not_have_answered_is_shown_and_ends_with_code_1(capsys: Captured, folder: Path) -> None:
     [first, *_] = sorted(folder.iterdir())
     lines = first.read_text().splitlines(keepends=True)
-    number = next(number for number, line in enumerate(lines) if '"kind":"StoreManifest"' in line)
+    number = next(number for number, line in enumerate(lines) if '"kind":"CommitEpoch"' in line)
     lines[number] = lines[number].replace('"base":0', '"base":7')
     first.write_text("".join(lines))
 

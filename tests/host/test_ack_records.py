@@ -6,27 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from spark_ckpt.coordination.coordinator import Limits
-from spark_ckpt.coordination.incarnation import IncarnationCore
-from spark_ckpt.coordination.job_shape import JobShape, SinkPlace
+from spark_ckpt.coordination.job_shape import JobShape, Limits, SinkPlace
 from spark_ckpt.coordination.manifests import stamped
 from spark_ckpt.coordination.messages import (
+    AcksDue,
     AcksRecorded,
     ArmTimer,
     BatchDone,
+    CommitEpoch,
     End,
+    EpochCommitted,
     EpochRequested,
-    ManifestStored,
     PublishEnded,
     QueryStarting,
     Reason,
     RecordAcks,
     SourcesPinned,
     StopRequested,
-    StoreManifest,
-    TimerRanOut,
 )
-from spark_ckpt.coordination.publication import AcksDue
+from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Manifest, SinkIdentity
@@ -41,7 +39,7 @@ class Job:
     """A core whose log and sink answer when a test says so."""
 
     def __init__(self, shape=SHAPE, acked=None, standing=None):
-        self.core = IncarnationCore(shape, RecoveryPoint(1, EMPTY, 0, "latest"), standing, acked)
+        self.core = EpochProtocol(shape, RecoveryPoint(1, EMPTY, 0, "latest"), standing, acked)
         self.markers, self.rows, self.effects = 1, 0, []
         self.tell(SourcesPinned({"in": {"n": 0}}))
         self.stored()
@@ -55,8 +53,8 @@ class Job:
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
     def stored(self):
-        (store,) = self.of(StoreManifest)
-        self.tell(ManifestStored(stamped(store.manifest, f"attempt {store.manifest.epoch}", 1), store.names))
+        (store,) = self.of(CommitEpoch)
+        self.tell(EpochCommitted(stamped(store.manifest, f"attempt {store.manifest.epoch}", 1), store.names))
         return store.manifest
 
     def batch(self, rows=1):
@@ -81,7 +79,7 @@ class Job:
         return self.tell(AcksRecorded(record.acks, error))
 
     def waited(self):
-        self.tell(TimerRanOut(AcksDue()))
+        self.tell(AcksDue())
         return [[ack.epoch for ack in record.acks] for record in self.of(RecordAcks)]
 
     def timers(self):
@@ -111,7 +109,7 @@ def test_an_acknowledgement_that_the_log_has_is_in_no_manifest(job):
     job.tell(EpochRequested(Reason.SAVEPOINT, "another"))
     job.markers += 1
     job.batch()
-    (store,) = job.of(StoreManifest)
+    (store,) = job.of(CommitEpoch)
     assert store.manifest.acks == ()
 
 
@@ -137,7 +135,7 @@ def test_an_idle_jobs_acknowledgement_goes_into_the_log_after_the_wait(job):
     assert job.timers() == [70]
     assert job.waited() == [[3]]
     job.logged()
-    assert job.core.acks == () and job.timers() == []
+    assert job.core.publication.acks == () and job.timers() == []
 
 
 def test_a_job_that_has_read_rows_waits_for_their_epoch(job):

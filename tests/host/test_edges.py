@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from checkpoint_protocols.machine import ProtocolViolation
 from spark_ckpt.connector import StagedFile
+from spark_ckpt.coordination.cut import EpochBuilder
 from spark_ckpt.coordination.edges import Bound, EdgeLog, consumed_segments, segments_in
-from spark_ckpt.coordination.epoch_builder import EpochBuilder
 from spark_ckpt.coordination.job_shape import EdgeShape
 from spark_ckpt.coordination.reports import EDGE, Report
 from spark_ckpt.epochs.records import EdgeCut, Manifest
@@ -114,7 +114,7 @@ def test_a_segment_is_spent_once_if_no_epoch_names_it_and_never_else(
         if ending == "abort":
             builder.aborted(epoch)
             continue
-        gone += [path for paths in consumed_segments(builder.decided(epoch), base).values() for path in paths]
+        gone += [path for paths in consumed_segments(builder.committed(epoch), base).values() for path in paths]
         base = manifest(epoch, ended.edges["loop"])
         named |= set(flying)
         assert len(gone) == len(set(gone))
@@ -138,7 +138,7 @@ def most_on_the_edge(bound: Bound, arriving: list[int], times: int, takes: int) 
         rests = bound.full({"edge": log.rows})
         new = 0 if rests or not queue else queue.pop(0)
         taken = min(takes, bound.portion(log.in_flight))
-        log.advance(log._taken + taken, [segment(batch * 100 + each, rows=1) for each in range(new * times)])
+        log.advance(log.taken + taken, [segment(batch * 100 + each, rows=1) for each in range(new * times)])
         most = max(most, log.rows)
         if not queue and not log.rows:
             return most

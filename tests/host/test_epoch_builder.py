@@ -7,9 +7,8 @@ from dataclasses import asdict
 import pytest
 
 from spark_ckpt.connector import StagedFile
-from spark_ckpt.coordination.epoch_builder import EpochBuilder
+from spark_ckpt.coordination.cut import EpochBuilder, event_times
 from spark_ckpt.coordination.reports import Report
-from spark_ckpt.coordination.watermarks import event_times
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
 
 EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="-", created_ms=0)
@@ -90,7 +89,7 @@ def test_a_decided_epochs_rows_never_come_again():
     epoch = builder()
     epoch.add(offsets(0), [staged("first")])
     epoch.end(1, {})
-    epoch.decided(1)
+    epoch.committed(1)
     epoch.aborted(1)
     assert paths(epoch.end(2, {})) == []
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from spark_ckpt.connector import StagedFile
-from spark_ckpt.coordination.coordinator import Limits
-from spark_ckpt.coordination.epoch_builder import EndedEpoch, Gathered
-from spark_ckpt.coordination.job_shape import JobShape, OperatorShape, SinkPlace
+from spark_ckpt.coordination.cut import EndedEpoch, Gathered
+from spark_ckpt.coordination.job_shape import JobShape, Limits, OperatorShape, SinkPlace
 from spark_ckpt.coordination.manifests import Lineage, manifest_of, pinned_of, stamped, summary_of
-from spark_ckpt.coordination.publication import Holding
+from spark_ckpt.coordination.publication import DeferredRows
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Manifest, SinkAck, StateFile
 
@@ -22,7 +21,7 @@ LINEAGE = Lineage(
     8,
     now_ms=0.0,
     took_ms=12,
-    holding=Holding({"out": SinkPlace(""), "aside": SinkPlace("")}, EMPTY),
+    deferred=DeferredRows({"out": SinkPlace(""), "aside": SinkPlace("")}, EMPTY),
     standing=Standing(),
 )
 TOTALS = OperatorShape("totals", "k string", "total bigint", key_groups=4)

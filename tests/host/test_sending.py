@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_incarnation_core import SHAPE, Bench
+from test_epochs_of_an_incarnation import SHAPE, Bench
 
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.coordination.job_shape import SinkPlace
@@ -13,21 +13,19 @@ from spark_ckpt.coordination.messages import (
     AheadEnded,
     ArmTimer,
     BatchDone,
+    CommitEpoch,
     DropAhead,
     End,
     EpochRequested,
     OfferMarker,
     Outcome,
-    PauseElapsed,
     Publish,
     PublishEnded,
     Reason,
     SendAhead,
-    SinkRefused,
-    StoreManifest,
-    TimerRanOut,
+    TimeoutElapsed,
 )
-from spark_ckpt.coordination.publication import Sending
+from spark_ckpt.coordination.publication import EarlySends
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.errors import Fenced, PublishFailed
 
@@ -92,8 +90,8 @@ def test_the_rows_of_the_barriers_batch_are_on_their_way_before_the_decision_is(
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     kinds = [type(each) for each in bench.effects]
-    assert kinds.index(SendAhead) < kinds.index(StoreManifest)
-    (store,) = bench.of(StoreManifest)
+    assert kinds.index(SendAhead) < kinds.index(CommitEpoch)
+    (store,) = bench.of(CommitEpoch)
     (send,) = bench.of(SendAhead)
     assert [file.path for file in store.manifest.outputs["out"].files] == [file.path for file in send.staged.files]
     assert (store.manifest.epoch, store.manifest.incarnation) == (send.staged.epoch, send.staged.incarnation)
@@ -126,15 +124,15 @@ def test_an_epoch_that_waits_to_be_opened_goes_ahead_once_the_one_before_is_publ
 
 def test_rows_of_an_epoch_that_is_given_up_are_dropped_and_go_ahead_under_the_next_number(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
+    (bound,) = [each.elapsed for each in bench.of(ArmTimer) if isinstance(each.elapsed, TimeoutElapsed)]
     bench.batch(markers=1)
     assert bench.sent() == [(2, ["1.parquet"])]
     bench.ended(2)
-    bench.effects = bench.core._coordinated(0.0, SinkRefused("out", 2, 1, "no"))
+    bench.tell(bound)
     assert [each.sink for each in bench.of(DropAhead)] == ["out"]
-    assert bench.sent() == []
-    (pause,) = [TimerRanOut(each.elapsed) for each in bench.of(ArmTimer) if isinstance(each.elapsed, PauseElapsed)]
-    bench.tell(pause)
     assert bench.sent() == [(3, ["1.parquet"])]
+    kinds = [type(each) for each in bench.effects]
+    assert kinds.index(DropAhead) < kinds.index(SendAhead)
 
 
 def test_a_sink_that_failed_is_sent_nothing_ahead_until_it_has_published(bench):
@@ -165,21 +163,21 @@ def test_a_sink_that_takes_no_rows_ahead_or_waits_for_several_epochs_gets_none(p
     bench = Bench().begun()
     bench.batch(markers=1)
     assert bench.sent() == []
-    assert not bench.core._sending.possible
+    assert not bench.core.publication.early.possible
 
 
 def test_nothing_is_sent_of_an_epoch_without_rows(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     super(AheadBench, bench).batch(markers=2)
     assert bench.sent() == []
-    assert [each.manifest.epoch for each in bench.of(StoreManifest)] == [2]
+    assert [each.manifest.epoch for each in bench.of(CommitEpoch)] == [2]
 
 
 def test_files_that_a_sink_was_sent_are_not_asked_for_again():
     def file(number):
         return StagedFile(f"{number}", 1, 1, 0, 0, 0, number)
 
-    sending = Sending({"out": OUT}, 1)
+    sending = EarlySends({"out": OUT}, 1)
     first = sending.due(3, {"out": [file(1)]}, ())
     sending.ended(AheadEnded("out", 3, 1))
     again = sending.due(3, {"out": [file(1)]}, ())
@@ -193,5 +191,5 @@ def test_offers_come_before_what_goes_ahead():
     bench = EveryBatch().begun()
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
-    kinds = [type(each) for each in bench.effects if isinstance(each, OfferMarker | SendAhead | StoreManifest)]
-    assert kinds == [OfferMarker, SendAhead, StoreManifest]
+    kinds = [type(each) for each in bench.effects if isinstance(each, OfferMarker | SendAhead | CommitEpoch)]
+    assert kinds == [OfferMarker, SendAhead, CommitEpoch]

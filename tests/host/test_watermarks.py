@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ckpt.coordination.watermarks import Watermarks, event_times
+from spark_ckpt.coordination.cut import Watermarks, event_times
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
 
 ORDERS, PAYMENTS, OTHER = ("settled", "orders"), ("settled", "payments"), ("spent", "clicks")
@@ -41,7 +41,7 @@ class Query:
 
     def in_force(self):
         """What the next batch goes by, as a key group has it, and what its rows are late by."""
-        return max(self.sparks_ms, self.watermarks._base_ms), self.watermarks.late_ms
+        return max(self.sparks_ms, self.watermarks.base_ms), self.watermarks.late_ms
 
 
 def test_the_least_of_the_inputs_is_in_force_once_all_have_had_rows():

@@ -286,8 +286,8 @@ class Spark:
 
     def final(self) -> int:
         """Wait until the last epoch is open."""
-        machine = self.life._core._machine
-        return eventually(lambda: (opened := machine._open) and opened.reason.final and opened.epoch, "final epoch")
+        protocol = self.life._protocol
+        return eventually(lambda: protocol.is_ending and protocol.open_epoch, "final epoch")
 
     def stopped(self, *values: int):
         """Ask for a stop and play the last batch."""

@@ -35,7 +35,7 @@ def shown(monkeypatch):
     plan = SimpleNamespace(store=store, config=SimpleNamespace(keep_epochs=3, keep_age_ms=0))
     thread = Materializing(plan, 1, lambda event: None, failed.append)
     thread.start()
-    yield store, lambda epoch: thread.ask(SimpleNamespace(manifest=epoch, spent={})), thread
+    yield store, lambda epoch: thread.ask(SimpleNamespace(manifest=epoch, consumed_segments={})), thread
     assert failed == []
 
 

@@ -89,7 +89,7 @@ def test_an_idle_stream_takes_no_epochs_and_the_first_rows_wake_it(bench_of):
     bench = bench_of(interval="20 ms")
     life = bench.born()
     life.batch(marker=ControlMarker(1, OPEN, 1))
-    eventually(lambda: life.life._core._idle_interval is not None, "an interval without rows")
+    eventually(lambda: life.life._protocol.postponed is not None, "an interval without rows")
     assert life.marker().kind == OPEN
     life.batch(1)
     life.epoch(2)
@@ -359,7 +359,7 @@ def test_a_record_that_is_never_taken_ends_the_life_after_one_attempt_with_the_e
 def test_reaching_the_targets_ends_the_job_on_a_published_epoch(bench):
     life = bench.born(targets={"in": {"n": 3}})
     life.batch(1, 2)
-    assert life.life._core.open_epoch is None, "not there yet"
+    assert life.life._protocol.open_epoch is None, "not there yet"
     life.batch(3)
     life.barrier(life.final())
     life.batch()

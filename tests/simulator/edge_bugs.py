@@ -5,43 +5,43 @@ from __future__ import annotations
 from dataclasses import replace
 
 from checkpoint_lab import spark_batches
-from spark_ckpt.coordination import edges, epoch_builder, incarnation, reports
+from spark_ckpt.coordination import cut, edges, reports
+from spark_ckpt.coordination.cut import Cut, EpochBuilder
 from spark_ckpt.coordination.edges import EdgeLog, Edges
-from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.epochs.records import Manifest
 
 NOTHING = Manifest(job="job", epoch=0, incarnation=0, attempt="", created_ms=0)
 
 
 def logs(core):
-    return core._builder._edges._logs.values()
+    return core.cut.builder.edges.logs.values()
 
 
 # -- where an incarnation begins ----------------------------------------------------------------------------------------
 
 
 def what_was_in_flight_is_not_put_back(core):
-    core.__class__ = type("PutsNothingBack", (IncarnationCore,), {"in_flight": property(lambda core: {})})
+    core.cut.__class__ = type("PutsNothingBack", (Cut,), {"in_flight": property(lambda cut: {})})
 
 
 def what_was_in_flight_is_forgotten(core):
-    core._builder._edges = Edges(core._shape.edges, NOTHING)
+    core.cut.builder.edges = Edges(core.shape.edges, NOTHING)
 
 
 def what_was_in_flight_is_put_back_newest_first(core):
-    in_flight = IncarnationCore.in_flight.fget
-    turned = property(lambda core: {name: list(reversed(segments)) for name, segments in in_flight(core).items()})
-    core.__class__ = type("PutsBackTurned", (IncarnationCore,), {"in_flight": turned})
+    in_flight = Cut.in_flight.fget
+    turned = property(lambda cut: {name: list(reversed(segments)) for name, segments in in_flight(cut).items()})
+    core.cut.__class__ = type("PutsBackTurned", (Cut,), {"in_flight": turned})
 
 
 def consumed_rows_count_from_the_incarnations_beginning(core):
     for log in logs(core):
-        log._consumed_rows = 0
+        log.consumed_rows = 0
 
 
 def consumed_rows_count_from_what_was_produced(core):
     for log in logs(core):
-        log._consumed_rows += log.rows
+        log.consumed_rows += log.rows
 
 
 # -- what a batch does --------------------------------------------------------------------------------------------------
@@ -61,17 +61,17 @@ def a_batchs_own_segments_come_into_the_next_cut(core):
 
 def a_batch_counts_as_having_taken_everything(core):
     for log in logs(core):
-        log.advance = lambda taken, produced, log=log: EdgeLog.advance(log, log._taken + len(log._in_flight), produced)
+        log.advance = lambda taken, produced, log=log: EdgeLog.advance(log, log.taken + len(log.segments), produced)
 
 
 def the_segments_of_every_batch_are_consumed_from_the_newest(core):
     for log in logs(core):
 
         def advance(taken, produced, log=log):
-            log._in_flight.reverse()
+            log.segments.reverse()
             consumed = EdgeLog.advance(log, taken, [])
-            log._in_flight.reverse()
-            log._in_flight += produced
+            log.segments.reverse()
+            log.segments += produced
             return consumed
 
         log.advance = advance
@@ -89,12 +89,12 @@ def a_batch_consumes_what_the_one_before_it_did(core):
 
 
 def a_loop_at_work_is_idle(core):
-    builder, add = core._builder, core._builder.add
+    builder, add = core.cut.builder, core.cut.builder.add
 
     def adds(watermark_ms, reports, moved=False, taken=None):
-        before = builder._moved
+        before = builder.moved
         counts = add(watermark_ms, reports, moved, taken)
-        builder._moved = before or moved
+        builder.moved = before or moved
         return counts
 
     builder.add = adds
@@ -104,37 +104,37 @@ def a_loop_at_work_is_idle(core):
 
 
 def the_cut_is_of_the_epochs_beginning(core):
-    builder, end, newest = core._builder, core._builder.end, [core._builder._edges.cuts()]
+    builder, end, newest = core.cut.builder, core.cut.builder.end, [core.cut.builder.edges.cuts()]
 
     def ends(epoch, cursors):
-        newest.append(builder._edges.cuts())
-        ended = builder._ended[epoch] = replace(end(epoch, cursors), edges=newest[-2])
+        newest.append(builder.edges.cuts())
+        ended = builder.closed[epoch] = replace(end(epoch, cursors), edges=newest[-2])
         return ended
 
     builder.end = ends
 
 
 def an_epoch_names_one_edge_only(core):
-    cuts = core._builder._edges.cuts
-    core._builder._edges.cuts = lambda: dict(list(cuts().items())[:1])
+    cuts = core.cut.builder.edges.cuts
+    core.cut.builder.edges.cuts = lambda: dict(list(cuts().items())[:1])
 
 
 def an_aborted_epochs_segments_are_forgotten(core):
-    builder, aborted = core._builder, core._builder.aborted
+    builder, aborted = core.cut.builder, core.cut.builder.aborted
 
     def forgets(epoch):
-        if epoch in builder._ended:
-            builder._ended[epoch].gathered.passed = {}
+        if epoch in builder.closed:
+            builder.closed[epoch].gathered.passed = {}
         aborted(epoch)
 
     builder.aborted = forgets
 
 
 def an_aborted_epochs_segments_are_given_up_twice(core):
-    builder, aborted = core._builder, core._builder.aborted
+    builder, aborted = core.cut.builder, core.cut.builder.aborted
 
     def doubles(epoch):
-        ended = builder._ended.get(epoch)
+        ended = builder.closed.get(epoch)
         if ended is not None:
             ended.gathered.passed = {name: [*segments, *segments] for name, segments in ended.gathered.passed.items()}
         aborted(epoch)
@@ -147,48 +147,46 @@ def an_aborted_epochs_segments_are_given_up_twice(core):
 
 def an_aborted_epoch_gives_up_what_it_consumed(core):
     """Its batches belong to the next epoch, and so does what they consumed: the base may name it."""
-    builder, aborted, pending = core._builder, core._builder.aborted, {}
-    decided = builder.decided
+    builder, aborted, pending = core.cut.builder, core.cut.builder.aborted, {}
+    decided = builder.committed
 
     def gives_up(epoch):
-        if epoch in builder._ended:
-            passed, builder._ended[epoch].gathered.passed = builder._ended[epoch].gathered.passed, {}
+        if epoch in builder.closed:
+            passed, builder.closed[epoch].gathered.passed = builder.closed[epoch].gathered.passed, {}
             for name, segments in passed.items():
                 pending.setdefault(name, []).extend(replace(each) for each in segments)
         aborted(epoch)
 
     def given(epoch):
         found = decided(epoch)
-        core._base = core._base.model_copy(update={"edges": {} if pending else core._base.edges})
+        core.cut.base = core.cut.base.model_copy(update={"edges": {} if pending else core.cut.base.edges})
         everything = {name: [*pending.get(name, ()), *found.get(name, ())] for name in {**pending, **found}}
         pending.clear()
         return everything
 
-    builder.aborted, builder.decided = gives_up, given
+    builder.aborted, builder.committed = gives_up, given
 
 
 def what_is_still_in_flight_is_given_up(core):
-    builder, decided = core._builder, core._builder.decided
+    builder, decided = core.cut.builder, core.cut.builder.committed
 
     def everything(epoch):
         given, in_flight = decided(epoch), builder.in_flight
         return {name: [*given.get(name, ()), *in_flight[name]] for name in in_flight}
 
-    builder.decided = everything
+    builder.committed = everything
 
 
 # -- when ---------------------------------------------------------------------------------------------------------------
 
 
 def a_job_has_drained_although_rows_are_in_flight(core):
-    core._builder.__class__ = type(
-        "SeesNothing", (epoch_builder.EpochBuilder,), {"rows_in_flight": property(lambda builder: {})}
-    )
+    core.cut.builder.__class__ = type("SeesNothing", (EpochBuilder,), {"rows_in_flight": property(lambda builder: {})})
 
 
 def a_job_has_drained_when_its_first_edge_is_empty(core):
-    rows = lambda builder: dict(list(builder._edges.rows.items())[1:])  # noqa: E731
-    core._builder.__class__ = type("SeesOne", (epoch_builder.EpochBuilder,), {"rows_in_flight": property(rows)})
+    rows = lambda builder: dict(list(builder.edges.rows.items())[1:])  # noqa: E731
+    core.cut.builder.__class__ = type("SeesOne", (EpochBuilder,), {"rows_in_flight": property(rows)})
 
 
 PLANTED = [
@@ -217,11 +215,11 @@ PLANTED = [
 
 
 def everything_consumed_is_given_up(patch):
-    patch(incarnation, "consumed_segments", lambda passed, base: {name: tuple(f.path for f in segments) for name, segments in passed.items()})  # fmt: skip # noqa: E501
+    patch(cut, "consumed_segments", lambda passed, base: {name: tuple(f.path for f in segments) for name, segments in passed.items()})  # fmt: skip # noqa: E501
 
 
 def nothing_is_given_up(patch):
-    patch(incarnation, "consumed_segments", lambda passed, base: {})
+    patch(cut, "consumed_segments", lambda passed, base: {})
 
 
 def what_is_given_up_is_looked_for_on_another_edge(patch):
@@ -229,31 +227,31 @@ def what_is_given_up_is_looked_for_on_another_edge(patch):
     turned = lambda base: base.model_copy(  # noqa: E731
         update={"edges": dict(zip(base.edges, reversed(base.edges.values()), strict=True))}
     )
-    patch(incarnation, "consumed_segments", lambda passed, base: consumed_segments(passed, turned(base)))
+    patch(cut, "consumed_segments", lambda passed, base: consumed_segments(passed, turned(base)))
 
 
 def segments_of_every_attempt_count(patch):
-    place = reports._place
-    patch(reports, "_place", lambda each: (*place(each), each.attempt if reports.edge_of(each) else 0))
+    place = reports.place_of
+    patch(reports, "place_of", lambda each: (*place(each), each.attempt if reports.edge_of(each) else 0))
 
 
 def segments_come_out_newest_first(patch):
     segments_in = edges.segments_in
     turned = lambda each: {name: list(reversed(found)) for name, found in segments_in(each).items()}  # noqa: E731
-    patch(epoch_builder, "segments_in", turned)
+    patch(cut, "segments_in", turned)
     patch(spark_batches, "segments_in", turned)
 
 
 def segments_are_counted_in_another_order_than_they_come_out(patch):
     segments_in = edges.segments_in
     turned = lambda each: {name: list(reversed(found)) for name, found in segments_in(each).items()}  # noqa: E731
-    patch(epoch_builder, "segments_in", turned)
+    patch(cut, "segments_in", turned)
 
 
 def one_tasks_segments_are_lost(patch):
     segments_in = edges.segments_in
     only = lambda each: {name: [f for f in found if f.task == 0] for name, found in segments_in(each).items()}  # noqa: E731
-    patch(epoch_builder, "segments_in", only)
+    patch(cut, "segments_in", only)
     patch(spark_batches, "segments_in", only)
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from spark_ckpt.coordination.publication import Holding
+from spark_ckpt.coordination.publication import DeferredRows
 
 
-class Forgetful(Holding):
+class Forgetful(DeferredRows):
     """What the epoch before held back is not in the next one."""
 
     def divided(self, staged, reason, now_ms):
-        self._held = {}
+        self.held = {}
         return super().divided(staged, reason, now_ms)
 
 
-class Repeating(Holding):
+class Repeating(DeferredRows):
     """What is published is held back as well."""
 
     def divided(self, staged, reason, now_ms):
@@ -21,30 +21,30 @@ class Repeating(Holding):
         return outputs, {**held, **outputs}
 
 
-class Hasty(Holding):
+class Hasty(DeferredRows):
     """An epoch's own rows are published at once, those from before stay back."""
 
     def divided(self, staged, reason, now_ms):
-        before = dict(self._held)
+        before = dict(self.held)
         outputs, held = super().divided(staged, reason, now_ms)
         early = {sink: staged[sink] for sink in held if sink in before}
         return {**outputs, **early}, {sink: before.get(sink, each) for sink, each in held.items()}
 
 
-class Endless(Holding):
+class Endless(DeferredRows):
     """A final epoch is divided as any other."""
 
     def divided(self, staged, reason, now_ms):
         return super().divided(staged, "interval", now_ms)
 
 
-class Backwards(Holding):
+class Backwards(DeferredRows):
     """What was held back comes last."""
 
     def divided(self, staged, reason, now_ms):
-        held, self._held = self._held, {}
+        held, self.held = self.held, {}
         outputs, kept = super().divided(staged, reason, now_ms)
-        self._held = held
+        self.held = held
         return {sink: _behind(held, each) for sink, each in outputs.items()}, {
             sink: _behind(held, each) for sink, each in kept.items()
         }
@@ -56,18 +56,18 @@ def _behind(held, output):
 
 
 def what_the_restored_epoch_holds_back_is_forgotten(core):
-    core._holding._held = {}
+    core.publication.deferred.held = {}
 
 
 def an_epoch_of_held_rows_counts_as_unpublished(core):
-    core._publication.holds_back = lambda sink, epoch: False
+    core.publication.is_deferred = lambda sink, epoch: False
 
 
 def in_place(kind):
-    """The core with another `Holding`."""
+    """The core with another `DeferredRows`."""
 
     def plant(core):
-        core._holding = kind(core._shape.sinks, core._point.manifest)
+        core.publication.deferred = kind(core.shape.sinks, core.cut.base)
 
     plant.__name__ = kind.__name__
     return plant

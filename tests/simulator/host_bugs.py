@@ -1,37 +1,40 @@
-"""Bugs planted in the rules around the machines: each changes one thing in an incarnation's core as it is made."""
+"""Bugs planted in the epoch protocol of an incarnation: each replaces one method or value of it, or of one of its parts.
+
+All of them are public: the handlers `on_*` that the table names, and the attributes of `Cut`, `Publication` and their parts.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.coordination.epoch_builder import Gathered
-from spark_ckpt.coordination.incarnation import IncarnationCore
-from spark_ckpt.coordination.markers import BARRIER, OPEN, Ahead
+from spark_ckpt.coordination.cut import Gathered, Prefetched
+from spark_ckpt.coordination.markers import BARRIER, OPEN
 from spark_ckpt.coordination.messages import (
+    CommitEpoch,
+    CommitFenced,
+    CommitOverdue,
     End,
+    EpochCommitted,
     IntervalElapsed,
-    ManifestFenced,
-    ManifestOverdue,
-    ManifestStored,
     NameEpoch,
     Publish,
     PublishEnded,
-    Reason,
-    Started,
     StopRequested,
-    StoreEpoch,
-    StoreManifest,
-    TimerRanOut,
+    TimeoutElapsed,
 )
+from spark_ckpt.coordination.protocol import EpochPhase, EpochProtocol
 from spark_ckpt.epochs.records import SinkAck
 from spark_ckpt.errors import Fenced
 
 
 def core_with(plant):
-    """The shipped core with `plant(core)` done to it. Raises `AttributeError` if the plant sets a name that is not there."""
+    """The shipped protocol with `plant(core)` done to it.
+
+    Raises `AttributeError` if the plant sets a name that is not there.
+    """
 
     def made(shape, point, acked, standing):
-        core = IncarnationCore(shape, point, standing, acked)
+        core = EpochProtocol(shape, point, standing, acked)
         known = {id(part): (part, {*dir(part)}) for part in parts_of(core)}
         plant(core)
         for part, names in known.values():
@@ -60,165 +63,147 @@ def parts_of(core):
 
 def marker_ends_an_epoch_in_every_batch(core):
     """The marker stays the source's offset until the next one; only the first batch that has it counts."""
-    markers = core._markers
+    markers = core.cut.markers
 
     def ended_by(count, open_epoch):
-        reached = markers._offered[count]
+        reached = markers.offered[count]
         return reached.epoch if reached.kind == BARRIER and reached.epoch == open_epoch else None
 
     markers.ended_by = ended_by
 
 
 def late_barrier_ends_the_open_epoch(core):
-    markers, ended_by = core._markers, core._markers.ended_by
+    markers, ended_by = core.cut.markers, core.cut.markers.ended_by
 
     def any_barrier(count, open_epoch):
-        before = markers._reached.number
+        before = markers.reached.number
         ended_by(count, open_epoch)
-        return open_epoch if markers._reached.number > before and markers._reached.kind == BARRIER else None
+        return open_epoch if markers.reached.number > before and markers.reached.kind == BARRIER else None
 
     markers.ended_by = any_barrier
 
 
 def opening_marker_ends_an_epoch(core):
-    markers = core._markers
-    markers.ended_by = lambda count, open_epoch: open_epoch if markers._offered[count].kind == OPEN else None
+    markers = core.cut.markers
+    markers.ended_by = lambda count, open_epoch: open_epoch if markers.offered[count].kind == OPEN else None
 
 
 def a_batch_that_ends_before_its_epoch_is_open_is_forgotten(core):
-    class Forgets(Ahead):
-        def hold(self, votes):
+    class Forgets(Prefetched):
+        def hold(self):
             self.over()
 
-    core._ahead = Forgets()
+    core.cut.prefetched = Forgets()
 
 
 def an_epoch_that_waits_to_be_opened_reads_on(core):
     """Its cut is that of its barrier's batch, not of the newest one."""
-    take = core._builder.take
-    core._builder.take = lambda epoch: replace(take(epoch), cursors=dict(core._cursors))
+    take = core.cut.builder.take
+    core.cut.builder.take = lambda epoch: replace(take(epoch), cursors=dict(core.cut.cursors))
 
 
 def a_job_drains_with_an_epoch_that_was_complete_before(core):
     """The final epoch lacks what came behind it."""
-    take_in = core._take_in
-
-    def hurried(event, now_ms):
-        ahead, drains = core._ahead, event.drained
-        effects = take_in(event, now_ms)
-        if drains and ahead.is_held and not core._drained:
-            core._drained = True
-            effects += core._coordinated(now_ms, StopRequested(Reason.DRAINED))
-        return effects
-
-    core._take_in = hurried
+    core.cut.has_drained = lambda event: event.drained and not any(core.cut.builder.rows_in_flight.values())
 
 
 # -- what belongs to an epoch -------------------------------------------------------------------------------------------
 
 
 def aborted_rows_are_dropped(core):
-    core._builder.aborted = lambda epoch: core._builder._ended.pop(epoch, None)
+    core.cut.builder.aborted = lambda epoch: core.cut.builder.closed.pop(epoch, None)
 
 
 def aborted_rows_come_last(core):
-    builder = core._builder
+    builder = core.cut.builder
 
     def aborted(epoch):
-        ended = builder._ended.pop(epoch, None)
+        ended = builder.closed.pop(epoch, None)
         if ended is not None:
-            builder._open, builder._moved = builder._open.put_before(ended.gathered), True
+            builder.gathered, builder.moved = builder.gathered.put_before(ended.gathered), True
 
     builder.aborted = aborted
 
 
 def aborted_epoch_leaves_the_chains(core):
-    builder, aborted = core._builder, core._builder.aborted
+    builder, aborted = core.cut.builder, core.cut.builder.aborted
 
     def without_its_files(epoch):
         aborted(epoch)
-        builder._chains = {
-            group: tuple(file for file in files if file.epoch != epoch) for group, files in builder._chains.items()
+        builder.chains = {
+            group: tuple(file for file in files if file.epoch != epoch) for group, files in builder.chains.items()
         }
 
     builder.aborted = without_its_files
 
 
 def rows_of_an_ended_epoch_stay_open(core):
-    builder, end = core._builder, core._builder.end
+    builder, end = core.cut.builder, core.cut.builder.end
 
     def ends(epoch, cursors):
-        gathered = builder._open
+        gathered = builder.gathered
         ended = end(epoch, cursors)
-        builder._open = gathered
+        builder.gathered = gathered
         return ended
 
     builder.end = ends
 
 
 def changes_replace_the_chain(core):
-    builder, snapshot = core._builder, core._builder._snapshot
+    builder, snapshot = core.cut.builder, core.cut.builder.take_snapshot
 
     def alone(group, body):
-        builder._chains.pop(group, None)
+        builder.chains.pop(group, None)
         snapshot(group, body)
 
-    builder._snapshot = alone
+    builder.take_snapshot = alone
 
 
 def a_full_file_is_left_out(core):
-    builder, snapshot = core._builder, core._builder._snapshot
-    builder._snapshot = lambda group, body: (
+    builder, snapshot = core.cut.builder, core.cut.builder.take_snapshot
+    builder.take_snapshot = lambda group, body: (
         None if body.get("file") and body["file"]["kind"] == "full" else snapshot(group, body)
     )
 
 
 def cursors_are_those_before_the_barriers_batch(core):
-    end, add, before = core._builder.end, core._builder.add, [dict(core.cursors)]
+    end, add, before = core.cut.builder.end, core.cut.builder.add, [dict(core.cut.cursors)]
 
     def adds(watermark_ms, reports, *others):
-        before.append(dict(core.cursors))
+        before.append(dict(core.cut.cursors))
         return add(watermark_ms, reports, *others)
 
-    core._builder.add = adds
-    core._builder.end = lambda epoch, cursors: end(epoch, before[-2])
+    core.cut.builder.add = adds
+    core.cut.builder.end = lambda epoch, cursors: end(epoch, before[-2])
 
 
 def only_one_sink_is_staged(core):
-    core._shape = replace(core._shape, sinks=dict(list(core._shape.sinks.items())[:1]))
+    core.shape = replace(core.shape, sinks=dict(list(core.shape.sinks.items())[:1]))
 
 
 def only_one_operator_is_part_of_the_epoch(core):
-    core._shape = replace(core._shape, operators=core._shape.operators[:1])
+    core.shape = core.cut.shape = replace(core.shape, operators=core.shape.operators[:1])
 
 
 def the_groups_of_one_operator_are_enough(core):
-    whole, groups = core._shape, core._shape.operators[:1]
-    coordinated = core._coordinated
-
-    def started(now_ms, *events):
-        if any(isinstance(event, Started) for event in events):
-            owed = dict(core._machine.unpublished)
-            core._machine = replace(whole, operators=groups).coordinator(core._incarnation, core._previous, owed)
-        return coordinated(now_ms, *events)
-
-    core._coordinated = started
+    first, missing = core.shape.operators[0].name, core.cut.missing_groups
+    core.cut.missing_groups = lambda ended: frozenset(group for group in missing(ended) if group[0] == first)
 
 
 def snapshots_go_by_the_groups_number_alone(core):
-    builder, snapshot = core._builder, core._builder._snapshot
-    first = core._shape.operators[0].name
-    builder._snapshot = lambda group, body: snapshot((first, group[1]), body)
+    builder, snapshot = core.cut.builder, core.cut.builder.take_snapshot
+    first = core.shape.operators[0].name
+    builder.take_snapshot = lambda group, body: snapshot((first, group[1]), body)
 
 
 def files_of_later_batches_come_first(core):
-    builder = core._builder
+    builder = core.cut.builder
     add = builder.add
 
     def adds(watermark_ms, reports, *others):
-        before, builder._open = builder._open, Gathered()
+        before, builder.gathered = builder.gathered, Gathered()
         counts = add(watermark_ms, reports, *others)
-        builder._open = builder._open.put_before(before)
+        builder.gathered = builder.gathered.put_before(before)
         return counts
 
     builder.add = adds
@@ -228,64 +213,65 @@ def files_of_later_batches_come_first(core):
 
 
 def restored_cursors_are_forgotten(core):
-    core._cursors = {}
+    core.cut.cursors = {}
 
 
 def restored_state_is_forgotten(core):
-    core._builder._chains = {}
+    core.cut.builder.chains = {}
 
 
 def numbers_go_on_from_the_base(core):
     """The number of an epoch that was decided is given again."""
-    core._previous = max(0, core._base.epoch - 1)
+    core.last_used = core.last_committed = max(0, core.cut.base.epoch - 1)
 
 
 def the_base_stays_the_restored_epoch(core):
-    base, decided = core._base, core._decided
+    base, committed = core.cut.base, core.on_epoch_committed
 
-    def stays(event, now_ms):
-        effects = decided(event, now_ms)
-        core._base = base
+    def stays(event):
+        effects = committed(event)
+        core.cut.base = base
         return effects
 
-    core._decided = stays
+    core.on_epoch_committed = stays
 
 
 def what_is_owed_is_forgotten(core):
-    core._point = replace(core._point, unpublished={})
+    for epochs in core.publication.unpublished.values():
+        epochs.clear()
 
 
 def a_fence_of_the_log_counts_as_stored(core):
-    handled = core._handled
+    handle = core.handle
     last = []
 
     def taken(event, now_ms):
-        if isinstance(event, ManifestFenced) and last:
-            event = ManifestStored(last[-1])
-        effects = handled(event, now_ms)
+        if isinstance(event, CommitFenced) and last:
+            event = EpochCommitted(last[-1])
+        effects = handle(event, now_ms)
         last.extend(effect.manifest for effect in effects if hasattr(effect, "manifest") and hasattr(effect, "names"))
         return effects
 
-    core._handled = taken
+    core.handle = taken
 
 
 def a_fenced_sink_is_tried_for_ever(core):
-    handled = core._handled
+    handle = core.handle
 
     def taken(event, now_ms):
         if isinstance(event, PublishEnded) and isinstance(event.error, Fenced):
-            return [Publish(event.sink, core._publication.output(event.sink, event.epoch, core._previous))]
-        return [effect for effect in handled(event, now_ms) if not isinstance(effect, End)]
+            return [Publish(event.sink, core.publication.output(event.sink, event.epoch, core.last_committed))]
+        return [effect for effect in handle(event, now_ms) if not isinstance(effect, End)]
 
-    core._handled = taken
+    core.handle = taken
 
 
 # -- what sinks are owed ------------------------------------------------------------------------------------------------
 
 
 def a_failed_publish_counts_as_done(core):
-    handled = core._handled
-    core._handled = lambda event, now_ms: handled(
+    handle = core.handle
+    core.handle = lambda event, now_ms: handle(
         replace(event, error=None)
         if isinstance(event, PublishEnded) and event.error is not None and event.error.retriable
         else event,
@@ -294,7 +280,7 @@ def a_failed_publish_counts_as_done(core):
 
 
 def published_epochs_are_not_remembered(core):
-    core._publication._acked = _Forgetful()
+    core.publication.acked = _Forgetful()
 
 
 class _Forgetful(dict):
@@ -303,39 +289,44 @@ class _Forgetful(dict):
 
 
 def acks_are_written_before_the_sink_has_the_epoch(core):
-    output = core._publication.output
+    output = core.publication.output
 
     def early(sink, epoch, newest):
-        core._publication._acks.append(SinkAck(sink=sink, epoch=epoch))
+        core.publication.new_acks.append(SinkAck(sink=sink, epoch=epoch))
         return output(sink, epoch, newest)
 
-    core._publication.output = early
+    core.publication.output = early
 
 
 def the_newest_epochs_rows_are_published_for_every_epoch(core):
-    publication, output = core._publication, core._publication.output
+    publication, output = core.publication, core.publication.output
 
     def newest_rows(sink, epoch, newest):
-        newest_files = output(sink, max(publication._decided), newest).files
+        newest_files = output(sink, max(publication.manifests), newest).files
         return replace(output(sink, epoch, newest), files=newest_files)
 
     publication.output = newest_rows
 
 
 def manifests_are_forgotten_when_one_sink_has_them(core):
-    forget = core._publication.forget
-    core._publication.forget = lambda owed: forget(set(sorted(owed)[1:]))
+    publication, forget = core.publication, core.publication.forget
+
+    def forgets():
+        forget()
+        publication.manifests.pop(min(publication.manifests, default=0), None)
+
+    publication.forget = forgets
 
 
 def newest_is_the_published_epoch(core):
-    output = core._publication.output
-    core._publication.output = lambda sink, epoch, newest: output(sink, epoch, epoch)
+    output = core.publication.output
+    core.publication.output = lambda sink, epoch, newest: output(sink, epoch, epoch)
 
 
 def the_decisions_id_is_not_told(core):
-    output = core._publication.output
-    core._publication.output = lambda sink, epoch, newest: replace(
-        output(sink, epoch, newest), decision=f"{core._point.incarnation}/{epoch}"
+    output = core.publication.output
+    core.publication.output = lambda sink, epoch, newest: replace(
+        output(sink, epoch, newest), decision=f"{core.incarnation}/{epoch}"
     )
 
 
@@ -343,61 +334,61 @@ def the_decisions_id_is_not_told(core):
 
 
 def an_idle_interval_is_lost(core):
-    handled = core._handled
+    handle = core.handle
 
     def taken(event, now_ms):
-        effects = handled(event, now_ms)
-        if isinstance(event, TimerRanOut) and isinstance(event.elapsed, IntervalElapsed):
-            core._idle_interval = None
+        effects = handle(event, now_ms)
+        if isinstance(event, IntervalElapsed):
+            core.postponed = None
         return effects
 
-    core._handled = taken
+    core.handle = taken
 
 
 def a_job_that_has_drained_is_not_told(core):
-    handled = core._handled
-    core._handled = lambda event, now_ms: handled(
+    handle = core.handle
+    core.handle = lambda event, now_ms: handle(
         replace(event, drained=False) if hasattr(event, "drained") else event, now_ms
     )
 
 
 def votes_are_lost(core):
-    core._votes = lambda epoch: [core._builder.end(epoch, core._cursors)][1:]
+    core.cut.missing_groups = lambda ended: core.shape.key_groups
 
 
 def a_stop_is_not_heard(core):
-    handled = core._handled
-    core._handled = lambda event, now_ms: [] if isinstance(event, StopRequested) else handled(event, now_ms)
+    handle = core.handle
+    core.handle = lambda event, now_ms: [] if isinstance(event, StopRequested) else handle(event, now_ms)
 
 
 def a_savepoints_name_is_dropped(core):
-    effects_of = core._of
-    core._of = lambda effect, now_ms: effects_of(
-        replace(effect, names=()) if isinstance(effect, StoreEpoch) else effect, now_ms
-    )
+    handle = core.handle
+    core.handle = lambda event, now_ms: [
+        replace(effect, names=()) if isinstance(effect, CommitEpoch) else effect for effect in handle(event, now_ms)
+    ]
 
 
 def a_savepoint_names_the_epoch_before(core):
-    handled = core._handled
+    handle = core.handle
 
     def taken(event, now_ms):
-        before = core._base.epoch
+        before = core.cut.base.epoch
         return [
             replace(effect, epoch=before) if isinstance(effect, NameEpoch) else effect
-            for effect in handled(event, now_ms)
+            for effect in handle(event, now_ms)
         ]
 
-    core._handled = taken
+    core.handle = taken
 
 
 # -- what is said of an epoch -------------------------------------------------------------------------------------------
 
 
 def aborted_counts_are_dropped(core):
-    builder, aborted = core._builder, core._builder.aborted
+    builder, aborted = core.cut.builder, core.cut.builder.aborted
 
     def without_counts(epoch):
-        ended = builder._ended.get(epoch)
+        ended = builder.closed.get(epoch)
         if ended is not None:
             ended.gathered.rows_in = ended.gathered.rows_out = 0
         aborted(epoch)
@@ -406,92 +397,92 @@ def aborted_counts_are_dropped(core):
 
 
 def rows_are_counted_at_every_sink(core):
-    builder, add = core._builder, core._builder.add
+    builder, add = core.cut.builder, core.cut.builder.add
 
     def adds(watermark_ms, reports, *others):
-        before = builder._open.rows_out
+        before = builder.gathered.rows_out
         counts = add(watermark_ms, reports, *others)
-        builder._open.rows_out = before + sum(each.body.get("rows", 0) for each in reports)
+        builder.gathered.rows_out = before + sum(each.body.get("rows", 0) for each in reports)
         return counts
 
     builder.add = adds
 
 
 def only_the_newest_file_of_a_chain_is_named(core):
-    end = core._builder.end
+    end = core.cut.builder.end
 
     def ends(epoch, cursors):
         ended = end(epoch, cursors)
         ended = replace(ended, chains={group: files[-1:] for group, files in ended.chains.items()})
-        core._builder._ended[epoch] = ended
+        core.cut.builder.closed[epoch] = ended
         return ended
 
-    core._builder.end = ends
+    core.cut.builder.end = ends
 
 
 def a_replaced_driver_announces_what_its_successor_published(core):
-    handled = core._handled
-    core._handled = lambda event, now_ms: handled(
+    handle = core.handle
+    core.handle = lambda event, now_ms: handle(
         replace(event, newest=0) if isinstance(event, PublishEnded) else event, now_ms
     )
 
 
 def what_is_published_is_never_acknowledged(core):
-    publication, published = core._publication, core._publication.published
+    publication, published = core.publication, core.publication.published
 
     def forgetful(event):
         detail = published(event)
-        publication._acks.clear()
+        publication.new_acks.clear()
         return detail
 
     publication.published = forgetful
 
 
 def the_restored_watermark_is_forgotten(core):
-    watermarks = core._builder.watermarks
-    watermarks.now_ms = watermarks._base_ms = 0
-    watermarks._inputs_ms.clear()
+    watermarks = core.cut.builder.watermarks
+    watermarks.now_ms = watermarks.base_ms = 0
+    watermarks.inputs_ms.clear()
 
 
 def an_input_counts_only_while_it_has_rows(core):
-    watermarks, advance = core._builder.watermarks, core._builder.watermarks.advance
+    watermarks, advance = core.cut.builder.watermarks, core.cut.builder.watermarks.advance
 
     def hasty(watermark_ms, reports):
-        watermarks._inputs_ms.clear()
+        watermarks.inputs_ms.clear()
         advance(watermark_ms, reports)
-        watermarks.now_ms = max([watermarks.now_ms, *list(watermarks._inputs_ms.values())[:1]])
+        watermarks.now_ms = max([watermarks.now_ms, *list(watermarks.inputs_ms.values())[:1]])
 
     watermarks.advance = hasty
 
 
 def the_watermark_is_that_of_the_fastest_input(core):
-    watermarks, advance = core._builder.watermarks, core._builder.watermarks.advance
+    watermarks, advance = core.cut.builder.watermarks, core.cut.builder.watermarks.advance
 
     def hasty(watermark_ms, reports):
         advance(watermark_ms, reports)
-        watermarks.now_ms = max([watermarks.now_ms, *watermarks._inputs_ms.values()])
+        watermarks.now_ms = max([watermarks.now_ms, *watermarks.inputs_ms.values()])
 
     watermarks.advance = hasty
 
 
 def the_watermark_is_that_of_the_newest_batch(core):
-    watermarks, advance = core._builder.watermarks, core._builder.watermarks.advance
+    watermarks, advance = core.cut.builder.watermarks, core.cut.builder.watermarks.advance
 
     def back(watermark_ms, reports):
         watermarks.now_ms = 0
-        watermarks._inputs_ms.clear()
+        watermarks.inputs_ms.clear()
         advance(watermark_ms, reports)
 
     watermarks.advance = back
 
 
 def the_watermark_has_no_delay(core):
-    delays_ms = core._builder.watermarks._delays_ms
+    delays_ms = core.cut.builder.watermarks.delays_ms
     delays_ms.update(dict.fromkeys(delays_ms, 0))
 
 
 def rows_are_late_by_their_own_batch(core):
-    watermarks, advance = core._builder.watermarks, core._builder.watermarks.advance
+    watermarks, advance = core.cut.builder.watermarks, core.cut.builder.watermarks.advance
 
     def eager(watermark_ms, reports):
         advance(watermark_ms, reports)
@@ -504,43 +495,43 @@ def rows_are_late_by_their_own_batch(core):
 
 
 def an_epoch_is_no_progress(core):
-    decided = core._decided
+    committed = core.on_epoch_committed
 
-    def decides(event, now_ms):
-        effects = decided(event, now_ms)
-        core._progressed = False
+    def commits(event):
+        effects = committed(event)
+        core.progressed = False
         return effects
 
-    core._decided = decides
+    core.on_epoch_committed = commits
 
 
 def every_incarnation_makes_progress(core):
-    core._progressed = True
+    core.progressed = True
 
 
 def a_decision_that_is_overdue_is_taken_for_made(core):
-    asked, handled = [], core._handled
+    asked, handle = [], core.handle
 
     def hopeful(event, now_ms):
-        if isinstance(event, ManifestOverdue):
-            event = ManifestStored(asked[-1].manifest.model_copy(update={"attempt": "none"}), asked[-1].names)
-        effects = handled(event, now_ms)
-        asked.extend(each for each in effects if isinstance(each, StoreManifest))
+        if isinstance(event, CommitOverdue):
+            event = EpochCommitted(asked[-1].manifest.model_copy(update={"attempt": "none"}), asked[-1].names)
+        effects = handle(event, now_ms)
+        asked.extend(each for each in effects if isinstance(each, CommitEpoch))
         return effects
 
-    core._handled = hopeful
+    core.handle = hopeful
 
 
 def a_decision_that_is_overdue_is_waited_for_for_ever(core):
     """The driver waits no longer, and nobody ends the incarnation."""
-    handled = core._handled
-    core._handled = lambda event, now_ms: (
-        [] if isinstance(event, ManifestOverdue) or _is_store_bound(core, event) else handled(event, now_ms)
+    handle = core.handle
+    core.handle = lambda event, now_ms: (
+        [] if isinstance(event, CommitOverdue) or _is_store_bound(core, event) else handle(event, now_ms)
     )
 
 
 def _is_store_bound(core, event):
-    return isinstance(event, TimerRanOut) and event.elapsed == core._store_bound
+    return isinstance(event, TimeoutElapsed) and core.phase is EpochPhase.COMMITTING
 
 
 PLANTED = [

@@ -29,7 +29,7 @@ def the_way_out_is_the_epoch_before(monkeypatch):
 
 
 def sinks_that_have_not_answered_are_left_out(monkeypatch):
-    monkeypatch.setattr(Publication, "_unanswered", lambda self: {})
+    monkeypatch.setattr(Publication, "unanswered", lambda self: {})
 
 
 def a_damaged_newest_epoch_is_skipped(monkeypatch):

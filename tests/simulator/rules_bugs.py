@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from checkpoint_lab import spark_batches, spark_driver
-from spark_ckpt.coordination import incarnation, manifests, patience, reports
-from spark_ckpt.coordination.coordinator import Coordinator
-from spark_ckpt.coordination.job_shape import JobShape
-from spark_ckpt.coordination.messages import CommitSink
+from spark_ckpt.coordination import manifests, patience, protocol, reports
+from spark_ckpt.coordination.cut import Cut
+from spark_ckpt.coordination.messages import CommitEpoch, Publish
 from spark_ckpt.coordination.patience import Patience
+from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.epochs import identity, restore
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.retention import garbage, segments, staged_files, state_files
@@ -30,21 +30,21 @@ def a_failure_passes_like_an_outage(monkeypatch):
 
 
 def the_time_of_work_counts_as_outage(monkeypatch):
-    after = Patience._after_outage
-    monkeypatch.setattr(Patience, "_after_outage", lambda self, ended: after(self, replace(ended, lived_s=0.0)))
+    after = Patience.after_outage
+    monkeypatch.setattr(Patience, "after_outage", lambda self, ended: after(self, replace(ended, lived_s=0.0)))
 
 
 def an_outage_is_waited_for_for_ever(monkeypatch):
     def after(self, ended):
-        self._since_s = None
+        self.since_s = None
         return forgetful(self, ended)
 
-    forgetful = Patience._after_outage
-    monkeypatch.setattr(Patience, "_after_outage", after)
+    forgetful = Patience.after_outage
+    monkeypatch.setattr(Patience, "after_outage", after)
 
 
 def a_task_of_one_operator_is_taken_for_a_newer_attempt_of_anothers(monkeypatch):
-    monkeypatch.setattr(reports, "_place", lambda report: (report.step, report.partition, ""))
+    monkeypatch.setattr(reports, "place_of", lambda report: (report.step, report.partition, ""))
 
 
 def every_attempt_of_a_task_counts(monkeypatch):
@@ -56,28 +56,33 @@ def a_manifest_names_all_files_of_every_operator(monkeypatch):
         chains = {(operator.name, group): files for (_, group), files in ended.chains.items()}
         return snapshot(operator, replace(ended, chains=chains))
 
-    snapshot = manifests._snapshot
-    monkeypatch.setattr(manifests, "_snapshot", mixed)
+    snapshot = manifests.snapshot_of
+    monkeypatch.setattr(manifests, "snapshot_of", mixed)
 
 
 def a_manifest_stands_on_the_epoch_decided_first(monkeypatch):
-    made = incarnation.manifest_of
+    made = protocol.manifest_of
     monkeypatch.setattr(
-        incarnation, "manifest_of", lambda *what: made(*what).model_copy(update={"base": min(1, made(*what).base)})
+        protocol, "manifest_of", lambda *what: made(*what).model_copy(update={"base": min(1, made(*what).base)})
     )
 
 
 def a_job_knows_of_its_first_source_only(monkeypatch):
-    made = incarnation.manifest_of
+    made = protocol.manifest_of
     first = lambda manifest: dict(list(manifest.cursors.items())[:1])  # noqa: E731
     monkeypatch.setattr(
-        incarnation, "manifest_of", lambda *what: made(*what).model_copy(update={"cursors": first(made(*what))})
+        protocol, "manifest_of", lambda *what: made(*what).model_copy(update={"cursors": first(made(*what))})
     )
 
 
 def numbers_begin_anew_in_every_incarnation(monkeypatch):
-    made = JobShape.coordinator
-    monkeypatch.setattr(JobShape, "coordinator", lambda shape, number, last, owed: made(shape, number, 0, owed))
+    starts = EpochProtocol.on_query_starting
+
+    def from_zero(core, event):
+        core.last_used = core.last_committed = 0
+        return starts(core, event)
+
+    monkeypatch.setattr(EpochProtocol, "on_query_starting", from_zero)
 
 
 def a_log_without_a_fence(monkeypatch):
@@ -110,41 +115,39 @@ def a_restore_that_owes_the_newest_epoch_only(monkeypatch):
 
 def an_epoch_whose_decision_is_overdue_is_aborted(monkeypatch):
     """It may be in the log, or get there."""
-    monkeypatch.setattr(Coordinator, "_on_store_timeout", lambda machine, event: machine._abort("no answer"))
+    monkeypatch.setattr(EpochProtocol, "on_commit_overdue", lambda core, event: core.abort("no answer"))
 
 
 def sinks_are_enough(monkeypatch):
     """Seed 001 as it is written: the checkpoint is committed when every sink has acknowledged (erratum E2)."""
-    stores = Coordinator._store_if_complete
-
-    def hasty(machine, opened):
-        if not opened.sinks_missing:
-            opened.tasks_missing.clear()
-        return stores(machine, opened)
-
-    monkeypatch.setattr(Coordinator, "_store_if_complete", hasty)
+    monkeypatch.setattr(Cut, "missing_groups", lambda cut, ended: frozenset())
 
 
 def an_aborted_epoch_gives_its_number_to_the_next(monkeypatch):
-    aborts = Coordinator._abort
+    aborts = EpochProtocol.abort
 
-    def again(machine, why):
-        effects = aborts(machine, why)
-        machine._last_used -= 1
+    def again(core, why):
+        effects = aborts(core, why)
+        core.last_used -= 1
         return effects
 
-    monkeypatch.setattr(Coordinator, "_abort", again)
+    monkeypatch.setattr(EpochProtocol, "abort", again)
 
 
 def an_epoch_is_published_before_it_is_committed(monkeypatch):
-    stores = Coordinator._store_if_complete
+    commits = EpochProtocol.commit_if_complete
 
-    def hasty(machine, opened):
-        effects = stores(machine, opened)
-        commits = [CommitSink(sink, opened.epoch, machine.incarnation) for sink in machine.topology.sinks]
-        return [*effects, *commits] if effects else []
+    def hasty(core, ended, idle):
+        effects = commits(core, ended, idle)
+        for manifest in [each.manifest for each in effects if isinstance(each, CommitEpoch)]:
+            core.publication.manifests[manifest.epoch] = manifest
+            effects += [
+                Publish(sink, core.publication.output(sink, manifest.epoch, core.last_committed))
+                for sink in manifest.outputs
+            ]
+        return effects
 
-    monkeypatch.setattr(Coordinator, "_store_if_complete", hasty)
+    monkeypatch.setattr(EpochProtocol, "commit_if_complete", hasty)
 
 
 def a_sweep_forgets_what_a_sink_is_owed(monkeypatch):
@@ -191,10 +194,8 @@ def an_identity_is_compared_with_nothing(monkeypatch):
 
 
 def epochs_do_not_say_what_sources_were(monkeypatch):
-    made = incarnation.manifest_of
-    monkeypatch.setattr(
-        incarnation, "manifest_of", lambda *what: made(*what).model_copy(update={"source_identities": {}})
-    )
+    made = protocol.manifest_of
+    monkeypatch.setattr(protocol, "manifest_of", lambda *what: made(*what).model_copy(update={"source_identities": {}}))
 
 
 def what_the_newest_epoch_says_of_sinks_is_not_looked_up(monkeypatch):

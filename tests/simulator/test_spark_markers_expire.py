@@ -22,7 +22,7 @@ def run(seed, core_of=shipped):
 
 
 def a_first_acknowledgement_waits_for_the_next_epoch(core):
-    core._ack_records._is_first = lambda sink: False
+    core.publication.ack_records.is_first = lambda sink: False
 
 
 def test_no_schedule_is_condemned_and_markers_expire():

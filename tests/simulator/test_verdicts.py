@@ -37,15 +37,15 @@ def test_any_other_error_is_raised(error):
 
 
 def calls_a_method_that_was_renamed(core):
-    core._take_in = lambda event, now_ms: core._told(now_ms)
+    core.on_batch_done = lambda event: core.told(event)
 
 
 def sets_a_method_that_was_renamed(core):
-    core._told = lambda now_ms, *events: []
+    core.told = lambda event: []
 
 
 def sets_a_method_of_a_part_that_was_renamed(core):
-    core._builder.taken = lambda epoch: None
+    core.cut.builder.taken_again = lambda epoch: None
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ class Walk:
         match event:
             case {"kind": "BatchDone"}:
                 self._batch(event)
-            case {"kind": "ManifestStored", "manifest": {"epoch": epoch}}:
+            case {"kind": "EpochCommitted", "manifest": {"epoch": epoch}}:
                 assert epoch in self.asked, f"{recorded.name}: epoch {epoch} was never asked for"
                 self._decide(self.asked[epoch])
 

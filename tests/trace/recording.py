@@ -7,8 +7,8 @@ from pathlib import Path
 
 from checkpoint_lab.spark_driver import CoreOf, shipped
 from checkpoint_protocols.machine import Effect, Event
-from spark_ckpt.coordination.incarnation import IncarnationCore
 from spark_ckpt.coordination.job_shape import JobShape
+from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.restore import LATEST, RecoveryPoint
 from spark_ckpt.trace.lines import Begun, handled
@@ -25,7 +25,7 @@ class Recording:
 
     def core_of(
         self, shape: JobShape, point: RecoveryPoint, acked: Mapping[str, int], standing: Standing
-    ) -> IncarnationCore:
+    ) -> EpochProtocol:
         core = self._core_of(shape, point, acked, standing)
         if point.restored_from != LATEST:  # a trial on a copy of the store, see `spark_restores.py`
             return core

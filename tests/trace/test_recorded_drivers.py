@@ -13,18 +13,18 @@ import pytest
 
 import checkpoint_lab as sim
 from checkpoint_lab.cli.trace import moments_of
-from checkpoint_protocols.machine import Event
+from checkpoint_protocols.machine import Event, InvalidTransition
 from spark_ckpt.connector import StagedFile
-from spark_ckpt.coordination.coordinator import Coordinator, Limits
-from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, SinkPlace
+from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, Limits, SinkPlace
 from spark_ckpt.coordination.manifests import stamped
-from spark_ckpt.coordination.messages import BatchDone, ManifestStored, PublishEnded, QueryStarting, SourcesPinned
+from spark_ckpt.coordination.messages import BatchDone, EpochCommitted, PublishEnded, QueryStarting, SourcesPinned
+from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.coordination.reports import EDGE, Report
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, PublishFailed, TraceInvalid
 from spark_ckpt.trace import recorder
-from spark_ckpt.trace.lines import _EVENTS, _TIMERS, asked_for, event_of, handled, line_of
+from spark_ckpt.trace.lines import _EVENTS, asked_for, event_of, handled, line_of
 from spark_ckpt.trace.reading import read_traces, recorded_of
 from spark_ckpt.trace.recorder import RecordedRules, TraceFile, file_of, recorded
 from spark_ckpt.trace.replay import differences, replayed
@@ -76,11 +76,11 @@ def test_an_event_that_comes_before_its_time_is_found():
 
 def test_rules_that_raise_are_recorded_and_raise_again(tmp_path):
     core, rules = recorded(tmp_path, *made_with())
-    with pytest.raises(TypeError):
+    with pytest.raises(InvalidTransition):
         rules.handle(Event(), 1.0)
     rules.close()
     [trace] = read_traces(tmp_path)
-    assert trace.lines[0].raised == "TypeError"
+    assert trace.lines[0].raised == "InvalidTransition"
     assert core.open_epoch is None
 
 
@@ -138,7 +138,7 @@ def test_what_edges_hold_is_recorded_and_replays(tmp_path):
     _, rules = recorded(tmp_path, replace(shape, edges=(EdgeShape("loop", "k int"),)), *rest)
     rules.handle(SourcesPinned({"rows": {"n": 0}}), 1.0)
     [asked] = asked_for(read_traces(tmp_path)[0].lines[0]).values()
-    rules.handle(ManifestStored(stamped(asked, "a", 1)), 1.0)
+    rules.handle(EpochCommitted(stamped(asked, "a", 1)), 1.0)
     rules.handle(QueryStarting(True), 2.0)
     for batch in range(3):
         segment = Report("tap", 0, 0, f"{EDGE}loop", asdict(StagedFile(f"b{batch}", 1, 3, 0, batch, 0, 0)))
@@ -204,10 +204,18 @@ def test_a_file_that_is_no_trace_is_refused_or_empty(text):
         recorded_of("other", text)
 
 
+def test_a_trace_of_an_older_format_is_refused_with_both_formats(tmp_path):
+    recorded(tmp_path, *made_with())[1].close()
+    path = file_of(tmp_path, "job", 1)
+    path.write_text(path.read_text().replace('"format":2', '"format":1'))
+    with pytest.raises(TraceInvalid, match=r"line 1: .*format 1.*reads format 2"):
+        read_traces(tmp_path)
+
+
 @pytest.mark.parametrize(
     "event",
     [{}, {"kind": "Nothing"}, {"kind": "BatchDone", "batch": "x"}, {"kind": "StopRequested", "more": 1},
-     {"kind": "TimerRanOut", "elapsed": 3}, {"kind": "ManifestStored", "manifest": {"epoch": 1}}],
+     {"kind": "PauseElapsed", "timer": "x"}, {"kind": "EpochCommitted", "manifest": {"epoch": 1}}],
 )  # fmt: skip
 def test_an_event_that_is_none_is_refused(event):
     line = line_of(json.dumps({"line": "handled", "now_ms": 1.0, "event": event}))
@@ -265,9 +273,7 @@ def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path):
 
 def test_every_event_of_the_rules_can_be_read_again():
     known = {each.__name__ for each in _all(Event) if each.__module__ == "spark_ckpt.coordination.messages"}
-    of_the_coordinator = {each.__name__ for each in Coordinator.EVENTS}
-    assert known - of_the_coordinator | {"EpochRequested", "StopRequested"} == set(_EVENTS)
-    assert set(_TIMERS) == {each for each in known if each.endswith("Elapsed")} | {"AcksDue"}
+    assert known == {each.__name__ for each in EpochProtocol.EVENTS} == set(_EVENTS)
 
 
 def _all(kind):

@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 from dataclasses import replace
 
 import pytest
 
 from checkpoint_protocols.machine import Drop
-from spark_ckpt.coordination import incarnation
-from spark_ckpt.coordination.coordinator import Coordinator, Limits
-from spark_ckpt.coordination.incarnation import IncarnationCore
-from spark_ckpt.coordination.job_shape import JobShape, SinkPlace
+from spark_ckpt.coordination.job_shape import JobShape, Limits, SinkPlace
 from spark_ckpt.coordination.manifests import stamped
 from spark_ckpt.coordination.markers import AHEAD, BARRIER, OPEN
 from spark_ckpt.coordination.messages import (
     ArmTimer,
     BatchDone,
+    CommitEpoch,
+    CommitFenced,
+    CommitOverdue,
     CountBatch,
     End,
+    EpochCommitted,
     EpochRequested,
-    IntervalElapsed,
-    ManifestFenced,
-    ManifestOverdue,
-    ManifestStored,
     OfferMarker,
     Outcome,
-    PauseElapsed,
     Publish,
     PublishEnded,
     QueryStarting,
     Reason,
-    RetryElapsed,
     SayAborted,
     SayCommitted,
     SayPublished,
-    SinkRefused,
     SourcesPinned,
     StopRequested,
-    StoreManifest,
     TimeoutElapsed,
-    TimerRanOut,
 )
+from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.epochs.records import Manifest, StagedFileRecord, StagedOutput
 from spark_ckpt.epochs.restore import RecoveryPoint
@@ -58,7 +49,7 @@ class Bench:
     shape = SHAPE
 
     def __init__(self):
-        self.core = IncarnationCore(self.shape, RecoveryPoint(1, EMPTY, 0, "latest"))
+        self.core = EpochProtocol(self.shape, RecoveryPoint(1, EMPTY, 0, "latest"))
         self.effects = []
         self.rows = 0
 
@@ -70,8 +61,8 @@ class Bench:
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
     def stored(self):
-        (store,) = self.of(StoreManifest)
-        self.tell(ManifestStored(stamped(store.manifest, f"attempt {store.manifest.epoch}", 1), store.names))
+        (store,) = self.of(CommitEpoch)
+        self.tell(EpochCommitted(stamped(store.manifest, f"attempt {store.manifest.epoch}", 1), store.names))
 
     def begun(self):
         self.tell(SourcesPinned({"in": {"n": 0}}))
@@ -85,11 +76,7 @@ class Bench:
         return self.tell(BatchDone(0, {"in": {"n": self.rows}}, 0, markers, reports))
 
     def intervals(self):
-        return [
-            TimerRanOut(effect.elapsed)
-            for effect in self.of(ArmTimer)
-            if type(effect.elapsed).__name__ == "IntervalElapsed"
-        ]
+        return [effect.elapsed for effect in self.of(ArmTimer) if type(effect.elapsed).__name__ == "IntervalElapsed"]
 
 
 @pytest.fixture
@@ -113,37 +100,37 @@ def test_a_job_that_is_behind_offers_its_barrier_before_the_first_batch():
 def test_an_incarnation_that_is_replaced_while_it_pins_its_sources_ends_as_fenced():
     bench = Bench()
     bench.tell(SourcesPinned({"in": {"n": 0}}))
-    (end,) = bench.tell(ManifestFenced(1, "incarnation 2 is there"))
+    (end,) = bench.tell(CommitFenced(1, "incarnation 2 is there"))
     assert (end.outcome, type(end.error)) == (Outcome.FENCED, Fenced)
 
 
 def test_an_incarnation_whose_decision_the_log_refuses_ends_with_what_the_log_said(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
-    (end,) = [each for each in bench.tell(ManifestFenced(2, "incarnation 2 is there")) if isinstance(each, End)]
+    (end,) = [each for each in bench.tell(CommitFenced(2, "incarnation 2 is there")) if isinstance(each, End)]
     assert (end.outcome, end.error.what) == (Outcome.FENCED, "incarnation 2 is there")
 
 
 def test_sources_whose_pinning_the_log_does_not_answer_end_the_incarnation_in_doubt():
     bench = Bench()
     bench.tell(SourcesPinned({"in": {"n": 0}}))
-    (end,) = bench.tell(ManifestOverdue(1))
+    (end,) = bench.tell(CommitOverdue(1))
     assert (end.outcome, type(end.error)) == (Outcome.FAILED, StoreUnreachable)
 
 
 def test_a_decision_that_is_overdue_ends_the_incarnation_in_doubt_and_aborts_nothing(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
-    (end,) = bench.tell(ManifestOverdue(2))
+    (end,) = bench.tell(CommitOverdue(2))
     assert (end.outcome, type(end.error)) == (Outcome.FAILED, StoreUnreachable)
 
 
 def test_a_bound_that_runs_out_behind_the_answer_is_stale_and_is_blamed_for_nothing(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
-    (bound,) = [TimerRanOut(each.elapsed) for each in bench.of(ArmTimer) if type(each.elapsed) is TimeoutElapsed]
+    (bound,) = [each.elapsed for each in bench.of(ArmTimer) if type(each.elapsed) is TimeoutElapsed]
     bench.stored()
-    assert [type(each) for each in (*bench.tell(bound), *bench.tell(ManifestOverdue(2)))] == [Drop, Drop]
+    assert [type(each) for each in (*bench.tell(bound), *bench.tell(CommitOverdue(2)))] == [Drop, Drop]
     bench.tell(PublishEnded("out", 2, error=PublishConflict("the marker is gone")))
     (end,) = bench.of(End)
     assert type(end.error) is PublishConflict
@@ -177,7 +164,7 @@ def test_an_idle_stream_ends_an_epoch_for_rows_that_are_due():
     file = StagedFileRecord(path="a", size_bytes=1, rows=1, lane=0, batch=0, task=0, part=0)
     held = {"out": StagedOutput(sink="out", files=(file,), rows=1)}
     bench, shape = Bench(), replace(SHAPE, sinks={"out": SinkPlace("file:/out", publish_every_ms=1_000)})
-    bench.core = IncarnationCore(shape, RecoveryPoint(1, EMPTY.model_copy(update={"held": held}), 0, "latest"))
+    bench.core = EpochProtocol(shape, RecoveryPoint(1, EMPTY.model_copy(update={"held": held}), 0, "latest"))
     bench.begun()
     (interval,) = bench.intervals()
     bench.tell(interval)
@@ -200,7 +187,7 @@ def test_behind_the_end_there_is_only_something_to_tell(bench):
     assert bench.tell(StopRequested()) == []
     bench.tell(PublishEnded("out", publish.output.epoch, rows=1))
     assert [type(effect) for effect in bench.effects] == [SayPublished]
-    assert [ack.epoch for ack in bench.core.acks] == [publish.output.epoch]
+    assert [ack.epoch for ack in bench.core.publication.acks] == [publish.output.epoch]
 
 
 def publishing(bench):
@@ -217,7 +204,7 @@ def test_a_replaced_driver_does_not_announce_an_epoch_that_its_sink_had(bench):
     output = publishing(bench)
     (end,) = bench.tell(PublishEnded("out", output.epoch, rows=1, replayed=True, newest=2))
     assert (type(end), end.outcome, type(end.error)) == (End, Outcome.FENCED, Fenced)
-    assert bench.core.acks == ()
+    assert bench.core.publication.acks == ()
 
 
 def test_an_epoch_that_its_sink_had_is_announced_while_no_other_driver_has_begun(bench):
@@ -238,7 +225,7 @@ def test_a_failed_publish_is_asked_for_again_with_the_same_output(bench):
     bench.stored()
     (first,) = bench.of(Publish)
     (retry,) = bench.tell(PublishEnded("out", first.output.epoch, error=PublishFailed("away")))
-    (again,) = bench.tell(TimerRanOut(retry.elapsed))
+    (again,) = bench.tell(retry.elapsed)
     assert again == first
 
 
@@ -246,10 +233,10 @@ def test_an_epoch_is_told_once_it_is_in_the_log_and_not_before(bench):
     bench.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     bench.batch(markers=2)
     assert bench.of(SayCommitted) == []
-    assert bench.core.base.epoch == 1
+    assert bench.core.cut.base.epoch == 1
     bench.stored()
     assert [said.manifest.epoch for said in bench.of(SayCommitted)] == [2]
-    assert bench.core.base.epoch == 2
+    assert bench.core.cut.base.epoch == 2
 
 
 class EveryBatch(Bench):
@@ -278,15 +265,15 @@ def short():
 def test_the_next_barrier_goes_ahead_before_the_last_epoch_is_stored(short):
     assert short.ahead() == [3]
     kinds = [type(effect) for effect in short.effects]
-    assert kinds.index(OfferMarker) < kinds.index(StoreManifest)
+    assert kinds.index(OfferMarker) < kinds.index(CommitEpoch)
 
 
 def test_a_batch_that_ends_while_the_last_epoch_is_stored_is_decided_behind_it(short):
-    (store,) = short.of(StoreManifest)
+    (store,) = short.of(CommitEpoch)
     assert not short.batch(markers=3)[1:], "nothing but its count"
-    short.tell(ManifestStored(stamped(store.manifest, "attempt 2", 1), store.names))
+    short.tell(EpochCommitted(stamped(store.manifest, "attempt 2", 1), store.names))
     short.tell(short.tick)
-    (store,) = short.of(StoreManifest)
+    (store,) = short.of(CommitEpoch)
     assert (store.manifest.epoch, store.manifest.cursors) == (3, {"in": {"n": 2}})
     assert short.ahead() == [4]
 
@@ -305,7 +292,7 @@ def test_a_stop_ends_with_the_barrier_that_has_gone_ahead(short):
     short.tell(StopRequested())
     assert not short.of(OfferMarker)
     short.batch(markers=3, rows=0)
-    (store,) = short.of(StoreManifest)
+    (store,) = short.of(CommitEpoch)
     assert (store.manifest.epoch, store.manifest.reason) == (3, "stop")
     assert not short.ahead(), "nothing follows a final epoch"
 
@@ -314,15 +301,6 @@ def test_an_epoch_that_takes_too_long_takes_the_barrier_that_went_ahead_with_it(
     short.stored()
     short.tell(EpochRequested(Reason.SAVEPOINT, "named"))
     (timeout,) = [each for each in short.of(ArmTimer) if type(each.elapsed).__name__ == "TimeoutElapsed"]
-    short.tell(TimerRanOut(timeout.elapsed))
+    short.tell(timeout.elapsed)
     assert [each.epoch for each in short.of(SayAborted)] == [3]
     assert not short.batch(markers=3)[1:]
-
-
-def test_sparks_host_sends_every_event_of_the_coordinator_but_a_sinks_refusal() -> None:
-    """A task that cannot stage a sink's rows fails its batch, and with it the incarnation: no sink ever votes no."""
-    nodes = list(ast.walk(ast.parse(inspect.getsource(incarnation))))
-    made = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    timers = {IntervalElapsed, PauseElapsed, RetryElapsed, TimeoutElapsed}  # the coordinator gives them to `SetTimer`
-
-    assert {each for each in Coordinator.EVENTS if each.__name__ not in made} - timers == {SinkRefused}
