@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.lease.delegation import SETTINGS
 from checkpoint_protocols.lease.messages import Turn
 from checkpoint_protocols.lease.rotation import weights
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, utc
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
-from spark_ckpt.coordination.upkeep import SETTINGS
 from spark_ckpt.epochs.log_state import LogState, UpkeepEntry
 from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.standbys import StandbyNote, Standbys

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.lease.delegation import SETTINGS, Delegation, StandbyReport, turns_of
 from checkpoint_protocols.lease.messages import Lease, Terms
 from checkpoint_protocols.lease.rotation import DRAWS
-from spark_ckpt.coordination.upkeep import SETTINGS, Delegation, StandbyReport, turns_of
 from spark_ckpt.driver.listener import UpkeepEvent
 from spark_ckpt.epochs.records import UpkeepLeased, UpkeepTurn
 from spark_ckpt.errors import StoreOutage

@@ -23,7 +23,7 @@ class EpochClock:
 
     _offered_s: dict[int, float] = field(default_factory=dict)
     _batch_ms: int = 0
-    _decided_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    _committed_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _told_later: list[PartTime] = field(default_factory=list)
 
     def offered(self, epoch: int, now_s: float) -> None:
@@ -57,11 +57,11 @@ class EpochClock:
 
     def publishing(self, sink: str, epoch: int, now_s: float) -> None:
         """Record that a committed epoch is handed to a sink's thread; repeated after a failed attempt."""
-        self._decided_s.setdefault((sink, epoch), now_s)
+        self._committed_s.setdefault((sink, epoch), now_s)
 
     def published(self, sink: str, epoch: int, now_s: float) -> int:
         """Record that a sink has the epoch; return the milliseconds since it was first handed over."""
-        began_s = self._decided_s.pop((sink, epoch), now_s)
+        began_s = self._committed_s.pop((sink, epoch), now_s)
         took_ms = max(0, round((now_s - began_s) * 1000))
         self._told_later.append(PartTime(epoch=epoch, part="publish", sink=sink, duration_ms=took_ms))
         del self._told_later[:-_MOST]

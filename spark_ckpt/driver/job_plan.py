@@ -209,7 +209,7 @@ class JobPlan:
         gone = sorted({*unpublished, *holds} - {binding.name for binding in self.bindings})
         if gone:
             raise GraphInvalid(
-                f"decided epochs are still to be published to sinks that the job no longer has: {', '.join(gone)}",
+                f"committed epochs are still to be published to sinks that the job no longer has: {', '.join(gone)}",
                 hint="run the job once more with the sinks (availableNow=True), stop it, then drop them",
             )
         for name, snapshot in base.operators.items():

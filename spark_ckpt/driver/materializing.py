@@ -116,6 +116,6 @@ class Materializing(threading.Thread):
         before, self._kept = self._kept, frozenset(self._plan.store.log.state().by_id)
         return tuple(sorted(before - self._kept))
 
-    def _remove(self, spent: Mapping[str, Sequence[str]]) -> None:
-        for edge, paths in spent.items():
+    def _remove(self, segments: Mapping[str, Sequence[str]]) -> None:
+        for edge, paths in segments.items():
             self._plan.store.edge(edge).remove(paths)

@@ -1,6 +1,6 @@
 """Publishing next to processing: one thread per sink carries out `Publish` and `SendAhead`, one attempt at a time.
 
-The connector makes a publish idempotent; the coordinator's machine decides about retries. After any failure the epoch
+The connector makes a publish idempotent; the epoch protocol decides about retries. After any failure the epoch
 is still staged.
 """
 

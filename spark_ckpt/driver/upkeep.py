@@ -1,8 +1,8 @@
 """The standby's part of maintenance: write its note, and do the job's maintenance under the checkpoint lease.
 
-It has its own thread (rules in `coordination.upkeep`). So the note is also written during a rehearsal, and a turn
-delays no takeover. A step in progress when the standby takes over ends late, but does no harm: the log and each table
-guard its writes.
+It has its own thread (rules in `checkpoint_protocols.lease.delegation`). So the note is also written during a
+rehearsal, and a turn delays no takeover. A step in progress when the standby takes over ends late, but does no harm:
+the log and each table guard its writes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from checkpoint_protocols.ids import ProcessId
-from spark_ckpt.coordination.upkeep import Holding
+from checkpoint_protocols.lease.delegation import StandbyLease
 from spark_ckpt.driver.duty import lease_of
 from spark_ckpt.driver.listener import UpkeepEvent
 from spark_ckpt.epochs.records import UpkeepEnded
@@ -64,7 +64,7 @@ class Upkeep(threading.Thread):
         self._store = plan.store.reopened()
         self._rows = UpkeepLog(self._store.log)
         self._standbys = Standbys(self._store.location)
-        self._holding = Holding(ProcessId(name))
+        self._holding = StandbyLease(ProcessId(name))
         self._whole: set[str] = set()
         """Files that were read and verified."""
         self._over = threading.Event()

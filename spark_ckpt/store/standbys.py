@@ -41,7 +41,7 @@ class StandbyNote(BaseModel):
     warm: bool = False
     """True once the job's own plan has run here."""
     clock_ms: Count | None = None
-    """Its own clock, without a date, if it takes the checkpoint lease (`coordination.upkeep`)."""
+    """Its own clock, without a date, if it takes the checkpoint lease (`checkpoint_protocols.lease.delegation`)."""
     health: Count = 100
     """Share of the maintenance that it may get, in percent."""
 

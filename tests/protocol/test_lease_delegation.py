@@ -10,13 +10,13 @@ from functools import cache
 import pytest
 
 from checkpoint_protocols.ids import ProcessId
+from checkpoint_protocols.lease.delegation import SETTINGS, SPARED_MS, Delegation, StandbyLease, StandbyReport
 from checkpoint_protocols.lease.messages import Lease, Terms, Turns
-from spark_ckpt.coordination.upkeep import SETTINGS, SPARED_MS, Delegation, Holding, StandbyReport
 
 B, C = ProcessId("b"), ProcessId("c")
 FRESH_MS = SETTINGS.fresh_ms
 Kind = type[Delegation]
-Holder = type[Holding]
+Holder = type[StandbyLease]
 
 
 def told(node: ProcessId = B, clock_ms: int | None = 0, lease_of: int = 1, is_here: bool = False) -> StandbyReport:
@@ -194,7 +194,7 @@ def test_a_driver_keeps_the_rule(rule: Callable[[Kind], None]) -> None:
 FOR_B = Terms(B, 1, 100, 700, 1_000)
 
 
-def holding(kind: Holder, *leases: Lease, at_ms: int = 200) -> Holding:
+def holding(kind: Holder, *leases: Lease, at_ms: int = 200) -> StandbyLease:
     machine = kind(B)
     machine.looked(None, 0)
     for lease in leases:
@@ -242,7 +242,7 @@ HOLDERS: list[Callable[[Holder], None]] = [
 
 @pytest.mark.parametrize("rule", HOLDERS, ids=lambda rule: rule.__name__)
 def test_a_standby_keeps_the_rule(rule: Callable[[Holder], None]) -> None:
-    rule(Holding)
+    rule(StandbyLease)
 
 
 # -- planted bugs ------------------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ def test_the_rule_sees_the_drivers_planted_bug(bug: Kind, rule: Callable[[Kind],
         rule(bug)
 
 
-class UsesTheWholeTime(Holding):
+class UsesTheWholeTime(StandbyLease):
     """Takes the driver's time for its own."""
 
     def looked(self, lease: Lease | None, local_ms: int) -> bool:
@@ -347,7 +347,7 @@ class UsesTheWholeTime(Holding):
         return super().looked(lease, local_ms)
 
 
-class NeverLooksAtTheTime(Holding):
+class NeverLooksAtTheTime(StandbyLease):
     def may_work(self, local_ms: int) -> bool:
         return True
 
@@ -380,7 +380,7 @@ class Process:
     name: ProcessId
     rate: float
     offset_ms: float
-    holding: Holding
+    holding: StandbyLease
     paused_until_ms: float = 0.0
     dead: bool = False
     told: StandbyReport | None = None
@@ -420,7 +420,7 @@ class World:
     token of a write. `comes_back`: how probably a dead standby is there again, in a step of the world."""
 
     def __init__(
-        self, seed: int, kind: Kind = Delegation, holder: Holder = Holding, fenced: bool = True, standbys: int = 2,
+        self, seed: int, kind: Kind = Delegation, holder: Holder = StandbyLease, fenced: bool = True, standbys: int = 2,
         comes_back: float = 0.005,
     ) -> None:  # fmt: skip
         self.kind, self.holder, self.fenced, self.draw = kind, holder, fenced, random.Random(seed)

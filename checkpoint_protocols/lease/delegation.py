@@ -2,9 +2,9 @@
 driver.
 
 Maintenance is background work next to the stream: update the tables to the committed epochs, apply retention, read
-files and verify them. One lease allows one turn of it. `Delegation` is the driver's part around
-`checkpoint_protocols.lease.Primary`, `Holding` is a standby's part around `checkpoint_protocols.lease.Replica`. The
-job's log is the replicated log of both. The number of a row in it is the lease's token.
+files and verify them. One lease allows one turn of it. `Delegation` is the driver's part around `Primary`,
+`StandbyLease` is a standby's part around `Replica`. The job's log is the replicated log of both. The number of a row in
+it is the lease's token.
 
 A driver considers a standby alive while it sees its note change or its process run. It measures time with its own
 clock; clocks of two hosts are never compared. While a standby may be alive, the driver does no maintenance itself.
@@ -198,7 +198,7 @@ class Delegation:
         self._notes += [effect for effect in self._machine.handle(Ticked(local_ms, draw)) if isinstance(effect, Note)]
 
 
-class Holding:
+class StandbyLease:
     """A standby's part: at most one lease, used for one turn. Times are of this driver's own clock."""
 
     def __init__(self, me: ProcessId) -> None:
