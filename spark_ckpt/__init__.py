@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from spark_ckpt.spark_versions import require_spark_of_jobs
+
 if TYPE_CHECKING:
     from checkpoint_protocols.ids import Epoch, Incarnation
     from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
@@ -118,7 +120,11 @@ def __getattr__(name: str) -> object:
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'spark_ckpt' has no attribute {name!r}")
-    value = getattr(import_module(f"spark_ckpt.{module}"), name)
+    try:
+        value = getattr(import_module(f"spark_ckpt.{module}"), name)
+    except ImportError:  # another PySpark lacks modules that jobs need
+        require_spark_of_jobs(f"ckpt.{name}")
+        raise
     globals()[name] = value
     return value
 

@@ -157,7 +157,7 @@ def pyspark_jars() -> Path:
     """Return the folder of the jars that the installed PySpark ships. Raises `EnvironmentUnfit`."""
     spec = util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise EnvironmentUnfit("PySpark is not installed", hint="pip install 'pyspark>=4.2,<4.3'")
+        raise EnvironmentUnfit("PySpark is not installed", hint="pip install 'spark-ckpt[jobs]'")
     return Path(spec.origin).parent / "jars"
 
 
@@ -251,7 +251,7 @@ def _ivy_jar() -> Path:
     found = sorted(pyspark_jars().glob("ivy-*.jar"))
     if not found:
         raise EnvironmentUnfit(
-            "this PySpark ships no Ivy", hint="install PySpark from a wheel: pip install 'pyspark>=4.2,<4.3'"
+            "this PySpark ships no Ivy", hint="install PySpark from a wheel: pip install 'spark-ckpt[jobs]'"
         )
     return found[-1]
 

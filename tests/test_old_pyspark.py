@@ -1,11 +1,18 @@
-"""On a PySpark that lacks what this library stands on, the first import of a source says so, and which versions work."""
+"""A job on a PySpark that cannot run it is refused, with the command that installs one. An outbox needs less of PySpark."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
+import pyspark
 import pytest
+
+import spark_ckpt as ckpt
+from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.spark_versions import JOBS, require_spark_of_jobs
 
 OLD = "import sys, pyspark.sql.datasource; sys.modules['pyspark.sql.streaming.datasource'] = None; "
 """As PySpark 4.1: the module is not there. What 4.2 itself imports of it comes first."""
@@ -23,3 +30,41 @@ def test_an_old_pyspark_is_refused_with_the_versions_that_work(module: str) -> N
 
 def test_a_pyspark_that_has_it_is_taken() -> None:
     subprocess.run([sys.executable, "-c", "import spark_ckpt_files.stream"], timeout=120, check=True)
+
+
+@pytest.mark.parametrize("version", ["3.5.6", "4.1.4", "4.3.0", "4.20.0", "5.0.0.dev1"])
+def test_a_job_on_another_pyspark_is_refused_with_the_command_that_installs_one(version: str) -> None:
+    with pytest.raises(EnvironmentUnfit) as refused:
+        require_spark_of_jobs("ckpt.Job", version)
+    assert refused.value.context["pyspark"] == version
+    assert "pip install 'spark-ckpt[jobs]'" in refused.value.hint
+
+
+@pytest.mark.parametrize("version", ["4.2.0", "4.2.1", "4.2.0.dev2"])
+def test_the_pyspark_of_jobs_is_taken(version: str) -> None:
+    require_spark_of_jobs("ckpt.Job", version)
+
+
+def test_job_and_session_compare_the_version_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.3.0")
+    with pytest.raises(EnvironmentUnfit):
+        ckpt.session("orders")
+    with pytest.raises(EnvironmentUnfit):
+        ckpt.Job(None, "orders", store="unused")  # type: ignore[arg-type]
+
+
+def test_a_name_that_an_old_pyspark_cannot_load_is_refused_the_same_way() -> None:
+    code = "import sys, pyspark; pyspark.__version__ = '3.5.6'; sys.modules['pyspark.sql.conversion'] = None; "
+    told = subprocess.run(
+        [sys.executable, "-c", f"{code}import spark_ckpt; spark_ckpt.Outbox; spark_ckpt.Job"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "EnvironmentUnfit: [CKPT_ENVIRONMENT_UNFIT] PySpark 3.5.6 cannot run ckpt.Job" in told.stderr
+
+
+def test_the_extra_brings_the_pyspark_that_jobs_run_on() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert JOBS in project["optional-dependencies"]["jobs"]

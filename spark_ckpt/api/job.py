@@ -29,6 +29,7 @@ from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, Node, SinkBinding, Sour
 from spark_ckpt.plan.graph_text import graph_text
 from spark_ckpt.spark_internals.plans import streaming_template
 from spark_ckpt.spark_internals.settings import unfit_setting
+from spark_ckpt.spark_versions import require_spark_of_jobs
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.rejects import REJECTED, REJECTED_SCHEMA
@@ -60,6 +61,7 @@ class Job:
         protocol: str = "barrier",
         **settings: object,
     ) -> None:
+        require_spark_of_jobs("ckpt.Job")
         self.spark = spark
         self.name = valid_name("job", name)
         self.store = store

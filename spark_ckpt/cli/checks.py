@@ -13,9 +13,10 @@ from importlib import metadata
 from typing import Literal
 
 from spark_ckpt import connectors, jars
-from spark_ckpt.errors import CkptError
+from spark_ckpt.errors import CkptError, EnvironmentUnfit
 from spark_ckpt.spark_session import class_archive
 from spark_ckpt.spark_session.worker_python import chosen_python, is_this_python
+from spark_ckpt.spark_versions import JOBS, require_spark_of_jobs
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -42,10 +43,10 @@ class Package:
 
 
 PACKAGES = (
-    Package("pyspark", "4.2.0", "4.3"),
+    Package("pyspark", "3.5", "4.4"),
     Package("deltalake", "1.6.6", "1.7"),
-    Package("pyarrow", "21"),
-    Package("pandas", "2.2", "3"),
+    Package("pyarrow", "15"),
+    Package("pandas", "2", "3"),
     Package("numpy", "1.26"),
     Package("pydantic", "2.8", "3"),
     Package("kafka-python", "3.0.12", "4", "kafka", "Kafka sources and sinks"),
@@ -70,6 +71,7 @@ def machine() -> Iterator[Finding]:
     yield guarded("java", java)
     for package in PACKAGES:
         yield installed(package)
+    yield jobs()
     yield workers()
     for name in connectors.names():
         yield guarded(f"connector {name}", partial(connector, name))
@@ -101,6 +103,17 @@ def installed(package: Package) -> Finding:
         wanted = f">={package.oldest}" + (f",<{package.below}" if package.below else "")
         return Finding(package.name, "fail", f"{version}, {wanted} is needed", install)
     return Finding(package.name, "ok", version)
+
+
+def jobs() -> Finding:
+    """Check that this PySpark runs jobs. Others run an outbox, so this is a warning."""
+    try:
+        require_spark_of_jobs("a job")
+    except EnvironmentUnfit as error:
+        return Finding("jobs", "warn", error.what, error.hint)
+    except ImportError:
+        return Finding("jobs", "warn", "PySpark is not installed", "pip install 'spark-ckpt[jobs]'")
+    return Finding("jobs", "ok", f"this PySpark runs them ({JOBS})")
 
 
 def workers() -> Finding:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from importlib import metadata
 
 from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.spark_versions import JOBS
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 except ModuleNotFoundError as error:
     raise EnvironmentUnfit(
         f"PySpark {metadata.version('pyspark')} cannot limit what a batch reads of a Python data source: that came with 4.2",
-        hint="pip install 'pyspark>=4.2.0,<4.3'; these versions work",
+        hint=f"pip install '{JOBS}'; these versions work",
     ) from error
 
 __all__ = ["ReadAllAvailable", "ReadLimit", "ReadMaxFiles", "SupportsTriggerAvailableNow"]

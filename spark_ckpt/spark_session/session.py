@@ -22,6 +22,7 @@ from spark_ckpt.spark_internals.launching import is_under_spark_submit, launches
 from spark_ckpt.spark_internals.python_workers import DAEMON_MODULE, unix_sockets
 from spark_ckpt.spark_session import class_archive
 from spark_ckpt.spark_session.class_archive import DRIVER_OPTIONS
+from spark_ckpt.spark_versions import require_spark_of_jobs
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM)
 
@@ -71,8 +72,9 @@ def session(
     - `conf`: Spark settings that win over the defaults here.
 
     Classes come from the archive that `spark-ckpt prepare` creates. Raises `EnvironmentUnfit` if Java or a jar is not
-    available, `ConnectorUnknown`, `ConnectorBroken` or `ConnectorTooNew` for a name.
+    available and on a PySpark that jobs do not run on, `ConnectorUnknown`, `ConnectorBroken` or `ConnectorTooNew` for a name.
     """
+    require_spark_of_jobs("ckpt.session")
     chosen = [connectors.named(each) for each in dict.fromkeys(connector)]
     jars.find_java()
     # Workers must be this interpreter: another Python on the path would miss pyarrow and this package.
