@@ -5,8 +5,8 @@ python -m integration_tests.outbox_matrix --pyspark 3.5.6 --case windows/HDFS
 
 A case is a query with state (a window aggregation, dropDuplicates, an outer join of two streams), a state store, and two Delta
 tables in one outbox. The driver is killed after the outbox has committed a batch and before Spark has. It starts again and runs to
-the end. Both tables then have to equal those of a run without a kill. One case runs through Spark Connect as well. There the process
-that runs the outbox is killed.
+the end. Both tables then have to equal those of a run without a kill. One case runs through Spark Connect as well. There the
+process that runs the outbox is killed.
 """
 
 from __future__ import annotations
