@@ -77,6 +77,16 @@ def tried(pyspark: str, python: str, built: Path, cases: Sequence[str], connect:
         return Cell(pyspark, versions(folder, python), found, remote, time.monotonic() - began_s)
 
 
+def has_server(pyspark: str) -> bool:
+    """PySpark 3.5 comes without the jar of the Connect server."""
+    return not pyspark.startswith("3.")
+
+
+def wanted(pyspark: str) -> str:
+    """The requirement for pip. PySpark 3.5's extras bring a NumPy that is too old for the newest pyarrow."""
+    return f"pyspark[connect]=={pyspark}" if has_server(pyspark) else f"pyspark=={pyspark}"
+
+
 def environment_of(folder: Path) -> dict[str, str]:
     """Of this environment all but what leads to another Python or Spark. The program is copied: the library is the wheel's."""
     package = folder / "program" / "integration_tests" / "outbox"
@@ -101,7 +111,7 @@ def judged(folder: Path, cases: Sequence[str], program: Path, environment: Mappi
 
 def through_connect(folder: Path, pyspark: str, program: Path, environment: Mapping[str, str]) -> str:
     """Kill one case on a Connect server; "exact", or the difference."""
-    if pyspark.startswith("3."):
+    if not has_server(pyspark):
         return "not run: this PySpark has no server of its own"
     write_files(folder / "in", FILES)
     try:

@@ -1,0 +1,26 @@
+"""An outbox through Spark Connect: its function runs in a process of the server, which is killed once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from integration_tests.outbox.kills import run_until_done, wrong
+from integration_tests.outbox.kit import write_files
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(900)]
+FILES, CASE = range(4), "windows/RocksDB"
+
+
+def test_every_row_is_once_in_both_tables_after_a_kill_through_connect(tmp_path: Path) -> None:
+    write_files(tmp_path / "in", FILES)
+    assert run_until_done(tmp_path, [CASE], remote=True, timeout_s=400) == 2
+    assert wrong(tmp_path, CASE, FILES) == ""
+    table = str(tmp_path / CASE / "some")
+    some = DeltaTable(table).to_pyarrow_table()
+    write_deltalake(table, some.slice(0, 1), mode="append")
+    assert wrong(tmp_path, CASE, FILES) == "some has 1 rows more"
+    write_deltalake(table, some.slice(1), mode="overwrite")
+    assert wrong(tmp_path, CASE, FILES) == "some lacks 1 rows"
