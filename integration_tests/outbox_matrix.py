@@ -23,9 +23,9 @@ from typing import Annotated
 import typer
 
 from integration_tests.matrix import INSTALL_TIMEOUT_S, ROOT, Failed, interpreter, step, wheel
-from integration_tests.outbox.kills import Unfinished, run_until_done, wrong
-from integration_tests.outbox.kit import write_files
-from integration_tests.outbox.program import CASES, QUERIES, WHOLE
+from integration_tests.outbox.outbox_cases import CASES, QUERIES, WHOLE
+from integration_tests.outbox.outbox_query import write_files
+from integration_tests.outbox.outbox_verdicts import Unfinished, run_until_done, wrong
 
 PYSPARKS = ("3.5.6", "4.0.1", "4.1.1", "4.2.0", "4.3.0")
 CONNECT = "windows/RocksDB"
@@ -91,7 +91,7 @@ def environment_of(folder: Path) -> dict[str, str]:
     """Of this environment all but what leads to another Python or Spark. The program is copied: the library is the wheel's."""
     package = folder / "program" / "integration_tests" / "outbox"
     package.mkdir(parents=True)
-    for name in ("kit.py", "program.py"):
+    for name in ("outbox_query.py", "outbox_cases.py"):
         shutil.copy(ROOT / "integration_tests" / "outbox" / name, package / name)
     own = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))}
     return own | {"PYTHONPATH": str(folder / "program"), "TMPDIR": str(folder)}

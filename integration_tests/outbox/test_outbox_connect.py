@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from integration_tests.outbox.kills import run_until_done, wrong
-from integration_tests.outbox.kit import write_files
+from integration_tests.outbox.outbox_query import write_files
+from integration_tests.outbox.outbox_verdicts import run_until_done, wrong
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(900)]
 FILES, CASE = range(4), "windows/RocksDB"

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from deltalake import DeltaTable, QueryBuilder
 
-from integration_tests.outbox.kit import expected
-from integration_tests.outbox.program import SOME
+from integration_tests.outbox.outbox_cases import SOME
+from integration_tests.outbox.outbox_query import expected
 
-PROGRAM = "integration_tests.outbox.program"
+PROGRAM = "integration_tests.outbox.outbox_cases"
 Rows = Mapping[str, Counter[tuple[object, ...]]]
 
 

@@ -1,4 +1,4 @@
-"""A program with an outbox that is killed: `python -m integration_tests.outbox.program FOLDER [--remote] CASE...`
+"""A program with an outbox that is killed: `python -m integration_tests.outbox.outbox_cases FOLDER [--remote] CASE...`
 
 It runs on each PySpark from 3.5 to 4.3 with this library and its Delta connector. FOLDER/in has the input. A case is a query and a
 state store, e.g. `windows/RocksDB`, with two sinks in one outbox. It kills the process once, at its point of CASES. A case that is
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_ckpt_delta import DeltaSink
 
-from integration_tests.outbox.kit import DELAY_S, Place, run, windows
+from integration_tests.outbox.outbox_query import DELAY_S, Place, run, windows
 from spark_ckpt import failpoints
 
 COMMITTED, ACKED = "EPOCH_COMMITTED:kill:3", "ACKED:kill:5"
