@@ -8,8 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from spark_ckpt.spark_versions import require_spark_of_jobs
-
 if TYPE_CHECKING:
     from checkpoint_protocols.ids import Epoch, Incarnation
     from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
@@ -123,6 +121,8 @@ def __getattr__(name: str) -> object:
     try:
         value = getattr(import_module(f"spark_ckpt.{module}"), name)
     except ImportError:  # another PySpark lacks modules that jobs need
+        from spark_ckpt.spark_versions import require_spark_of_jobs
+
         require_spark_of_jobs(f"ckpt.{name}")
         raise
     globals()[name] = value
