@@ -11,7 +11,7 @@ settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
 
 HERE = Path(__file__).parent
-SMOKE = ("conformance", "delta", "files", "host", "kafka", "runtime", "store", "trace")
+SMOKE = ("conformance", "delta", "files", "coordination", "kafka", "runtime", "store", "trace")
 """Folders whose tests a smoke run has: what decides and stores an epoch, operators, sources and sinks, without Java. A few tests
 with Spark and with Kafka are marked where they stand."""
 FIRST = ("specs", "simulator")

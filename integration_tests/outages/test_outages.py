@@ -30,7 +30,7 @@ def feed(tmp_path: Path, disk: SmallDisk) -> Iterator[Feed]:
         yield feed
 
 
-@pytest.mark.long  # in the gate: tests/store/test_full_and_failing_disks.py and tests/host/test_patience.py
+@pytest.mark.long  # in the gate: tests/store/test_full_and_failing_disks.py and tests/coordination/test_patience.py
 @pytest.mark.parametrize("trouble", ["full", "taken away"])
 def test_a_job_outlasts_its_stores_outage_and_its_output_is_exact(feed: Feed, disk: SmallDisk, trouble: str) -> None:
     damage, repair = (disk.fill, disk.free) if trouble == "full" else (disk.take_away, disk.put_back)

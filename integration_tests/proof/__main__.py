@@ -91,7 +91,7 @@ def mutants_of(
     again: Annotated[bool, typer.Option("--again", help="Survivors of earlier runs, too.")] = False,
     folder: Annotated[Path, typer.Option("--folder", help="Where mutants are made; kept for the next run.")] = FOLDER,
 ) -> None:
-    """A sample of the mutants of protocol/, host/ and store/; what was tried adds up in mutants.json. An hour; extra `mutation`."""
+    """A sample of the mutants of three packages; what was tried adds up in mutants.json. An hour; extra `mutation`."""
     for each in try_sample(folder, sample, seed, rounds or [20.0, 90.0], again):
         if not each.dead and not each.verdict:
             typer.echo(f"{each.name} {each.outcome}\n{each.change}")

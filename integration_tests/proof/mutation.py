@@ -27,7 +27,7 @@ MUTATED = ("spark_ckpt", "checkpoint_protocols")
 ALSO = ("spark_rewind", "checkpoint_lab", "connectors", "examples", "docs", "specs")
 COPIED = (*MUTATED, *ALSO, "tests")
 SLOW = (
-    "tests/host/test_branch_coverage.py",
+    "tests/coordination/test_branch_coverage.py",
     "tests/protocol/test_forcing.py",
     "tests/protocol/test_interval_graph.py",
     "tests/protocol/test_logging_schedules.py",
@@ -132,7 +132,7 @@ def settings() -> str:
     """For mutmut, and for pytest without this project's own options."""
     names = " and ".join(f"not {each}" for each in (*PLANTED, *OF_THE_TEXT))
     arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long and not spark and not kafka", "-k", names]
-    tests = [f"tests/{name}" for name in ("protocol", "host", "store", "simulator")] + [
+    tests = [f"tests/{name}" for name in ("protocol", "coordination", "store", "simulator")] + [
         f"--deselect={each}" for each in (*SLOW, *BROKEN)
     ]
     return SETTINGS.format(

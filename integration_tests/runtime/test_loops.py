@@ -228,7 +228,7 @@ def test_sources_go_on_while_edges_hold_no_more_than_their_bound(bench: Bench) -
     assert rows_read_and_full_edges(run)[:2] == [(4, []), (4, [])]
 
 
-@pytest.mark.long  # in the gate: tests/host/test_edges.py and the tests above
+@pytest.mark.long  # in the gate: tests/coordination/test_edges.py and the tests above
 def test_sources_that_rest_when_a_job_ends_are_stopped_and_read_on_by_the_next(bench: Bench) -> None:
     for name in "ab":
         bench.put(*[(f"{name}{number}", 40) for number in range(4)])

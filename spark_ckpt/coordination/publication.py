@@ -1,8 +1,5 @@
 """State of each sink in one incarnation: its endpoint, its published and unpublished epochs, its next output. Pure.
 
-Recovery advice. Staged rows of a committed epoch may be damaged, or a sink may refuse them. A retry changes nothing.
-But their input can be read again from an earlier epoch, which every sink has.
-
 Deferred rows. A sink with `publish_every` gets the rows of several epochs in one publish. The manifest names their
 files, like rows in flight on an edge. An incarnation that continues from the epoch publishes them with a later epoch,
 before its own rows. So a sink must publish an epoch if the epoch has an output for it, and the output contains
@@ -27,7 +24,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import JsonValue
 
@@ -46,82 +42,9 @@ from spark_ckpt.coordination.messages import (
 )
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Manifest, Reason, SinkAck, StagedOutput
-from spark_ckpt.epochs.restore import RecoveryPoint, would_be_repeated
-from spark_ckpt.errors import CkptError, EpochDamaged, IdentityChanged, PublishConflict, RowsRefused
-
-
-def with_recovery_advice(
-    error: CkptError,
-    sink: str,
-    manifest: Manifest,
-    published: Mapping[str, int],
-    store: str,
-    back: int | None = None,
-    unanswered: Mapping[str, int] | None = None,
-) -> CkptError:
-    """Return the error of a failed publish, with recovery advice if the epoch's rows are damaged or refused, or if the
-    sink is another one.
-
-    `published`: per sink, the newest epoch that it is known to have. `store`: URI of the store. `back`: the epoch to
-    restore, from `epochs.ways_back`; None if the log could not be read. `unanswered`: per sink, the newest committed
-    epoch that it may have as well.
-    """
-    base = manifest.base if back is None else back
-    lasting = isinstance(error, RowsRefused | IdentityChanged)
-    if not lasting and not (isinstance(error, EpochDamaged) and error.damaged_file):
-        return error
-    unanswered = unanswered or {}
-    others = sorted({*manifest.outputs, *published, *unanswered} - {sink})
-    told = would_be_repeated(others, published, unanswered, base)
-    lanes = error.context.pop("published_lanes", None)
-    if lanes is not None:
-        told.append(f"lanes {lanes} of {sink} have epoch {manifest.epoch}")
-    context = {"sink": sink, **error.context, "would be repeated": "; ".join(told) or None}
-    if isinstance(error, RowsRefused):
-        return _until_they_fit(error, sink, base, store, {**context, "epoch": manifest.epoch})
-    if isinstance(error, IdentityChanged):
-        return _into_the_new(error, sink, base, store, {**context, "epoch": manifest.epoch})
-    hint = (
-        f"bring the file back from a backup and start again; or go back with job.start(restore={base}): what came after "
-        f"epoch {base} is read from the sources again and published anew, nothing is lost while the sources still have "
-        f"it (first see what would happen: spark-ckpt restore {store} {base} --dry-run)"
-    )
-    return EpochDamaged(error.what, hint=hint, **context)
-
-
-def _until_they_fit(error: RowsRefused, sink: str, base: int, store: str, context: Mapping[str, Any]) -> RowsRefused:
-    hint = (
-        f"{error.hint}; or start a job whose rows fit with job.start(restore={base}): it reads the rows after epoch {base} "
-        f"from the sources again (first see what it would do: spark-ckpt restore {store} {base} --dry-run); or give sink "
-        f"'{sink}' another table or topic, with job.start(restore={base}, accept_new_sink='{sink}')"
-    )
-    return RowsRefused(error.what, hint=hint, **{**context, "restore": base})
-
-
-def _into_the_new(
-    error: IdentityChanged, sink: str, base: int, store: str, context: Mapping[str, Any]
-) -> IdentityChanged:
-    hint = (
-        f"{error.hint}; for the new one, start with job.start(restore={base}, accept_new_sink='{sink}'), which reads the rows "
-        f"after epoch {base} from the sources again, for every sink (first see what it would do: "
-        f"spark-ckpt restore {store} {base} --dry-run)"
-    )
-    return IdentityChanged(error.what, hint=hint, **{**context, "restore": base})
-
-
-def past_the_marker(error: CkptError, sink: str, diverged: Collection[int], back: int | None) -> CkptError:
-    """Return the error of a sink whose marker names a diverged epoch, with recovery advice; other errors unchanged.
-
-    `diverged`: epochs that do not descend from the one to publish. `back`: the epoch to restore, from
-    `epochs.ways_back`; None if the log could not be read.
-    """
-    marker = error.marker if isinstance(error, PublishConflict) else None
-    if back is None or marker is None or marker not in diverged:
-        return error
-    hint = f"go on with job.start(restore={back}): no rows are lost, but those that {sink} has of epoch {marker} come again"
-    context = {**error.context, "would be repeated": f"{sink} has epoch {marker}"}
-    return PublishConflict(error.what, hint=hint, **context)
-
+from spark_ckpt.epochs.restore import RecoveryPoint
+from spark_ckpt.epochs.ways_back import past_the_marker, with_recovery_advice
+from spark_ckpt.errors import CkptError
 
 Outputs = Mapping[str, StagedOutput]
 """Staged output by sink."""

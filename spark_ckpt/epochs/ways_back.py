@@ -1,11 +1,15 @@
 """Recovery advice: the newest epoch that a job can restore if one epoch can be neither published nor built on.
 
+Staged rows of a committed epoch may be damaged, or a sink may refuse them. A retry changes nothing. But their input can
+be read again from an earlier epoch, which every sink has. The error of such a publish says so.
+
 It does no I/O of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Manifest
@@ -18,6 +22,7 @@ from spark_ckpt.epochs.restore import (
     newest_whole,
     no_check,
     whole_epochs,
+    would_be_repeated,
 )
 from spark_ckpt.errors import CkptError, EpochDamaged, IdentityChanged, PublishConflict, RowsRefused
 
@@ -72,3 +77,79 @@ def way_back(
 def _staged(read: Read, sink: str, epoch: int) -> frozenset[str]:
     output = read(epoch).outputs.get(sink)
     return frozenset(file.path for file in output.files) if output else frozenset()
+
+
+# -- the advice in the error of a failed publish -------------------------------------------------------------------------
+
+
+def with_recovery_advice(
+    error: CkptError,
+    sink: str,
+    manifest: Manifest,
+    published: Mapping[str, int],
+    store: str,
+    back: int | None = None,
+    unanswered: Mapping[str, int] | None = None,
+) -> CkptError:
+    """Return the error of a failed publish, with recovery advice if the epoch's rows are damaged or refused, or if the
+    sink is another one.
+
+    `published`: per sink, the newest epoch that it is known to have. `store`: URI of the store. `back`: the epoch to
+    restore, from `epochs.ways_back`; None if the log could not be read. `unanswered`: per sink, the newest committed
+    epoch that it may have as well.
+    """
+    base = manifest.base if back is None else back
+    lasting = isinstance(error, RowsRefused | IdentityChanged)
+    if not lasting and not (isinstance(error, EpochDamaged) and error.damaged_file):
+        return error
+    unanswered = unanswered or {}
+    others = sorted({*manifest.outputs, *published, *unanswered} - {sink})
+    told = would_be_repeated(others, published, unanswered, base)
+    lanes = error.context.pop("published_lanes", None)
+    if lanes is not None:
+        told.append(f"lanes {lanes} of {sink} have epoch {manifest.epoch}")
+    context = {"sink": sink, **error.context, "would be repeated": "; ".join(told) or None}
+    if isinstance(error, RowsRefused):
+        return _until_they_fit(error, sink, base, store, {**context, "epoch": manifest.epoch})
+    if isinstance(error, IdentityChanged):
+        return _into_the_new(error, sink, base, store, {**context, "epoch": manifest.epoch})
+    hint = (
+        f"bring the file back from a backup and start again; or go back with job.start(restore={base}): what came after "
+        f"epoch {base} is read from the sources again and published anew, nothing is lost while the sources still have "
+        f"it (first see what would happen: spark-ckpt restore {store} {base} --dry-run)"
+    )
+    return EpochDamaged(error.what, hint=hint, **context)
+
+
+def _until_they_fit(error: RowsRefused, sink: str, base: int, store: str, context: Mapping[str, Any]) -> RowsRefused:
+    hint = (
+        f"{error.hint}; or start a job whose rows fit with job.start(restore={base}): it reads the rows after epoch {base} "
+        f"from the sources again (first see what it would do: spark-ckpt restore {store} {base} --dry-run); or give sink "
+        f"'{sink}' another table or topic, with job.start(restore={base}, accept_new_sink='{sink}')"
+    )
+    return RowsRefused(error.what, hint=hint, **{**context, "restore": base})
+
+
+def _into_the_new(
+    error: IdentityChanged, sink: str, base: int, store: str, context: Mapping[str, Any]
+) -> IdentityChanged:
+    hint = (
+        f"{error.hint}; for the new one, start with job.start(restore={base}, accept_new_sink='{sink}'), which reads the rows "
+        f"after epoch {base} from the sources again, for every sink (first see what it would do: "
+        f"spark-ckpt restore {store} {base} --dry-run)"
+    )
+    return IdentityChanged(error.what, hint=hint, **{**context, "restore": base})
+
+
+def past_the_marker(error: CkptError, sink: str, diverged: Collection[int], back: int | None) -> CkptError:
+    """Return the error of a sink whose marker names a diverged epoch, with recovery advice; other errors unchanged.
+
+    `diverged`: epochs that do not descend from the one to publish. `back`: the epoch to restore, from
+    `epochs.ways_back`; None if the log could not be read.
+    """
+    marker = error.marker if isinstance(error, PublishConflict) else None
+    if back is None or marker is None or marker not in diverged:
+        return error
+    hint = f"go on with job.start(restore={back}): no rows are lost, but those that {sink} has of epoch {marker} come again"
+    context = {**error.context, "would be repeated": f"{sink} has epoch {marker}"}
+    return PublishConflict(error.what, hint=hint, **context)

@@ -19,7 +19,14 @@ def not_taken(folder: Path, tests: Sequence[str]) -> dict[str, list[object]]:
     modules = ",".join(f"*/spark_ckpt/coordination/{name}.py" for name in MACHINES)
     environment = {**os.environ, "COVERAGE_FILE": str(folder / "data")}
     measured = ["-m", "coverage", "run", "--branch", "--source=spark_ckpt.coordination"]
-    pytest_of = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *(f"tests/host/test_{name}.py" for name in tests)]
+    pytest_of = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *(f"tests/coordination/test_{name}.py" for name in tests),
+    ]
     report = ["-m", "coverage", "json", "-q", f"--include={modules}", "-o", str(folder / "report.json")]
     for arguments in ([*measured, *pytest_of], report):
         ran = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spark_ckpt.content import damaged
-from spark_ckpt.coordination.publication import past_the_marker, with_recovery_advice
 from spark_ckpt.epochs.records import Manifest, StagedOutput
+from spark_ckpt.epochs.ways_back import past_the_marker, with_recovery_advice
 from spark_ckpt.errors import EpochDamaged, IdentityChanged, PublishConflict, PublishFailed, RowsRefused
 
 
