@@ -115,14 +115,20 @@ class Laps:
 class ShardPublisher:
     """Publishes one shard within one process. Calls `progress` at each sign of progress.
 
-    The caller calls `idle` after `idle_s` seconds without a request.
+    The caller calls `idle` after `idle_s` seconds without a request. `control` reads topics and markers.
     """
 
-    def __init__(self, settings: ShardSettings, progress: Progress, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        settings: ShardSettings,
+        progress: Progress,
+        clock: Clock = time.monotonic,
+        control: KafkaControl | None = None,
+    ) -> None:
         self._settings = settings
         self._progress = progress
         self._clock = clock
-        self._control = KafkaControl(settings.connection)
+        self._control = control or KafkaControl(settings.connection)
         self._group = settings.group(settings.lane)
         stamped = self._group if settings.audit_headers else None
         self._rows = ShardRows(settings.sink, settings.lane, settings.topic, stamped, self._check_topics)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from spark_ckpt_files import FilesSource
-from spark_ckpt_files.ledger import Consumed
+from spark_ckpt_files.cleaning import Cleaning
+from spark_ckpt_files.ledger import Consumed, FileLedger
+from spark_ckpt_files.listing import Directory
 from spark_ckpt_files.offsets import Offset
 
 from spark_ckpt.connector import Cursor, Remembers
@@ -45,15 +48,17 @@ class World:
 
     def consume(self, *names: str) -> Cursor:
         before = Consumed.of(self.cuts[-1])
-        files = list(self.source._directory.stat(names).values())
+        files = list(Directory(str(self.inbox)).stat(names).values())
         offset = Offset(before.count, before.newest_ms).after(files)
         self.cuts.append(self.source.cursor(json.dumps(offset.json()), self.cuts[-1]))
         return self.cuts[-1]
 
     def release(self, kept: Sequence[Cursor], source: FilesSource | None = None) -> None:
-        chosen = source or self.source
-        chosen.release(kept)
-        assert chosen._cleaner.wait(60)
+        (source or self.source).release(kept)
+        for thread in threading.enumerate():
+            if thread.name == "ckpt-clean-source":
+                thread.join(60)
+                assert not thread.is_alive()
 
     @property
     def there(self) -> set[str]:
@@ -173,15 +178,13 @@ def test_wrong_settings_are_refused_at_once(settings: dict[str, Any], complaint:
 
 
 def test_an_archive_inside_the_directory_is_refused(tmp_path: Path) -> None:
-    world = World(tmp_path, cleanSource="archive", sourceArchiveDir=str(tmp_path / "in" / "done"))
     with pytest.raises(ConfigInvalid, match="could be read again"):
-        world.source._cleaning.check()
+        Cleaning(Directory(str(tmp_path / "in")), "archive", str(tmp_path / "in" / "done")).check()
 
 
 def test_an_archive_on_another_file_system_is_refused(tmp_path: Path) -> None:
-    world = World(tmp_path, cleanSource="archive", sourceArchiveDir="/proc/archive")
     with pytest.raises(ConfigInvalid, match="not on the file system"):
-        world.source._cleaning.check()
+        Cleaning(Directory(str(tmp_path / "in")), "archive", "/proc/archive").check()
 
 
 # -- going back -------------------------------------------------------------------------------------------------------
@@ -245,5 +248,5 @@ def test_files_that_are_gone_and_too_old_to_come_back_are_forgotten(
 
     last = world.consume("p", "q", "r", "s")
 
-    known = world.source._ledger.files(Consumed.of(last))
+    known = FileLedger(Location(str(tmp_path / "store")).child("sources", "in")).files(Consumed.of(last))
     assert set(known) == {"here-old", "gone-young", "p", "q", "r", "s"}

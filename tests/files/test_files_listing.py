@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from files_kit import ListedByArrow
 from spark_ckpt_files.listing import DataFile, Directory, is_complete
 
 from spark_ckpt.errors import SourceInvalid
@@ -86,7 +87,7 @@ def test_what_arrow_lists_is_what_the_local_listing_gives(tmp_path: Path) -> Non
     directory = Directory(str(tmp_path), recursive=True)
     passed: set[str] = set()
 
-    listed = sorted(directory._listed_files({"a.csv"}, passed), key=lambda file: file.age_order)
+    listed = ListedByArrow(str(tmp_path), recursive=True).files({"a.csv"}, passed)
 
     assert [(file, file.modified_ms) for file in listed] == [
         (file, file.modified_ms) for file in directory.files({"a.csv"})

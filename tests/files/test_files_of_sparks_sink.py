@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
+from files_kit import ListedByArrow, settings_of
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 from pyspark.sql.types import LongType, StructField, StructType
 from spark_ckpt_files import FilesSource
@@ -59,7 +60,7 @@ def names(sink: Sink, **options: Any) -> list[str]:
 
 
 def reader(folder: Path, **options: Any) -> FilesStreamReader:
-    settings = FilesSource(str(folder), "csv", DATA, header=False, **options)._settings
+    settings = settings_of(folder, **options)
     return FilesStreamReader(settings, output_schema(DATA, settings), Offset())
 
 
@@ -129,9 +130,7 @@ def test_a_sinks_folder_below_the_directory_follows_its_own_log(sink: Sink, is_l
     sink.commit(sink.write("day=1/part-0.csv"))
     sink.write("day=1/part-0-dead.csv")
     (sink.folder.parent / "plain.csv").write_text("1\n")
-    directory = Directory(str(sink.folder.parent), recursive=True)
-
-    listed = directory.files() if is_local else list(directory._listed_files((), set()))
+    listed = (Directory if is_local else ListedByArrow)(str(sink.folder.parent), recursive=True).files()
 
     assert sorted(file.name for file in listed) == ["lake/day=1/part-0.csv", "plain.csv"]
 
@@ -217,7 +216,7 @@ def test_a_committed_file_that_is_gone_stops_the_job_and_the_advice_goes_on_with
 
     assert caught.value.context["file"] == "part-0.csv"
     assert "ignoreMissingFiles=True" in caught.value.hint
-    plan = reader(sink.folder, ignoreMissingFiles=True)
+    plan = reader(sink.folder, ignore_missing=True)
     assert plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))["count"] == 1
 
 

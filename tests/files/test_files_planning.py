@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from files_kit import settings_of
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import DateType, LongType, MapType, StringType, StructField, StructType
 from spark_ckpt_files import FilesSource
 from spark_ckpt_files.ledger import encoded
 from spark_ckpt_files.listing import DataFile, HeldFolder
 from spark_ckpt_files.offsets import Offset
-from spark_ckpt_files.settings import FilesSettings, check_schema, output_schema
+from spark_ckpt_files.settings import check_schema, output_schema
 from spark_ckpt_files.stream import FilesStreamReader
 
 from spark_ckpt.connector import Source
@@ -27,12 +28,8 @@ from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 DATA = StructType([StructField("id", LongType())])
 
 
-def settings(folder: Path, **changes: Any) -> FilesSettings:
-    return FilesSource(str(folder), "csv", DATA, header=False, **changes)._settings
-
-
 def reader(folder: Path, **changes: Any) -> FilesStreamReader:
-    chosen = settings(folder, **changes)
+    chosen = settings_of(folder, **changes)
     return FilesStreamReader(chosen, output_schema(DATA, chosen), Offset())
 
 
@@ -141,7 +138,7 @@ def test_a_name_that_is_used_again_stops_the_job_instead_of_being_skipped(tmp_pa
 
 def test_a_file_too_old_to_be_told_from_a_forgotten_one_stops_the_job_with_its_name(tmp_path: Path) -> None:
     fill(tmp_path, 1)
-    plan = reader(tmp_path, maxFileAge="1 day")
+    plan = reader(tmp_path, max_age_ms=24 * 3600 * 1000)
     end = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))
     fill(tmp_path, 1, first=7)
     newest_s = (tmp_path / "000.csv").stat().st_mtime
@@ -195,7 +192,7 @@ def test_what_earlier_lives_consumed_comes_from_a_list(tmp_path: Path) -> None:
     inbox.mkdir()
     fill(inbox, 3)
     (tmp_path / "list").write_bytes(encoded([DataFile("000.csv", 2), DataFile("002.csv", 2), DataFile("gone.csv", 1)]))
-    chosen = settings(inbox)
+    chosen = settings_of(inbox)
     plan = FilesStreamReader(chosen, output_schema(DATA, chosen), Offset(3, 5), str(tmp_path / "list"))
 
     end = plan.latestOffset(plan.initialOffset(), ReadMaxFiles(10))
@@ -313,7 +310,9 @@ def test_a_schema_that_no_file_can_have_is_refused(schema: StructType, format: A
 
 
 def test_the_output_has_the_columns_that_the_settings_ask_for(tmp_path: Path) -> None:
-    columns = {mode: output_schema(DATA, settings(tmp_path, on_error=mode)).names for mode in ("fail", "drop", "keep")}
+    columns = {
+        mode: output_schema(DATA, settings_of(tmp_path, on_error=mode)).names for mode in ("fail", "drop", "keep")
+    }
 
     assert columns == {
         "fail": ["id"],

@@ -12,13 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from files_kit import settings_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 from spark_ckpt_files import records as records_module
 from spark_ckpt_files.listing import Directory
 from spark_ckpt_files.reading import check_file, read_file
 from spark_ckpt_files.records import cut
-from spark_ckpt_files.settings import FilesSettings
 from spark_ckpt_files.text import Bad, Rows, csv_parser, json_parser, parse_tolerant
 
 from spark_ckpt.errors import BadRecord, SourceInvalid
@@ -27,27 +27,9 @@ DATA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp
 UTC = dt.UTC
 
 
-def settings(folder: Path, **changes: Any) -> FilesSettings:
-    defaults: dict[str, Any] = {
-        "path": str(folder),
-        "format": "csv",
-        "on_error": "keep",
-        "positions": False,
-        "recursive": False,
-        "header": False,
-        "delimiter": ",",
-        "quote": '"',
-        "null_value": "",
-        "multiline": False,
-        "files_per_batch": 10,
-        "bytes_per_batch": 1 << 20,
-    }
-    return FilesSettings(**(defaults | changes))
-
-
 def rows_of(folder: Path, content: bytes, name: str = "f.csv", **changes: Any) -> list[dict[str, Any]]:
     (folder / name).write_bytes(content)
-    chosen = settings(folder, **changes)
+    chosen = settings_of(folder, **{"on_error": "keep", **changes})
     output = list(DATA)
     if chosen.on_error == "keep":
         output.append(pa.field("_corrupt_record", pa.string()))
@@ -213,7 +195,7 @@ def test_a_header_that_is_no_csv_record_is_refused_with_its_file(read: Any, on_e
     directory = Directory(str(tmp_path))
 
     with pytest.raises(SourceInvalid) as caught:
-        read(directory, directory.files()[0], settings(tmp_path, header=True, on_error=on_error), DATA)
+        read(directory, directory.files()[0], settings_of(tmp_path, header=True, on_error=on_error), DATA)
     assert caught.value.context["file"] == "f.csv"
 
 
@@ -317,7 +299,7 @@ def test_a_parquet_file_of_wider_or_narrower_numbers_is_read(tmp_path: Path) -> 
 
 def parquet_rows(folder: Path, table: pa.Table, data: pa.Schema) -> list[dict[str, Any]]:
     pa.parquet.write_table(table, folder / "f.parquet")
-    directory, chosen = Directory(str(folder)), settings(folder, format="parquet", on_error="fail")
+    directory, chosen = Directory(str(folder)), settings_of(folder, format="parquet", on_error="fail")
     (file,) = directory.files()
     check_file(directory, file, chosen, data)
     return [row for batch in read_file(directory, file, chosen, data) for row in batch.to_pylist()]
@@ -371,7 +353,7 @@ def test_an_int96_time_beyond_nanoseconds_is_read(kind, tmp_path: Path) -> None:
     pa.parquet.write_table(
         pa.table({"until": pa.array([until], kind)}), tmp_path / "f.parquet", use_deprecated_int96_timestamps=True
     )
-    directory, chosen = Directory(str(tmp_path)), settings(tmp_path, format="parquet", on_error="fail")
+    directory, chosen = Directory(str(tmp_path)), settings_of(tmp_path, format="parquet", on_error="fail")
     (file,) = directory.files()
 
     (batch,) = read_file(directory, file, chosen, pa.schema([("until", kind)]))
@@ -401,7 +383,7 @@ def test_check_notices_a_file_of_another_format(format: str, content: bytes, com
     directory = Directory(str(tmp_path))
 
     with pytest.raises(SourceInvalid, match=complaint):
-        check_file(directory, directory.files()[0], settings(tmp_path, format=format, header=True), DATA)
+        check_file(directory, directory.files()[0], settings_of(tmp_path, format=format, header=True), DATA)
 
 
 def test_thousands_of_bad_records_do_not_parse_the_rest_again_and_again() -> None:

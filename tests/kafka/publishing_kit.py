@@ -115,9 +115,7 @@ class World:
     def publisher(self, clock: Clock = time.monotonic) -> ShardPublisher:
         place = Connection("b:1")
         lane = ShardSettings(place, Tuning(), "kafka-python", "store", "out", 0, "t", "t", audit_headers=False)
-        one = self.kind(lane, lambda: None, clock)
-        one._control = ModelControl(self.log)  # type: ignore[assignment]
-        return one
+        return self.kind(lane, lambda: None, clock, ModelControl(self.log))  # type: ignore[arg-type]
 
     def request(self, epoch: int) -> ShardRequest:
         part = self.part(f"{epoch}", [b"%d:%d" % (epoch, row) for row in range(ROWS)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -18,9 +18,11 @@ class FencedClient:
     """librdkafka's client; fenced in the call `at`, and in every one that follows."""
 
     at = ""
+    made: ClassVar[list[FencedClient]] = []
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.fenced = False
+        self.made.append(self)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def call(*_: object, **__: object) -> None:
@@ -79,7 +81,7 @@ def test_what_a_fenced_producer_has_open_is_dropped_without_a_word(
     monkeypatch.setattr(publishing, "open_producer", opened)
     publisher = one.publisher()
     publisher.send_ahead(one.in_parts(1, 1))
-    clients[0]._producer.fenced = True
+    FencedClient.made[-1].fenced = True
 
     publisher.drop_ahead()
 

@@ -12,7 +12,7 @@ from spark_ckpt_kafka.source import KafkaSource
 
 from checkpoint_protocols.ids import Incarnation
 from spark_ckpt.connector import SinkContext
-from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 
 SCRAM = {
     "security.protocol": "SASL_SSL",
@@ -132,7 +132,8 @@ def test_a_fetch_at_a_topics_end_keeps_nobody_waiting_unless_the_user_says_so(
     own: dict[str, object], waits_ms: str
 ) -> None:
     spark = MagicMock()
-    KafkaSource("b:9092", "t", options=own)._stream(spark, "earliest")
+    with pytest.raises(SourceInvalid):  # no broker answers after the reader's options are set
+        KafkaSource("localhost:1", "t", options=own).check(spark)
 
     reader = spark.readStream.format.return_value
     assert reader.options.call_args.kwargs["kafka.fetch.max.wait.ms"] == waits_ms
