@@ -252,7 +252,7 @@ def lose_first_versions(altered: Altered) -> None:
     """Leave what a statement of delta-spark leaves that began before the folder was removed."""
     log = Path(altered.table) / "_delta_log"
     newest = max(log.glob("*.json"))
-    for entry in log.glob("*"):
+    for entry in log.glob("*.*"):
         if entry != newest:
             entry.unlink()
 

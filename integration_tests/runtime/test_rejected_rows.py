@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 from runtime_kit import Bench, drain
 from spark_ckpt_files import FilesSource
 
@@ -16,7 +17,7 @@ import spark_ckpt as ckpt
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
 
-upper = F.udf(lambda name: name.upper(), "string")
+upper = F.udf(lambda name: name.upper(), StringType())
 """It fails for the nulls of a record that could not be parsed."""
 
 
