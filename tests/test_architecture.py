@@ -17,7 +17,6 @@ from spark_private_guard import defined_by, every_name, private_uses
 import spark_ckpt
 from spark_ckpt import errors
 from spark_ckpt.errors import CkptError
-from spark_ckpt.tasks import python_daemon
 
 ROOT = Path(spark_ckpt.__file__).parents[1]
 CORE = ROOT / "spark_ckpt"
@@ -246,12 +245,6 @@ def test_every_module_that_the_table_of_places_names_is_there():
     named_there = told_to_run("in tasks") | told_to_run("plan")
     assert len(named_there) > 30
     assert named_there - module_texts().keys() == frozenset()
-
-
-def test_what_the_workers_daemon_loads_for_tasks_is_what_tasks_run():
-    ours = {name for name in python_daemon._IMPORTED if name.startswith("spark_ckpt")}
-    assert ours
-    assert all(within(name, set(told_to_run("in tasks"))) for name in ours)
 
 
 @pytest.mark.parametrize("folder", [PROTOCOLS, CORE / "coordination"], ids=named)

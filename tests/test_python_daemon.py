@@ -6,11 +6,7 @@ import pytest
 
 from spark_ckpt.spark_internals.python_workers import silent_when_hung_up_on
 from spark_ckpt.tasks import python_daemon
-
-
-def test_everything_the_daemon_imports_exists():
-    for name in python_daemon._IMPORTED:
-        importlib.import_module(name)
+from tests.test_architecture import told_to_run, within
 
 
 def served(monkeypatch, *arguments):
@@ -46,7 +42,14 @@ def test_any_other_end_of_a_worker_is_sparks_to_tell():
 
 
 def test_a_daemon_of_tasks_imports_first_and_then_serves(monkeypatch):
-    assert served(monkeypatch, "pyspark.worker") == [*python_daemon._IMPORTED, "serves"]
+    *imported, last = served(monkeypatch, "pyspark.worker")
+    assert last == "serves"
+    monkeypatch.undo()
+    for name in imported:
+        importlib.import_module(name)
+    ours = {name for name in imported if name.startswith("spark_ckpt")}
+    assert ours
+    assert all(within(name, set(told_to_run("in tasks"))) for name in ours)
 
 
 def test_a_daemon_of_sparks_planner_imports_nothing(monkeypatch):

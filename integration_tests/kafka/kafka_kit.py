@@ -23,6 +23,7 @@ from _pytest.mark import ParameterSet
 from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from spark_ckpt_kafka.control import ControlError, KafkaControl
+from spark_ckpt_kafka.library import KafkaAdminClient
 from spark_ckpt_kafka.marker import TopicMarker
 from spark_ckpt_kafka.options import Connection
 from spark_ckpt_kafka.publisher import KafkaPublisher, PublishPatience
@@ -110,9 +111,17 @@ class Cluster:
         self.topics.append(name)
         return name
 
+    def administer(self, work: Callable[[KafkaAdminClient], object]) -> None:
+        """Do what an operator does with the brokers' tools."""
+        admin = KafkaAdminClient(bootstrap_servers=self.broker.servers)
+        try:
+            work(admin)
+        finally:
+            admin.close()
+
     def anew(self, topic: str) -> None:
         """Delete the topic and make it again."""
-        self.control._call(lambda admin: admin.delete_topics([topic]))
+        self.administer(lambda admin: admin.delete_topics([topic]))
 
         wait_for(lambda: not self._partitions_of(topic), "the topic's deletion")
         self._make(topic)
@@ -162,9 +171,9 @@ class Cluster:
     def assert_settled(self) -> None:
         """No transaction is open: the last stable offset is the end of the log in every partition."""
         for topic in self.topics:
-            wait_for(partial(self._is_settled, self.control.partitions([topic])), "LSO == HW")
+            wait_for(partial(self.is_settled, self.control.partitions([topic])), "LSO == HW")
 
-    def _is_settled(self, partitions: dict[str, list[int]]) -> bool:
+    def is_settled(self, partitions: dict[str, list[int]]) -> bool:
         return self.control.ends(partitions) == self.control.ends(partitions, committed=False)
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ def test_rows_sent_ahead_are_read_when_their_epoch_is_published(cluster: Cluster
         assert publisher.send_ahead(ahead(number, epoch, 1)) == epoch.files[0].rows
         assert publisher.send_ahead(ahead(number, epoch)) == epoch.files[1].rows
         assert cluster.read() == shown, "rows are read before their epoch is decided"
-        assert not cluster._is_settled(cluster.control.partitions([cluster.topic])), "nothing was sent ahead"
+        assert not cluster.is_settled(cluster.control.partitions([cluster.topic])), "nothing was sent ahead"
         publish(publisher, number, epoch)
 
     cluster.assert_exactly(first, second)
@@ -150,7 +150,7 @@ def test_a_transaction_that_timed_out_at_the_broker_is_not_taken_for_committed(
     lane, request = _lane(cluster, plane, epoch, options=short)
     lane.send_ahead(_ahead_of(epoch))
     partitions = cluster.control.partitions([cluster.topic])
-    wait_for(lambda: cluster._is_settled(partitions), "the broker aborts the transaction", 40)
+    wait_for(lambda: cluster.is_settled(partitions), "the broker aborts the transaction", 40)
 
     with pytest.raises(ProducerFailed):
         lane.publish(request)

@@ -86,8 +86,8 @@ def _send_into_a_timed_out_transaction(cluster: Cluster, producer: KafkaPythonPr
     producer.send(_rows(cluster, 10, "early"))
     producer.deliver()
     partitions = cluster.control.partitions([cluster.topic])
-    assert not cluster._is_settled(partitions)
-    wait_for(lambda: cluster._is_settled(partitions), "the broker aborts the transaction", 20)
+    assert not cluster.is_settled(partitions)
+    wait_for(lambda: cluster.is_settled(partitions), "the broker aborts the transaction", 20)
     producer.send(_rows(cluster, 5, "late"))
 
 

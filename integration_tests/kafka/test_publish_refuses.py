@@ -97,8 +97,7 @@ def test_a_lane_that_lost_its_marker_is_not_taken_for_a_new_one(
     publisher = cluster.publisher(lanes=2)
     first = staged(1, lanes=2)
     publish(publisher, 1, first)
-    admin = cluster.control._open()
-    admin.delete_groups([f"{cluster.store_id}.out.1"])
+    cluster.administer(lambda admin: admin.delete_groups([f"{cluster.store_id}.out.1"]))
 
     with pytest.raises(PublishConflict, match="there is no marker"):
         publisher.publish(output(2, staged(2, lanes=2)))

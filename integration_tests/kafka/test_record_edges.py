@@ -41,7 +41,7 @@ def table(**columns: list[Any]) -> pa.Table:
 
 def configure(cluster: Cluster, topic: str, settings: Mapping[str, str]) -> None:
     asked = [ConfigResource(ConfigResourceType.TOPIC, topic, dict(settings))]
-    cluster.control._call(lambda admin: admin.alter_configs(asked))
+    cluster.administer(lambda admin: admin.alter_configs(asked))
 
 
 EDGES: dict[str, list[Any]] = {

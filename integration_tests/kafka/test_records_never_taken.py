@@ -65,7 +65,7 @@ class World:
 
     def configure(self, settings: Mapping[str, str]) -> None:
         asked = [ConfigResource(ConfigResourceType.TOPIC, self.output, dict(settings))]
-        self.cluster.control._call(lambda admin: admin.alter_configs(asked))
+        self.cluster.administer(lambda admin: admin.alter_configs(asked))
 
     def got(self, topic: str | None = None) -> list[bytes]:
         return sorted(record.value for record in self.cluster.read(topic or self.output))
@@ -140,7 +140,7 @@ def test_the_first_epochs_are_not_published_twice_when_their_marker_expired(worl
     run.stop()
     run.awaitTermination(WAIT_S)
     group = f"{world.store().id}.out.0"
-    world.cluster.control._call(lambda admin: admin.delete_groups([group]))
+    world.cluster.administer(lambda admin: admin.delete_groups([group]))
     world.put(b"b")
 
     error = world.drain()

@@ -22,7 +22,7 @@ def test_an_epoch_whose_marker_was_lost_is_found_and_declared_published(
 ) -> None:
     first, second = staged(1, rows=30), staged(2)
     publish(cluster.publisher(audit_headers=True), 1, first)
-    cluster.control._open().delete_groups([f"{cluster.store_id}.out.0"])
+    cluster.administer(lambda admin: admin.delete_groups([f"{cluster.store_id}.out.0"]))
     publisher = cluster.publisher(2)
     with pytest.raises(PublishConflict):
         publisher.publish(output(2, second))

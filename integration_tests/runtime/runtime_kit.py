@@ -20,6 +20,7 @@ from spark_ckpt_delta import DeltaSink
 from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
+from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.rows import arrow_schema
 
 ZONE = "America/New_York"
@@ -74,6 +75,9 @@ class Bench:
     def job(self, **settings: object) -> ckpt.Job:
         options = {"interval": "1 hour", "trigger": "10 ms", "key_groups": 4} | settings
         return ckpt.Job(self.spark, "job", str(self.folder / "store"), **options)
+
+    def store(self) -> Store:
+        return Store.open(str(self.folder / "store"), "job")
 
     def rows(self, name: str = "out") -> list[dict[str, object]]:
         """What a reader of the output table sees, with whatever files it skips."""
@@ -155,6 +159,6 @@ def latest(rows) -> dict[object, object]:
     return best
 
 
-def manifest_of(run: ckpt.Run, epoch: int) -> dict[str, object]:
+def manifest_of(bench: Bench, epoch: int) -> dict[str, object]:
     """An epoch's manifest as plain data."""
-    return json.loads(run._plan.store.reopened().log.manifest(epoch).model_dump_json())
+    return json.loads(bench.store().log.manifest(epoch).model_dump_json())

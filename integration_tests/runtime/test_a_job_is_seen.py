@@ -68,7 +68,7 @@ def test_a_job_is_scraped_shown_and_told_by_its_store(bench, capsys):
         assert len(named) > 4
         assert named - found.keys() == set(), name
 
-    log = run._plan.store.reopened()
+    log = bench.store()
     facts = facts_of(log, 0)
     rows = {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in facts["epochs"]}
     seen = rows[log.log.state().savepoints["seen"]]

@@ -108,7 +108,7 @@ def test_a_damaged_state_file_ends_a_recovery_and_an_older_epoch_begins_one(benc
     bench.put(("a", 10))
     run = drain(totals_job(bench))
     latest = run.epochs()[-1].epoch
-    files = manifest_of(run, latest)["operators"]["totals"]["files"]  # type: ignore[call-overload, index]
+    files = manifest_of(bench, latest)["operators"]["totals"]["files"]  # type: ignore[call-overload, index]
     newest = max(files, key=lambda file: file["epoch"])
     DAMAGES[kind](bench.folder / "store/state/totals" / newest["path"])
 

@@ -71,7 +71,7 @@ def test_an_epoch_holds_the_state_of_every_operator_and_the_command_line_reads_i
     bench.put(*ROWS)
     run = drain(chained(bench))
 
-    manifest = manifest_of(run, run.epochs()[-1].epoch)
+    manifest = manifest_of(bench, run.epochs()[-1].epoch)
     assert {name: sum(file["rows"] for file in each["files"]) for name, each in manifest["operators"].items()} == {
         "first": 7, "second": 3, "third": 2,
     }  # fmt: skip
@@ -123,7 +123,7 @@ def test_an_operator_reads_two_operators_and_a_source_each_from_its_own_position
         side: sorted(row["n"] for row in bench.rows() if row["side"] == side) for side in ("left", "right", "plain")
     }
     assert numbers == {"left": [1, 2, 3, 4], "right": [1, 2, 3, 4, 5, 6, 7], "plain": [1, 2, 3]}
-    cursors = manifest_of(run, run.epochs()[-1].epoch)["cursors"]
+    cursors = manifest_of(bench, run.epochs()[-1].epoch)["cursors"]
     assert {name: cursor["count"] for name, cursor in cursors.items()} == {"left": 1, "right": 2, "plain": 1}
 
 
@@ -190,7 +190,7 @@ def test_a_sink_gets_the_rows_of_a_stream_that_goes_on_to_an_operator(bench: Ben
     counted = sorted((key, n) for key, times in numbers.items() for n in range(1, times + 1))
     assert sorted((row["key"], row["n"]) for row in bench.rows("counted")) == counted
     assert bench.values() == [row for row in counted if row[1] > 2]
-    outputs = manifest_of(run, run.epochs()[-1].epoch)["outputs"]
+    outputs = manifest_of(bench, run.epochs()[-1].epoch)["outputs"]
     assert {sink: bool(output["files"]) for sink, output in outputs.items()} == {
         "even": True,
         "counted": True,
@@ -316,7 +316,7 @@ def test_one_stream_feeds_several_operators_and_sinks_that_all_see_each_row_once
         run = drain(parted(bench))
         assert_parted(bench, ROWS[: start + 20])
         assert run.lastProgress["totals"]["numInputRows"] == 20, "a row is counted once, whoever reads it"
-    assert list(manifest_of(run, run.epochs()[-1].epoch)["cursors"]) == ["in"]
+    assert list(manifest_of(bench, run.epochs()[-1].epoch)["cursors"]) == ["in"]
 
 
 @pytest.mark.long
@@ -443,8 +443,8 @@ def test_an_operator_that_left_the_graph_is_refused_by_name_or_its_state_is_give
     assert run.awaitTermination(120)
 
     assert max(row["n"] for row in bench.rows() if row["key"] == 0 and row["b"] == 0) == 3, "k0 was there twice"
-    assert list(manifest_of(run, run.epochs()[-1].epoch)["operators"]) == ["first"]
-    assert len(manifest_of(run, before)["operators"]) == 3, "what was, stays"
+    assert list(manifest_of(bench, run.epochs()[-1].epoch)["operators"]) == ["first"]
+    assert len(manifest_of(bench, before)["operators"]) == 3, "what was, stays"
     drain(shortened(bench))
 
 
@@ -492,4 +492,4 @@ def test_an_operator_that_is_new_in_the_graph_begins_with_the_state_of_an_epoch(
     assert run.awaitTermination(120)
 
     assert sorted(bench.values()) == [("a", 1), ("a", 2), ("a", 3), ("a", 4), ("b", 1)]
-    assert list(manifest_of(run, run.epochs()[-1].epoch)["operators"]) == ["after"]
+    assert list(manifest_of(bench, run.epochs()[-1].epoch)["operators"]) == ["after"]

@@ -213,12 +213,12 @@ def test_a_store_without_identities_records_them_with_its_next_epoch(
     bench.put(("a", 1))
     with monkeypatch.context() as patched:
         patched.setattr("spark_ckpt.endpoints.identities.parts_of", lambda connector, spark: {})
-        run = drain(a_job(bench))
-    log = run._plan.store.reopened().log
+        drain(a_job(bench))
+    log = bench.store().log
     assert {each.epoch: each.sink_identities for each in map(log.manifest, log.state().by_id)} == {1: {}, 2: {}}
     bench.put(("b", 2))
     drain(a_job(bench))
-    log = run._plan.store.reopened().log
+    log = bench.store().log
     table = DeltaTable(str(bench.folder / "out")).metadata().id
     parts = {"kind": "delta", "path": str(bench.folder / "out"), "table id": str(table)}
     assert log.manifest(log.state().latest).sink_identities == {"out": SinkIdentity(parts=parts)}

@@ -145,7 +145,7 @@ def test_a_stream_whose_rows_are_all_filtered_out_still_moves_on(bench: Bench) -
     run = job.start()
     heard.wait("committed", 2)
     newest = max(event.epoch for event in heard.of("committed"))
-    assert manifest_of(run, newest)["cursors"]["in"]["count"] == 1
+    assert manifest_of(bench, newest)["cursors"]["in"]["count"] == 1
     run.stop()
 
 
@@ -221,7 +221,7 @@ def test_dropped_records_are_counted_and_written_aside_before_and_behind_the_ope
     assert bench.values() == [("a", 1)]
     assert sorted(row["record"] for row in bench.rows("rejected")) == sorted([BAD, BAD, "nonsense", "nonsense"])
     newest = run.epochs()[-1].epoch
-    assert manifest_of(run, newest)["rejected"] == {"parse": 2}
+    assert manifest_of(bench, newest)["rejected"] == {"parse": 2}
 
 
 def test_a_connector_that_drops_records_hands_them_to_the_same_table(bench: Bench) -> None:
@@ -288,7 +288,7 @@ def test_late_rows_are_dropped_one_by_one_and_counted_and_timeouts_fire_over_res
     assert bench.values() == [("b", 1)]
     assert progress_totals(run)["late"] == 3
     newest = run.epochs()[-1].epoch
-    assert manifest_of(run, newest)["watermark_ms"] == int(at(97).timestamp() * 1000)
+    assert manifest_of(bench, newest)["watermark_ms"] == int(at(97).timestamp() * 1000)
 
     bench.put(("e", at(50)), ("f", at(200)))  # e is late by the watermark of the epoch before
     bench.put(("g", at(500)))

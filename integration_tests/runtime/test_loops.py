@@ -29,8 +29,8 @@ def put(bench: Bench, *links: Link) -> None:
     bench.put(*links, schema="a long, b long")
 
 
-def cut_of(run: ckpt.Run, epoch: int) -> dict[str, object]:
-    return manifest_of(run, epoch)["edges"]["labels"]  # type: ignore[index, no-any-return]
+def cut_of(bench: Bench, epoch: int) -> dict[str, object]:
+    return manifest_of(bench, epoch)["edges"]["labels"]  # type: ignore[index, no-any-return]
 
 
 def labels(bench: Bench) -> dict[int, int]:
@@ -47,7 +47,7 @@ def test_a_loop_runs_until_nothing_comes_round_and_lets_the_job_drain(bench: Ben
     last = run.lastProgress
     assert last is not None
     assert last["inFlightRows"] == {"labels": 0}
-    cut = cut_of(run, run.epochs()[-1].epoch)
+    cut = cut_of(bench, run.epochs()[-1].epoch)
     assert cut["consumed"] == cut["produced"] > 12
     assert not cut["files"]
 
@@ -69,7 +69,7 @@ def test_what_the_loop_holds_at_a_barrier_comes_round_after_a_failure(bench: Ben
             failpoints.arm("")
 
     assert labels(bench) == labels_of(LONG)
-    held = [cut_of(run, brief.epoch)["files"] for brief in run.epochs()]
+    held = [cut_of(bench, brief.epoch)["files"] for brief in run.epochs()]
     assert any(held), "no barrier found the loop at work: the test shows nothing"
 
 
@@ -77,7 +77,7 @@ def test_what_the_loop_holds_at_a_barrier_comes_round_after_a_failure(bench: Ben
 def test_an_older_epoch_goes_on_with_what_its_loop_held(bench: Bench) -> None:
     put(bench, *LONG)
     run = drain(labelling(bench, interval="10 ms"))
-    inside = next(brief.epoch for brief in run.epochs() if cut_of(run, brief.epoch)["files"])
+    inside = next(brief.epoch for brief in run.epochs() if cut_of(bench, brief.epoch)["files"])
     again = Bench(bench.spark, bench.folder)
 
     drain(labelling(again), restore=inside)
@@ -89,9 +89,9 @@ def test_an_older_epoch_goes_on_with_what_its_loop_held(bench: Bench) -> None:
 def test_segments_that_no_epoch_names_do_not_stay(bench: Bench) -> None:
     put(bench, *LONG)
 
-    run = drain(labelling(bench, interval="10 ms", keep_epochs=2))
+    drain(labelling(bench, interval="10 ms", keep_epochs=2))
 
-    log = run._plan.store.reopened().log
+    log = bench.store().log
     named = {
         file.path
         for brief in log.state().epochs
@@ -111,7 +111,7 @@ def stopped_inside(bench: Bench) -> ckpt.Run:
     run = job.start()
     heard.wait("committed", 3)
     run.stop(ENOUGH_S)
-    assert manifest_of(run, run.epochs()[-1].epoch)["edges"]["rounds"]["files"]  # type: ignore[index]
+    assert manifest_of(bench, run.epochs()[-1].epoch)["edges"]["rounds"]["files"]  # type: ignore[index]
     return run
 
 
@@ -134,7 +134,7 @@ def test_a_loop_can_be_stopped_anywhere_and_goes_on_there(bench: Bench) -> None:
 
 def test_a_damaged_segment_that_is_in_flight_is_found_before_anything_runs(bench: Bench) -> None:
     run = stopped_inside(bench)
-    store = run._plan.store.reopened()
+    store = bench.store()
     (file,) = store.log.manifest(run.epochs()[-1].epoch).edges["rounds"].files
     (bench.folder / "store" / "inflight" / "rounds" / file.path).write_bytes(b"x" * file.size_bytes)
     with pytest.raises(EpochDamaged, match="does not hold the bytes"):
@@ -175,7 +175,7 @@ def annotated(bench: Bench, **settings: object) -> Job:
 @pytest.mark.long  # in the gate: tests/store/test_rows_in_flight_widen.py
 def test_rows_in_flight_go_on_in_the_wider_columns_of_a_changed_loop(bench: Bench) -> None:
     run = stopped_inside(bench)
-    (row,) = run._plan.store.reopened().edge("rounds").read(run.epochs()[-1].epoch).to_pylist()
+    (row,) = bench.store().edge("rounds").read(run.epochs()[-1].epoch).to_pylist()
     bench.put(("b", 2**40))
 
     drain(annotated(bench))
@@ -185,7 +185,7 @@ def test_rows_in_flight_go_on_in_the_wider_columns_of_a_changed_loop(bench: Benc
 
 def test_what_is_in_flight_can_be_read_with_sql(bench: Bench) -> None:
     run = stopped_inside(bench)
-    (row,) = run._plan.store.reopened().edge("rounds").read(run.epochs()[-1].epoch).to_pylist()
+    (row,) = bench.store().edge("rounds").read(run.epochs()[-1].epoch).to_pylist()
     assert bench.rows("store/inflight/rounds") == [row]
     assert row["v"] == len(bench.rows())
 

@@ -56,7 +56,7 @@ def test_every_branch_has_each_row_once_whatever_stops_between(bench: Bench) -> 
         finally:
             failpoints.arm("")
         assert_parted(bench, ROWS[: start + 20])
-    assert set(manifest_of(run, run.epochs()[-1].epoch)["operators"]) == {"first", "second"}
+    assert set(manifest_of(bench, run.epochs()[-1].epoch)["operators"]) == {"first", "second"}
 
 
 def test_rows_of_a_key_come_in_order_to_every_branch(bench: Bench) -> None:

@@ -451,4 +451,4 @@ def test_an_operator_goes_on_with_another_number_of_key_groups(bench: Bench) -> 
     for key, value in rows:
         wanted[key] = wanted.get(key, 0) + value
     assert latest([(row["k"], row["total"]) for row in bench.rows()]) == wanted
-    assert run._plan.key_groups(run._plan.store.reopened().log.manifest(run.epochs()[-1].epoch)) == {"totals": 2}
+    assert run._plan.key_groups(bench.store().log.manifest(run.epochs()[-1].epoch)) == {"totals": 2}

@@ -83,7 +83,7 @@ def test_rows_of_two_inputs_meet_one_state_whatever_stops_between(
     run = drain(settled(bench, key_groups=7))
 
     assert last(bench) == expected | {"c": (0, 1, 1)}
-    assert manifest_of(run, run.epochs()[-1].epoch)["operators"]["settled"]["key_schema"] == "k string"
+    assert manifest_of(bench, run.epochs()[-1].epoch)["operators"]["settled"]["key_schema"] == "k string"
     with pytest.raises(StateSchemaChanged, match="operator 'settled' was written with"):
         settled(bench, state="due string, orders int, payments int", key_groups=7).start(availableNow=True)
     with pytest.raises(GraphInvalid, match="state of operator 'settled', which the job no longer has"):

@@ -101,7 +101,7 @@ def test_a_union_of_two_event_times_has_sparks_watermark_although_ours_starts_an
         put(bench, number)
         sparks.catch_up()
         run = summed(bench)
-        manifest = manifest_of(run, run.epochs()[-1].epoch)
+        manifest = manifest_of(bench, run.epochs()[-1].epoch)
         assert manifest["watermark_ms"] >= last, "it never goes back"
         last = manifest["watermark_ms"]
         late += run.lastProgress["totals"]["late"]
@@ -160,7 +160,7 @@ def test_a_key_of_two_inputs_waits_for_the_slower_one_and_late_rows_of_both_are_
     bench.put(("b", 1, at(90)), ("z", 1, at(501)), into="fast")
     bench.put(("b", 1, at(82)), ("z", 1, at(499)), into="slow")
     run = waited(bench)
-    late = manifest_of(run, run.epochs()[-1].epoch)["operators"]["waited"]["late_rows"]
+    late = manifest_of(bench, run.epochs()[-1].epoch)["operators"]["waited"]["late_rows"]
 
     assert bench.values() == [("a", 1, 1)]
     assert run.lastProgress["totals"]["late"] == 2 == late

@@ -56,7 +56,7 @@ def test_the_state_of_a_join_is_read_from_the_command_line(bench: Bench, capsys:
     bench.put(("a", 1), ("a", 2), into="orders")
     bench.put(("b", 10), into="payments")
     run = drain(joined(bench))
-    assert list(manifest_of(run, run.epochs()[-1].epoch)["operators"]) == ["join"]
+    assert list(manifest_of(bench, run.epochs()[-1].epoch)["operators"]) == ["join"]
     capsys.readouterr()
 
     assert exit_code(["state", str(bench.folder / "store"), "join", "--json"]) == 0

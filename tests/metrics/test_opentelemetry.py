@@ -105,8 +105,11 @@ def test_an_epoch_that_was_given_up_is_an_error_with_its_reason(spans):
 
 
 def test_epochs_that_no_sink_ever_gets_are_not_kept_for_ever(spans):
-    listener, _ = spans
+    listener, finished = spans
     for number in range(500):
         listener.onEpochCommitted(epoch(number))
+    finished()
 
-    assert len(listener._decided) <= 100
+    for number in range(400):
+        listener.onEpochPublished(epoch(number))
+    assert all(publish.parent is None for publish in finished()), "a span that is forgotten has no children"

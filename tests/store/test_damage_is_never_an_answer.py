@@ -173,8 +173,9 @@ def test_a_row_of_an_unknown_kind_asks_for_an_upgrade(
 
     root = tmp_path / "copy"
     shutil.copytree(written[0], root)
-    store = Store.open(str(root), JOB)
-    table = store.log._table
+    table = log_table.LogTable.open(Location(str(root)).child("epochs"), lambda: 0, create=False)
+    assert table is not None
+    table.refresh()
     table.append(log_table.NewRow("prophecy", 0, 0, "attempt", "{}", "{}"))
     with pytest.raises(FormatUnknown, match="prophecy"):
         Store.open(str(root), JOB)

@@ -17,6 +17,8 @@ from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import CkptError, EpochDamaged
 from spark_ckpt.store import delta_log, log_table
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.store import Store
 
 Answer = tuple[LogState, list[Manifest]]
@@ -49,7 +51,10 @@ class Written:
 
     def is_read(self, path: Path) -> bool:
         """Whether a reader of the newest version has to look at the file."""
-        live = Store.open(str(self.root), JOB).log._table.paths
+        table = LogTable.open(Location(str(self.root)).child("epochs"), lambda: 0, create=False)
+        assert table is not None
+        table.refresh()
+        live = table.paths
         return (
             path.name in live
             if path.suffix == ".parquet" and path.parent != self.log

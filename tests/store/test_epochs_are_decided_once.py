@@ -20,6 +20,7 @@ from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.holder import current_holder, provably_dead
 from spark_ckpt.store.location import Location
+from spark_ckpt.store.log_table import LogTable
 
 
 @pytest.fixture
@@ -168,9 +169,10 @@ def test_many_writers_lose_nothing_and_share_one_order(world: World, tmp_path: P
         assert writer.exitcode == 0
     rows = world.store.log
     assert set(rows.state().savepoints) == {f"{name}-{number}" for name in names for number in range(each)}
-    table = rows._table
-    assert len({row.seq for row in table.rows}) == len(table.rows)
+    table = LogTable.open(world.store.location.child("epochs"), world.clock, create=False)
+    assert table is not None
     table.refresh()
+    assert len({row.seq for row in table.rows}) == len(table.rows)
     for name in names:
         order = [row.brief for row in table.rows if f'"{name}-' in row.brief]
         assert order == sorted(order, key=lambda brief: int(brief.split(f'"{name}-')[1].split('"')[0]))

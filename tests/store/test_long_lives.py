@@ -12,7 +12,7 @@ from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, SinkAck, Stage
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.log_table import FOLD_AFTER
+from spark_ckpt.store.log_table import FOLD_AFTER, LogTable
 from spark_ckpt.store.trim import HORIZON_MS
 
 GROUPS = tuple(
@@ -56,7 +56,10 @@ def test_two_thousand_commits_stay_cheap_without_any_retention(tmp_path: Path) -
     early, late = sorted(spent[100:300]), sorted(spent[-200:])
     assert late[100] < 3 * early[100] + 0.005, (early[100], late[100])
     assert late[190] < 10 * early[100] + 0.02, (early[100], late[190])
-    assert len(log._table.paths) < 3 * FOLD_AFTER
+    table = LogTable.open(location, lambda: 0, create=False)
+    assert table is not None
+    table.refresh()
+    assert len(table.paths) < 3 * FOLD_AFTER
     reopened = EpochLog.open(location, JOB)
     assert reopened is not None
     assert reopened.state() == log.state()

@@ -21,6 +21,8 @@ from spark_ckpt.store import durable
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.trim import HORIZON_MS, TRIM_EVERY_MS
 
+NO_STEP = durable.on_step
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
@@ -291,7 +293,7 @@ class RetentionMachine(RuleBasedStateMachine):
             self.world.store = self.world.store.reopened()
             self.world.begin()
         finally:
-            durable.on_step = durable._no_step
+            durable.on_step = NO_STEP
         assert must_stay <= self.world.store.log.state().by_id.keys()
 
     @invariant()

@@ -8,6 +8,7 @@ from store_world import ELSEWHERE, JOB, Clock, World
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import StoreInUse
 from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.store import Store
 
@@ -56,14 +57,14 @@ def test_a_renewal_that_comes_between_the_look_and_the_append_wins(world, monkey
     """By compare-and-swap: the second driver has read the log, and only then the first one renews."""
     world.begin()
     other = seen_by_another(world).log
-    token, append = other.state().lease_token, other._table.append
+    token, append = other.state().lease_token, LogTable.append
 
-    def raced(row):
-        monkeypatch.setattr(other._table, "append", append)
+    def raced(table, row):
+        monkeypatch.setattr(LogTable, "append", append)
         world.store.log.renew(1, 30_000)
-        append(row)
+        append(table, row)
 
-    monkeypatch.setattr(other._table, "append", raced)
+    monkeypatch.setattr(LogTable, "append", raced)
     with pytest.raises(StoreInUse):
         other.begin_incarnation(ELSEWHERE, ended=token)
     assert other.state().incarnation == 1

@@ -27,6 +27,8 @@ POLICY = Retention(keep_last=2, slack=0)
 ENOUGH = 100
 """Rows behind which there is a checkpoint, and something to trim."""
 
+NO_STEP = durable.on_step
+
 
 Sleep = Callable[[World, Callable[[], None]], None]
 """Do something before the next commit to the log, behind its author's look at the log."""
@@ -223,7 +225,7 @@ def test_the_oldest_commit_goes_first_so_that_a_trim_that_dies_frees_no_number_a
 
     durable.on_step = step
     many_rows(world)
-    durable.on_step = durable._no_step
+    durable.on_step = NO_STEP
     assert len(left) > ENOUGH // 2
     assert all(versions == list(range(versions[0], left[0][-1] + 1)) for versions in left)
 
@@ -233,7 +235,7 @@ def at_commit_of(world: World, meanwhile: Callable[[], None]) -> None:
 
     def step(what: str, path: str) -> None:
         if what == "commit" and path.startswith(world.store.location.child("epochs").uri + " "):
-            durable.on_step = durable._no_step
+            durable.on_step = NO_STEP
             meanwhile()
 
     durable.on_step = step
