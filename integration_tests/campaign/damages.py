@@ -77,7 +77,7 @@ def damages(folder: Path, trials: int, seed: int, results: Results) -> None:
         counts = {"same": 0, "told": 0, "untyped": 0, "different": 0}
         wrong = []
         for question in questions:
-            verdict, why = _verdict(healthy[question], question)
+            verdict, why = judged(healthy[question], question)
             counts[verdict] += 1
             wrong += [f"{path}: {' '.join(question)}: {why}"] if why else []
         results.add(f"{kind}, {how}", counts, "; ".join(wrong)[:2000])
@@ -104,7 +104,7 @@ def _ask(question: Sequence[str]) -> tuple[int, str]:
     return code, out.getvalue()
 
 
-def _verdict(healthy: tuple[int, str], question: Sequence[str]) -> tuple[str, str]:
+def judged(healthy: tuple[int, str], question: Sequence[str]) -> tuple[str, str]:
     """How an answer compares with that of the whole store, and why that is wrong if it is."""
     try:
         code, out = _ask(question)

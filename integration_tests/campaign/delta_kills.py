@@ -119,7 +119,7 @@ def _one_job(folder: Path, mode: str, kills: int, draw: random.Random, results: 
     finally:
         writer.stop()
         lives.end()
-    _compare(inbox, table, mode, writer.commits, results)
+    compare(inbox, table, mode, writer.commits, results)
 
 
 def _drawn(draw: random.Random, folder: Path) -> Kill:
@@ -136,7 +136,7 @@ def _die(lives: Lives, inbox: Inbox, kill: Kill) -> str:
     return ""
 
 
-def _compare(inbox: Inbox, table: Path, mode: str, foreign: int, results: Results) -> None:
+def compare(inbox: Inbox, table: Path, mode: str, foreign: int, results: Results) -> None:
     rows = pa.table(DeltaTable(str(table)).scan(columns=["k", "count", "total"]).read_all()).to_pylist()
     found = Counter((row["k"], row["count"], row["total"]) for row in rows)
     others = Counter({row: times for row, times in found.items() if row[0] == FOREIGN})

@@ -59,7 +59,7 @@ def trials(path: Path) -> list[Trial]:
 def test_an_answer_that_changed_without_a_word_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(damages, "_ask", lambda question: (0, json.dumps({"epochs": [{"epoch": 1}], "latest": 1})))
 
-    verdict, why = damages._verdict(WHOLE, ("list", "store"))
+    verdict, why = damages.judged(WHOLE, ("list", "store"))
 
     assert verdict == "different"
     assert "latest" in why
@@ -90,7 +90,7 @@ def test_a_list_that_names_its_damaged_epoch_has_told_it_and_may_differ_in_nothi
 ) -> None:
     monkeypatch.setattr(damages, "_ask", lambda question: _listed({}, second))
 
-    assert damages._verdict(_listed({}, {}), ("list", "store"))[0] == verdict
+    assert damages.judged(_listed({}, {}), ("list", "store"))[0] == verdict
 
 
 def test_a_worker_is_found_by_its_own_command_line_and_the_youngest_by_when_it_began(
@@ -114,7 +114,7 @@ def test_an_error_without_a_type_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(damages, "_ask", untyped)
 
-    assert damages._verdict(WHOLE, ("list", "store")) == ("untyped", "KeyError: 'seq'")
+    assert damages.judged(WHOLE, ("list", "store")) == ("untyped", "KeyError: 'seq'")
 
 
 @pytest.mark.parametrize("how", sorted(damages.HOW))
@@ -144,7 +144,7 @@ def test_a_delta_table_with_a_lost_a_repeated_or_a_wrong_row_is_found(
     write_deltalake(str(tmp_path / "table"), pa.table({name: list(values) for name, values in columns}))
     results = tmp_path / "results.jsonl"
 
-    delta_kills._compare(inbox, tmp_path / "table", "append", 0, Results(results, "delta", 1))
+    delta_kills.compare(inbox, tmp_path / "table", "append", 0, Results(results, "delta", 1))
 
     (trial,) = trials(results)
     found = Counter({name: trial.figures[name] for name in ("lost", "duplicated", "wrong")})

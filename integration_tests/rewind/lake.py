@@ -64,7 +64,7 @@ class Lake:
 
     def run(self, name: str) -> str | None:
         """Run one query until it has taken everything; the error that ended it, if one did."""
-        with self._settings():
+        with self.settings():
             query = self.started(name)
             try:
                 query.awaitTermination()
@@ -76,7 +76,7 @@ class Lake:
         return None
 
     @contextmanager
-    def _settings(self) -> Iterator[None]:
+    def settings(self) -> Iterator[None]:
         for key, value in self.conf.items():
             self.spark.conf.set(key, value)
         try:
@@ -97,15 +97,15 @@ class Lake:
         return read.json(str(self.root / "inbox")).select((F.col("id") * self.sign).alias("id")), "bronze"
 
     def _dedup(self) -> tuple[DataFrame, str]:
-        return self._stream("bronze").dropDuplicates(["id"]), "silver"
+        return self.stream("bronze").dropDuplicates(["id"]), "silver"
 
     def _publish(self) -> tuple[DataFrame, str]:
         poisoned = F.when(F.col("id") == F.lit(self.poison), F.raise_error(F.lit("poison")).cast("long")).otherwise(
             F.col("id")
         )
-        return self._stream("silver").select(poisoned.alias("id")), "gold"
+        return self.stream("silver").select(poisoned.alias("id")), "gold"
 
-    def _stream(self, table: str) -> DataFrame:
+    def stream(self, table: str) -> DataFrame:
         return self.spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(self.table(table)))
 
     def ids(self, table: str, version: int) -> list[int]:
@@ -119,7 +119,7 @@ class Lake:
 
     def state(self, name: str, batch: int) -> list[int]:
         """Keys of a query's state after a batch, by Spark's own reader, which goes by the session's settings."""
-        with self._settings():
+        with self.settings():
             read = self.spark.read.format("statestore").option("batchId", batch).load(str(self.checkpoint(name)))
             return sorted(row.id for row in read.select("key.id").collect())
 

@@ -162,11 +162,11 @@ def exported(lake: Lake) -> list[list[int]]:
     out, mirrored = lake.root / "out", lake.table("mirrored")
     read = lake.spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
     for name, rows, form, target in (
-        ("export", lambda: lake._stream("bronze"), "parquet", out),
+        ("export", lambda: lake.stream("bronze"), "parquet", out),
         ("mirror", lambda: read.parquet(str(out)), "delta", mirrored),
     ):
         writer = rows().writeStream.format(form).option("checkpointLocation", str(lake.checkpoint(name)))
-        with lake._settings():
+        with lake.settings():
             writer.trigger(availableNow=True).start(str(target)).awaitTermination()
     by_log, by_table = (lake.spark.read.format(form).load(str(path)) for form, path in
                         (("parquet", out), ("delta", mirrored)))  # fmt: skip

@@ -116,7 +116,7 @@ def test_spark_reads_the_state_of_a_pinned_point_that_holds_only_what_it_needs(l
     assert point.point is not None
     pinned = next(each for each in point.point.queries if each.name == "dedup")
     version = next(each.version for each in point.point.tables if each.path.endswith("/silver"))
-    with lake._settings():
+    with lake.settings():
         read = lake.spark.read.format("statestore").option("batchId", pinned.batch)
         rows = read.load(str(point.folder / pinned.kept_in)).select("key.id").collect()
     assert sorted(row.id for row in rows) == lake.ids("silver", version)

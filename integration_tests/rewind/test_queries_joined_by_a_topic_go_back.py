@@ -165,11 +165,11 @@ class House:
         )
         sums = self.kind.compute(texts).select(F.col("k").alias("key"), F.col("total").cast("string").alias("value"))
         writer = sums.writeStream.format("kafka").option("kafka.bootstrap.servers", self.servers)
-        with self._settings():
+        with self.settings():
             self._run(writer.outputMode("update").option("topic", self.topic("sums")), "totals")
 
     @contextmanager
-    def _settings(self) -> Iterator[None]:
+    def settings(self) -> Iterator[None]:
         for key, value in self.kind.conf.items():
             self.spark.conf.set(key, value)
         try:

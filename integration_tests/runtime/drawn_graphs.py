@@ -50,14 +50,14 @@ class Graph:
             found.append(_computed(step, [found[number] for number in step.inputs]))
         return {number: found[number] for number in self.sinks}
 
-    def build(self, sources: list[ckpt.Stream], sink: Callable[[str], Sink]) -> None:
+    def build(self, job: ckpt.Job, sources: list[ckpt.Stream], sink: Callable[[str], Sink]) -> None:
         """The same as streams of a job. A sink is named after its stream."""
         found = list(sources)
         for number, stream in enumerate(found):
             self._sunk(number, stream, sink)
         for step in self.steps:
             number = len(found)
-            found.append(_built(step, [found[at] for at in step.inputs], f"op{number}"))
+            found.append(_built(job, step, [found[at] for at in step.inputs], f"op{number}"))
             self._sunk(number, found[number], sink)
 
     def _sunk(self, number: int, stream: ckpt.Stream, sink: Callable[[str], Sink]) -> None:
@@ -93,13 +93,13 @@ def _numbered(rows: Rows, step: Step) -> Rows:
 _summed = Counter[int]
 
 
-def _built(step: Step, inputs: list[ckpt.Stream], name: str) -> ckpt.Stream:
+def _built(job: ckpt.Job, step: Step, inputs: list[ckpt.Stream], name: str) -> ckpt.Stream:
     first, last = inputs[0], inputs[-1]
     match step.verb:
         case "edge":
             return first.through(name)
         case "loop":
-            return _counted_down(first, name)
+            return _counted_down(job, first, name)
         case "filter":
             return first.filter(f"v % 3 != {step.argument % 3}")
         case "map":
@@ -109,20 +109,20 @@ def _built(step: Step, inputs: list[ckpt.Stream], name: str) -> ckpt.Stream:
         case "join":
             return first.join(last, on="v", name=name)
         case "cogroup":
-            return _each_numbered(first, last, step.argument, name)
+            return _each_numbered(job, first, last, step.argument, name)
     keyed = first.select((F.col("v") % (step.argument + 1)).alias("key"))
     return keyed.groupBy("key").agg("append", name, n=ckpt.count()).select((F.col("n") % VALUES).alias("v"))
 
 
-def _counted_down(first: ckpt.Stream, name: str) -> ckpt.Stream:
+def _counted_down(job: ckpt.Job, first: ckpt.Stream, name: str) -> ckpt.Stream:
     """Every row goes round until it is 0, one less each time."""
-    loop = first._job.feedback(name, "v long")
+    loop = job.feedback(name, "v long")
     rows = first.union(loop)
     loop.close(rows.filter("v > 0").select((F.col("v") - 1).alias("v")))
     return rows
 
 
-def _each_numbered(first: ckpt.Stream, last: ckpt.Stream, argument: int, name: str) -> ckpt.Stream:
+def _each_numbered(job: ckpt.Job, first: ckpt.Stream, last: ckpt.Stream, argument: int, name: str) -> ckpt.Stream:
     """Every row's number among its own input's rows of its key."""
     inputs = {"first": (first, "one"), "last": (last, "other")}
     keyed = {
@@ -136,7 +136,7 @@ def _each_numbered(first: ckpt.Stream, last: ckpt.Stream, argument: int, name: s
         state = {each: counts[each] + batch[each].count_per_key() for each in counts}
         return ckpt.KeyResult(pa.table({"v": np.concatenate(numbers)}), pa.table(state))
 
-    return first._job.cogroup(keyed).applyVectorized(number, "v long", "first long, last long", name)
+    return job.cogroup(keyed).applyVectorized(number, "v long", "first long, last long", name)
 
 
 @dataclass

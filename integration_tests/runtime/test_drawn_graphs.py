@@ -37,7 +37,7 @@ ROUNDS = st.lists(st.tuples(FILES, FILES, st.sampled_from(POINTS)), min_size=1, 
 
 def job(bench: Bench, graph: Graph) -> ckpt.Job:
     made = bench.job()
-    graph.build([made.source(name, bench.source(name)) for name in SOURCES], bench.sink)
+    graph.build(made, [made.source(name, bench.source(name)) for name in SOURCES], bench.sink)
     return made
 
 

@@ -30,7 +30,7 @@ Rows = list[tuple[str, int]]
 
 def chained(bench: Bench, **options: object) -> ckpt.Job:
     job = bench.job(**options)
-    chain(job.source("in", bench.source())).to(bench.sink(), name="out")
+    chain(job, job.source("in", bench.source())).to(bench.sink(), name="out")
     return job
 
 

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
-from runtime_kit import ENOUGH_S, Bench, Heard, add_up, drain, latest, totals
+from runtime_kit import ENOUGH_S, Bench, Heard, add_up, drain, latest, manifest_of, totals
 from typer.testing import CliRunner
 
 import spark_ckpt as ckpt
@@ -451,4 +451,4 @@ def test_an_operator_goes_on_with_another_number_of_key_groups(bench: Bench) -> 
     for key, value in rows:
         wanted[key] = wanted.get(key, 0) + value
     assert latest([(row["k"], row["total"]) for row in bench.rows()]) == wanted
-    assert run._plan.key_groups(bench.store().log.manifest(run.epochs()[-1].epoch)) == {"totals": 2}
+    assert manifest_of(bench, run.epochs()[-1].epoch)["operators"]["totals"]["key_groups"] == 2  # type: ignore[index]

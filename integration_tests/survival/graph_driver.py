@@ -42,7 +42,7 @@ def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> 
         job.source(path.name, FilesSource(str(path), "json", "k string, at long", files_per_batch=2))
         for path in options.input
     ]
-    last = SHAPES[options.shape](*inputs, sink=lambda name: DeltaSink(f"{options.table}-{name}"))
+    last = SHAPES[options.shape](job, *inputs, sink=lambda name: DeltaSink(f"{options.table}-{name}"))
     last.to(DeltaSink(options.table), name="out")
     job.addListener(events)
     job.start(availableNow=options.available_now).awaitTermination()

@@ -22,7 +22,7 @@ def counting(stream: ckpt.Stream, key: str, name: str) -> ckpt.Stream:
     return stream.groupBy(F.expr(key).alias("key")).agg("append", name, n=ckpt.count())
 
 
-def chain(rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
+def chain(job: ckpt.Job, rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
     """Three operators: rows per `k`, then per number modulo 3, then per number modulo 2. A sink on the way, behind the first;
     streams that part behind the third."""
     third = counting(_twice_counted(rows, sink), "b % 2", "third")
@@ -31,7 +31,7 @@ def chain(rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
     return third.select("key", "b", "n")
 
 
-def tree(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
+def tree(job: ckpt.Job, rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
     """Four operators: the chain's second, and one that reads both sources, meet in a third. A branch of `rows` ends aside."""
     right = counting(others.union(rows), "k", "others").select(F.col("n").alias("b"))
     if sink is not None:
@@ -39,18 +39,18 @@ def tree(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> c
     return counting(_twice_counted(rows, sink).union(right), "b % 2", "third").select("key", "b", "n")
 
 
-def diamond(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
+def diamond(job: ckpt.Job, rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
     """Three operators: two that number the rows of each key, of one source and of both, meet in a join on key and number.
     A fourth aside has both sources as its inputs."""
     way = counting(rows, "k", "first").select("key", "n")
     if sink is not None:
         way.to(sink("way"), name="way")
-        both_counted(rows, others).to(sink("met"), name="met")
+        both_counted(job, rows, others).to(sink("met"), name="met")
     right = counting(others.union(rows.filter("k = 'k0'")), "k", "others").selectExpr("key", "n", "n * n AS squared")
     return way.join(right, on=["key", "n"], name="third")
 
 
-def both_counted(rows: ckpt.Stream, others: ckpt.Stream) -> ckpt.Stream:
+def both_counted(job: ckpt.Job, rows: ckpt.Stream, others: ckpt.Stream) -> ckpt.Stream:
     """An operator with two inputs: every row of each with its number `n` among those of its key there."""
 
     def count(key: tuple[str], frames: Mapping[str, pd.DataFrame], state: GroupState) -> Iterator[tuple[str, str, int]]:
@@ -62,15 +62,15 @@ def both_counted(rows: ckpt.Stream, others: ckpt.Stream) -> ckpt.Stream:
 
     inputs = {"rows": rows.groupBy("k"), "others": others.withColumnRenamed("k", "other").groupBy("other")}
     output, counts = "key string, input string, n int", "rows int, others int"
-    return rows._job.cogroup(inputs).applyInPandasWithState(count, output, counts, "append", "NoTimeout", name="met")
+    return job.cogroup(inputs).applyInPandasWithState(count, output, counts, "append", "NoTimeout", name="met")
 
 
-def merge(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
+def merge(job: ckpt.Job, rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
     """One operator that reads both sources."""
     return counting(rows.union(others), "k", "merged").select("key", "n")
 
 
-def clocks(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
+def clocks(job: ckpt.Job, rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
     """Every row's number in its window, over two sources with a watermark each: the second one's holds every window open."""
     timed = [
         each.withColumn("time", F.timestamp_seconds("at")).withWatermark("time", delay)
@@ -81,9 +81,9 @@ def clocks(rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | None = None) ->
     return windows.selectExpr("concat(k, '/', unix_seconds(window.start)) AS key", "n")
 
 
-def ring(rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
+def ring(job: ckpt.Job, rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
     """A loop: every row is numbered among those of its key and its round. It goes round with its number modulo 3 as key, twice."""
-    loop = rows._job.feedback("ring", "k string, round int")
+    loop = job.feedback("ring", "k string, round int")
     together = rows.select("k", F.lit(0).alias("round")).union(loop)
     numbered = counting(together, "concat(round, '/', k)", "ring")
     loop.close(numbered.filter("round < 2").selectExpr("CAST(n % 3 AS string) AS k", "round + 1 AS round"))

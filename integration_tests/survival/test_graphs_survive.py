@@ -74,9 +74,9 @@ class Feed:
         return [(key, number // ROWS_A_FILE) for number, key in enumerate(self.keys[name])]
 
     def shown(self, table: str = "table") -> Counter[tuple[object, int]]:
-        return Counter((row["key"], row["n"]) for row in self._rows(table, "key", "n"))
+        return Counter((row["key"], row["n"]) for row in self.rows(table, "key", "n"))
 
-    def _rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
+    def rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
         scan = DeltaTable(str(self.folder / table)).scan(columns=list(columns))
         return pa.table(scan.read_all()).to_pylist()
 
@@ -87,7 +87,7 @@ class Feed:
 
     def check_aside(self) -> None:
         """The branch that ends by itself has every row that it lets through once."""
-        assert Counter(row["k"] for row in self._rows("table-aside", "k")) == Counter(
+        assert Counter(row["k"] for row in self.rows("table-aside", "k")) == Counter(
             key for key in self.keys["rows"] if key != "k0"
         )
 
@@ -165,7 +165,7 @@ def test_a_join_of_two_branches_agrees_with_them_whatever_was_killed(tmp_path: P
 
         assert feed.shown() == diamonds_output(feed.keys["rows"], feed.keys["others"])
         feed.check_way()
-        met = Counter(tuple(row.values()) for row in feed._rows("table-met", "key", "input", "n"))
+        met = Counter(tuple(row.values()) for row in feed.rows("table-met", "key", "input", "n"))
         assert met == mets_output(feed.keys["rows"], feed.keys["others"]), "an operator with two inputs, aside"
 
 

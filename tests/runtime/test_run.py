@@ -58,8 +58,7 @@ def test_a_run_that_has_ended_is_not_looked_after_when_the_program_ends(bench, m
     monkeypatch.setattr(run_module.atexit, "unregister", registered.remove)
     run = bench.run(STOPPED)
     assert ended(run) is None
-    run._thread.join(WAIT_S)
-    assert registered == []
+    eventually(lambda: registered == [], "the end of the run's thread")
 
 
 def test_a_failure_leads_to_a_new_incarnation(bench):
