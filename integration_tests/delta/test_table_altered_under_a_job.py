@@ -250,6 +250,8 @@ def drop(altered: Altered) -> None:
 
 def lose_first_versions(altered: Altered) -> None:
     """Leave what a statement of delta-spark leaves that began before the folder was removed."""
+    no_rows = pa.table({"id": pa.array([], pa.int64()), "v": pa.array([], pa.string())})
+    write_deltalake(altered.table, no_rows, mode="append")
     log = Path(altered.table) / "_delta_log"
     newest = max(log.glob("*.json"))
     for entry in log.glob("*.*"):
