@@ -21,7 +21,7 @@ from spark_ckpt.cli.verify import damages
 from spark_ckpt.errors import CkptError, StoreForeign
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import Actions, CommitLost
-from spark_ckpt.store.existing import job_of
+from spark_ckpt.store.existing import existing_store, job_of
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.store import Store
@@ -47,17 +47,17 @@ def store_findings(uri: str, options: Mapping[str, str]) -> Iterator[Finding]:
 
 def _contents(location: Location) -> Iterator[Finding]:
     try:
-        job = job_of(location)
+        job_of(location)
     except StoreForeign as error:
         if location.list():
             yield Finding("store", "fail", f"{location.uri} holds other things than a store", "give another location")
         else:
             yield Finding("store", "ok", f"{error.what} yet ({location.uri}): a job can create one")
         return
-    store = Store.open(location.uri, job, location.storage_options)
+    store = existing_store(location.uri, location.storage_options)
     log_state = store.log.state()
     holds = f"{counted(len(log_state.by_id), 'epoch')}, {counted(len(log_state.savepoints), 'savepoint')}"
-    yield Finding("store", "ok", f"job {log_state.job}, {holds}")
+    yield Finding("store", "ok", f"{log_state.kind} {log_state.job}, {holds}")
     yield Finding("driver", "ok", driver_of(log_state))
     yield _newest(store, log_state.latest)
     yield from _sinks(store)

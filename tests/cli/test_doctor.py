@@ -10,6 +10,7 @@ from spark_ckpt import jars
 from spark_ckpt.cli import checks, store_check
 from spark_ckpt.cli.checks import PACKAGES, Package
 from spark_ckpt.store import delta_log
+from spark_ckpt.store.store import Store
 
 
 @pytest.fixture
@@ -85,6 +86,14 @@ def test_a_good_store_is_left_as_it_was(command, world):
 
     assert {found[name]["status"] for name in ("store", "newest epoch", "store writes")} == {"ok"}
     assert sorted(folder.rglob("*")) == before
+
+
+def test_the_store_of_an_outbox_is_good(command, tmp_path):
+    Store.open(str(tmp_path / "store"), "orders", kind="outbox")
+
+    found = findings(command("doctor", "--store", tmp_path / "store", "--json"))
+
+    assert (found["store"]["status"], found["store"]["detail"].split(",")[0]) == ("ok", "outbox orders")
 
 
 def test_a_place_for_a_new_store_is_fine_and_stays_empty(command, tmp_path):
