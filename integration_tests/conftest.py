@@ -1,43 +1,87 @@
-"""What all tests on Spark share: their order, and Java processes that start fast and end in time."""
+"""What all tests on Spark share: their order, a broker, and processes that start fast and end in time."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
+from integration_tests.broker import Broker, running_broker
 from integration_tests.spark import SMALL_JAVA, end_idle_session
+from spark_ckpt.spark_session import class_archive
 
-PYTHON_START = str(Path(__file__).parent / "python_start")
+HERE = Path(__file__).parent
+PYTHON_START = str(HERE / "python_start")
 sys.path.append(PYTHON_START)  # tests hand their path on to the programs that they start
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PYTHON_START, os.environ.get("PYTHONPATH")]))
 
 
+FOLDERS = ("spark_private", "delta", "kafka", "survival", "rewind", "adopt", "docs", "nexmark", "demo", "side_by_side")
+"""What Spark does not promise comes first: what it finds would fail many others, and less plainly. Behind it what needs connectors,
+which have one session, and last, by itself, what needs none: a worker starts Java twice."""
+TOGETHER = (
+    "adopt/", "delta/test_delta", "delta/", "docs/test_examples", "kafka/test_publish", "kafka/test_re", "kafka/", "nexmark/",
+    "rewind/", "survival/test_s", "survival/test_r", "survival/",
+)  # fmt: skip
+"""Paths of files that run in one worker, one behind another: each begins so, and with none before it. They share what a session
+has learnt: the first merge of a session takes twenty times as long as the next."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """First what makes the class archive from which every later driver starts. Then what Spark does not promise: what it finds
-    would fail many others, and less plainly. The order of all others is kept."""
+    """The order within a folder is kept, and that of other folders."""
     items.sort(key=lambda item: _place(item.path))
 
 
 def _place(path: Path) -> int:
-    if path.name == "test_class_archive_start.py":
-        return 0
-    return 1 if path.parent.name == "spark_private" else 2
+    if not path.is_relative_to(HERE):
+        return len(FOLDERS) + 1
+    folder = path.relative_to(HERE).parts[0]
+    return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
+
+
+class _Together(LoadFileScheduling):
+    """A file's tests run in one worker, and those of some files."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.removeprefix(f"{HERE.name}/")
+        return next(filter(path.startswith, TOGETHER), super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Together:
+    return _Together(config, log)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One for all tests of a worker, whose topics have names of their own; who kills it starts it again."""
+    with running_broker(tmp_path_factory.mktemp("broker"), {"log.cleaner.backoff.ms": "500"}) as running:
+        yield running
+    gc.collect()  # kafka-python leaves refused sockets to it
 
 
 @pytest.fixture(autouse=True)
 def small_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """For programs that a test starts."""
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", SMALL_JAVA)
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", f"{SMALL_JAVA} {class_archive.options()}")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """After the fixtures' own ends: a session that no test asks for next, nor perhaps a later one of its folder, ends."""
-    if nextitem is None or not (_asks_for_spark(nextitem) or nextitem.path.parent == item.path.parent):
+    if nextitem is None or not (
+        _asks_for_spark(nextitem) or nextitem.path.parent == item.path.parent or _shares(nextitem)
+    ):
         end_idle_session()
+
+
+def _shares(item: pytest.Item) -> bool:
+    """Whether a later test of the item's files asks for a session with connectors."""
+    return item.path.is_relative_to(HERE) and item.path.relative_to(HERE).as_posix().startswith(TOGETHER)
 
 
 def _asks_for_spark(item: pytest.Item) -> bool:

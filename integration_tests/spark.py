@@ -30,7 +30,7 @@ SMALL = {
 
 @dataclass(frozen=True)
 class _Idle:
-    """A session that nobody uses now. `jars`: the connector whose jars it has, or nothing."""
+    """A session that nobody uses now. `jars`: the connectors whose jars it has, or nothing."""
 
     jars: str
     session: SparkSession
@@ -45,14 +45,9 @@ def plain_session(zone: str = "UTC", conf: Mapping[str, str] | None = None) -> I
         yield session
 
 
-def session_with(connector: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """As `plain_session`, but as `spark_ckpt.session` makes it, with the connector's jars; of several, with spaces between."""
-
-    def made() -> SparkSession:
-        settings = SMALL | {DRIVER_OPTIONS: SMALL_JAVA}
-        return new_session(f"{connector}-tests", *connector.split(), master="local[2]", conf=settings)
-
-    with _lent(connector, made, conf or {}) as session:
+def connected_session(conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """As `plain_session`, but as `spark_ckpt.session` makes it, with the jars of all connectors: who needs one minds no other."""
+    with _lent("kafka delta", _connected, conf or {}) as session:
         yield session
 
 
@@ -110,6 +105,11 @@ def _plain() -> SparkSession:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config(DRIVER_OPTIONS, f"{SMALL_JAVA} {class_archive.options()}")
     return builder.config(map=dict(SMALL)).getOrCreate()
+
+
+def _connected() -> SparkSession:
+    settings = SMALL | {DRIVER_OPTIONS: SMALL_JAVA}
+    return new_session("tests", "kafka", "delta", master="local[2]", conf=settings)
 
 
 @contextmanager

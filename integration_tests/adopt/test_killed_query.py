@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from spark_ckpt_kafka.options import Connection
 
 import spark_ckpt as ckpt
 from integration_tests.adopt.totals import OUTPUT, RECORD, STATE, USERS, Record, add_up, records, rows_of, state_of
-from integration_tests.broker import Broker, running_broker
+from integration_tests.broker import Broker
 from integration_tests.survival.process import Driver
 from spark_ckpt.cli.app import exit_code
 from spark_ckpt.store.store import Store
@@ -35,15 +34,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 TOPIC, JOB, BEFORE, AFTER = "clicks", "totals", 3000, 400
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with running_broker(tmp_path / "broker") as running:
-        with KafkaControl(Connection(running.servers, {})) as control:
-            control.create_topic(TOPIC, 3)
-        yield running
-        gc.collect()  # what kafka-python left open is found here
 
 
 def send(broker: Broker, rows: Sequence[Record]) -> None:
@@ -113,6 +103,8 @@ def shown(folder: Path) -> list[tuple[str, int, int, int]]:
 
 def test_it_goes_on_at_the_next_record_with_its_state_and_shows_each_record_once(spark, broker, tmp_path):
     every = records(0, BEFORE + AFTER)
+    with KafkaControl(Connection(broker.servers, {})) as control:
+        control.create_topic(TOPIC, 3)
     send(broker, every[:BEFORE])
     checkpoint = killed_in_the_middle(broker, tmp_path)
     before, taken = content_of(checkpoint), len(shown(tmp_path))

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from integration_tests.spark import session_with
+from integration_tests.spark import connected_session
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """Two local cores."""
-    yield from session_with("delta", {"spark.databricks.delta.snapshotPartitions": "2"})
+    yield from connected_session({"spark.databricks.delta.snapshotPartitions": "2"})

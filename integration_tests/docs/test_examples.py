@@ -18,7 +18,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
 import spark_ckpt as ckpt
-from integration_tests.spark import session_with
+from integration_tests.spark import connected_session
 from spark_ckpt.cli.app import exit_code
 from spark_ckpt.errors import SinkInvalid
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """Every program gets it when it asks for a session."""
-    yield from session_with("delta")
+    yield from connected_session()
 
 
 class Example:

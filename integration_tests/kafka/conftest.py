@@ -1,4 +1,4 @@
-"""One broker for all tests of this folder. Tests that kill it start it again."""
+"""A topic for each test, staged rows, failures of the processes that publish."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kafka_kit import Cluster, Staged, close_all
 
-from integration_tests.broker import Broker, running_broker
+from integration_tests.broker import Broker
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,12 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             item.add_marker(pytest.mark.kafka)
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
-
-
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from spark_ckpt_kafka import KafkaSink, KafkaSource
 from spark_ckpt_kafka.library import KafkaProducer
 
 import spark_ckpt
-from integration_tests.spark import session_with
+from integration_tests.spark import connected_session
 from spark_ckpt.driver import admission
 
 pytestmark = pytest.mark.spark
@@ -22,7 +22,7 @@ _SMALL, _LIMIT, _ROWS = 10, 40, 100
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    yield from session_with("kafka")
+    yield from connected_session()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from kafka_kit import Cluster, described, read_committed
 from pyspark.sql import SparkSession
 from spark_ckpt_kafka.library import KafkaProducer
 
-from integration_tests.spark import session_with
+from integration_tests.spark import connected_session
 from tests.kafka.registry_kit import RegistryServer
 
 pytestmark = pytest.mark.spark
@@ -32,7 +32,7 @@ OLD = json.dumps(
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    yield from session_with("kafka")
+    yield from connected_session()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from spark_ckpt_kafka import KafkaSink, KafkaSource
 from spark_ckpt_kafka.library import KafkaProducer
 
 import spark_ckpt
-from integration_tests.spark import session_with
+from integration_tests.spark import connected_session
 from spark_ckpt.errors import IdentityChanged, StartOutOfRange
 from spark_ckpt.store.store import Store
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    yield from session_with("kafka")
+    yield from connected_session()
 
 
 class World:

@@ -14,7 +14,7 @@ from spark_ckpt_kafka import KafkaSink, KafkaSource, repair
 from spark_ckpt_kafka.library import ConfigResource, ConfigResourceType, KafkaProducer
 
 import spark_ckpt
-from integration_tests.spark import session_with
+from integration_tests.spark import connected_session
 from spark_ckpt.driver.run import Run
 from spark_ckpt.errors import CkptError, PublishConflict, RowsRefused
 from spark_ckpt.store.store import Store
@@ -25,7 +25,7 @@ WAIT_S = 120
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    yield from session_with("kafka")
+    yield from connected_session()
 
 
 class World:

@@ -17,7 +17,7 @@ from spark_ckpt_kafka import Avro, KafkaSink, KafkaSource
 from spark_ckpt_kafka.library import KafkaProducer
 
 import spark_ckpt as ckpt
-from integration_tests.spark import session_with
+from integration_tests.spark import connected_session
 from spark_ckpt.errors import BadRecord
 from tests.kafka.registry_kit import RegistryServer
 
@@ -32,7 +32,7 @@ WAIT_S = 120
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    yield from session_with("kafka")
+    yield from connected_session()
 
 
 @pytest.fixture

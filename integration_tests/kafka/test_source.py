@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_ckpt_kafka import KafkaSource
 from spark_ckpt_kafka.library import KafkaProducer
 
-from integration_tests.spark import session_with
+from integration_tests.spark import connected_session
 from spark_ckpt.connector import Cursor
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    yield from session_with("kafka")
+    yield from connected_session()
 
 
 def _drain(rows: DataFrame, folder: Path) -> tuple[list[Any], str]:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from spark_ckpt_kafka import KafkaSource
 from spark_ckpt_kafka.library import KafkaProducer
 
-from integration_tests.spark import session_with
+from integration_tests.spark import connected_session
 from spark_ckpt.testing import SourceConformance, SourceSubject, SparkReading
 
 pytestmark = pytest.mark.spark
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    yield from session_with("kafka")
+    yield from connected_session()
 
 
 def lose(cluster: Cluster) -> None:

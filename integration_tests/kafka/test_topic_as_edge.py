@@ -15,7 +15,7 @@ from spark_ckpt_files import FilesSource
 from spark_ckpt_kafka import KafkaSink
 
 import spark_ckpt as ckpt
-from integration_tests.spark import session_with
+from integration_tests.spark import connected_session
 from spark_ckpt import failpoints
 
 pytestmark = pytest.mark.spark
@@ -24,7 +24,7 @@ _ENOUGH_S = 120
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    yield from session_with("kafka")
+    yield from connected_session()
 
 
 def _job(spark: SparkSession, cluster: Cluster, folder: Path, end: str) -> ckpt.Job:

@@ -4,7 +4,6 @@ same events says, whatever died on the way.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ from benchmarks.side_by_side.environments import Prepared
 from benchmarks.side_by_side.processes import Processes
 from benchmarks.side_by_side.topics import Topics
 from benchmarks.systems import Run, job_module
-from integration_tests.broker import running_broker
-from integration_tests.spark import session_with
+from integration_tests.broker import Broker
+from integration_tests.spark import connected_session
 from integration_tests.survival.process import wait_until
 from spark_ckpt import failpoints
 from spark_ckpt.errors import RunFailed
@@ -74,14 +73,12 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with running_broker(tmp_path_factory.mktemp("broker")) as broker:
-        topics, made = Topics(broker.servers), events(COUNT, per_second=200)
-        source = topics.create("events")
-        topics.fill_in_turn(source, made.values())
-        for spark in session_with("kafka", INTERPRETED):
-            yield House(topics, source, made, spark)
-    gc.collect()
+def house(broker: Broker) -> Iterator[House]:
+    topics, made = Topics(broker.servers), events(COUNT, per_second=200)
+    source = topics.create("events")
+    topics.fill_in_turn(source, made.values())
+    for spark in connected_session(INTERPRETED):
+        yield House(topics, source, made, spark)
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from lake import STATE, Lake, ids_of_file
 from pyspark.sql import SparkSession
 
-from integration_tests.spark import session_with
+from integration_tests.spark import connected_session
 from spark_ckpt import failpoints
 from spark_ckpt.failpoints import FailpointHit
 from spark_rewind.applying import ApplySettings, apply, undo
@@ -52,7 +52,7 @@ GOOD, ALL = 4, 8
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    yield from session_with("delta", {"spark.databricks.delta.snapshotPartitions": "1"})
+    yield from connected_session({"spark.databricks.delta.snapshotPartitions": "1"})
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from lake import POISON, STATE, Lake, ids_of_file, made_lake
 from pyspark.sql import SparkSession
 
-from integration_tests.spark import session_with
+from integration_tests.spark import connected_session
 from spark_ckpt.cli.app import exit_code
 from spark_ckpt.errors import RewindOutOfReach
 from spark_rewind.pinning import PinRequest, take_pin
@@ -38,7 +38,7 @@ OTHER_POINTS = [pytest.param(to, marks=pytest.mark.long) for to in ("ingest@7", 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    yield from session_with("delta", {"spark.databricks.delta.snapshotPartitions": "1"})
+    yield from connected_session({"spark.databricks.delta.snapshotPartitions": "1"})
 
 
 @pytest.fixture(scope="module", params=[HDFS, pytest.param(ROCKSDB_2, marks=pytest.mark.long)])

@@ -22,8 +22,8 @@ from pyspark.sql.streaming import StatefulProcessor
 from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.options import Connection
 
-from integration_tests.broker import Broker, running_broker
-from integration_tests.spark import session_with
+from integration_tests.broker import Broker
+from integration_tests.spark import connected_session
 from spark_rewind.applying import ApplySettings, apply
 from spark_rewind.cli.rewind import BrokerTopics
 from spark_rewind.declared import Declared
@@ -122,14 +122,8 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    yield from session_with("kafka delta", {"spark.databricks.delta.snapshotPartitions": "1"})
+    yield from connected_session({"spark.databricks.delta.snapshotPartitions": "1"})
 
 
 @dataclass

@@ -8,14 +8,14 @@ import pytest
 from pyspark.sql import SparkSession
 from tutorial import CONF, PAGE, told
 
-from integration_tests.spark import session_with
+from integration_tests.spark import connected_session
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    yield from session_with("delta", CONF)
+    yield from connected_session(CONF)
 
 
 @pytest.mark.long  # in the gate: the plan of a page in test_plain_queries_are_planned.py

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.options import Connection
 
-from integration_tests.broker import Broker, running_broker
-from integration_tests.spark import session_with
+from integration_tests.broker import Broker
+from integration_tests.spark import connected_session
 from spark_rewind.cli.rewind import BrokerTopics
 from spark_rewind.declared import Declared
 from spark_rewind.plan import RewindPlan
@@ -26,18 +26,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
-TOPIC, PARTITIONS, FILES = "orders", 2, 6
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
+TOPIC, PARTITIONS, FILES = "bounded-orders", 2, 6
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    yield from session_with("kafka")
+    yield from connected_session()
 
 
 @pytest.fixture(scope="module")

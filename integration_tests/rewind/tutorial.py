@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from integration_tests.spark import end_jvm, session_with
+from integration_tests.spark import connected_session, end_jvm
 from spark_ckpt.cli.app import exit_code
 
 PAGE = Path(__file__).parents[2] / "docs" / "rewind-tutorial.md"
@@ -94,7 +94,7 @@ class Telling:
 
 def main() -> None:
     """Run the page in a session of its own, and write what it tells."""
-    for spark in session_with("delta", CONF):
+    for spark in connected_session(CONF):
         PAGE.write_text(told(spark))
     end_jvm()
 

@@ -1,21 +1,18 @@
-"""One broker for all tests of this folder; tests that kill it start it again."""
+"""A job from Kafka to Kafka for each test that wants one, and places of jobs on files."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from integration_tests.broker import Broker, running_broker
-from integration_tests.spark import session_with
+from integration_tests.broker import Broker
+from integration_tests.spark import connected_session
 from integration_tests.survival.job import KafkaJob
 from integration_tests.survival.session import Place
 from spark_ckpt import failpoints
-
-PROPERTIES = {"log.cleaner.backoff.ms": "500"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,13 +22,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
-
-
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("broker"), PROPERTIES) as running:
-        yield running
-    gc.collect()
 
 
 @pytest.fixture
@@ -45,7 +35,7 @@ def job(broker: Broker, tmp_path: Path) -> Iterator[KafkaJob]:
 @pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     """One session for the cheap tests of this folder, with Spark's Kafka connector."""
-    yield from session_with("kafka")
+    yield from connected_session()
 
 
 @pytest.fixture

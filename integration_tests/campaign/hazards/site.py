@@ -25,7 +25,7 @@ from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
 from integration_tests.campaign.hazards.verdicts import Rows
-from integration_tests.spark import session_with
+from integration_tests.spark import connected_session
 
 DRAIN_S = 240.0
 PUBLISH = "90 seconds"
@@ -62,7 +62,7 @@ class Site:
 @contextmanager
 def site_of(folder: Path, servers: str = "") -> Iterator[Site]:
     """A site with a session that has the jars of Delta and Kafka."""
-    session = session_with("delta kafka", {"spark.databricks.delta.snapshotPartitions": "2"})
+    session = connected_session({"spark.databricks.delta.snapshotPartitions": "2"})
     spark = next(session)
     try:
         yield Site(spark, servers, folder)
