@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from integration_tests.broker import Broker, running_broker
+from integration_tests.broker import Broker
 from integration_tests.outbox.outbox_deaths import live_until_done, records
 from integration_tests.outbox.outbox_query import Place, expected, write_files
 from integration_tests.survival.ledger import create_topic
@@ -16,12 +15,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.kill]
 FILES = range(6)
 DEATHS = "EPOCH_COMMITTING:kill:2,EPOCH_COMMITTED:kill:2,ACKED:kill:4,STAGED:kill:5"
 """Before the outbox's commit; after it; when one of two sinks has the epoch; in a task. Many more: the campaign `outbox`."""
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
 
 
 def test_every_row_is_once_in_kafka_and_delta_whenever_the_driver_dies(tmp_path: Path, broker: Broker) -> None:

@@ -213,7 +213,6 @@ def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) 
         (("compare", "--crash", "a"), "is not PROCESS@MS"),
         (("compare", "--crash", "z@5"), "no process 'z'"),
         (("compare", "-g", "/no/such/graph.json"), "No such file or directory"),
-        (("compare", "--runs", "1", "--inputs", "300", "--interval-ms", "1"), "makes no progress with these times"),
         (("compare", "--option", "speed=1"), "no protocol has an option 'speed'"),
         (("compare", "--option", "overlap=0"), "not a whole number from 1 on"),
         (("simulate", "-p", "markers", "--option", "overlap=1"), "markers has no option 'overlap'"),
@@ -226,6 +225,12 @@ def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) 
 def test_mistakes_are_told_with_what_there_is(capsys: Captured, arguments: tuple[str, ...], told: str) -> None:
     assert exit_code(arguments) == 2
     assert told in capsys.readouterr().err
+
+
+def test_times_that_let_nothing_end_are_told(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("checkpoint_lab.timed.STEPS_MAX", 5_000)
+    assert exit_code(("compare", "--runs", "1", "--inputs", "100", "--interval-ms", "1")) == 2
+    assert "makes no progress with these times" in capsys.readouterr().err
 
 
 COORDINATED = [name for name in SOUND if MENU[name].coordinator]

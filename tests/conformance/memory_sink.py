@@ -250,7 +250,7 @@ class ChecksThenActs(MemorySink):
         if self.has(self.target.markers.get(self.key(context)), output, context):
             return True
         if context.incarnation < 3:
-            self.asked.wait(10)
+            self.asked.wait(60)
         self.target.rows += self.read(output, context)
         self.target.markers[self.key(context)] = marker_of(output, context)
         return False

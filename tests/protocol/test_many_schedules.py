@@ -18,10 +18,12 @@ from tests.simulator.eager import run_long
 SCHEDULES = int(os.environ.get("SPARK_CKPT_SCHEDULES", "250"))
 PROCESSES = 1 if SCHEDULES <= 1000 else os.cpu_count() or 1
 """Starting another one takes longer than the schedules of a graph."""
-SOUND = ["spark", "lease", *(name for name, protocol in MENU.items() if protocol.sound)]
+SOUND = [name for name, protocol in MENU.items() if protocol.sound]
+OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in ("spark", "lease")]
+"""In the gate: `tests/simulator/test_spark_world.py` and `test_lease_world.py`."""
 
 
-@pytest.mark.parametrize("protocol", SOUND)
+@pytest.mark.parametrize("protocol", [*OTHERS, *SOUND])
 def test_no_schedule_of_many_is_condemned(protocol: str) -> None:
     graphs = sim.graphs_of(protocol)
     schedules = recoveries = 0
@@ -36,7 +38,7 @@ def test_no_schedule_of_many_is_condemned(protocol: str) -> None:
     assert recoveries > SCHEDULES / 4
 
 
-@pytest.mark.parametrize("protocol", SOUND[2:])
+@pytest.mark.parametrize("protocol", SOUND)
 def test_no_long_life_is_condemned(protocol: str) -> None:
     graphs = sim.graphs_of(protocol)
     outcomes = [

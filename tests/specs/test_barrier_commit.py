@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.specs.tlc import check
+from tests.specs.tlc import check, each_condemned_by_another
 
 GIVEN_UP = {"MaxCrash": "0", "MaxAbort": "1"}
 TAKEN_OVER = {"MaxEpoch": "1", "Takeover": "TRUE"}
@@ -82,7 +82,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(("mutant", "scope", "invariants"), MUTANTS)
+@pytest.mark.parametrize(("mutant", "scope", "invariants"), each_condemned_by_another(MUTANTS))
 def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], invariants: set[str]) -> None:
     result = check(tmp_path, "BarrierCommit", {"Mutant": f'"{mutant}"', **scope})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.specs.lease_traces import MODULE, corrupted, recorded, recorded_returning, trace_files
-from tests.specs.tlc import check
+from tests.specs.tlc import check, each_condemned_by_another
 
 STATES = 330_333
 """Distinct states, three nodes, two leases, one crash, one clock at half the rate."""
@@ -76,7 +76,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(("mutant", "scope", "invariants"), MUTANTS)
+@pytest.mark.parametrize(("mutant", "scope", "invariants"), each_condemned_by_another(MUTANTS))
 def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], invariants: set[str]) -> None:
     result = check(tmp_path, "MCCheckpointLease", {"Mutant": f'"{mutant}"', **scope})
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.specs.tlc import check
+from tests.specs.tlc import check, each_condemned_by_another
 
 ONE_RETURN = {"MaxReturn": "1", "MaxPause": "1"}
 STATES = 22_506
@@ -39,7 +39,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(("mutant", "invariants"), MUTANTS)
+@pytest.mark.parametrize(("mutant", "invariants"), each_condemned_by_another(MUTANTS))
 def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, invariants: set[str]) -> None:
     result = check(tmp_path, "MCDriverLease", {"Mutant": f'"{mutant}"'})
 
@@ -59,7 +59,7 @@ MUTANTS_OF_RETURNS = [
 ]
 
 
-@pytest.mark.parametrize(("mutant", "invariants"), MUTANTS_OF_RETURNS)
+@pytest.mark.parametrize(("mutant", "invariants"), each_condemned_by_another(MUTANTS_OF_RETURNS))
 def test_a_wrong_rule_of_returns_is_condemned(tmp_path: Path, mutant: str, invariants: set[str]) -> None:
     result = check(tmp_path, "MCDriverLease", {"Mutant": f'"{mutant}"', **ONE_RETURN})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.specs.epoch_traces import MODULE, UNCOUNTED, corrupted, recorded, trace_files
-from tests.specs.tlc import check
+from tests.specs.tlc import check, each_condemned_by_another
 
 OVERLAP = 36_680
 """Distinct states: one row, two epochs that overlap, one fault."""
@@ -42,7 +42,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(("mutant", "scope", "violated"), MUTANTS)
+@pytest.mark.parametrize(("mutant", "scope", "violated"), each_condemned_by_another(MUTANTS))
 def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], violated: str) -> None:
     """`violated` alone: the temporal property, that every epoch ends."""
     result = check(tmp_path, "Epochs", {"Mutant": f'"{mutant}"', **scope})

@@ -69,8 +69,9 @@ def test_schedules_of_the_rules_are_behaviours_of_the_specification(tmp_path: Pa
     "plant",
     [
         host_bugs.cursors_are_those_before_the_barriers_batch,
-        host_bugs.rows_of_an_ended_epoch_stay_open,
-        host_bugs.files_of_later_batches_come_first,
+        # schedules condemn these in the gate: tests/simulator/test_spark_world.py
+        pytest.param(host_bugs.rows_of_an_ended_epoch_stay_open, marks=pytest.mark.long),
+        pytest.param(host_bugs.files_of_later_batches_come_first, marks=pytest.mark.long),
     ],
     ids=lambda plant: plant.__name__,
 )

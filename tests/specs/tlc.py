@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 
+import pytest
+from _pytest.mark import ParameterSet
+
 SPECS = Path(__file__).parents[2] / "specs"
 TIMEOUT_S = 1200
 SMALL_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -53,6 +56,18 @@ def check(
     config = folder / f"{module}.cfg"
     config.write_text(replaced(config.read_text(), constants or {}))
     return _read(_run(folder, module, flags))
+
+
+def each_condemned_by_another(wrong_rules: Sequence[tuple[object, ...] | ParameterSet]) -> list[ParameterSet]:
+    """A wrong rule for each invariant; the last value says which it violates. Those that none but invariants seen before condemn
+    are a long test's: schedules of machines with such bugs are condemned in `tests/protocol` and `tests/simulator`."""
+    found, seen = list[ParameterSet](), set[str]()
+    for each in map(ParameterSet.extract_from, wrong_rules):
+        last = each.values[-1]
+        violated = {last} if isinstance(last, str) else set(last)  # type: ignore[call-overload]
+        found.append(pytest.param(*each.values, marks=[*each.marks, *[pytest.mark.long] * bool(violated & seen)]))
+        seen |= violated if not each.marks else set()
+    return found
 
 
 def replaced(config: str, constants: Mapping[str, str]) -> str:
