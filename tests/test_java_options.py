@@ -1,5 +1,7 @@
 """What a session tells Java beside the user's own options."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from spark_ckpt.spark_session import class_archive
@@ -14,8 +16,36 @@ def an_archive(monkeypatch):
     monkeypatch.setattr(class_archive, "options", lambda: ARCHIVE)
 
 
+class Builder:
+    """Spark's builder of sessions; its session is the settings."""
+
+    def __init__(self):
+        self.settings = {}
+
+    def appName(self, name):
+        return self
+
+    def master(self, where):
+        return self
+
+    def config(self, key, value):
+        self.settings[key] = value
+        return self
+
+    def getOrCreate(self):
+        return self.settings
+
+
+@pytest.fixture(autouse=True)
+def no_java(monkeypatch):
+    here = type("SparkSession", (), {"builder": property(lambda _: Builder()), "getActiveSession": lambda _: True})
+    monkeypatch.setattr(spark_session, "SparkSession", here())
+    monkeypatch.setattr(spark_session, "launched_deaf", nullcontext)
+    monkeypatch.setattr(spark_session.jars, "find_java", lambda: None)
+
+
 def options(own: str | None = None) -> str:
-    return spark_session._with_java_options({} if own is None else {DRIVER_OPTIONS: own})[DRIVER_OPTIONS]
+    return spark_session.session("app", conf={} if own is None else {DRIVER_OPTIONS: own})[DRIVER_OPTIONS]
 
 
 def test_archived_classes_and_late_optimisation_stand_beside_the_users_options():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -177,12 +178,26 @@ class Bench:
     """A store, a sink, and life after life on them."""
 
     def __init__(self, folder: Path, monkeypatch, operator=None, **settings):
-        monkeypatch.setattr(stage_module, "StageQuery", self._query)
-        monkeypatch.setattr(incarnation_module, "_POLL_S", 0.01)
+        self.parts: dict[str, Any] = {}
+        self.plays_spark(monkeypatch)
         self.folder, self.sink, self.heard = folder, FakeSink(), Heard()
         self.store = Store.open(str(folder / "store"), JOB)
         self.plan = self.planned(operator, **settings)
         self.queries: list[FakeQuery] = []
+
+    def plays_spark(self, monkeypatch) -> None:
+        """Play Spark, and keep the parts of the newest life by the name that made them."""
+        monkeypatch.setattr(stage_module, "StageQuery", self._query)
+        monkeypatch.setattr(incarnation_module, "_POLL_S", 0.01)
+        for name in ("CoordinatorLoop", "Lanes", "recorded"):
+            monkeypatch.setattr(incarnation_module, name, self._keeping(name, getattr(incarnation_module, name)))
+
+    def _keeping(self, name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*arguments):
+            self.parts[name] = make(*arguments)
+            return self.parts[name]
+
+        return made
 
     def planned(self, operator=None, sinks: Sequence[str] = ("out",), **settings) -> JobPlan:
         defaults = {"interval": "1 hour", "local_dir": self.folder / "local", "key_groups": 2}
@@ -201,9 +216,10 @@ class Bench:
     ) -> Spark:
         point = self.store.log.begin_incarnation(HERE, "latest", self.plan.config.lease_ms, takeover)
         announcer = Announcer(JOB, point.incarnation, [self.heard])
-        life = SparkIncarnation(self.plan, point, announcer, Progress(JOB), targets or {}, standing)
+        progress = Progress(JOB)
+        life = SparkIncarnation(self.plan, point, announcer, progress, targets or {}, standing)
         life.begin()
-        return Spark(self, life, self.queries[-1])
+        return Spark(self, life, self.queries[-1], progress)
 
     def overtaken(self) -> None:
         """Another driver replaces the one that runs."""
@@ -223,8 +239,10 @@ class Bench:
 class Spark:
     """Plays Spark for one life: batches of one task, and the thread that watches."""
 
-    def __init__(self, bench: Bench, life: SparkIncarnation, query: FakeQuery):
-        self.bench, self.life, self.query = bench, life, query
+    def __init__(self, bench: Bench, life: SparkIncarnation, query: FakeQuery, progress: Progress):
+        self.bench, self.life, self.query, self.progress = bench, life, query, progress
+        self.loop, self.lanes = bench.parts["CoordinatorLoop"], bench.parts["Lanes"]
+        self.protocol, _ = bench.parts["recorded"]
         self.batches = self.rows = 0
         self.ending = None
         self._watching = threading.Thread(target=self._watch, daemon=True)
@@ -266,7 +284,7 @@ class Spark:
     def taken_in(self) -> None:
         """Wait until the coordinator has seen the last batch."""
         seen = threading.Event()
-        self.life._loop.post(seen.set)
+        self.loop.post(seen.set)
         assert seen.wait(WAIT_S)
 
     def play_until(self, done) -> None:
@@ -286,8 +304,7 @@ class Spark:
 
     def final(self) -> int:
         """Wait until the last epoch is open."""
-        protocol = self.life._protocol
-        return eventually(lambda: protocol.is_ending and protocol.open_epoch, "final epoch")
+        return eventually(lambda: self.protocol.is_ending and self.protocol.open_epoch, "final epoch")
 
     def stopped(self, *values: int):
         """Ask for a stop and play the last batch."""

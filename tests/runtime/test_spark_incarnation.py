@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,6 @@ from spark_ckpt.coordination.markers import OPEN, ControlMarker
 from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.driver import spark_incarnation as incarnation_module
-from spark_ckpt.driver import stage as stage_module
 from spark_ckpt.driver.local_folder import LocalFolder
 from spark_ckpt.errors import (
     EpochDamaged,
@@ -30,6 +30,9 @@ from spark_ckpt.errors import (
     StoreFull,
     StoreUnreachable,
 )
+from spark_ckpt.store import epoch_log
+from spark_ckpt.store.log_table import LogTable
+from spark_ckpt.store.turns import Turns
 
 
 @pytest.fixture
@@ -89,7 +92,7 @@ def test_an_idle_stream_takes_no_epochs_and_the_first_rows_wake_it(bench_of):
     bench = bench_of(interval="20 ms")
     life = bench.born()
     life.batch(marker=ControlMarker(1, OPEN, 1))
-    eventually(lambda: life.life._protocol.postponed is not None, "an interval without rows")
+    eventually(lambda: life.protocol.postponed is not None, "an interval without rows")
     assert life.marker().kind == OPEN
     life.batch(1)
     life.epoch(2)
@@ -341,7 +344,7 @@ def test_an_attempt_to_publish_ends_with_its_run(bench_of, monkeypatch):
     bench.sink.released.clear()
     life = bench.born()
     assert life.stopped(1).outcome is Outcome.STOPPED
-    eventually(lambda: not any(each.is_alive() for each in life.life._lanes.threads()), "the publishing thread's end")
+    eventually(lambda: not any(each.is_alive() for each in life.lanes.threads()), "the publishing thread's end")
 
 
 def test_a_record_that_is_never_taken_ends_the_life_after_one_attempt_with_the_epoch_to_go_back_to(bench):
@@ -359,7 +362,7 @@ def test_a_record_that_is_never_taken_ends_the_life_after_one_attempt_with_the_e
 def test_reaching_the_targets_ends_the_job_on_a_published_epoch(bench):
     life = bench.born(targets={"in": {"n": 3}})
     life.batch(1, 2)
-    assert life.life._protocol.open_epoch is None, "not there yet"
+    assert life.protocol.open_epoch is None, "not there yet"
     life.batch(3)
     life.barrier(life.final())
     life.batch()
@@ -411,7 +414,7 @@ def test_an_idle_job_on_a_full_disk_says_so_until_a_renewal_succeeds(bench_of, m
     life = bench.born()
     life.batch(1)
     life.taken_in()
-    renew, progress = bench.store.log.renew, life.life._progress
+    renew, progress = bench.store.log.renew, life.progress
     full = StoreFull("no space left")
     monkeypatch.setattr(bench.store.log, "renew", lambda *_: (_ for _ in ()).throw(full))
     outage = eventually(lambda: progress.last()["outage"], "outage")
@@ -443,7 +446,7 @@ def test_a_query_that_cannot_say_why_it_died_leaves_nothing_open(bench, monkeypa
     life.query.isActive = False
     ending = life.ended()
     assert (ending.outcome, str(ending.error)) == (Outcome.FAILED, "no words")
-    assert not life.life._loop.is_alive()
+    assert not life.loop.is_alive()
 
 
 def test_a_query_that_cannot_be_stopped_does_not_hold_up_the_end(bench, monkeypatch):
@@ -489,26 +492,26 @@ def test_an_unknown_outcome_of_the_decision_is_left_to_the_next_life(bench, monk
     ending = life.ended()
     assert (ending.outcome, ending.error.retriable) == (Outcome.FAILED, True)
     monkeypatch.undo()
-    monkeypatch.setattr(stage_module, "StageQuery", bench._query)
+    bench.plays_spark(monkeypatch)
     bench.born().stopped(2)
     assert bench.sink.rows == [1, 2]
 
 
 def test_a_log_that_does_not_answer_is_waited_for_for_so_long_and_what_it_took_counts(bench_of, monkeypatch):
+    monkeypatch.setattr(epoch_log, "Turns", partial(Turns, wait_s=1.0))
     bench = bench_of(timeout="3 seconds")
-    log, go_on, landed = bench.store.log, threading.Event(), threading.Event()
-    append = log._table.append
+    go_on, landed = threading.Event(), threading.Event()
+    append = LogTable.append
 
-    def slow(row):
+    def slow(table, row):
         assert go_on.wait(60)
-        append(row)
+        append(table, row)
         landed.set()
 
     life = bench.born()
-    monkeypatch.setattr(log._lock, "wait_s", 0.05)
     life.life.request_savepoint("named")
     life.barrier(2)
-    monkeypatch.setattr(log._table, "append", slow)
+    monkeypatch.setattr(LogTable, "append", slow)
     life.batch(1)
     ending = life.ended()
     assert (ending.outcome, type(ending.error)) == (Outcome.FAILED, StoreUnreachable)
@@ -518,7 +521,7 @@ def test_a_log_that_does_not_answer_is_waited_for_for_so_long_and_what_it_took_c
     go_on.set()
     assert landed.wait(60)
     monkeypatch.undo()
-    monkeypatch.setattr(stage_module, "StageQuery", bench._query)
+    bench.plays_spark(monkeypatch)
     bench.born().stopped(2)
     assert bench.sink.rows == [1, 2]
 

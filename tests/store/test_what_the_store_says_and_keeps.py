@@ -18,6 +18,7 @@ from store_world import EDGE, ELSEWHERE, OPERATOR, SINK, Clock, World
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Holder
 from spark_ckpt.epochs.restore import resolve
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import (
     ConfigInvalid,
     EpochDamaged,
@@ -353,8 +354,9 @@ def test_logs_of_every_kind_of_table_are_trimmed_once_in_a_while(world: World, m
     monkeypatch.setattr("spark_ckpt.store.store.trim", lambda location, *_: trimmed.append(location.uri))
     store = world.store.reopened()
 
-    for _ in range(2):
-        store._trim_logs()
+    for value in range(2):
+        store.retain(Retention(keep_last=1, slack=0))
+        world.epoch({"a": value})
 
     assert trimmed == [each.location.uri for each in (store.staged(SINK), store.edge(EDGE), store.state(OPERATOR))]
 
