@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from incarnation_kit import Bench, eventually
@@ -33,16 +35,32 @@ class Looking:
         return self._log.state()
 
 
+class Notes(Standbys):
+    """Notes of standbys, of which some die as by kill -9."""
+
+    dead: ClassVar[set[str]] = set()
+
+    def withdraw(self, name):
+        if name not in self.dead:
+            super().withdraw(name)
+
+
+class FindsDamage(Upkeep):
+    def _damage(self, log_state):
+        return "[CKPT_EPOCH_DAMAGED] a file is missing"
+
+
 class Standing:
     """A standby's part in the upkeep, without the rest of it. `materialized`: epochs shown by it, `heard`: of its turns."""
 
-    def __init__(self, bench):
-        self.materialized, self.heard = [], []
+    def __init__(self, bench, kind=Upkeep):
+        self.materialized, self.heard, self.name = [], [], name_of_a_wait()
         lookout = Looking(bench.store.reopened().log)
         followed = SimpleNamespace(epoch=1, is_warm=True)
-        self.thread = Upkeep(bench.plan, name_of_a_wait(), lookout, followed, self.heard.append)
-        self.materialize = self.thread._store.materialize
-        self.thread._store.materialize = self._materialize
+        self.store = bench.store.reopened()
+        self.materialize, self.store.materialize = self.store.materialize, self._materialize
+        plan = replace(bench.plan, store=SimpleNamespace(reopened=lambda: self.store))
+        self.thread = kind(plan, self.name, lookout, followed, self.heard.append)
         self.thread.start()
 
     def _materialize(self, manifest, *arguments):
@@ -54,7 +72,7 @@ class Standing:
 
     def dies(self):
         """As by kill -9: its note stays, and what it holds."""
-        self.thread._standbys.withdraw = lambda name: None
+        Notes.dead.add(self.name)
         self.thread.end()
         self.thread.join()
 
@@ -64,6 +82,7 @@ def bench(tmp_path, monkeypatch):
     monkeypatch.setattr(duty_module, "SETTINGS", QUICK)
     monkeypatch.setattr(duty_module, "LOOK_S", 0.02)
     monkeypatch.setattr(upkeep_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(upkeep_module, "Standbys", Notes)
     monkeypatch.setattr(upkeep_module, "TELL_S", 0.2)
     bench = Bench(tmp_path, monkeypatch, keep_epochs=2)
     bench.ours = []
@@ -103,7 +122,7 @@ def test_a_standby_settles_what_is_decided_and_the_driver_does_not(bench):
     eventually(lambda: standby.said("done"), "its turn")
     assert bench.ours == []
     upkeep = eventually(lambda: bench.state().upkeep, "the lease")
-    assert upkeep.lease.holder == standby.thread._name
+    assert upkeep.lease.holder == standby.name
     assert life.stopped().outcome is Outcome.STOPPED
     standby.thread.leave()
 
@@ -165,8 +184,8 @@ def test_epochs_are_forgotten_by_the_standby_alone(bench, monkeypatch):
     ours, theirs = [], []
     monkeypatch.setattr(bench.store, "retain", lambda *_: ours.append(1))
     standby = Standing(bench)
-    retain = standby.thread._store.retain
-    standby.thread._store.retain = lambda *arguments: theirs.append(retain(*arguments))
+    retain = standby.store.retain
+    standby.store.retain = lambda *arguments: theirs.append(retain(*arguments))
     eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
     life = bench.born()
     for number in (2, 3, 4):
@@ -181,8 +200,7 @@ def test_epochs_are_forgotten_by_the_standby_alone(bench, monkeypatch):
 def test_damage_is_found_by_the_standby_and_told_on_both_sides(bench):
     heard = []
     bench.heard.onUpkeep = heard.append
-    standby = Standing(bench)
-    standby.thread._damage = lambda log_state: "[CKPT_EPOCH_DAMAGED] a file is missing"
+    standby = Standing(bench, FindsDamage)
     eventually(lambda: Standbys(bench.store.location).waiting(), "its note")
     life = bench.born()
     epoch(life, 2)
