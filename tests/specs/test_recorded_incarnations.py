@@ -33,7 +33,7 @@ class Decides(sim.SparkWorld):
 
     def _may_run_out(self, driver: int, number: int) -> bool:
         _, elapsed = self.drivers[driver].timers[number]
-        published = not any(self.drivers[driver].core.unpublished.values())
+        published = not any(self.drivers[driver].core.publication.unpublished.values())
         return isinstance(elapsed, RetryElapsed) or (isinstance(elapsed, IntervalElapsed) and published)
 
     def faults(self) -> list[Choice]:
