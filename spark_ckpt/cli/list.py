@@ -19,7 +19,7 @@ def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: Storag
     if as_json:
         print_json({"store": opened.location.uri, **_fields(opened.log, log_state)})
         return
-    print_facts({"job": log_state.job, "store": opened.location.uri, "driver": driver_of(log_state)})
+    print_facts({log_state.kind: log_state.job, "store": opened.location.uri, "driver": driver_of(log_state)})
     print_line()
     if log_state.epochs:
         print_epochs(opened.log, log_state)
@@ -29,9 +29,13 @@ def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: Storag
 
 def print_epochs(log: EpochLog, log_state: LogState) -> None:
     """Print one line for each epoch."""
-    columns = ("epoch", "status", "taken", "took", "rows in", "rows out", "state", "reason", "incarnation", "savepoint")
-    shown = len(columns) - (not log_state.savepoints)
-    print_table(columns[:shown], [_row(log, log_state, brief)[:shown] for brief in log_state.epochs])
+    rows = [_row(log, log_state, brief) for brief in log_state.epochs]
+    # An outbox has no state and counts no input; its epochs are batches of a query.
+    left_out = {"rows in", "state", "reason"} if log_state.kind == "outbox" else {"batch"}
+    if not log_state.savepoints:
+        left_out.add("savepoint")
+    columns = [name for name in rows[0] if name not in left_out]
+    print_table(columns, [[row[name] for name in columns] for row in rows])
 
 
 def state_bytes(log: EpochLog, epoch: int) -> int | CkptError:
@@ -45,7 +49,7 @@ def state_bytes(log: EpochLog, epoch: int) -> int | CkptError:
 
 def _fields(log: EpochLog, log_state: LogState) -> dict[str, Json]:
     return {
-        "job": log_state.job,
+        log_state.kind: log_state.job,
         "store_id": log_state.store_id,
         "incarnation": log_state.incarnation,
         "latest": log_state.latest,
@@ -68,6 +72,7 @@ def epoch_fields(log: EpochLog, log_state: LogState, brief: EpochBrief) -> dict[
         "created": iso(brief.created_ms),
         "duration_ms": brief.duration_ms,
         "reason": brief.reason,
+        "batch": brief.spark_batch.number if brief.spark_batch is not None else None,
         "rows_in": brief.rows_in,
         "rows_out": brief.rows_out,
         "state_bytes": None if isinstance(weight, CkptError) else weight,
@@ -97,20 +102,21 @@ def driver_fields(log_state: LogState) -> Json:
     }
 
 
-def _row(log: EpochLog, log_state: LogState, brief: EpochBrief) -> tuple[object, ...]:
+def _row(log: EpochLog, log_state: LogState, brief: EpochBrief) -> dict[str, object]:
     weight = state_bytes(log, brief.epoch)
-    return (
-        Id(brief.epoch),
-        status_of(log_state, brief),
-        utc(brief.created_ms),
-        seconds(brief.duration_ms),
-        brief.rows_in,
-        brief.rows_out,
-        "damaged" if isinstance(weight, CkptError) else size(weight),
-        brief.reason,
-        Id(brief.incarnation),
-        ", ".join(_savepoints(log_state, brief.epoch)) or None,
-    )
+    return {
+        "epoch": Id(brief.epoch),
+        "batch": Id(brief.spark_batch.number) if brief.spark_batch is not None else None,
+        "status": status_of(log_state, brief),
+        "taken": utc(brief.created_ms),
+        "took": seconds(brief.duration_ms),
+        "rows in": brief.rows_in,
+        "rows out": brief.rows_out,
+        "state": "damaged" if isinstance(weight, CkptError) else size(weight),
+        "reason": brief.reason,
+        "incarnation": Id(brief.incarnation),
+        "savepoint": ", ".join(_savepoints(log_state, brief.epoch)) or None,
+    }
 
 
 def _savepoints(log_state: LogState, epoch: int) -> list[str]:

@@ -44,8 +44,9 @@ def show(
 
 def _fields(log: EpochLog, log_state: LogState, manifest: Manifest) -> dict[str, Json]:
     return {
-        "job": manifest.job,
+        log_state.kind: manifest.job,
         **epoch_fields(log, log_state, log_state.by_id[manifest.epoch]),
+        "spark_batch": manifest.spark_batch.model_dump() if manifest.spark_batch is not None else None,
         "watermark_ms": manifest.watermark_ms,
         "cursors": plain(manifest.cursors),
         "operators": [_operator_fields(each) for each in manifest.operators.values()],
@@ -99,10 +100,16 @@ def _held_fields(output: StagedOutput) -> dict[str, Json]:
     }
 
 
+def _batch(manifest: Manifest) -> dict[str, str]:
+    batch = manifest.spark_batch
+    return {} if batch is None else {"batch": f"{batch.number} of query {batch.query}"}
+
+
 def _print_head(log_state: LogState, manifest: Manifest) -> None:
     print_facts(
         {
-            "job": manifest.job,
+            log_state.kind: manifest.job,
+            **_batch(manifest),
             "epoch": Id(manifest.epoch),
             "status": status_of(log_state, log_state.by_id[manifest.epoch]),
             "incarnation": Id(manifest.incarnation),
