@@ -59,15 +59,7 @@ def tried(pyspark: str, python: str, built: Path, cases: Sequence[str], connect:
         program = folder / "venv" / "bin" / "python"
         try:
             step("venv", [str(home), "-m", "venv", str(folder / "venv")])
-            pip = [
-                str(program),
-                "-m",
-                "pip",
-                "install",
-                "--progress-bar=off",
-                str(built),
-                f"pyspark[connect]=={pyspark}",
-            ]
+            pip = [str(program), "-m", "pip", "install", "--progress-bar=off", str(built), wanted(pyspark)]
             step("install", pip, INSTALL_TIMEOUT_S)
         except Failed as failed:
             return Cell(pyspark, "", {"install": str(failed)}, "not run", time.monotonic() - began_s)

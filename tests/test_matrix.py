@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from integration_tests import matrix
+from integration_tests import matrix, outbox_matrix
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 
@@ -97,3 +97,18 @@ def test_a_job_that_gives_other_rows_does_not_work(tmp_path: Path, monkeypatch: 
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
     program.chmod(0o755)
     assert matrix.used(program, tmp_path, in_range=False, demo=False) == "deduplicate: 1 rows instead of 3"
+
+
+def test_each_case_of_an_outbox_that_is_not_exact_is_in_its_table() -> None:
+    exact = outbox_matrix.Cell("4.2.0", "Python 3.11", {"windows/HDFS": "", "outerJoin/HDFS": ""}, "exact", 1)
+    wrong = outbox_matrix.Cell("3.5.6", "Python 3.11", {"windows/HDFS": "gold lacks 2 rows"}, "not run", 1)
+    *_, first, second = outbox_matrix.table([exact, wrong])
+    assert "2 of 2 cases exact" in first
+    assert "windows/HDFS: gold lacks 2 rows" in second
+    assert (exact.exact, wrong.exact) == (True, False)
+
+
+def test_an_outbox_is_tried_on_the_oldest_pyspark_that_the_project_takes() -> None:
+    [pyspark] = [Requirement(each) for each in PROJECT["dependencies"] if Requirement(each).name == "pyspark"]
+    assert all(pyspark.specifier.contains(each) for each in outbox_matrix.PYSPARKS)
+    assert outbox_matrix.PYSPARKS[0].startswith("3.5.")
