@@ -19,9 +19,9 @@ from integration_tests.spark import plain_session
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext
 from spark_ckpt.errors import (
     BatchUnexpected,
-    CkptError,
     ConfigInvalid,
     IdentityChanged,
+    PublishConflict,
     QueryForeign,
     SinkInvalid,
     StoreForeign,
@@ -154,10 +154,28 @@ def test_a_table_that_was_made_anew_is_refused_and_can_be_confirmed(spark: Spark
     write_files(place.inbox, range(4, 5))
     outbox = place.outbox(sinks)
     assert run(outbox, windows(spark, place.inbox)) is not None
-    assert isinstance(outbox.exception(), CkptError)
-    assert isinstance(outbox.exception(), IdentityChanged), outbox.exception()
+    refused = outbox.exception()
+    assert isinstance(refused, IdentityChanged)
+    assert "out.start(writer, accept_new_sink='gold')" in refused.hint
+    assert "--conf" not in refused.hint
     assert run(place.outbox(sinks), windows(spark, place.inbox), accept_new_sink="gold") is None
     assert place.rows("gold") == expected(range(5)) - expected(FILES)
+
+
+def test_a_table_that_lost_its_newest_rows_is_refused_and_gets_them_again(spark: SparkSession, place: Place) -> None:
+    sinks = {"gold": DeltaSink(place.table("gold"))}
+    run(place.outbox(sinks), windows(spark, place.inbox))
+    newest = max(Path(place.table("gold"), "_delta_log").glob("*.json"))
+    newest.unlink()
+    write_files(place.inbox, range(4, 5))
+    outbox = place.outbox(sinks)
+    assert run(outbox, windows(spark, place.inbox)) is not None
+    refused = outbox.exception()
+    assert isinstance(refused, PublishConflict)
+    restore = int(refused.context["restore"])
+    assert f"out.start(writer, restore={restore})" in refused.hint
+    assert run(place.outbox(sinks), windows(spark, place.inbox), restore=restore) is None
+    assert place.rows("gold") == expected(range(5))
 
 
 def test_an_outbox_begins_in_the_middle_of_a_querys_life(spark: SparkSession, place: Place) -> None:
