@@ -4,6 +4,7 @@ from checkpoint_lab.durable import CONTRACT, Surroundings
 from checkpoint_lab.explore import Exploration, NotFailing, ScopeTooLarge, Shrunk, explore, shrink
 from checkpoint_lab.faults import HOSTILE, NO_FAULTS, Clocks, Faults, LinearClock, hostile
 from checkpoint_lab.message_world import MessageWorld
+from checkpoint_lab.outbox_world import OutboxWorld
 from checkpoint_lab.process import GraphApplication
 from checkpoint_lab.schedules import (
     ScheduleOutcome,
@@ -12,6 +13,7 @@ from checkpoint_lab.schedules import (
     run,
     run_drivers,
     run_operated,
+    run_outbox,
     run_spark,
 )
 from checkpoint_lab.scripted import (
@@ -21,6 +23,7 @@ from checkpoint_lab.scripted import (
     LEASE,
     NAMES,
     OPERATED,
+    OUTBOX,
     SPARK,
     CampaignReport,
     Crash,
@@ -49,6 +52,7 @@ __all__ = [
     "NAMES",
     "NO_FAULTS",
     "OPERATED",
+    "OUTBOX",
     "SPARK",
     "TIMED",
     "CampaignReport",
@@ -68,6 +72,7 @@ __all__ = [
     "NotOnTheMenu",
     "NotPossible",
     "OperatedWorld",
+    "OutboxWorld",
     "Scenario",
     "ScheduleOutcome",
     "ScopeTooLarge",
@@ -92,6 +97,7 @@ __all__ = [
     "run",
     "run_drivers",
     "run_operated",
+    "run_outbox",
     "run_spark",
     "shrink",
     "story",

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from checkpoint_lab.spark_driver import HOLDER, LIMITS, CoreOf
-from checkpoint_lab.spark_store import JOB, MemoryTable, Shared
+from checkpoint_lab.spark_store import JOB, Backup, Shared
 from checkpoint_lab.violations import ensure
 from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt.connector import EpochOutput, Json, SinkContext
@@ -42,7 +42,6 @@ from spark_ckpt.epochs.restore import LATEST, RestoreTarget, newest_whole, owed_
 from spark_ckpt.epochs.ways_back import choice_unseen, way_back, whole_manifests
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishFailed
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_ckpt.store.log_table import LogRow, LogTable
 
 # -- The truth about an operated job, independent of its log: content of commits, shown rows, accepted repetitions.
 #
@@ -117,30 +116,13 @@ class SinkTarget:
 
 @dataclass
 class OperatedStore(Shared):
-    """Rows of the log and staged files. `gone`: staged files that are damaged or deleted. `now_ms`: a wall clock."""
+    """Rows of the log and staged files. `gone`: staged files that are damaged or deleted."""
 
     reads: dict[str, tuple[Read, ...]] = field(default_factory=dict)
     decisions: dict[str, Decided] = field(default_factory=dict)
     by_number: dict[int, Decided] = field(default_factory=dict)
-    now_ms: int = 0
-    _look: EpochLog | None = None
     _due: tuple[tuple[int, int], frozenset[str]] | None = None
     """Length of the log and its unpublished files at that length."""
-
-    def later(self) -> None:
-        """Advance the clock past the end of every lease."""
-        self.now_ms += 1_000_000
-
-    def log(self) -> EpochLog:
-        """Return the shipped log, as one process opens it, with this store's clock."""
-        super().log()
-        return self._opened()
-
-    def look(self) -> EpochLog:
-        """Return the log of a reader that has read all earlier rows. The log must have rows."""
-        if self._look is None:
-            self._look = self._opened()
-        return self._look
 
     def due_files(self) -> frozenset[str]:
         """Return the staged files of unpublished epochs, and the deferred files of the newest epoch."""
@@ -157,13 +139,9 @@ class OperatedStore(Shared):
             due += log.manifest(log_state.latest).held.values()
         return frozenset(file.path for each in due for file in each.files)
 
-    def _opened(self) -> EpochLog:
-        return EpochLog(cast(LogTable, MemoryTable(self)), self.verify, lambda: self.now_ms)
-
-    def restored(self, rows: list[tuple[LogRow, str]], forgotten: set[int]) -> None:
+    def restored(self, backup: Backup) -> None:
         """Replace the log by a backup of it."""
-        self.rows, self.forgotten, self.shortened = rows, forgotten, self.shortened + 1
-        self.incarnation = max((row.incarnation for row, _ in rows), default=0)
+        super().restored(backup)
         in_log = self.decided
         self.by_number = {each.epoch: each for each in self.decisions.values() if each.attempt in in_log}
 

@@ -14,6 +14,8 @@ from typing import TypeVar
 from checkpoint_lab.drivers_world import HOSTS, DriversRules, DriversWorld, Troubles
 from checkpoint_lab.faults import Faults, hostile
 from checkpoint_lab.message_world import DEFAULT, MessageWorld
+from checkpoint_lab.outbox_driver import ProtocolOf
+from checkpoint_lab.outbox_world import OutboxWorld
 from checkpoint_lab.spark_driver import CoreOf, shape_of, shipped
 from checkpoint_lab.spark_operated import LONG, SHORT, OperatedWorld
 from checkpoint_lab.spark_world import ROWS, SparkWorld
@@ -23,6 +25,7 @@ from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.recovery import Protocol, ProtocolSettings
 from spark_ckpt.errors import CkptError
+from spark_ckpt.outbox.protocol import OutboxProtocol
 
 T = TypeVar("T")
 
@@ -67,6 +70,22 @@ TROUBLES = (
 """Kinds of operator actions and damage in one schedule of an operated job; empty for all of them."""
 OPERATED_STEPS = 150
 OPERATED_FAULT_RATE = 0.15
+
+OUTBOX_TROUBLES = (
+    ("usurp", "crash"),
+    ("rewind", "crash", "usurp"),
+    ("rewind", "edit", "usurp", "crash"),
+    ("rewind", "stranger"),
+    ("name", "usurp", "crash"),
+    ("delete", "stranger", "rewind", "usurp", "crash"),
+    ("back up", "lose", "crash", "rewind"),
+    ("expire",),
+    ("copy", "rewind", "crash", "edit"),
+    ("rewind", "delete", "edit", "copy", "stranger", "usurp", "crash"),
+)
+"""Kinds of trouble in one schedule of a plain query with an outbox, in addition to failed steps."""
+OUTBOX_STEPS = 150
+OUTBOX_FAULT_RATE = 0.15
 
 LEASE_STEPS = 120
 LEASE_FAULT_RATE = 0.08
@@ -294,6 +313,16 @@ def operated_world(seed: int, core_of: CoreOf = shipped) -> OperatedWorld:
     """
     patient, troubles = (("tap",), (), ("tap", "out"))[seed % 3], TROUBLES[seed // 3 % len(TROUBLES)]
     return OperatedWorld(core_of, patient, troubles, LONG if seed % 4 == 3 else SHORT)
+
+
+def outbox_world(seed: int, protocol_of: ProtocolOf = OutboxProtocol, times: int = 1) -> OutboxWorld:
+    """Return the world in which the schedule of a seed begins. `times`: its length, in usual schedules."""
+    return OutboxWorld(protocol_of, OUTBOX_TROUBLES[seed % len(OUTBOX_TROUBLES)], times)
+
+
+def run_outbox(seed: int, protocol_of: ProtocolOf = OutboxProtocol) -> ScheduleOutcome:
+    """Run one schedule of a plain query with an outbox, with the shipped protocol."""
+    return drive(outbox_world(seed, protocol_of), seed, OUTBOX_STEPS, OUTBOX_FAULT_RATE)
 
 
 def spark_world(seed: int, core_of: CoreOf = shipped, times: int = 1) -> SparkWorld:

@@ -2,6 +2,7 @@
 
 - `spark`: a job on Spark with all its rules: the barriers, commits and publishes that ship
 - `operated`: such a job with an operator who restores epochs and replaces sources and sinks
+- `outbox`: a plain query with an outbox, its drivers and its operator
 - `drivers`: the lease of a job for which several drivers compete
 - `lease`: the rotation of checkpoints among replicas
 - all others: `protocol.menu`
@@ -29,6 +30,8 @@ from checkpoint_lab.schedules import (
     LEASE_STEPS,
     OPERATED_FAULT_RATE,
     OPERATED_STEPS,
+    OUTBOX_FAULT_RATE,
+    OUTBOX_STEPS,
     SPARK_FAULT_RATE,
     SPARK_STEPS,
     STEPS,
@@ -37,6 +40,7 @@ from checkpoint_lab.schedules import (
     drive,
     drivers_world,
     operated_world,
+    outbox_world,
     spark_world,
 )
 from checkpoint_lab.world import Cell, Choice, World
@@ -226,6 +230,15 @@ def operated_campaign(
     )
 
 
+def outbox_campaign(
+    seeds: Iterable[int], processes: int = 1, steps: int = OUTBOX_STEPS, fault_rate: float = OUTBOX_FAULT_RATE
+) -> CampaignReport:
+    """Run one schedule per seed of a plain query with an outbox."""
+    return _spread(
+        partial(_run, outbox_world, steps, fault_rate), CampaignReport("outbox", "query"), list(seeds), processes
+    )
+
+
 def drivers_campaign(
     seeds: Iterable[int], processes: int = 1, steps: int = DRIVERS_STEPS, fault_rate: float = DRIVERS_FAULT_RATE
 ) -> CampaignReport:
@@ -289,16 +302,17 @@ def _spread(
     return total
 
 
-SPARK, OPERATED, DRIVERS, LEASE = "spark", "operated", "drivers", "lease"
-NAMES: tuple[str, ...] = (SPARK, OPERATED, DRIVERS, LEASE, *MENU)
+SPARK, OPERATED, OUTBOX, DRIVERS, LEASE = "spark", "operated", "outbox", "drivers", "lease"
+NAMES: tuple[str, ...] = (SPARK, OPERATED, OUTBOX, DRIVERS, LEASE, *MENU)
 SHIPPED = "barrier"
 """The protocol of `Job(protocol=...)`. It has no world of its own: it runs inside the job."""
-ONLY_GRAPH = {LEASE: "replicas", SPARK: "job", OPERATED: "job", DRIVERS: "hosts"}
+ONLY_GRAPH = {LEASE: "replicas", SPARK: "job", OPERATED: "job", OUTBOX: "query", DRIVERS: "hosts"}
 """Worlds of one shape, without times and options of their own."""
 PACE = {
     LEASE: (LEASE_STEPS, LEASE_FAULT_RATE),
     SPARK: (SPARK_STEPS, SPARK_FAULT_RATE),
     OPERATED: (OPERATED_STEPS, OPERATED_FAULT_RATE),
+    OUTBOX: (OUTBOX_STEPS, OUTBOX_FAULT_RATE),
     DRIVERS: (DRIVERS_STEPS, DRIVERS_FAULT_RATE),
 }
 """Steps of the random phase and faults per step, for worlds that differ from the defaults."""
@@ -360,6 +374,8 @@ class Scenario:
             return LeaseWorld(faults=self.budget())
         if self.protocol == OPERATED:
             return operated_world(self.seed)
+        if self.protocol == OUTBOX:
+            return outbox_world(self.seed)
         if self.protocol == DRIVERS:
             return drivers_world(self.seed, crashes=len(self.crashes))
         world = spark_world(self.seed)
@@ -403,7 +419,8 @@ class ScriptedDriver(Driver):
 
 
 CAMPAIGNS = {
-    LEASE: lease_campaign, SPARK: spark_campaign, OPERATED: operated_campaign, DRIVERS: drivers_campaign,
+    LEASE: lease_campaign, SPARK: spark_campaign, OPERATED: operated_campaign, OUTBOX: outbox_campaign,
+    DRIVERS: drivers_campaign,
 }  # fmt: skip
 
 

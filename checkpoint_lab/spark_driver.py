@@ -189,7 +189,12 @@ TABLES: Sequence[tuple[str, str, Named]] = (
 
 @dataclass
 class Sweeper:
-    """Retention of one driver. `due`: an epoch was settled. `doomed`: files judged as garbage and not deleted yet."""
+    """Retention of one driver.
+
+    - `due`: an epoch was settled.
+    - `doomed`: files judged as garbage and not deleted yet.
+    - `every`: the tables to sweep; None for those of the job on Spark.
+    """
 
     shared: Shared
     log: EpochLog
@@ -197,6 +202,7 @@ class Sweeper:
     tables: deque[tuple[str, str, Named]] = field(default_factory=deque)
     dropped: list[Manifest] = field(default_factory=list)
     doomed: list[str] = field(default_factory=list)
+    every: Sequence[tuple[str, str, Named]] | None = None
 
     @property
     def busy(self) -> bool:
@@ -218,7 +224,7 @@ class Sweeper:
         self.due = False
         _, dropped = self.log.shorten(lambda log_state: kept_epochs(log_state, POLICY, NOW_MS))
         if dropped:
-            self.dropped, self.tables = dropped, deque(TABLES)
+            self.dropped, self.tables = dropped, deque(TABLES if self.every is None else self.every)
         return len(dropped)
 
     def _judge(self, name: str, prefix: str, named: Named) -> None:

@@ -24,6 +24,7 @@ from checkpoint_lab.operated_driver import (
     operated_shape,
 )
 from checkpoint_lab.spark_driver import CoreOf, shipped
+from checkpoint_lab.spark_store import Backup
 from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice, World
 from checkpoint_protocols.ids import Epoch, Incarnation
@@ -33,7 +34,6 @@ from spark_ckpt.epochs.restore import LATEST, RestoreTarget
 from spark_ckpt.epochs.retention import Retention, kept_epochs
 from spark_ckpt.epochs.sinks_ahead import beyond, refusal
 from spark_ckpt.errors import CkptError, EpochDamaged, IdentityChanged, PublishConflict, StoreOutage
-from spark_ckpt.store.log_table import LogRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,6 @@ _WAY = re.compile(r"job\.start\(([^)]*)\)")
 _RESTORE = re.compile(r"restore=(\d+)")
 _ACCEPTED = re.compile(r"accept-loss STORE --epoch (\d+) --incarnation (\d+)")
 _CONFIRMED = re.compile(r"accept_new_(sink|source)='(\w+)'")
-
-
-@dataclass(frozen=True)
-class Backup:
-    """A copy of the log's folder."""
-
-    rows: tuple[tuple[LogRow, str], ...]
-    forgotten: frozenset[int]
 
 
 class OperatedWorld(World):
@@ -360,13 +352,13 @@ class OperatedWorld(World):
         self.tell("operator", "recover", f"wants epoch {epoch}")
 
     def _do_back_up(self) -> None:
-        self.backup = Backup(tuple(self.store.rows), frozenset(self.store.forgotten))
+        self.backup = self.store.back_up()
 
     def _do_lose(self) -> None:
         """Replace the log by a backup of it."""
         assert self.backup is not None  # noqa: S101 - else the choice does not exist
         self.driver, self.accepted = None, False
-        self.store.restored(list(self.backup.rows), set(self.backup.forgotten))
+        self.store.restored(self.backup)
         self.tell("log", "failed", "is that of a backup")
 
     def _do_sweep(self) -> None:

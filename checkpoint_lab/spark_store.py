@@ -194,6 +194,14 @@ CREATED = NewRow("created", 0, 0, "created", _CREATED, _CREATED)
 """The first row of the job's log."""
 
 
+@dataclass(frozen=True)
+class Backup:
+    """A copy of the log's folder."""
+
+    rows: tuple[tuple[LogRow, str], ...]
+    forgotten: frozenset[int]
+
+
 @dataclass
 class Shared:
     """Storage that outlives processes.
@@ -226,6 +234,9 @@ class Shared:
     """Outcome of the next append: "ok", "fail" (not done) or "silent" (done, but unanswered)."""
     segment_rows: int = 1
     """Maximal number of a task's rows in one segment of an edge."""
+    now_ms: int = 0
+    """Wall clock of every process, in ms."""
+    _look: EpochLog | None = None
 
     def copy(self) -> Shared:
         """Return an independent copy of the storage."""
@@ -259,12 +270,35 @@ class Shared:
         return row
 
     def log(self) -> EpochLog:
-        """Return the shipped log, as one process opens it."""
-        table = cast(LogTable, MemoryTable(self))  # it has the methods that the log uses
-        log = EpochLog(table, self.verify, lambda: 0)
+        """Return the shipped log, as one process opens it. The first one creates it."""
         if not self.rows:
-            table.append(CREATED)
-        return log
+            MemoryTable(self).append(CREATED)
+        return self.opened()
+
+    def opened(self) -> EpochLog:
+        """Return the shipped log. It must have rows."""
+        table = cast(LogTable, MemoryTable(self))  # it has the methods that the log uses
+        return EpochLog(table, self.verify, lambda: self.now_ms)
+
+    def look(self) -> EpochLog:
+        """Return the log of a reader that has read all earlier rows. It must have rows."""
+        if self._look is None:
+            self._look = self.opened()
+        return self._look
+
+    def later(self) -> None:
+        """Advance the clock past the end of every lease."""
+        self.now_ms += 1_000_000
+
+    def back_up(self) -> Backup:
+        """Copy the log's folder."""
+        return Backup(tuple(self.rows), frozenset(self.forgotten))
+
+    def restored(self, backup: Backup) -> None:
+        """Replace the log by a backup of it."""
+        self.rows, self.forgotten = list(backup.rows), set(backup.forgotten)
+        self.shortened += 1
+        self.incarnation = max((row.incarnation for row, _ in self.rows), default=0)
 
     def verify(self, manifest: Manifest) -> None:
         """Check that every file of the manifest exists. Raises `EpochDamaged`."""

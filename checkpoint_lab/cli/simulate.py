@@ -272,6 +272,7 @@ def _verdict(scenario: sim.Scenario, outcome: sim.ScheduleOutcome) -> str:
 _PROMISES = {
     sim.LEASE: "each token once, growing",
     sim.OPERATED: "every row that was read, none twice unless somebody was told",
+    sim.OUTBOX: "every row once, except those of a branch that the query has left, which are reported",
     sim.SPARK: "every row once, in the order of its key, with a decided epoch",
     sim.DRIVERS: "one driver's rows at a time, epochs in order",
 }

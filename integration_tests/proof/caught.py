@@ -82,6 +82,8 @@ def _in_the_rules() -> Iterator[Caught]:
     from host_bugs import PLANTED, core_with
     from operated_bugs import CATCHERS
     from operated_bugs import PLANTED as IN_GOING_BACK
+    from outbox_bugs import CATCHERS as OF_OUTBOXES
+    from outbox_bugs import PLANTED as IN_OUTBOXES
     from rules_bugs import PLANTED_BESIDE
 
     for where, plants in (("an incarnation", PLANTED), ("edges", ON_EDGES), ("rows held back", HELD_BACK)):
@@ -95,6 +97,10 @@ def _in_the_rules() -> Iterator[Caught]:
     for plant in IN_GOING_BACK:
         yield _patched(
             "rules of going back", plant, fails=lambda seed: sim.run_operated(seed).condemned, seeds=CATCHERS
+        )
+    for plant in IN_OUTBOXES:
+        yield _patched(
+            "outbox of a plain query", plant, fails=lambda seed: sim.run_outbox(seed).condemned, seeds=OF_OUTBOXES
         )
 
 

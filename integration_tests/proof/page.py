@@ -47,7 +47,7 @@ BUGS = (
     "A bug is tried on the schedules of the test that keeps it, from its first seed on: lives ten times as long as usual ones in "
     "the worlds of messages, of drivers and of leases; three in four of these draw as most "
     "above do. On Spark three in four live ten times as long. "
-    "Those of going back are kept: searches and campaigns have found the schedules that are tried. "
+    "Those of going back and of outboxes are kept: searches and campaigns have found the schedules that are tried. "
     "All of it took {seconds:.0f} seconds of a processor."
 )
 

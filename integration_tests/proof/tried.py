@@ -11,7 +11,7 @@ from typing import Self
 
 import checkpoint_lab as sim
 from checkpoint_lab.lease_world import LeaseWorld, Scope
-from checkpoint_lab.schedules import FAULT_RATE, STEPS, Driver, drivers_world, spark_world
+from checkpoint_lab.schedules import FAULT_RATE, STEPS, Driver, drivers_world, outbox_world, spark_world
 from checkpoint_lab.scripted import PACE
 from checkpoint_lab.world import CALM, Cell, Choice, Trace, World
 from checkpoint_protocols.menu import MENU
@@ -208,12 +208,14 @@ def world_of(protocol: str, seed: int) -> World:
 
 
 def _long_world_of(protocol: str, seed: int) -> World | None:
-    """Of the menu, of drivers and on Spark; every fourth operated job lives long anyway."""
+    """Of the menu, of drivers, of outboxes and on Spark; every fourth operated job lives long anyway."""
     if protocol in MENU:
         graphs = sim.graphs_of(protocol)
         return long_world(MENU[protocol], sim.GRAPHS[graphs[seed // 16 % len(graphs)]], sim.hostile(seed // 16))
     if protocol == sim.DRIVERS:
         return drivers_world(seed, times=TIMES)
+    if protocol == sim.OUTBOX:
+        return outbox_world(seed, times=TIMES)
     return spark_world(seed, times=TIMES) if protocol == sim.SPARK else None
 
 

@@ -77,18 +77,23 @@ def _refuse_foreign(log_state: LogState, batch: SparkBatch, accepted: Accepted) 
     That is a confirmed query, the first one, or one that was rewound to its beginning and decided no batch since.
     """
     last = _last(log_state)
-    if last is None or batch.query == accepted.query:
+    if last is None or (batch.query == accepted.query and not _has_more(log_state, batch)):
         return
     if last.query != batch.query:
         raise _foreign(log_state, last, batch)
-    begins = [each.spark_batch for each in log_state.by_id.values() if each.base == log_state.latest]
-    if not any(known is not None and _begins_alike(known, batch) for known in begins):
+    if not _has_begun_at(log_state, batch, log_state.latest):
         raise _unexpected(log_state, last, batch)
 
 
 def _last(log_state: LogState) -> SparkBatch | None:
     """Return the batch that was decided last, on any branch: its query has the outbox."""
     return log_state.by_id[max(log_state.by_id)].spark_batch if log_state.by_id else None
+
+
+def _has_begun_at(log_state: LogState, batch: SparkBatch, epoch: int) -> bool:
+    """Return True if the query of `batch` has begun right after `epoch`, with a batch at the place of this one."""
+    begins = [each.spark_batch for each in log_state.by_id.values() if each.base == epoch]
+    return any(known is not None and _begins_alike(known, batch) for known in begins)
 
 
 def _begins_alike(known: SparkBatch, batch: SparkBatch) -> bool:
@@ -140,7 +145,8 @@ def _restored(log_state: LogState, batch: SparkBatch, accepted: Accepted, restor
         return Judged(Verdict.REWOUND if log_state.latest else Verdict.NEW, 0)
     if known == batch:
         return Judged(Verdict.AGAIN, restore)
-    if known is not None and _follows(batch, known):
+    foreign = known is not None and known.query != batch.query
+    if known is not None and (_follows(batch, known) or (foreign and _has_begun_at(log_state, batch, restore))):
         return Judged(Verdict.NEW if restore == log_state.latest else Verdict.REWOUND, restore)
     after = "" if known is None else f", which is batch {known.number} of query {known.query}"
     raise BatchUnexpected(
@@ -152,14 +158,42 @@ def _restored(log_state: LogState, batch: SparkBatch, accepted: Accepted, restor
 
 
 def _foreign(log_state: LogState, known: SparkBatch, batch: SparkBatch) -> QueryForeign:
+    hint = "if the checkpoint was deleted, bring it back; if two queries share the outbox, give each its own store"
+    place = _place_of(log_state, batch)
+    if not _has_more(log_state, batch):
+        hint += (
+            f"; if this query is to continue the outbox, start it with accept_query='{batch.query}': rows of input that the other "
+            "query has read come again if this one reads it, too"
+        )
+    elif place is not None:
+        hint += (
+            f"; if this query is to go on here, start it with restore={place}: the outbox leaves what came after epoch {place}, "
+            "and rows that sinks have of it come again"
+        )
     return QueryForeign(
         f"outbox '{log_state.job}' belongs to query {known.query}, and this is query {batch.query}",
         epoch=log_state.latest,
         batch=batch.number,
-        hint="if the checkpoint was deleted, bring it back; if two queries share the outbox, give each its own store; if this "
-        f"query is to continue the outbox, start it with accept_query='{batch.query}': rows of input that the other "
-        "query has read come again if this one reads it, too",
+        hint=hint,
     )
+
+
+def _own(log_state: LogState, batch: SparkBatch) -> Iterator[tuple[EpochBrief, SparkBatch]]:
+    """Yield the epochs of the batch's query on the current branch, newest first, those before another query's too."""
+    for brief in log_state.lineage():
+        if brief.spark_batch is not None and brief.spark_batch.query == batch.query:
+            yield brief, brief.spark_batch
+
+
+def _has_more(log_state: LogState, batch: SparkBatch) -> bool:
+    """Return True if the query had the outbox before, and `batch` does not come right after its newest epoch."""
+    newest = next(_own(log_state, batch), None)
+    return newest is not None and not _follows(batch, newest[1])
+
+
+def _place_of(log_state: LogState, batch: SparkBatch) -> int | None:
+    """Return the epoch to restore for a batch of a query that had the outbox before; None if it has none."""
+    return next((brief.epoch for brief, own in _own(log_state, batch) if own == batch or _follows(batch, own)), None)
 
 
 def _unexpected(log_state: LogState, known: SparkBatch, batch: SparkBatch) -> BatchUnexpected:
@@ -180,7 +214,7 @@ def _unexpected(log_state: LogState, known: SparkBatch, batch: SparkBatch) -> Ba
             "`spark-ckpt rewind plan`",
             **said,
         )
-    hint = "bring back the checkpoint as it was"
+    hint = "bring back the checkpoint as it was, or a newer backup of the outbox's store"
     if kept:
         hint += f"; or rewind the query to a batch that the outbox still has, {kept[-1]} to {kept[0]}: `spark-ckpt rewind plan`"
     return BatchUnexpected(

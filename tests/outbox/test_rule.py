@@ -100,6 +100,21 @@ def test_a_confirmed_query_continues_the_outbox(log, sinks):
     assert Host(log, sinks).call(2, query="another") is Verdict.NEW
 
 
+def test_a_query_that_comes_back_goes_on_after_its_newest_epoch_or_restores(log, sinks):
+    for number in range(3):
+        Host(log, sinks).call(number)
+    Host(log, sinks, Accepted(query="another")).call(0, query="another")
+    for accepted in (Accepted(), Accepted(query="q")):
+        with pytest.raises(QueryForeign) as refused:
+            Host(log, sinks, accepted).call(2)
+        assert "restore=3" in refused.value.hint
+    assert Host(log, sinks, Accepted(query="q")).call(3) is Verdict.NEW
+    host = Host(log, sinks, Accepted(restore=3))
+    assert host.call(2) is Verdict.AGAIN
+    assert [effect.left[0].epoch for effect in host.effects if isinstance(effect, TellBranch)] == [4]
+    assert batches_of(sinks) == [0, 1, 2, 0, 3]
+
+
 def test_the_newest_driver_wins(log, sinks):
     older, newer = Host(log, sinks), Host(log, sinks)
     older.call(0)
@@ -331,6 +346,16 @@ def test_a_confirmed_query_is_rewound_to_its_beginning_and_starts_again(log, sin
     with pytest.raises(PublishFailed):
         Host(log, sinks, fails=failing(RunPlan)).call(0, query="another")
     assert Host(log, sinks).call(0, query="another", offsets="new") is Verdict.NEW
+
+
+def test_the_first_batch_of_a_confirmed_query_has_other_offsets_and_the_named_restore_works(log, sinks):
+    decided(log, sinks, 0)
+    Host(log, sinks, Accepted(query="another")).call(0, query="another")
+    with pytest.raises(BatchUnexpected) as refused:
+        Host(log, sinks).call(0, query="another", offsets="edited")
+    assert "restore=1" in refused.value.hint
+    host = Host(log, sinks, Accepted(restore=1))
+    assert host.call(0, query="another", offsets="edited") is Verdict.REWOUND
 
 
 def test_a_branch_names_epochs_that_retention_dropped(log, sinks):

@@ -1,0 +1,365 @@
+"""Bugs planted in the protocol and the rule of an outbox, in its host, and in what Spark does with it.
+
+Each changes shipped code, or the lab's host, for one test. The first ones are faults that the protocol had.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from checkpoint_lab import outbox_driver, spark_driver
+from checkpoint_lab.outbox_driver import OutboxDriver
+from checkpoint_lab.outbox_store import SparkCheckpoint
+from spark_ckpt.epochs.restore import LATEST
+from spark_ckpt.errors import BatchUnexpected, CkptError, QueryForeign
+from spark_ckpt.outbox import protocol, rule
+from spark_ckpt.outbox.protocol import Begin, Commit, OutboxProtocol, RecordAcks, RunPlan, TellBranch
+from spark_ckpt.outbox.rule import Judged, Verdict
+from spark_ckpt.store import proposals
+
+
+def edited(monkeypatch, change):
+    """Change the effects of every call: `change` takes one, and returns one, or None to leave it out."""
+    call = OutboxProtocol.call
+
+    def changed(self, batch):
+        shipped, answer = call(self, batch), None
+        while True:
+            try:
+                effect = change(shipped.send(answer))
+            except StopIteration as end:
+                return end.value
+            try:
+                answer = None if effect is None else (yield effect)
+            except CkptError as error:
+                shipped.throw(error)
+
+    monkeypatch.setattr(OutboxProtocol, "call", changed)
+
+
+def a_slow_driver_passes_for_a_rewound_query(monkeypatch):
+    """The newest batch of the checkpoint is not asked for."""
+    monkeypatch.setattr(
+        OutboxProtocol, "_judged", lambda self, known, batch: _nothing(protocol.judge(known, batch, self._accepted))
+    )
+
+
+def _nothing(value):
+    return value
+    yield
+
+
+def a_named_epoch_is_restored_whatever_was_committed_meanwhile(monkeypatch):
+    edited(monkeypatch, lambda effect: replace(effect, since=None) if isinstance(effect, Begin) else effect)
+
+
+def a_branch_begins_before_it_is_reported(monkeypatch):
+    """A crash between the two loses the report."""
+    judged = protocol.judge
+
+    def first(self, batch):
+        known = yield protocol.ReadLog()
+        verdict = judged(known, batch, self._accepted)
+        begun = yield Begin(LATEST if self._accepted.restore is None else self._accepted.restore)
+        if verdict.base != known.latest:
+            begun = yield Begin(verdict.base)
+            yield TellBranch(verdict.base, tuple(protocol.left_behind(known, verdict.base)))
+        self._run = protocol._Run(begun)
+        yield from self._publish_all()
+        return verdict.verdict
+
+    monkeypatch.setattr(OutboxProtocol, "_first", first)
+
+
+def a_restart_with_the_same_arguments_restores_again(monkeypatch):
+    restored = rule._restored
+
+    def again(log_state, batch, accepted, restore):
+        found = restored(log_state, batch, accepted, restore)
+        again = found.verdict is Verdict.AGAIN and found.base != restore
+        return Judged(Verdict.REWOUND, restore) if again else found
+
+    monkeypatch.setattr(rule, "_restored", again)
+
+
+def an_empty_branch_takes_every_query(monkeypatch):
+    judged = protocol.judge
+
+    def trusting(log_state, batch, accepted=rule.NO_CHANGES):
+        if accepted.restore is None and not log_state.latest:
+            return Judged(Verdict.NEW, 0)
+        return judged(log_state, batch, accepted)
+
+    monkeypatch.setattr(protocol, "judge", trusting)
+
+
+def the_named_restore_of_a_second_querys_first_batch_is_refused(monkeypatch):
+    monkeypatch.setattr(rule, "_has_begun_at", lambda log_state, batch, epoch: epoch == log_state.latest)
+
+
+# -- the rule -------------------------------------------------------------------------------------------------------------
+
+
+def a_query_is_known_by_the_number_of_its_batch(monkeypatch):
+    monkeypatch.setattr(rule, "_follows", lambda batch, known: batch.number == known.number + 1)
+
+
+def every_query_may_write(monkeypatch):
+    def trusting(log_state, batch, accepted=rule.NO_CHANGES):
+        return judged(log_state, batch, replace(accepted, query=batch.query))
+
+    judged = protocol.judge
+    monkeypatch.setattr(protocol, "judge", trusting)
+
+
+def a_gap_is_taken_for_new(monkeypatch):
+    def trusting(log_state, batch, accepted=rule.NO_CHANGES):
+        try:
+            return judged(log_state, batch, accepted)
+        except BatchUnexpected:
+            return Judged(Verdict.NEW, log_state.latest)
+
+    judged = protocol.judge
+    monkeypatch.setattr(protocol, "judge", trusting)
+
+
+def a_decided_batch_is_new_again(monkeypatch):
+    def forgetful(log_state, batch, accepted=rule.NO_CHANGES):
+        found = judged(log_state, batch, accepted)
+        return Judged(Verdict.NEW, found.base) if found.verdict is Verdict.AGAIN else found
+
+    judged = protocol.judge
+    monkeypatch.setattr(protocol, "judge", forgetful)
+
+
+def a_rewound_query_goes_on_at_the_end_of_the_log(monkeypatch):
+    def straight(log_state, batch, accepted=rule.NO_CHANGES):
+        found = judged(log_state, batch, accepted)
+        return Judged(Verdict.NEW, log_state.latest) if found.verdict is Verdict.REWOUND else found
+
+    judged = protocol.judge
+    monkeypatch.setattr(protocol, "judge", straight)
+
+
+def a_branch_begins_one_epoch_too_early(monkeypatch):
+    def early(log_state, batch):
+        found = branch_point(log_state, batch)
+        return log_state.by_id[found].base if found in log_state.by_id else found
+
+    branch_point = rule.branch_point
+    monkeypatch.setattr(rule, "branch_point", early)
+
+
+def only_acknowledged_epochs_are_reported(monkeypatch):
+    def shown(log_state, base):
+        return [replace(each, maybe=()) for each in left_behind(log_state, base)]
+
+    left_behind = protocol.left_behind
+    monkeypatch.setattr(protocol, "left_behind", shown)
+
+
+def the_newest_epoch_of_a_branch_is_not_reported(monkeypatch):
+    left_behind = protocol.left_behind
+    monkeypatch.setattr(protocol, "left_behind", lambda log_state, base: left_behind(log_state, base)[:-1])
+
+
+def epochs_that_retention_dropped_are_not_reported(monkeypatch):
+    monkeypatch.setattr(protocol, "dropped_with", lambda log_state, base: 0)
+
+
+# -- the protocol ---------------------------------------------------------------------------------------------------------
+
+
+def a_refused_call_begins_an_incarnation(monkeypatch):
+    """It fences the driver that works, and refuses then."""
+    judged = OutboxProtocol._judged
+
+    def late(self, known, batch):
+        try:
+            return (yield from judged(self, known, batch))
+        except (BatchUnexpected, QueryForeign):
+            yield Begin(LATEST)
+            raise
+
+    monkeypatch.setattr(OutboxProtocol, "_judged", late)
+
+
+def a_decided_batch_does_not_run_its_plan(monkeypatch):
+    edited(monkeypatch, lambda effect: None if isinstance(effect, RunPlan) and not effect.stages else effect)
+    monkeypatch.setattr(protocol, "_of", lambda kind, answer: answer)
+
+
+def a_decided_batch_leaves_no_state(monkeypatch):
+    """The plan runs, and not to its end: a task that does not drain its rows."""
+    run = SparkCheckpoint.run
+
+    def lazy(checkpoint, number):
+        rows = run(checkpoint, number)
+        if number in checkpoint.commits or number % 2:
+            del checkpoint.states[number]
+        return rows
+
+    monkeypatch.setattr(SparkCheckpoint, "run", lazy)
+
+
+def the_plan_runs_twice(monkeypatch):
+    call = OutboxProtocol.call
+
+    def twice(self, batch):
+        shipped, answer = call(self, batch), None
+        while True:
+            try:
+                effect = shipped.send(answer)
+            except StopIteration as end:
+                return end.value
+            try:
+                answer = yield effect
+                if isinstance(effect, RunPlan):
+                    answer = yield effect
+            except CkptError as error:
+                shipped.throw(error)
+
+    monkeypatch.setattr(OutboxProtocol, "call", twice)
+
+
+def an_epoch_is_published_before_it_is_committed(monkeypatch):
+    manifest = protocol._Run.manifest
+
+    def eager(run, name, batch, staged):
+        made = manifest(run, name, batch, staged)
+        run.decided(made)
+        return made
+
+    call = OutboxProtocol.call
+
+    def hasty(self, batch):
+        verdict = yield from self._placed(batch)
+        run = self._begun()
+        if verdict is Verdict.AGAIN:
+            yield RunPlan(batch.number, 0)
+        else:
+            staged = yield RunPlan(batch.number, run.point.incarnation)
+            made = eager(run, self._name, batch, staged)
+            yield from self._publish_all()
+            yield Commit(made)
+        yield from self._publish_all()
+        return verdict
+
+    assert call is not hasty
+    monkeypatch.setattr(OutboxProtocol, "call", hasty)
+
+
+def an_epoch_that_was_not_published_is_forgotten_at_a_restart(monkeypatch):
+    init = protocol._Run.__init__
+
+    def forgetful(run, begun):
+        init(run, replace(begun, point=replace(begun.point, unpublished={})))
+
+    monkeypatch.setattr(protocol._Run, "__init__", forgetful)
+
+
+def an_error_of_a_sink_is_caught(monkeypatch):
+    published = OutboxProtocol._publish_all
+
+    def mild(self):
+        try:
+            yield from published(self)
+        except CkptError:
+            return
+
+    monkeypatch.setattr(OutboxProtocol, "_publish_all", mild)
+
+
+def an_error_of_the_log_is_caught(monkeypatch):
+    call = OutboxProtocol.call
+
+    def mild(self, batch):
+        try:
+            return (yield from call(self, batch))
+        except CkptError:
+            return Verdict.NEW
+
+    monkeypatch.setattr(OutboxProtocol, "call", mild)
+
+
+def a_first_acknowledgement_waits(monkeypatch):
+    """The sink's marker expires, and nothing says that it had the rows."""
+    edited(monkeypatch, lambda effect: replace(effect, at_once=False) if isinstance(effect, RecordAcks) else effect)
+
+
+def the_sinks_of_an_epoch_count_as_one(monkeypatch):
+    """One sink has it, so all have."""
+
+    def published(run, epoch, answer):
+        sinks = run._due[epoch][1] if answer.sinks else set()
+        return shipped(run, epoch, replace(answer, sinks=tuple(sinks)))
+
+    shipped = protocol._Run.published
+    monkeypatch.setattr(protocol._Run, "published", published)
+
+
+# -- the host and the log --------------------------------------------------------------------------------------------------
+
+
+def a_log_without_a_fence(monkeypatch):
+    monkeypatch.setattr(proposals, "fence", lambda log_state, incarnation: None)
+
+
+def a_lost_answer_of_a_publish_counts_as_success(monkeypatch):
+    ended = OutboxDriver._end_of_publish
+    monkeypatch.setattr(OutboxDriver, "_end_of_publish", lambda driver, sink, error: ended(driver, sink, None))
+
+
+def sinks_that_are_ahead_of_an_older_log_are_not_refused(monkeypatch):
+    monkeypatch.setattr(outbox_driver, "refusal", lambda markers, log_state, store: None)
+
+
+def a_sweep_deletes_what_is_not_published(monkeypatch):
+    monkeypatch.setattr(
+        spark_driver, "kept_epochs", lambda log_state, policy, now_ms: {log_state.latest, log_state.base} - {0}
+    )
+
+
+def a_sweep_takes_files_of_its_own_incarnation_for_garbage(monkeypatch):
+    garbage = spark_driver.garbage
+    monkeypatch.setattr(spark_driver, "garbage", lambda *what: garbage(*what[:-1], what[-1] + 1))
+
+
+HAD = [
+    a_slow_driver_passes_for_a_rewound_query,
+    a_named_epoch_is_restored_whatever_was_committed_meanwhile,
+    a_branch_begins_before_it_is_reported,
+    a_restart_with_the_same_arguments_restores_again,
+    an_empty_branch_takes_every_query,
+    the_named_restore_of_a_second_querys_first_batch_is_refused,
+]
+PLANTED = [
+    *HAD,
+    a_query_is_known_by_the_number_of_its_batch,
+    every_query_may_write,
+    a_gap_is_taken_for_new,
+    a_decided_batch_is_new_again,
+    a_rewound_query_goes_on_at_the_end_of_the_log,
+    a_branch_begins_one_epoch_too_early,
+    only_acknowledged_epochs_are_reported,
+    the_newest_epoch_of_a_branch_is_not_reported,
+    epochs_that_retention_dropped_are_not_reported,
+    a_refused_call_begins_an_incarnation,
+    a_decided_batch_does_not_run_its_plan,
+    a_decided_batch_leaves_no_state,
+    the_plan_runs_twice,
+    an_epoch_is_published_before_it_is_committed,
+    an_epoch_that_was_not_published_is_forgotten_at_a_restart,
+    an_error_of_a_sink_is_caught,
+    an_error_of_the_log_is_caught,
+    a_first_acknowledgement_waits,
+    the_sinks_of_an_epoch_count_as_one,
+    a_log_without_a_fence,
+    a_lost_answer_of_a_publish_counts_as_success,
+    sinks_that_are_ahead_of_an_older_log_are_not_refused,
+    a_sweep_deletes_what_is_not_published,
+    a_sweep_takes_files_of_its_own_incarnation_for_garbage,
+]
+
+CATCHERS = (0, 2, 6, 7, 9, 12, 19, 24, 45, 75, 126, 131, 311, 389, 609, 963, 1167)
+"""Schedules that are tried first: each catches a bug here. A search of 3,000 schedules has found them."""

@@ -1,0 +1,54 @@
+"""A plain query with an outbox, under everything that may fail: no row is lost, or shown twice without a report."""
+
+from __future__ import annotations
+
+import pytest
+from outbox_bugs import CATCHERS, HAD, PLANTED
+
+import checkpoint_lab as sim
+from checkpoint_lab.schedules import OUTBOX_FAULT_RATE, OUTBOX_STEPS, drive, outbox_world
+from tests.simulator.eager import TIMES, Eager
+
+ENOUGH = 400
+KINDS = (
+    "rewind", "delete", "edit", "copy", "stranger", "back up", "lose", "expire", "usurp", "crash", "name", "empty", "arrive",
+    "begin fail", "begin silent", "begin again", "runplan fail", "commit fail", "commit silent", "commit again",
+    "recordacks fail", "recordacks silent", "publish fail", "publish silent", "publish again", "publish late",
+    "TellBranch", "decided", "obey", "acks", "swept", "CKPT_FENCED", "CKPT_STORE_IN_USE", "CKPT_QUERY_FOREIGN",
+    "CKPT_BATCH_UNEXPECTED", "CKPT_PUBLISH_CONFLICT",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("schedules", [400, pytest.param(8_000, marks=pytest.mark.long)])
+def test_no_row_is_lost_or_shown_twice_without_a_report_and_every_next_step_works(schedules):
+    happened = dict.fromkeys(KINDS, 0)
+    for seed in range(schedules):
+        outcome = sim.run_outbox(seed)
+        assert outcome.ok, f"seed {seed}: {outcome.error}"
+        for what in happened:
+            happened[what] += outcome.counts.get(what, 0)
+    assert min(happened.values()) > schedules // 400, happened
+    assert happened["decided"] > 4 * schedules
+
+
+@pytest.mark.smoke
+def test_no_long_or_eager_life_of_a_query_is_condemned():
+    for seed in range(60):
+        times = TIMES if seed % 3 == 0 else 1
+        outcome = drive(outbox_world(seed, times=times), seed, OUTBOX_STEPS, OUTBOX_FAULT_RATE, Eager)
+        assert outcome.ok, f"seed {seed}: {outcome.error}"
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_of_an_outbox_is_caught(plant, monkeypatch):
+    plant(monkeypatch)
+    found = next((each for each in map(sim.run_outbox, (*CATCHERS, *range(ENOUGH))) if each.condemned), None)
+    assert found is not None, f"no schedule of {ENOUGH} is condemned"
+    print(f"{plant.__name__}: seed {found.seed}, {len(found.trace)} steps: {str(found.error).splitlines()[0]}")
+    again = sim.replay(lambda: outbox_world(found.seed), found)
+    assert (type(again.error), str(again.error)) == (type(found.error), str(found.error))
+
+
+def test_the_bugs_that_are_planted_differ():
+    assert len({plant.__name__ for plant in PLANTED}) == len(PLANTED) == 30
+    assert len(HAD) == 6
