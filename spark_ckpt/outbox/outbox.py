@@ -13,7 +13,7 @@ from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import CkptError, ConfigInvalid, QueryForeign
 from spark_ckpt.outbox.checkpoint import checkpoint_location
-from spark_ckpt.outbox.rule import Accepted
+from spark_ckpt.outbox.rule import Accepted, owners
 from spark_ckpt.outbox.running import OutboxRun, OutboxSettings
 from spark_ckpt.place import local_path
 from spark_ckpt.spark_internals.writers import output_mode_of, runs_remotely
@@ -194,12 +194,13 @@ def _refuse_complete(writer: Writer) -> None:
 def _refuse_foreign(settings: OutboxSettings) -> None:
     """Raise `QueryForeign` before the query starts, if its checkpoint belongs to another query."""
     query, log_state = settings.checkpoint_files().query(), settings.opened().log.state()
-    newest = log_state.by_id.get(log_state.latest)
-    known = newest.spark_batch if newest is not None else None
-    if query is None or known is None or known.query == query or settings.accepted.query == query:
+    known = owners(log_state)
+    # A named epoch is judged with the first batch: the query may have had the outbox before.
+    confirmed = settings.accepted.query == query or settings.accepted.restore is not None
+    if query is None or not known or query in known or confirmed:
         return
     raise QueryForeign(
-        f"outbox '{settings.name}' belongs to query {known.query}, and the checkpoint is of query {query}",
+        f"outbox '{settings.name}' belongs to query {known[0]}, and the checkpoint is of query {query}",
         checkpoint=settings.checkpoint,
         hint="give the query's own checkpoint; if this query is to continue the outbox, start it with "
         f"accept_query='{query}': rows of input that the other query has read come again if this one reads it, too",

@@ -85,6 +85,16 @@ def _refuse_foreign(log_state: LogState, batch: SparkBatch, accepted: Accepted) 
         raise _unexpected(log_state, last, batch)
 
 
+def owners(log_state: LogState) -> list[str]:
+    """Return the queries that continue the outbox without a confirmation.
+
+    These are the query that decided last, and the one at the end of the current branch. They differ after a rewind.
+    """
+    newest = log_state.by_id.get(log_state.latest)
+    batches = (_last(log_state), newest.spark_batch if newest is not None else None)
+    return [batch.query for batch in batches if batch is not None]
+
+
 def _last(log_state: LogState) -> SparkBatch | None:
     """Return the batch that was decided last, on any branch: its query has the outbox."""
     return log_state.by_id[max(log_state.by_id)].spark_batch if log_state.by_id else None

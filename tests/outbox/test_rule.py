@@ -8,7 +8,7 @@ from spark_ckpt.epochs.records import Holder
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import BatchUnexpected, Fenced, PublishFailed, QueryForeign, StoreInUse
 from spark_ckpt.outbox.protocol import Begin, Commit, Publish, RecordAcks, RunPlan, TellBranch
-from spark_ckpt.outbox.rule import Accepted, Verdict
+from spark_ckpt.outbox.rule import Accepted, Verdict, owners
 from tests.outbox.outbox_kit import SINKS, Host, Sinks, opened
 
 
@@ -345,6 +345,7 @@ def test_a_confirmed_query_is_rewound_to_its_beginning_and_starts_again(log, sin
     assert [host.call(number, query="another") for number in (0, 1)] == [Verdict.NEW] * 2
     with pytest.raises(PublishFailed):
         Host(log, sinks, fails=failing(RunPlan)).call(0, query="another")
+    assert owners(log.state()) == ["another", "q"]
     assert Host(log, sinks).call(0, query="another", offsets="new") is Verdict.NEW
 
 
