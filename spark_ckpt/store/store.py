@@ -78,7 +78,7 @@ class Store:
                 store=location.uri,
                 hint="its creation was cut short: start the job, it completes it",
             )
-        self.job, self.id = valid_name("job", log_state.job), log_state.store_id
+        self.job, self.id, self._kind = valid_name("job", log_state.job), log_state.store_id, log_state.kind
 
     @classmethod
     def open(
@@ -103,7 +103,7 @@ class Store:
 
     def reopened(self) -> Self:
         """Return another handle of the same store, for another thread or a command."""
-        return type(self)(self.location, self.job, self._now_ms, self.log.state().kind)
+        return type(self)(self.location, self.job, self._now_ms, self._kind)
 
     def state(self, operator: str) -> StateTable:
         """Return the state table of `operator`."""
