@@ -40,6 +40,7 @@ from spark_ckpt.coordination.messages import (
     RecordAcks,
     SendAhead,
 )
+from spark_ckpt.epochs.epoch_output import epoch_output
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Manifest, Reason, SinkAck, StagedOutput
 from spark_ckpt.epochs.restore import RecoveryPoint
@@ -295,25 +296,8 @@ class Publication:
         """Return the rows that the sink must publish for a committed epoch. `newest`: the highest epoch ever
         committed.
         """
-        manifest, place = self._manifest(epoch), self._shape.sinks[sink]
-        staged = manifest.outputs.get(sink)
-        # A sink that replaced another one has none of the epochs published before.
-        acked, begun_after = self.standing.published(sink, self.acked.get(sink, 0))
-        return EpochOutput(
-            epoch=Epoch(manifest.epoch),
-            incarnation=Incarnation(self._point.incarnation),
-            previous=Epoch(acked),
-            root=place.root,
-            storage_options=place.storage_options,
-            files=[file.staged_file() for file in staged.files] if staged else [],
-            acked=Epoch(acked),
-            dropped=tuple(Epoch(each) for each in self._point.dropped.get(sink, ())),
-            newest=Epoch(newest),
-            decision=manifest.attempt,
-            begun_after=None if begun_after is None else Epoch(begun_after),
-            beside=tuple(Epoch(each) for each in self._point.beside.get(epoch, ())),
-            rows_before=self.standing.rows_before(sink, manifest),
-        )
+        manifest, acked = self._manifest(epoch), self.acked.get(sink, 0)
+        return epoch_output(manifest, sink, self._shape.sinks[sink], self._point, self.standing, acked, newest)
 
     def early_sends(self, epoch: int, staged: Files) -> Sequence[Effect]:
         """Return the early sends that are due for `epoch`, the next one to commit. `staged`: its files so far, by

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import EpochOutput
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import RecoveryPoint
+
+
+class StagedAt(Protocol):
+    """Place of a sink's staged files."""
+
+    @property
+    def root(self) -> str:
+        """URI of the folder."""
+
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """Options for an object store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +40,7 @@ class Place:
 
 
 def epoch_output(
-    manifest: Manifest, sink: str, place: Place, point: RecoveryPoint, standing: Standing, acked: int, newest: int
+    manifest: Manifest, sink: str, place: StagedAt, point: RecoveryPoint, standing: Standing, acked: int, newest: int
 ) -> EpochOutput:
     """Return the rows that `sink` must publish for the committed epoch of `manifest`.
 
