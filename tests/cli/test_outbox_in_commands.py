@@ -35,3 +35,13 @@ def test_list_shows_the_batch_of_each_epoch(store, command):
 def test_show_names_the_batch_and_its_query(store, command):
     assert command("show", store, "1", "--json").json["spark_batch"] == batch(7).model_dump()
     assert "7 of query q" in command("show", store, "1").out
+
+
+def test_a_savepoint_keeps_a_batch(store, command):
+    assert command("savepoint", "add", store, "before-deploy").code == 0
+    assert command("list", store, "--json").json["savepoints"] == {"before-deploy": 1}
+
+
+def test_a_report_is_written(store, command, tmp_path):
+    assert command("report", store, "-o", tmp_path / "page.html").code == 0
+    assert "orders" in (tmp_path / "page.html").read_text()
