@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
+from pathlib import Path
 
 from integration_tests.outbox.outbox_query import Place, Row
 from integration_tests.survival.ledger import read_committed
@@ -20,16 +22,34 @@ IN_CHILDREN = ("STAGED", "PRE_COMMIT", "COMMITTING", "PUBLISH_COMMITTED")
 _DEAD_BY_SIGNAL = -9
 
 
-def live(place: Place, points: str, *arguments: str, timeout_s: float = 300) -> int:
-    """Run the program once, with these points armed, each once for the place. Return its exit code."""
+def start(place: Place, points: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start the program with these points armed, each once for the place."""
     once = place.folder / "once"
     once.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "integration_tests.outbox.outbox_driver", str(place.folder), *arguments]
     environment = {**os.environ, VARIABLE: points, ONCE_VARIABLE: str(once)}
     with (place.folder / "driver.log").open("ab") as log:
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=timeout_s, check=False
-        ).returncode
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+
+
+def live(place: Place, points: str, *arguments: str, timeout_s: float = 300) -> int:
+    """Run the program once. Return its exit code."""
+    driver = start(place, points, *arguments)
+    try:
+        return driver.wait(timeout_s)
+    finally:
+        if driver.poll() is None:
+            driver.kill()
+            driver.wait()
+
+
+def wait_until_stopped(driver: subprocess.Popen[bytes], timeout_s: float = 300) -> None:
+    """Wait until the process stands still by SIGSTOP."""
+    until_s = time.monotonic() + timeout_s
+    while Path(f"/proc/{driver.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert driver.poll() is None, "the driver ended"
+        assert time.monotonic() < until_s, "the driver does not stop"
+        time.sleep(0.05)
 
 
 def live_until_done(place: Place, points: str, *arguments: str, most: int) -> tuple[int, int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from integration_tests.broker import Broker
-from integration_tests.outbox.outbox_deaths import live_until_done, records
+from integration_tests.outbox.outbox_deaths import live, live_until_done, records, start, wait_until_stopped
 from integration_tests.outbox.outbox_query import Place, expected, write_files
 from integration_tests.survival.ledger import create_topic
 
@@ -23,5 +24,19 @@ def test_every_row_is_once_in_kafka_and_delta_whenever_the_driver_dies(tmp_path:
     killed, failed = live_until_done(place, DEATHS, "--servers", broker.servers, "--topic", topic, most=8)
     assert killed == 3
     assert failed >= 1
+    assert place.rows("gold") == expected(FILES)
+    assert records(broker.servers, topic) == expected(FILES)
+
+
+def test_a_driver_that_stood_still_is_fenced_and_shows_nothing(tmp_path: Path, broker: Broker) -> None:
+    place, topic = Place(tmp_path), create_topic(broker.servers, "outbox")
+    arguments = ("--servers", broker.servers, "--topic", topic)
+    write_files(place.inbox, FILES)
+    older = start(place, "EPOCH_COMMITTING:stop:3", *arguments)
+    wait_until_stopped(older)
+    assert live(place, "", *arguments) == 0
+    older.send_signal(signal.SIGCONT)
+    assert older.wait(300) != 0
+    assert "[CKPT_FENCED]" in (place.folder / "driver.log").read_text()
     assert place.rows("gold") == expected(FILES)
     assert records(broker.servers, topic) == expected(FILES)
