@@ -25,6 +25,7 @@ from spark_ckpt.api.stream import Stream
 from spark_ckpt.cli.app import application
 from spark_ckpt.config import CONF_PREFIX, setting_names
 from spark_ckpt.driver.run import Run
+from spark_ckpt.outbox.outbox import Outbox
 from spark_rewind import PinListener
 
 ANY = "X"
@@ -76,6 +77,8 @@ def arguments() -> Mapping[str, frozenset[str]]:
     functions["join"] = Stream.join
     found = {name: _taken(each) for name, each in functions.items() if not _takes_any(each)}
     found["Job"] = _taken(Job) | frozenset(setting_names())
+    found["Outbox"] = _taken(Outbox)
+    found["start"] |= _taken(Outbox.start)
     for name in connectors.names():
         declared = connectors.named(name)
         found |= {kind.__name__: _taken(kind) for kind in (*declared.sources(), *declared.sinks())}
@@ -169,8 +172,8 @@ def wrong_advice(text: str) -> list[str]:
 
 _OTHERS = frozenset({"--jars", "--conf", "--py-files", "--upgrade", "--create", "--topic", "--partitions"})
 """Of spark-submit, pip and kafka-topics.sh."""
-_VALUES = frozenset({"username", "password", "total"})
-"""Of a JAAS configuration; the name that an example gives a column."""
+_VALUES = frozenset({"username", "password", "total", "n"})
+"""Of a JAAS configuration; the names that examples give to columns."""
 
 
 # -- where texts are ----------------------------------------------------------------------------------------------------

@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from integration_tests.broker import Broker
 from integration_tests.outbox.outbox_deaths import live, live_until_done, records, start, wait_until_stopped
 from integration_tests.outbox.outbox_query import Place, expected, write_files
-from integration_tests.survival.ledger import create_topic
+from integration_tests.spark import plain_session
+from integration_tests.survival.ledger import create_topic, read_committed
+from integration_tests.survival.process import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.kill]
 FILES = range(6)
+
+
+@pytest.fixture
+def spark() -> Iterator[SparkSession]:
+    yield from plain_session()
+
+
+def test_the_readmes_query_runs_as_written(
+    tmp_path: Path, broker: Broker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"customer": "ada", "total": 1500}\n{"customer": "bob", "total": 3}\n')
+    text = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    topic = create_topic(broker.servers, "alerts")
+    names = {
+        "servers": broker.servers,
+        "df": spark.readStream.schema("customer string, total long").json(str(tmp_path / "in")),
+    }
+    exec(compile(text.replace('(servers, "alerts")', f'(servers, "{topic}")'), "README.md", "exec"), names)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    names["out"].close()
+    assert [json.loads(record.value())["customer"] for record in read_committed(broker.servers, topic)] == ["ada"]
+    assert DeltaTable("tables/gold").to_pyarrow_table(columns=["customer"]).num_rows == 2
+
+
 DEATHS = "EPOCH_COMMITTING:kill:2,EPOCH_COMMITTED:kill:2,ACKED:kill:4,STAGED:kill:5"
 """Before the outbox's commit; after it; when one of two sinks has the epoch; in a task. Many more: the campaign `outbox`."""
 
