@@ -24,7 +24,12 @@ def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: Storag
     if log_state.epochs:
         print_epochs(opened.log, log_state)
     else:
-        print_line("no epochs yet; the job takes the first one when it starts")
+        first = (
+            "the job takes the first one when it starts"
+            if log_state.kind == "job"
+            else "the query's next batch is the first"
+        )
+        print_line(f"no epochs yet; {first}")
 
 
 def print_epochs(log: EpochLog, log_state: LogState) -> None:

@@ -144,12 +144,8 @@ class OutboxRun:
     def close(self) -> None:
         """Record the last acknowledgements and close the publishers. It publishes nothing."""
         self._background.close()
-        for publisher in self._publishers.values():
-            try:
-                publisher.close()
-            except Exception as error:  # noqa: BLE001 - closing is best effort: the next run fences this publisher
-                _log.debug("outbox=%s: closing a publisher failed: %s", self._settings.name, error)
-        self._publishers.clear()
+        for sink in [*self._publishers]:
+            self._drop(sink)
         self._pool.shutdown(wait=False)
 
     # -- the effects --------------------------------------------------------------------------------------------------
@@ -319,7 +315,7 @@ class OutboxRun:
             return
         try:
             publisher.close()
-        except Exception as error:  # noqa: BLE001 - it is replaced; closing is best effort
+        except Exception as error:  # noqa: BLE001 - closing is best effort: the next publisher fences this one
             _log.debug("outbox=%s sink=%s: closing the publisher failed: %s", self._settings.name, sink, error)
 
     def _record(self, effect: RecordAcks) -> None:

@@ -32,14 +32,9 @@ _REPORT = "sink string, file string"
 Step = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def rows_of(frame: DataFrame, rows: SinkRows) -> DataFrame:
-    """Return the columns that the sink gets, to read their schema from. It runs nothing."""
-    return frame.selectExpr(*_columns(rows))
-
-
 def schema_of(frame: DataFrame, rows: SinkRows) -> StructType:
-    """Return the schema of the sink's rows. Raises Spark's errors for an invalid expression."""
-    return rows_of(frame, rows).schema
+    """Return the schema of the sink's rows; it runs nothing. Raises Spark's errors for an invalid expression."""
+    return frame.selectExpr(*_columns(rows)).schema
 
 
 def stage_rows(
