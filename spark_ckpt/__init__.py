@@ -27,18 +27,19 @@ if TYPE_CHECKING:
         StagedFile,
         StagePlan,
     )
-    from spark_ckpt.driver.listener import (
+    from spark_ckpt.driver.run import Run
+    from spark_ckpt.errors import CkptError
+    from spark_ckpt.events.listener import (
         EpochEvent,
         IncarnationEvent,
         LagEvent,
         OutageEvent,
         ProgressEvent,
+        RetryEvent,
         RunListener,
         StandbyEvent,
         UpkeepEvent,
     )
-    from spark_ckpt.driver.run import Run
-    from spark_ckpt.errors import CkptError
     from spark_ckpt.outbox.outbox import Outbox
     from spark_ckpt.spark_session.session import session
     from spark_ckpt.tasks.operators.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum
@@ -53,9 +54,9 @@ _HOME = {
     "outbox.outbox": ("Outbox",),
     "api.grouped": ("CoGroupedStreams", "GroupedStream"),
     "api.job": ("Job",),
-    "driver.listener": (
-        "EpochEvent", "IncarnationEvent", "LagEvent", "OutageEvent", "ProgressEvent", "RunListener", "StandbyEvent",
-        "UpkeepEvent",
+    "events.listener": (
+        "EpochEvent", "IncarnationEvent", "LagEvent", "OutageEvent", "ProgressEvent", "RetryEvent", "RunListener",
+        "StandbyEvent", "UpkeepEvent",
     ),
     "tasks.operators.aggregations": ("Aggregate", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
     "driver.run": ("Run",),
@@ -87,6 +88,7 @@ __all__ = [
     "ProgressEvent",
     "PublishReceipt",
     "Publisher",
+    "RetryEvent",
     "Run",
     "RunListener",
     "Sink",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 
-from spark_ckpt.driver.listener import (
+from spark_ckpt.events.listener import (
     EpochEvent,
     IncarnationEvent,
     LagEvent,
     OutageEvent,
     ProgressEvent,
+    RetryEvent,
     RunListener,
     StandbyEvent,
     UpkeepEvent,
@@ -28,6 +29,7 @@ EVENTS = {
     "onEpochCommitted": EPOCH,
     "onEpochAborted": EPOCH,
     "onEpochPublished": EPOCH,
+    "onRetry": RetryEvent("outbox", 1, 1, "gold", "CKPT_PUBLISH_FAILED", "away", 2, 200),
     "onOutage": OutageEvent("job", 1, "CKPT_STORE_FULL", "full", 1, 1, 1, 1),
     "onStandby": StandbyEvent("job", "waits", 1, 0, "a driver", ""),
     "onUpkeep": UpkeepEvent("job", "leased", 7, "standby-1"),

@@ -16,7 +16,7 @@ CODE = ("checkpoint_lab", "checkpoint_protocols", "connectors", "examples", "spa
 OLD_NAMES = (
     "checkpoint_lab/process.py",
     "connectors/spark_ckpt_kafka/marker.py",
-    "spark_ckpt/driver/listener.py",
+    "spark_ckpt/events/listener.py",
     "spark_ckpt/plan/input_plan.py",
     "spark_ckpt/epochs/debts.py",
     "spark_ckpt/epochs/identity.py",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 from spark_ckpt_delta import DeltaSink
 
@@ -26,6 +29,8 @@ from spark_ckpt.errors import (
     SinkInvalid,
     StoreForeign,
 )
+from spark_ckpt.events.listener import EpochEvent, RunListener
+from spark_ckpt.observability.metrics.prometheus import endpoints
 from spark_ckpt.store.store import Store
 
 pytestmark = pytest.mark.spark
@@ -41,6 +46,16 @@ def spark() -> Iterator[SparkSession]:
 def place(tmp_path: Path) -> Place:
     write_files(tmp_path / "in", FILES)
     return Place(tmp_path)
+
+
+class Heard(RunListener):
+    """Epochs that were committed."""
+
+    def __init__(self) -> None:
+        self.committed: list[int] = []
+
+    def onEpochCommitted(self, event: EpochEvent) -> None:
+        self.committed.append(event.epoch)
 
 
 class FailingSink(DeltaSink):
@@ -217,3 +232,33 @@ def test_old_batches_leave_the_log(spark: SparkSession, place: Place) -> None:
         assert run(place.outbox({"gold": DeltaSink(place.table("gold"))}, keep_epochs=2), rows) is None
         write_files(place.inbox, range(22, 23))
     assert len(Store.open(place.store, "orders", kind="outbox").log.state().epochs) < 22
+
+
+def test_metrics_lineage_and_a_listener_see_a_querys_batches(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = place.folder / "lineage.jsonl"
+    for name, value in {"TYPE": "file", "LOG_FILE_PATH": str(told), "APPEND": "true"}.items():
+        monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
+    port = endpoints.serve("127.0.0.1", 0)
+    sinks = {"gold": DeltaSink(place.table("gold")), "some": DeltaSink(place.table("some")).rows("k", where="n > 2")}
+    outbox = place.outbox(sinks, metrics="prometheus://127.0.0.1:0", lineage="tests")
+    heard = Heard()
+    outbox.addListener(heard)
+    assert run(outbox, windows(spark, place.inbox)) is None
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    found = {
+        (each.name, each.labels.get("sink") or each.labels.get("verdict")): each.value
+        for family in families
+        for each in family.samples
+        if each.labels.get("ckpt_job") == "orders"
+    }
+    rows = expected(FILES).total()
+    assert found["spark_ckpt_outbox_batches_total", "new"] == len(heard.committed) >= len(FILES)
+    assert found["spark_ckpt_staged_rows_total", "gold"] == found["spark_ckpt_published_rows_total", "gold"] == rows
+    assert found["spark_ckpt_unpublished_epochs", "some"] == found["spark_ckpt_running", None] == 0
+    sent = [json.loads(line) for line in told.read_text().splitlines()]
+    assert [each["eventType"] for each in sent] == ["START", *["RUNNING"] * len(heard.committed), "COMPLETE"]
+    assert {each["name"] for each in sent[-1]["inputs"]} == {str(place.inbox)}
+    assert {each["name"] for each in sent[-1]["outputs"]} == {place.table("gold"), place.table("some")}

@@ -22,6 +22,9 @@ NEEDS_MORE = {
     "spark_ckpt_source_lag_rows": "a source that can count",
     "spark_ckpt_late_rows_total": "event time",
     "spark_ckpt_outage_attempts_total": "an outage",
+    "spark_ckpt_outbox_batches_total": "an outbox",
+    "spark_ckpt_staged_rows_total": "an outbox",
+    "spark_ckpt_retries_total": "an outbox with a sink that is away",
 }
 """Metrics that this job cannot have, and what they need."""
 

@@ -18,12 +18,12 @@ from spark_ckpt.api.stream import Stream
 from spark_ckpt.config import JobConfig, duration_ms
 from spark_ckpt.connector import Sink, Source
 from spark_ckpt.driver.job_plan import JobPlan, planned
-from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.run import Run
 from spark_ckpt.driver.warm_up import check_workers, warm_up
 from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, SinkInvalid, SourceInvalid
+from spark_ckpt.events.listener import RunListener
 from spark_ckpt.observability.companions import companions_of, listeners_of
 from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, Node, SinkBinding, SourceNode, struct_of
 from spark_ckpt.plan.graph_text import graph_text

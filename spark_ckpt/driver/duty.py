@@ -12,9 +12,9 @@ from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.delegation import SETTINGS, Delegation, StandbyReport, turns_of
 from checkpoint_protocols.lease.messages import Lease, Terms
 from checkpoint_protocols.lease.rotation import DRAWS
-from spark_ckpt.driver.listener import UpkeepEvent
 from spark_ckpt.epochs.records import UpkeepLeased, UpkeepTurn
 from spark_ckpt.errors import StoreOutage
+from spark_ckpt.events.listener import UpkeepEvent
 from spark_ckpt.store.holder import runs_here
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.upkeep import UpkeepLog

@@ -35,7 +35,6 @@ from spark_ckpt.coordination.messages import (
     SayPublished,
     SendAhead,
 )
-from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.answering import NoAnswer, answer_within
 from spark_ckpt.driver.batch_phases import Phases
 from spark_ckpt.driver.control_source import Control
@@ -47,6 +46,7 @@ from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.source_watch import SourceWatch
 from spark_ckpt.epochs.records import Manifest, SinkAck, Timings
 from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced, StoreUnreachable
+from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.failpoints import Failpoint, hit
 
 if TYPE_CHECKING:

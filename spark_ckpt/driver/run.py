@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Self
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.edges import Bound
 from spark_ckpt.driver.companion import Companion
-from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query_failures import typed
 from spark_ckpt.driver.showing import show
@@ -23,6 +22,7 @@ from spark_ckpt.endpoints.markers import refuse_newer_sinks
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochTimedOut, RunFailed, StopTimedOut
+from spark_ckpt.events.listener import RunListener
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan

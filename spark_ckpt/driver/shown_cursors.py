@@ -7,8 +7,8 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from spark_ckpt.connector import Cursor, ShowsCursor
-from spark_ckpt.driver.listener import EpochEvent, RunListener
 from spark_ckpt.errors import CkptError
+from spark_ckpt.events.listener import EpochEvent, RunListener
 from spark_ckpt.plan.graph import SourceNode
 
 _log = logging.getLogger(__name__)

@@ -30,14 +30,12 @@ from spark_ckpt.coordination.messages import (
 )
 from spark_ckpt.coordination.reports import Report, action_parts_ms
 from spark_ckpt.coordination.standby import again_ms
-from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.batch_phases import PhaseWatch
 from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.coordinator import CoordinatorLoop
 from spark_ckpt.driver.effects import Effects
 from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.lease_keeper import LeaseKeeper
-from spark_ckpt.driver.listener import OutageEvent
 from spark_ckpt.driver.local_folder import LocalFolder
 from spark_ckpt.driver.materializing import Materializing
 from spark_ckpt.driver.offset_log import BatchOffsets
@@ -48,6 +46,8 @@ from spark_ckpt.driver.stage import Stage
 from spark_ckpt.driver.stage_query import RunningQuery, stop_within
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
+from spark_ckpt.events.announcer import Announcer
+from spark_ckpt.events.listener import OutageEvent
 from spark_ckpt.trace.recorder import recorded
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.standby import TakeOver, TakeoverLost, TakeoverWon
-from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.follower import Follower, name_of_a_wait
-from spark_ckpt.driver.listener import RunListener, StandbyEvent, UpkeepEvent
 from spark_ckpt.driver.lookout import Lookout
 from spark_ckpt.driver.upkeep import Upkeep
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import StoreInUse, StoreOutage
+from spark_ckpt.events.announcer import Announcer
+from spark_ckpt.events.listener import RunListener, StandbyEvent, UpkeepEvent
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan

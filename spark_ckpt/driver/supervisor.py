@@ -20,8 +20,6 @@ from spark_ckpt.connector import Cursor
 from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.coordination.patience import Ended, GiveUp, Patience, Pause, stop_bound_ms
 from spark_ckpt.coordination.standby import NO_OTHERS
-from spark_ckpt.driver.announcer import Announcer
-from spark_ckpt.driver.listener import OutageEvent, RunListener
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query_failures import typed
 from spark_ckpt.driver.spark_incarnation import Ending, SparkIncarnation
@@ -30,6 +28,8 @@ from spark_ckpt.endpoints.markers import sinks_taken_back
 from spark_ckpt.epochs.identity import check_unchanged
 from spark_ckpt.epochs.restore import LATEST, RecoveryPoint
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, RunFailed, StoreOutage
+from spark_ckpt.events.announcer import Announcer
+from spark_ckpt.events.listener import OutageEvent, RunListener
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.wording import counted
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.delegation import StandbyLease
 from spark_ckpt.driver.duty import lease_of
-from spark_ckpt.driver.listener import UpkeepEvent
 from spark_ckpt.epochs.records import UpkeepEnded
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import CkptError, Fenced
+from spark_ckpt.events.listener import UpkeepEvent
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.upkeep import UpkeepLog, damage_of, under_lease

@@ -7,12 +7,13 @@ import queue
 import threading
 from collections.abc import Callable
 
-from spark_ckpt.driver.listener import (
+from spark_ckpt.events.listener import (
     EpochEvent,
     IncarnationEvent,
     LagEvent,
     OutageEvent,
     ProgressEvent,
+    RetryEvent,
     RunListener,
     StandbyEvent,
     UpkeepEvent,
@@ -71,6 +72,10 @@ class Aside(RunListener):
     def onEpochPublished(self, event: EpochEvent) -> None:
         """Queue the event."""
         self._put(lambda: self._listener.onEpochPublished(event))
+
+    def onRetry(self, event: RetryEvent) -> None:
+        """Queue the event."""
+        self._put(lambda: self._listener.onRetry(event))
 
     def onOutage(self, event: OutageEvent) -> None:
         """Queue the event."""

@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.driver.companion import Companion
 from spark_ckpt.driver.lag_watch import LagWatch
-from spark_ckpt.driver.listener import LagEvent, RunListener
 from spark_ckpt.driver.shown_cursors import ShownCursors
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit
+from spark_ckpt.events.listener import LagEvent, RunListener
 from spark_ckpt.observability.aside import Aside
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-    from spark_ckpt.connector import Sink, Source
     from spark_ckpt.driver.job_plan import JobPlan
     from spark_ckpt.driver.progress import Progress
-    from spark_ckpt.observability.lineage.datasets import DatasetEnd
     from spark_ckpt.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -83,19 +79,8 @@ def _page(store: Store, address: str) -> Companion:
 
 
 def _lineage(plan: JobPlan, namespace: str) -> RunListener:
-    try:
-        from openlineage.client import OpenLineageClient
+    from spark_ckpt.observability.lineage.configured import dataset_end, lineage_of
 
-        from spark_ckpt.observability.lineage.openlineage import OpenLineage
-    except ImportError as error:
-        raise EnvironmentUnfit("lineage needs openlineage-python", hint="pip install 'spark-ckpt[lineage]'") from error
-    sources = [_end(node.name, node.source, node.schema) for node in plan.sources]
-    sinks = [_end(binding.name, binding.sink, binding.schema) for binding in plan.bindings]
-    return Aside(OpenLineage(OpenLineageClient(), namespace, plan.job, plan.store.id, sources, sinks))
-
-
-def _end(name: str, what: Source | Sink, schema: StructType) -> DatasetEnd:
-    from spark_ckpt.observability.lineage.datasets import Column, DatasetEnd
-
-    columns = [Column(field.name, field.dataType.simpleString()) for field in schema.fields]
-    return DatasetEnd(name, what.describe(), columns)
+    sources = [dataset_end(node.name, node.source.describe(), node.schema) for node in plan.sources]
+    sinks = [dataset_end(binding.name, binding.sink.describe(), binding.schema) for binding in plan.bindings]
+    return lineage_of(namespace, plan.job, plan.store.id, sources, sinks)

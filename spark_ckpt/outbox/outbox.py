@@ -13,6 +13,7 @@ from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import CkptError, ConfigInvalid, QueryForeign
 from spark_ckpt.outbox.checkpoint import checkpoint_location
+from spark_ckpt.outbox.events import OutboxEvents, check_lineage, check_metrics, metrics_listeners
 from spark_ckpt.outbox.rule import Accepted, owners
 from spark_ckpt.outbox.running import OutboxRun, OutboxSettings
 from spark_ckpt.place import local_path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from spark_ckpt.events.listener import RunListener
     from spark_ckpt.spark_internals.writers import Writer
 
 
@@ -47,6 +49,8 @@ class Outbox:
     - `sinks`: by name, a sink or the sink's `rows(...)`: columns and a filter in SQL.
     - `storage_options`: for store and checkpoint in an object store, as deltalake takes them.
     - `keep_epochs`: batches that the outbox keeps, so that the query can be rewound. Spark's default is 100.
+    - `metrics`: places for metrics: "prometheus", "prometheus://HOST:PORT", "otel", or several of them.
+    - `lineage`: namespace of the outbox in OpenLineage events, which the client's own settings direct.
     - `publish_timeout`: time for all attempts of one publish, e.g. "2 minutes". After it the query ends; the batch is
       decided, and the next start publishes it.
 
@@ -64,6 +68,8 @@ class Outbox:
         storage_options: Mapping[str, str] | None = None,
         keep_epochs: int = 100,
         publish_timeout: str = "2 minutes",
+        metrics: str | Collection[str] = (),
+        lineage: str | None = None,
     ) -> None:
         if not sinks:
             raise ConfigInvalid("an outbox needs a sink", hint='Outbox(..., sinks={"gold": DeltaSink(table)})')
@@ -78,8 +84,15 @@ class Outbox:
             storage_options=options,
             keep_epochs=keep_epochs,
             publish_timeout_ms=duration_ms(publish_timeout),
+            metrics=check_metrics(_targets(metrics)),
+            lineage=check_lineage(lineage),
         )
+        self._listeners: list[RunListener] = []
         self._function: BatchFunction | None = None
+
+    def addListener(self, listener: RunListener) -> None:
+        """Add a listener that receives the outbox's epochs and batches. A Connect client has no listeners: use metrics."""
+        self._listeners.append(listener)
 
     def start(
         self,
@@ -105,11 +118,20 @@ class Outbox:
         confirmed = Confirmed(new_sinks=_names(accept_new_sink), moved=_names(accept_moved))
         settings = replace(self._settings, accepted=Accepted(accept_query, restore), confirmed=confirmed)
         # A Connect client may not see the store; the server's process compares at the first batch.
-        if not runs_remotely():
+        remote = runs_remotely()
+        if remote and self._listeners:
+            raise ConfigInvalid("a listener does not reach a Connect server", hint="use Outbox(..., metrics=...)")
+        if not remote:
             _refuse_foreign(settings)
         self.close()
-        self._function = BatchFunction(settings)
-        return writer.option("checkpointLocation", settings.checkpoint).foreachBatch(self._function).start()
+        function = self._function = BatchFunction(settings)
+        if not remote:
+            # Metrics are served from the start, so that a port in use is an error of this call.
+            function.listeners = [*self._listeners, *metrics_listeners(settings.metrics, settings.name)]
+        query = writer.option("checkpointLocation", settings.checkpoint).foreachBatch(function).start()
+        if not remote:
+            function.query = query
+        return query
 
     def exception(self) -> CkptError | None:
         """Return the typed error that ended the query; None without one, and in a Connect client."""
@@ -122,38 +144,51 @@ class Outbox:
 
 
 class BatchFunction:
-    """The function of `foreachBatch`. Only its settings are pickled: each process opens the store by itself."""
+    """The function of `foreachBatch`. Only its settings are pickled: each process opens the store by itself.
+
+    - `listeners`: None to make those of the settings at the first batch.
+    - `query`: the running query, if this process has it.
+    - `error`: ended the query.
+    """
 
     def __init__(self, settings: OutboxSettings) -> None:
         self._settings = settings
         self._run: OutboxRun | None = None
+        self.listeners: list[RunListener] | None = None
+        self.query: StreamingQuery | None = None
         self.error: CkptError | None = None
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Handle one micro-batch. Every error reaches Spark, which then does not commit the batch."""
         if self._run is None:
-            self._run = OutboxRun(self._settings)
+            self._run = OutboxRun(self._settings, self._events())
         try:
             self._run.call(frame, number)
         except BaseException as error:
             if isinstance(error, CkptError):
                 self.error = error
                 error.hint = _of_outbox(error.hint)
-            self.close()
+            self.close(error)
             raise
 
-    def close(self) -> None:
-        """End the run."""
+    def close(self, error: BaseException | None = None) -> None:
+        """End the run. `error` has ended the query."""
         run, self._run = self._run, None
         if run is not None:
-            run.close()
+            run.close(error)
+
+    def _events(self) -> OutboxEvents:
+        settings = self._settings
+        if self.listeners is None:
+            self.listeners = metrics_listeners(settings.metrics, settings.name)
+        return OutboxEvents(settings.name, self.listeners, settings.lineage, lambda: self.query)
 
     def __getstate__(self) -> OutboxSettings:
         return self._settings
 
     def __setstate__(self, settings: OutboxSettings) -> None:
         # A Connect server ends this process with the query: nothing may wait there.
-        self._settings, self._run, self.error = replace(settings, ack_wait_ms=0), None, None
+        self.__init__(replace(settings, ack_wait_ms=0))  # type: ignore[misc]
 
 
 def _of_outbox(hint: str) -> str:
@@ -177,6 +212,11 @@ def _rows(name: str, sink: Sink | SinkRows) -> SinkRows:
 def _absolute(checkpoint: str, options: dict[str, str]) -> str:
     location = checkpoint_location(checkpoint, options)
     return location.uri if local_path(checkpoint) is not None else checkpoint
+
+
+def _targets(metrics: str | Collection[str]) -> tuple[str, ...]:
+    each = metrics.split(",") if isinstance(metrics, str) else metrics
+    return tuple(target.strip() for target in each if target.strip())
 
 
 def _names(names: str | Collection[str]) -> frozenset[str]:

@@ -15,18 +15,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from checkpoint_protocols.ids import Incarnation
-from spark_ckpt.connector import EpochOutput, Publisher, Sink, SinkContext, SinkRows, StagePlan, Tidies
+from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, Sink, SinkContext, SinkRows, StagePlan, Tidies
 from spark_ckpt.endpoints.identities import parts_of, reconciled
 from spark_ckpt.endpoints.markers import refuse_newer_sinks, sinks_taken_back
 from spark_ckpt.epochs.epoch_output import Place
 from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing
-from spark_ckpt.epochs.records import SinkAck
+from spark_ckpt.epochs.records import Manifest, SinkAck
 from spark_ckpt.epochs.restore import RestoreTarget, choose
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import CkptError, Fenced, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.outbox.background import Background
 from spark_ckpt.outbox.checkpoint import Checkpoint, checkpoint_location
+from spark_ckpt.outbox.events import OutboxEvents
 from spark_ckpt.outbox.protocol import (
     Answer,
     Begin,
@@ -68,6 +69,7 @@ class OutboxSettings:
     - `publish_timeout_ms`: time for all attempts of one publish or commit.
     - `retain_every`: number of batches between two retentions.
     - `ack_wait_ms`: time that an acknowledgement waits for the next commit, which carries it.
+    - `metrics`: places for metrics. `lineage`: namespace of OpenLineage events, empty for none.
     """
 
     store: str
@@ -81,6 +83,8 @@ class OutboxSettings:
     ack_wait_ms: int = 1_000
     accepted: Accepted = NO_CHANGES
     confirmed: Confirmed = field(default_factory=Confirmed)
+    metrics: tuple[str, ...] = ()
+    lineage: str = ""
 
     def opened(self) -> Store:
         """Open the outbox's store. Raises as `Store.open`."""
@@ -104,6 +108,7 @@ class _Prepared:
     """A sink that was checked with the schema of its rows."""
 
     rows: SinkRows
+    schema: StructType
     plan: StagePlan
     place: Place
 
@@ -111,8 +116,10 @@ class _Prepared:
 class OutboxRun:
     """One run of a query: from the first call of its function to an error or the end."""
 
-    def __init__(self, settings: OutboxSettings) -> None:
+    def __init__(self, settings: OutboxSettings, events: OutboxEvents | None = None) -> None:
         self._settings = settings
+        self._events = events or OutboxEvents(settings.name)
+        self._staged_rows = 0
         self._store = settings.opened()
         self._checkpoint = settings.checkpoint_files()
         self._protocol = OutboxProtocol(settings.name, settings.accepted)
@@ -127,6 +134,7 @@ class OutboxRun:
 
     def call(self, frame: DataFrame, number: int) -> Verdict:
         """Do everything for batch `number`, whose rows are `frame`. It catches no error."""
+        began_s, self._staged_rows = time.monotonic(), 0
         call = self._protocol.call(self._checkpoint.batch(number))
         answer: Answer = None
         while True:
@@ -136,17 +144,19 @@ class OutboxRun:
                 verdict: Verdict = end.value
                 break
             answer = self._carry_out(effect, frame)
+        self._events.batch_ended(number, verdict, self._staged_rows, _ms_since(began_s))
         self._batches += 1
         if self._batches % self._settings.retain_every == 1:
             self._background.retain()
         return verdict
 
-    def close(self) -> None:
-        """Record the last acknowledgements and close the publishers. It publishes nothing."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Record the last acknowledgements and close the publishers. It publishes nothing. `error` has ended the query."""
         self._background.close()
         for sink in [*self._publishers]:
             self._drop(sink)
         self._pool.shutdown(wait=False)
+        self._events.ended(error)
 
     # -- the effects --------------------------------------------------------------------------------------------------
 
@@ -163,10 +173,7 @@ class OutboxRun:
             case RunPlan():
                 return self._run_plan(effect, frame)
             case Commit(manifest):
-                hit(Failpoint.EPOCH_COMMITTING)
-                self._background.drop()  # the manifest carries them
-                self._patiently(lambda: self._store.log.commit_epoch(manifest))
-                hit(Failpoint.EPOCH_COMMITTED)
+                self._commit(manifest)
             case Publish():
                 return self._publish(effect, frame.sparkSession)
             case RecordAcks():
@@ -192,6 +199,8 @@ class OutboxRun:
             taken_back=taken_back,
         )
         self._incarnation, self._inherited = point.incarnation, point.last
+        sinks = {name: (prepared.rows.sink, prepared.schema) for name, prepared in self._sinks.items()}
+        self._events.began(self._store.id, point, sinks)
         places = {name: prepared.place for name, prepared in self._sinks.items()}
         return Begun(point, log.state(), standing, places)
 
@@ -201,8 +210,8 @@ class OutboxRun:
         plan = rows.sink.stage(schema)
         if plan.root is None:
             location = self._store.staged(name).location
-            return _Prepared(rows, plan, Place(location.uri, location.storage_options))
-        return _Prepared(rows, plan, Place(plan.root, plan.storage_options, in_store=False))
+            return _Prepared(rows, schema, plan, Place(location.uri, location.storage_options))
+        return _Prepared(rows, schema, plan, Place(plan.root, plan.storage_options, in_store=False))
 
     def _standing(self, spark: SparkSession, target: RestoreTarget) -> Standing:
         """Compare the sinks with those that the epochs were published to. Raises `IdentityChanged`."""
@@ -239,13 +248,21 @@ class OutboxRun:
         else:
             files = {}
             discard_rows(frame)
-        duration_ms = round((time.monotonic() - began_s) * 1000)
-        return Staged(files, uuid.uuid4().hex, time.time_ns() // 1_000_000, duration_ms)
+        self._staged_rows = sum(file.rows for file in next(iter(files.values()), ()))
+        return Staged(files, uuid.uuid4().hex, time.time_ns() // 1_000_000, _ms_since(began_s))
+
+    def _commit(self, manifest: Manifest) -> None:
+        hit(Failpoint.EPOCH_COMMITTING)
+        self._background.drop()  # the manifest carries them
+        began_s = time.monotonic()
+        self._patiently(lambda: self._store.log.commit_epoch(manifest))
+        hit(Failpoint.EPOCH_COMMITTED)
+        self._events.committed(manifest, _ms_since(began_s))
 
     def _publish(self, effect: Publish, spark: SparkSession) -> Published:
         """Publish one epoch to its sinks at the same time. A failing sink does not keep the others from it."""
         tries = {
-            sink: self._pool.submit(self._patiently, lambda s=sink, o=output: self._publish_to(s, o, spark))
+            sink: self._pool.submit(self._publish_patiently, sink, output, spark)
             for sink, output in effect.outputs.items()
         }
         done: list[str] = []
@@ -259,7 +276,17 @@ class OutboxRun:
                 first = first or error
         return Published(done, learned, first)
 
-    def _publish_to(self, sink: str, output: EpochOutput, spark: SparkSession) -> dict[str, Parts]:
+    def _publish_patiently(self, sink: str, output: EpochOutput, spark: SparkSession) -> dict[str, Parts]:
+        began_s = time.monotonic()
+        receipt = self._patiently(lambda: self._publish_to(sink, output, spark), sink, output.epoch)
+        self._events.published(sink, output, receipt, _ms_since(began_s))
+        self._tidy(sink, output)
+        if self._known.get(sink, True):
+            return {}
+        self._known[sink] = True
+        return {sink: parts_of(self._sinks[sink].rows.sink, spark)}
+
+    def _publish_to(self, sink: str, output: EpochOutput, spark: SparkSession) -> PublishReceipt:
         """Try once. A failed publisher is replaced: it no longer knows how the sink stands."""
         kind = self._sinks[sink].rows.sink
         try:
@@ -273,18 +300,14 @@ class OutboxRun:
                     self._settings.publish_timeout_ms / 1000,
                 )
                 self._publishers[sink] = kind.publisher(spark, context)
-            self._publishers[sink].publish(output)
+            receipt = self._publishers[sink].publish(output)
         except Exception as error:
             self._drop(sink)
             if isinstance(error, CkptError):
                 raise
             raise PublishFailed(f"{type(error).__name__}: {error}", sink=sink, epoch=output.epoch) from error
         hit(Failpoint.ACKED)
-        self._tidy(sink, output)
-        if self._known.get(sink, True):
-            return {}
-        self._known[sink] = True
-        return {sink: parts_of(kind, spark)}
+        return receipt
 
     def _still_newest(self) -> None:
         """Raise `Fenced` if another driver has begun: a zombie must not fence it in the sink."""
@@ -325,16 +348,25 @@ class OutboxRun:
         else:
             self._background.record(effect.incarnation, acks)
 
-    def _patiently(self, attempt: Callable[[], _T]) -> _T:
-        """Return the attempt's result. An error that may pass is tried again, until the time for a publish is over."""
+    def _patiently(self, attempt: Callable[[], _T], sink: str = "", epoch: int = 0) -> _T:
+        """Return the attempt's result. An error that may pass is tried again, until the time for a publish is over.
+
+        `sink` and `epoch`: of a publish, for the event.
+        """
         until_s = time.monotonic() + self._settings.publish_timeout_ms / 1000
         pause_s = _FIRST_PAUSE_S
+        number = 1
         while True:
+            number += 1
             try:
                 return attempt()
             except CkptError as error:
                 if not error.retriable or time.monotonic() + pause_s > until_s:
                     raise
-                _log.warning("outbox=%s: trying again: %s", self._settings.name, error.what)
+                self._events.retries(error, number, round(pause_s * 1000), sink, epoch)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _ms_since(began_s: float) -> int:
+    return round((time.monotonic() - began_s) * 1000)

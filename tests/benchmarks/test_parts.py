@@ -25,7 +25,7 @@ from benchmarks.side_by_side.program_records import passages
 from benchmarks.side_by_side.trial import Failed
 from benchmarks.systems import systems
 from benchmarks.systems.telling import listener
-from spark_ckpt.driver.listener import EpochEvent, ProgressEvent
+from spark_ckpt.events.listener import EpochEvent, ProgressEvent
 
 T = 1_700_000_000.0
 """A moment; spans are told relative to it."""

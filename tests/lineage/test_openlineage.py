@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 from openlineage.client.serde import Serde
 
-from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent
 from spark_ckpt.epochs.records import Manifest, StagedFileRecord, StagedOutput
+from spark_ckpt.events.listener import EpochEvent, IncarnationEvent
 from spark_ckpt.observability.lineage.datasets import Column, DatasetEnd, Named, named
 from spark_ckpt.observability.lineage.openlineage import OpenLineage, run_id
 

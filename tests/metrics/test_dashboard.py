@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import spark_ckpt
-from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent
+from spark_ckpt.events.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent, RetryEvent
 from spark_ckpt.explained.causes import CAUSES
 from spark_ckpt.observability.metrics.catalogue import CATALOGUE
 from spark_ckpt.observability.metrics.dashboard import dashboard
@@ -37,10 +37,13 @@ def samples():
         "parts_ms": {"barrier": 1, "snapshot": 2, "decision": 3},
         "state_bytes": {"op": 1},
         "sinks": ["out"],
+        "staged_rows": {"out": 1},
     }
     progress = {"numInputRows": 1, "durationMs": {"batch": 1}, "lateRows": {"op": 1}, "inFlightRows": {"loop": 1}}
     meter.onIncarnationStarted(IncarnationEvent("job", 1, 0, "latest"))
     meter.onProgress(ProgressEvent("job", 1, 1, progress))
+    meter.onProgress(ProgressEvent("job", 1, 1, {"verdict": "new"}))
+    meter.onRetry(RetryEvent("job", 1, 1, "out", "CKPT_PUBLISH_FAILED", "away", 2, 200))
     meter.onPhases(ProgressEvent("job", 1, 1, {"durationMs": {"fetch": 1}}))
     meter.onLag(LagEvent("job", {"in": 1}))
     meter.onEpochCommitted(EpochEvent("job", 1, 1, detail))
@@ -109,9 +112,9 @@ def test_panels_lie_beside_each_other_and_every_one_has_a_query():
     assert all(panel["targets"] for panel in panels)
 
 
-def test_there_is_an_alert_for_each_of_the_five_things_that_matter():
+def test_there_is_an_alert_for_each_of_the_six_things_that_matter():
     assert [rule["alert"] for rule in RULES] == [
-        "CkptNoNewEpoch", "CkptNotRunning", "CkptOutage", "CkptSinkBehind", "CkptLagGrows",
+        "CkptNoNewEpoch", "CkptNotRunning", "CkptOutage", "CkptSinkBehind", "CkptLagGrows", "CkptOutboxRetries",
     ]  # fmt: skip
     for rule in RULES:
         assert rule["labels"]["severity"] in ("critical", "warning")

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent, StandbyEvent
+from spark_ckpt.events.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent, StandbyEvent
 from spark_ckpt.observability.metrics.catalogue import CATALOGUE, MetricKind
 from spark_ckpt.observability.metrics.meter import Meter
 from spark_ckpt.observability.metrics.prometheus import Prometheus

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from spark_ckpt.driver.listener import EpochEvent, ProgressEvent
+from spark_ckpt.events.listener import EpochEvent, ProgressEvent
 from spark_ckpt.observability.metrics.meter import Meter
 from spark_ckpt.observability.metrics.opentelemetry import EpochSpans, OpenTelemetry
 

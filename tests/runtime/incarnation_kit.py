@@ -21,15 +21,15 @@ from spark_ckpt.coordination.markers import BARRIER, ControlMarker
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.driver import spark_incarnation as incarnation_module
 from spark_ckpt.driver import stage as stage_module
-from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.batch_phases import Phases
 from spark_ckpt.driver.job_plan import JobPlan
-from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.offset_log import BatchOffsets
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.spark_incarnation import SparkIncarnation
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Holder
+from spark_ckpt.events.announcer import Announcer
+from spark_ckpt.events.listener import RunListener
 from spark_ckpt.plan.graph import SinkBinding, SourceNode
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.staging import SinkStage, StageWriter

@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from spark_ckpt.driver.lag_watch import LagWatch
-from spark_ckpt.driver.listener import EpochEvent
 from spark_ckpt.driver.shown_cursors import ShownCursors
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.events.listener import EpochEvent
 
 WAIT_S = 120
 

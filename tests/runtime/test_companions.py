@@ -9,10 +9,10 @@ import pytest
 from incarnation_kit import WAIT_S, Bench
 from run_kit import Bench as RunBench
 
-from spark_ckpt.driver.announcer import Announcer
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.run import Run
 from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.observability.companions import companions_of, listeners_of
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from spark_ckpt.coordination.edges import Bound
-from spark_ckpt.driver.announcer import Announcer
-from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.progress import Progress
+from spark_ckpt.events.announcer import Announcer
+from spark_ckpt.events.listener import RunListener
 
 COUNTS = {"numInputRows": 10, "numOutputRows": 4, "rejected": 1, "late": 2}
 

@@ -11,7 +11,6 @@ from run_kit import STOPPED, Bench, FakeIncarnation, ended, failed
 from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.driver import run as run_module
 from spark_ckpt.driver import supervisor as supervisor_module
-from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.driver.query_failures import QueryFailed
 from spark_ckpt.driver.run import Run
 from spark_ckpt.driver.spark_incarnation import Ending
@@ -29,6 +28,7 @@ from spark_ckpt.errors import (
     StoreUnreachable,
     WorkersNotStarted,
 )
+from spark_ckpt.events.listener import RunListener
 from spark_ckpt.store.store import Store
 
 

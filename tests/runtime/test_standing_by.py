@@ -8,9 +8,9 @@ from run_kit import Bench, ended, failed
 
 from spark_ckpt.driver import follower as follower_module
 from spark_ckpt.driver import lookout as lookout_module
-from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
 from spark_ckpt.errors import GraphInvalid, StoreInUse, StoreUnreachable
+from spark_ckpt.events.listener import RunListener
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.standbys import Standbys
 from spark_ckpt.store.store import Store

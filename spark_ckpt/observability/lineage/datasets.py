@@ -6,11 +6,14 @@ bucket, and the path.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from spark_ckpt.connector import Cursor
+from spark_ckpt.connector import Cursor, Json
+
+_FOLDER = re.compile(r"(\w[\w+.-]*:)?/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +50,32 @@ def named(end: DatasetEnd, cursor: Cursor | None = None) -> list[Named]:
     if kind == "kafka":
         topics = sorted(cursor) if cursor else end.told.get("topic", "").split(",")
         servers = end.told.get("servers", "").split(",")[0]
-        return [Named(f"kafka://{servers}", topic) for topic in topics]
+        return [Named(f"kafka://{servers}" if servers else kind, topic) for topic in topics]
     if path is not None:
         return [_of_path(path)]
     return [Named(kind or "unknown", end.name)]
+
+
+def spark_source(description: str, end_offset: Json) -> DatasetEnd:
+    """Return a source of a plain query, from the description and the end offset in Spark's progress.
+
+    The description names a folder or table, or Kafka's topics; `end_offset` has the topics of a pattern. Spark's progress has no
+    Kafka servers and no columns.
+    """
+    kind, _, inside = description.removesuffix("]").partition("[")
+    if kind.startswith("Kafka") and isinstance(end_offset, Mapping):
+        return DatasetEnd(description, {"kind": "kafka", "topic": ",".join(sorted(end_offset))}, ())
+    if kind.startswith("Kafka"):
+        topics = re.sub(r"\s", "", inside.partition("[")[2].rstrip("]"))
+        return DatasetEnd(description, {"kind": "kafka", "topic": topics}, ())
+    if _FOLDER.match(inside):
+        return DatasetEnd(description, {"kind": kind, "path": _short(inside)}, ())
+    return DatasetEnd(inside or description, {"kind": kind}, ())
+
+
+def _short(uri: str) -> str:
+    """Return the URI of a local file with Hadoop's one slash as a path."""
+    return re.sub(r"^file:/+", "/", uri)
 
 
 def _of_path(path: str) -> Named:

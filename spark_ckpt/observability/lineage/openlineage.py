@@ -28,8 +28,8 @@ from openlineage.client.facet_v2 import (
 )
 
 from spark_ckpt.connector import Cursor, Json
-from spark_ckpt.driver.listener import EpochEvent, IncarnationEvent, RunListener
 from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.events.listener import EpochEvent, IncarnationEvent, RunListener
 from spark_ckpt.observability.lineage.datasets import DatasetEnd, named
 
 PRODUCER = "https://pypi.org/project/spark-ckpt"
@@ -72,7 +72,7 @@ class OpenLineage(RunListener):
     """Lineage of one job.
 
     `namespace`: namespace of jobs in the catalogue. `store_id`: source of the run ids, which are the same at every
-    report.
+    report. `found`: returns sources that become known during the run, at every event.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class OpenLineage(RunListener):
         sources: Sequence[DatasetEnd],
         sinks: Sequence[DatasetEnd],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        found: Callable[[], Sequence[DatasetEnd]] = tuple,
     ) -> None:
         self._client = client
         kind = job_type_job.JobTypeJobFacet("STREAMING", "SPARK", jobType="JOB", producer=PRODUCER)
@@ -92,6 +93,7 @@ class OpenLineage(RunListener):
         self._sources = {end.name: end for end in sources}
         self._sinks = {end.name: end for end in sinks}
         self._now = now
+        self._found = found
 
     def onIncarnationStarted(self, event: IncarnationEvent) -> None:
         """Report the start of a run."""
@@ -140,7 +142,7 @@ class OpenLineage(RunListener):
     def _inputs(self, manifest: Manifest | None) -> list[InputDataset]:
         return [
             each
-            for end in self._sources.values()
+            for end in (*self._sources.values(), *self._found())
             for each in _read(end, manifest.cursors.get(end.name) if manifest else None)
         ]
 
@@ -164,7 +166,10 @@ def _read(end: DatasetEnd, cursor: Cursor | None) -> list[InputDataset]:
         facets: dict[str, InputDatasetFacet] = (
             {"spark_ckpt_cursor": CursorInputFacet(dict(part), producer=PRODUCER)} if part else {}
         )
-        found.append(InputDataset(each.namespace, each.name, facets, facets={"schema": _schema(end)}))
+        # An empty schema would replace the one that a catalogue has.
+        found.append(
+            InputDataset(each.namespace, each.name, facets, facets={"schema": _schema(end)} if end.columns else {})
+        )
     return found
 
 

@@ -83,13 +83,21 @@ BATCH_PARTS = _histogram(
     "Parts of a micro-batch: Spark's own phases by its names, and of the action fetch, operator, snapshot, staging",
     "part",
 )
+OUTBOX_BATCHES = _counter(
+    "outbox.batches",
+    "{batch}",
+    "Batches of an outbox, by verdict: new, again (committed before; Spark repeats it), rewound",
+    "verdict",
+)
 EPOCHS_COMMITTED = _counter("epochs.committed", "{epoch}", "Committed epochs", "reason")
 EPOCHS_ABORTED = _counter("epochs.aborted", "{epoch}", "Aborted epochs; their rows belong to the next one")
 EPOCHS_PUBLISHED = _counter("epochs.published", "{epoch}", "Epochs that a sink has got", "sink")
+STAGED_ROWS = _counter("staged.rows", "{row}", "Rows that an outbox has staged for a sink", "sink")
 PUBLISHED_ROWS = _counter("published.rows", "{row}", "Rows that a sink has got", "sink")
 EPOCH_PARTS = _histogram(
     "epoch.part.duration",
-    "Parts of an epoch: barrier (until its batch begins), snapshot (its batch), decision, publish (per sink)",
+    "Parts of an epoch: barrier (until its batch begins), snapshot (its batch), staging (an outbox's batch), decision, "
+    "publish (per sink)",
     "part",
     "sink",
 )
@@ -101,6 +109,9 @@ PUBLISH_PARTS = _histogram(
 )
 LAST_EPOCH = _gauge("last.epoch", "{epoch}", "Number of the newest committed epoch")
 LAST_EPOCH_AT = _gauge("last.epoch.timestamp", "s", "Commit time of the newest epoch, in seconds since 1970")
+LAST_PUBLISH_AT = _gauge(
+    "last.publish.timestamp", "s", "Time at which a sink got its newest epoch, in seconds since 1970", "sink"
+)
 UNPUBLISHED = _gauge("unpublished.epochs", "{epoch}", "Committed epochs that a sink has not published", "sink")
 STATE_SIZE = _gauge("state.size", "By", "Size of an operator's state in the newest epoch", "operator")
 IN_FLIGHT_ROWS = _gauge("in.flight.rows", "{row}", "Rows on an edge after the last micro-batch", "edge")
@@ -110,16 +121,19 @@ INCARNATIONS = _counter("incarnations.started", "{incarnation}", "Incarnations t
 RUNNING = _gauge("running", "1", "1 while an incarnation runs, else 0")
 STANDBY = _gauge("standby", "1", "1 while this program is a standby of the job, else 0")
 STANDBY_WARM = _gauge("standby.warm", "1", "1 while it waits and the job's own plan has run here, else 0")
+RETRIES = _counter(
+    "retries", "{attempt}", "Failed attempts that an outbox repeats; sink is empty for its log", "sink", "condition"
+)
 OUTAGE = _gauge("outage", "1", "1 while the job waits for its store or a disk, else 0")
 OUTAGES = _counter("outage.attempts", "{attempt}", "Attempts that an outage has failed", "condition")
 
 CATALOGUE: Mapping[str, Instrument] = {
     each.name: each
     for each in (
-        INPUT_ROWS, OUTPUT_ROWS, REJECTED_ROWS, LATE_ROWS, BATCHES, BATCH_DURATION, BATCH_PARTS,
-        EPOCHS_COMMITTED, EPOCHS_ABORTED, EPOCHS_PUBLISHED, PUBLISHED_ROWS, EPOCH_PARTS, PUBLISH_PARTS, LAST_EPOCH,
-        LAST_EPOCH_AT, UNPUBLISHED, STATE_SIZE, IN_FLIGHT_ROWS, LAG_ROWS, INCARNATION, INCARNATIONS, RUNNING, STANDBY,
-        STANDBY_WARM, OUTAGE, OUTAGES,
+        INPUT_ROWS, OUTPUT_ROWS, REJECTED_ROWS, LATE_ROWS, BATCHES, BATCH_DURATION, BATCH_PARTS, OUTBOX_BATCHES,
+        EPOCHS_COMMITTED, EPOCHS_ABORTED, EPOCHS_PUBLISHED, STAGED_ROWS, PUBLISHED_ROWS, EPOCH_PARTS, PUBLISH_PARTS,
+        LAST_EPOCH, LAST_EPOCH_AT, LAST_PUBLISH_AT, UNPUBLISHED, STATE_SIZE, IN_FLIGHT_ROWS, LAG_ROWS, INCARNATION,
+        INCARNATIONS, RUNNING, STANDBY, STANDBY_WARM, RETRIES, OUTAGE, OUTAGES,
     )
 }  # fmt: skip
 """All metrics, by name."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from spark_ckpt.driver.listener import RunListener
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit
+from spark_ckpt.events.listener import RunListener
 
 _PROMETHEUS = re.compile(r"prometheus(?:://(?P<host>\[[0-9a-fA-F:]+\]|[\w.-]+):(?P<port>\d{1,5}))?")
 _DEFAULT_PORT = 9464

@@ -70,7 +70,8 @@ PANELS = (
         "Parts of an epoch, 95 %",
         "s",
         ((_quantile(0.95, catalogue.EPOCH_PARTS, "ckpt_job, part"), "{{ckpt_job}} {{part}}"),),
-        "barrier: until its batch begins; snapshot: that batch; decision: the manifest's commit; publish: per sink.",
+        "barrier: until its batch begins; snapshot: that batch; staging: an outbox's batch; decision: the manifest's commit; "
+        "publish: per sink.",
     ),
     Panel(
         "Parts of a micro-batch, 95 %",
@@ -101,6 +102,24 @@ PANELS = (
             (_rate(catalogue.LATE_ROWS), "{{ckpt_job}} late at {{operator}}"),
             (_rate(catalogue.REJECTED_ROWS), "{{ckpt_job}} rejected"),
         ),
+    ),
+    Panel(
+        "Since the newest publish",
+        "s",
+        ((f"time() - {_now(catalogue.LAST_PUBLISH_AT)}", "{{ckpt_job}} {{sink}}"),),
+        "An idle job or query publishes nothing.",
+    ),
+    Panel(
+        "Batches of an outbox",
+        "short",
+        ((f"60 * {_rate(catalogue.OUTBOX_BATCHES)}", "{{ckpt_job}} {{verdict}} per min"),),
+        "new; again: committed before, repeated by Spark after a restart; rewound.",
+    ),
+    Panel("Rows staged by an outbox", "rowsps", (_line(catalogue.STAGED_ROWS, "sink"),)),
+    Panel(
+        "Attempts that an outbox repeats",
+        "short",
+        ((_rate(catalogue.RETRIES), "{{ckpt_job}} {{sink}} {{condition}} per s"),),
     ),
     Panel("Incarnations", "short", (_line(catalogue.INCARNATION),)),
     Panel(

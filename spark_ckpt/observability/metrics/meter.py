@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from spark_ckpt.connector import Json
-from spark_ckpt.driver.listener import (
+from spark_ckpt.events.listener import (
     EpochEvent,
     IncarnationEvent,
     LagEvent,
     OutageEvent,
     ProgressEvent,
+    RetryEvent,
     RunListener,
     StandbyEvent,
 )
@@ -63,6 +64,9 @@ class Meter(RunListener):
         self._backend.put(catalogue.OUTAGE, 0, self._job)
         # A restore lowers the newest epoch.
         self._backend.put(catalogue.LAST_EPOCH, event.base, self._job)
+        for sink, epochs in event.unpublished.items():
+            self._owed[sink] = set(epochs)
+            self._backend.put(catalogue.UNPUBLISHED, len(epochs), self._job, sink)
 
     def onIncarnationEnded(self, event: IncarnationEvent) -> None:
         """Record the end of an incarnation."""
@@ -76,6 +80,8 @@ class Meter(RunListener):
         self._backend.add(catalogue.BATCHES, 1, self._job)
         took_ms = _numbers(record.get("durationMs")).get("batch", 0.0)
         self._backend.observe(catalogue.BATCH_DURATION, took_ms / 1000, self._job)
+        if (verdict := record.get("verdict")) is not None:
+            self._backend.add(catalogue.OUTBOX_BATCHES, 1, self._job, str(verdict))
         for operator, rows in _numbers(record.get("lateRows")).items():
             self._backend.add(catalogue.LATE_ROWS, rows, self._job, operator)
         for edge, rows in _numbers(record.get("inFlightRows")).items():
@@ -109,6 +115,8 @@ class Meter(RunListener):
             self._backend.observe(catalogue.EPOCH_PARTS, took_ms / 1000, self._job, part, "")
         for operator, size in _numbers(event.detail.get("state_bytes")).items():
             self._backend.put(catalogue.STATE_SIZE, size, self._job, operator)
+        for sink, rows in _numbers(event.detail.get("staged_rows")).items():
+            self._backend.add(catalogue.STAGED_ROWS, rows, self._job, sink)
         for sink in _names(event.detail.get("sinks")):
             self._owed.setdefault(sink, set()).add(event.epoch)
             self._backend.put(catalogue.UNPUBLISHED, len(self._owed[sink]), self._job, sink)
@@ -121,6 +129,7 @@ class Meter(RunListener):
         """Record a publish: the sink has everything up to this epoch."""
         sink = str(event.detail.get("sink", ""))
         self._backend.add(catalogue.EPOCHS_PUBLISHED, 1, self._job, sink)
+        self._backend.put(catalogue.LAST_PUBLISH_AT, self._now_s(), self._job, sink)
         self._backend.add(catalogue.PUBLISHED_ROWS, _number(event.detail.get("rows")), self._job, sink)
         if (took_ms := event.detail.get("duration_ms")) is not None:
             self._backend.observe(catalogue.EPOCH_PARTS, _number(took_ms) / 1000, self._job, "publish", sink)
@@ -129,6 +138,10 @@ class Meter(RunListener):
         # A publish covers all earlier epochs of the sink, also those whose event was lost.
         self._owed[sink] = {epoch for epoch in self._owed.get(sink, ()) if epoch > event.epoch}
         self._backend.put(catalogue.UNPUBLISHED, len(self._owed[sink]), self._job, sink)
+
+    def onRetry(self, event: RetryEvent) -> None:
+        """Record an attempt of an outbox that failed and follows again."""
+        self._backend.add(catalogue.RETRIES, 1, self._job, event.sink, event.condition)
 
     def onOutage(self, event: OutageEvent) -> None:
         """Record a failed attempt during an outage of the store or a disk."""

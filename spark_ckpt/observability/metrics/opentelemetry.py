@@ -14,13 +14,13 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, Status, StatusCode
 
 from spark_ckpt.connector import Json
-from spark_ckpt.driver.listener import EpochEvent, RunListener
+from spark_ckpt.events.listener import EpochEvent, RunListener
 from spark_ckpt.observability.metrics.catalogue import CATALOGUE, PREFIX, SECONDS, Instrument, MetricKind
 
 _NS_PER_MS = 1_000_000
 _COUNTS = ("rows_in", "rows_out", "rejected")
 _OPEN = 100
-_PARTS = ("barrier", "snapshot", "decision")
+_PARTS = ("barrier", "snapshot", "staging", "decision")
 """Parts of an epoch in order; each begins at the end of the one before."""
 
 

@@ -1,9 +1,12 @@
-"""Events of a run for programs. Override the methods that you need; calls come from the coordinator's thread."""
+"""Events of a run, or of an outbox, for programs. Override the methods that you need.
+
+Calls come from the coordinator's thread; those of an outbox come from the threads of its batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
@@ -47,12 +50,34 @@ class LagEvent:
 
 @dataclass(frozen=True, slots=True)
 class IncarnationEvent:
-    """Start or end of one incarnation. `reason`: the epoch that it was restored from, or why it ended."""
+    """Start or end of one incarnation. `reason`: the epoch that it was restored from, or why it ended.
+
+    `unpublished`: at a start, the committed epochs that each sink lacks.
+    """
 
     job: str
     incarnation: int
     base: int
     reason: str
+    unpublished: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryEvent:
+    """An outbox tries a step again. `sink`: its publish; empty for the commit or for acknowledgements in the log.
+
+    `epoch`: of the publish, 0 for the log. `condition` and `what`: of the error, for example CKPT_PUBLISH_FAILED.
+    Attempt number `attempt` follows after `pause_ms`.
+    """
+
+    job: str
+    incarnation: int
+    epoch: int
+    sink: str
+    condition: str
+    what: str
+    attempt: int
+    pause_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +159,9 @@ class RunListener:
 
     def onEpochPublished(self, event: EpochEvent) -> None:
         """Called when a sink has published the epoch; `detail["sink"]` names it."""
+
+    def onRetry(self, event: RetryEvent) -> None:
+        """Called before an outbox tries a commit or a publish again. Called from the thread of that step."""
 
     def onOutage(self, event: OutageEvent) -> None:
         """Called once per attempt while the job waits for a disk, a store or Python workers.

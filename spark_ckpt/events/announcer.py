@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
-from spark_ckpt.driver.listener import (
+from spark_ckpt.events.listener import (
     EpochEvent,
     IncarnationEvent,
     OutageEvent,
     ProgressEvent,
+    RetryEvent,
     RunListener,
     StandbyEvent,
     UpkeepEvent,
@@ -27,16 +28,20 @@ _log = logging.getLogger("spark_ckpt")
 
 @dataclass(frozen=True, slots=True)
 class Announcer:
-    """Announces the events of one incarnation; every log line carries job, incarnation and epoch."""
+    """Announces the events of one incarnation; every log line carries job, incarnation and epoch.
+
+    `kind`: "job" or "outbox", for the log lines.
+    """
 
     job: str
     incarnation: int
     listeners: Sequence[RunListener]
+    kind: str = "job"
 
-    def started(self, base: int, reason: str) -> None:
-        """Announce that the incarnation continues from epoch `base`."""
-        _log.info("job=%s incarnation=%d epoch=%d started from %s", self.job, self.incarnation, base, reason)
-        event = IncarnationEvent(self.job, self.incarnation, base, reason)
+    def started(self, base: int, reason: str, unpublished: Mapping[str, Sequence[int]] | None = None) -> None:
+        """Announce that the incarnation continues from epoch `base`. `unpublished`: epochs that each sink lacks."""
+        self._info(base, "started from", reason)
+        event = IncarnationEvent(self.job, self.incarnation, base, reason, unpublished or {})
         self._notify(lambda listener: listener.onIncarnationStarted(event))
 
     def progressed(self, epoch: int, record: Mapping[str, Json]) -> None:
@@ -63,6 +68,13 @@ class Announcer:
         """Announce that a sink has published the epoch."""
         event = self._epoch("published", epoch, detail)
         self._notify(lambda listener: listener.onEpochPublished(event))
+
+    def retries(self, event: RetryEvent) -> None:
+        """Announce that a step of an outbox is tried again."""
+        place = f"sink={event.sink} epoch={event.epoch}" if event.sink else "the log"
+        said = (self.kind, self.job, place, event.attempt, event.pause_ms, event.what)
+        _log.warning("%s=%s %s: attempt %d follows in %d ms: %s", *said)
+        self._notify(lambda listener: listener.onRetry(event))
 
     def outage(self, event: OutageEvent) -> None:
         """Announce that the job waits for the end of an outage."""
@@ -91,19 +103,22 @@ class Announcer:
 
     def ended(self, epoch: int, reason: str) -> None:
         """Announce that the incarnation is over. `epoch`: its last committed one."""
-        _log.info("job=%s incarnation=%d epoch=%d ended: %s", self.job, self.incarnation, epoch, reason)
+        self._info(epoch, "ended:", reason)
         event = IncarnationEvent(self.job, self.incarnation, epoch, reason)
         self._notify(lambda listener: listener.onIncarnationEnded(event))
 
     def _epoch(self, what: str, epoch: int, detail: Mapping[str, Json]) -> EpochEvent:
-        _log.info("job=%s incarnation=%d epoch=%d %s %s", self.job, self.incarnation, epoch, what, dict(detail))
+        self._info(epoch, what, dict(detail))
         return EpochEvent(self.job, epoch, self.incarnation, detail)
+
+    def _info(self, epoch: int, what: str, detail: object) -> None:
+        _log.info("%s=%s incarnation=%d epoch=%d %s %s", self.kind, self.job, self.incarnation, epoch, what, detail)
 
     def _notify(self, call: Callable[[RunListener], None]) -> None:
         for listener in self.listeners:
             try:
                 call(listener)
             except Exception as error:  # noqa: BLE001 - the user's code; the run continues
-                said = f"{type(error).__name__}: {error}"
-                trace = user_traceback(error) or said
-                _log.error("job=%s listener %s failed, the run goes on\n%s", self.job, type(listener).__name__, trace)
+                trace = user_traceback(error) or f"{type(error).__name__}: {error}"
+                said = (self.kind, self.job, type(listener).__name__, trace)
+                _log.error("%s=%s listener %s failed, the run goes on\n%s", *said)
