@@ -31,6 +31,7 @@ from integration_tests.campaign.hazards import (
 from integration_tests.campaign.hazards.trials import with_broker, without_broker
 from integration_tests.campaign.kafka_kills import kafka_kills
 from integration_tests.campaign.outbox_kills import outbox_kills
+from integration_tests.campaign.outbox_trials import outbox_checkpoints, outbox_connect, outbox_zombies
 from integration_tests.campaign.page import write_page
 from integration_tests.campaign.rewinds import rewinds
 from integration_tests.campaign.soak import soak
@@ -51,6 +52,9 @@ WITH_BROKER: dict[str, Callable[[Broker, Path, int, int, Results], None]] = {
     "paused": paused,
     "unfenced": unfenced,
     "outbox": outbox_kills,
+    "outbox-zombies": outbox_zombies,
+    "outbox-checkpoints": outbox_checkpoints,
+    "outbox-connect": outbox_connect,
     "tables-behind": with_broker(tables_behind.SCENES),
     "tables-changed": with_broker(tables_changed.SCENES),
     "poisoned-records": with_broker(poisoned_records.SCENES),
@@ -80,6 +84,9 @@ USUAL = {
     "paused": 300,
     "unfenced": 1,
     "outbox": 300,
+    "outbox-zombies": 50,
+    "outbox-checkpoints": 50,
+    "outbox-connect": 30,
     "tables-behind": 40,
     "tables-changed": 40,
     "poisoned-records": 40,

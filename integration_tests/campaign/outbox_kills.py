@@ -50,16 +50,17 @@ def _one_query(
     for _ in range(kills):
         write_files(place.inbox, range(files, files + FILES))
         files += FILES
-        results.add(f"{query}, {state}: {_die(place, draw, arguments)}")
+        results.add(f"{query}, {state}: {die(place, draw, arguments)}")
     code = live(place, "", *arguments, timeout_s=900)
     why = "" if code == 0 else f"the last life ended with {code}"
     wanted = expected(range(files)) if query == "windows" else expected_keys(range(files))
-    _compare(wanted, place.rows("gold"), f"{query}, {state}, Delta compared", why, results)
-    _compare(wanted, records(broker.servers, topic), f"{query}, {state}, Kafka compared", why, results)
+    compared(wanted, place.rows("gold"), f"{query}, {state}, Delta compared", why, results)
+    compared(wanted, records(broker.servers, topic), f"{query}, {state}, Kafka compared", why, results)
 
 
-def _die(place: Place, draw: random.Random, arguments: tuple[str, ...]) -> str:
+def die(place: Place, draw: random.Random, arguments: tuple[str, ...]) -> str:
     """Let the driver run until a death; return the moment. A life may also end by itself, before its moment."""
+    environment = {**os.environ, "SPARK_TESTING": "1"}  # a Connect server takes a free port
     if draw.random() < 0.7:
         point = draw.choice((*POINTS, *IN_CHILDREN))
         once = place.folder / "once"
@@ -69,7 +70,7 @@ def _die(place: Place, draw: random.Random, arguments: tuple[str, ...]) -> str:
         return point
     command = [sys.executable, "-m", "integration_tests.outbox.outbox_driver", str(place.folder), *arguments]
     with (place.folder / "driver.log").open("ab") as log:
-        driver = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        driver = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True, env=environment)
         try:
             driver.wait(draw.uniform(5, _LONGEST_S))
         except subprocess.TimeoutExpired:
@@ -78,7 +79,7 @@ def _die(place: Place, draw: random.Random, arguments: tuple[str, ...]) -> str:
     return "random moment"
 
 
-def _compare(wanted: Counter[Row], found: Counter[Row], kind: str, why: str, results: Results) -> None:
+def compared(wanted: Counter[Row], found: Counter[Row], kind: str, why: str, results: Results) -> None:
     lost, extra = wanted - found, found - wanted
     twice = sum(times for row, times in extra.items() if row in wanted)
     figures = {"records": wanted.total(), "lost": lost.total(), "duplicated": twice, "wrong": extra.total() - twice}

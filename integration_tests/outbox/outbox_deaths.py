@@ -22,14 +22,15 @@ IN_CHILDREN = ("STAGED", "PRE_COMMIT", "COMMITTING", "PUBLISH_COMMITTED")
 _DEAD_BY_SIGNAL = -9
 
 
-def start(place: Place, points: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start the program with these points armed, each once for the place."""
+def start(place: Place, points: str, *arguments: str, session: bool = False) -> subprocess.Popen[bytes]:
+    """Start the program with these points armed, each once for the place. `session`: in one of its own, with its children."""
     once = place.folder / "once"
     once.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "integration_tests.outbox.outbox_driver", str(place.folder), *arguments]
-    environment = {**os.environ, VARIABLE: points, ONCE_VARIABLE: str(once)}
+    # A Connect server takes a free port by SPARK_TESTING.
+    environment = {**os.environ, VARIABLE: points, ONCE_VARIABLE: str(once), "SPARK_TESTING": "1"}
     with (place.folder / "driver.log").open("ab") as log:
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=session)
 
 
 def live(place: Place, points: str, *arguments: str, timeout_s: float = 300) -> int:

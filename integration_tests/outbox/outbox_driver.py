@@ -51,6 +51,9 @@ def main() -> int:
     parser.add_argument("--topic", default="")
     parser.add_argument("--query", choices=QUERIES, default="windows")
     parser.add_argument("--state", choices=STORES, default="hdfs")
+    parser.add_argument("--checkpoint", default="checkpoint", help="a folder below")
+    parser.add_argument("--restore", type=int, help="epoch to continue from")
+    parser.add_argument("--remote", action="store_true", help="through Spark Connect")
     options = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
@@ -58,14 +61,18 @@ def main() -> int:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.streaming.stateStore.providerClass": STORES[options.state],
     }
-    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+    builder = SparkSession.builder.remote("local[2]") if options.remote else SparkSession.builder.master("local[2]")
+    spark = builder.config(map=settings).getOrCreate()
+    if not options.remote:
+        spark.sparkContext.setLogLevel("OFF")
     place = Place(options.folder)
+    place.checkpoint = place.folder / options.checkpoint
     outbox = place.outbox(sinks_of(place, options.servers, options.topic))
     rows = QUERIES[options.query](spark, place.inbox)
-    outbox.start(rows.writeStream.trigger(availableNow=True)).awaitTermination()
+    outbox.start(rows.writeStream.trigger(availableNow=True), restore=options.restore).awaitTermination()
     outbox.close()
     spark.stop()
     return 0
