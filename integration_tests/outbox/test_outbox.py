@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import urllib.request
 from collections import Counter
@@ -19,6 +20,7 @@ from spark_ckpt_delta import DeltaSink
 
 from integration_tests.outbox.outbox_query import BEGIN_S, Place, expected, run, windows, write_files
 from integration_tests.spark import plain_session
+from spark_ckpt.cli.app import exit_code
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext
 from spark_ckpt.errors import (
     BatchUnexpected,
@@ -262,3 +264,27 @@ def test_metrics_lineage_and_a_listener_see_a_querys_batches(
     assert [each["eventType"] for each in sent] == ["START", *["RUNNING"] * len(heard.committed), "COMPLETE"]
     assert {each["name"] for each in sent[-1]["inputs"]} == {str(place.inbox)}
     assert {each["name"] for each in sent[-1]["outputs"]} == {place.table("gold"), place.table("some")}
+
+
+def test_commands_read_the_store_of_a_query_with_an_unpublished_batch(
+    spark: SparkSession, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sinks = {"gold": DeltaSink(place.table("gold")), "silver": FailingSink(place.table("silver"), 3)}
+    assert run(place.outbox(sinks), windows(spark, place.inbox)) is not None
+    capsys.readouterr()
+    page = str(place.folder / "page.html")
+    for words in ("list", "show", "verify --deep", "restore 2 --dry-run", "savepoint add before", f"report -o {page}"):
+        verb, *more = words.split()
+        at = more[:1] if verb == "savepoint" else []
+        assert exit_code([verb, *at, place.store, *more[len(at) :]]) == 0, words
+    said = capsys.readouterr().out
+    assert re.search(r" 3 +2 +unpublished", said)
+    assert re.search(r"silver +\d+ +\d+ +\S+ \S+ +no", said)
+    assert "whole" in said
+    assert "epoch 3 was never published" in said
+    assert "savepoint before is epoch 3" in said
+    assert '"kind": "outbox"' in Path(page).read_text()
+    assert (
+        run(place.outbox({name: DeltaSink(place.table(name)) for name in sinks}), windows(spark, place.inbox)) is None
+    )
+    assert both(place) == {"gold": expected(FILES), "silver": expected(FILES)}

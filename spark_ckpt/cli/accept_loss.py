@@ -10,6 +10,7 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import print_json, print_line
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.recovery_text import restore_call
 from spark_ckpt.wording import epochs
 
 
@@ -26,22 +27,26 @@ def accept_loss(
 ) -> None:
     """Accept that the store has lost epochs which sinks have, so that the job may continue without them.
 
-    Epoch numbers continue above them. The job produces the rows of the lost epochs again. So first restore its sinks to
-    the store's newest epoch, or to the one that this command names. Refused while a driver runs.
+    Epoch numbers continue above them. The job produces the rows of the lost epochs again; the query of an outbox does, if
+    it is rewound to the store's newest epoch. So first restore the sinks to the store's newest epoch, or to the one that
+    this command names. Refused while a driver runs.
     """
     opened = open_store(store, storage_option)
     lost = list(opened.log.accept_loss(epoch, incarnation))
-    newest = opened.log.state().latest
+    log_state = opened.log.state()
+    newest, again = log_state.latest, "It computes the rows after that epoch again."
+    if log_state.kind == "outbox":
+        again = "Rows of batches after that epoch come again if the query runs these batches again."
     if as_json:
-        print_json({"lost": list[int](lost), "newest": newest, "next": opened.log.state().last + 1})
+        print_json({"lost": list[int](lost), "newest": newest, "next": log_state.last + 1})
     elif lost:
-        print_line(f"{epochs(lost)}: lost. The job continues from epoch {newest}; its next epoch is {lost[-1] + 1}.")
         print_line(
-            "It computes the rows after that epoch again. A sink that still has some of them then has them twice."
+            f"{epochs(lost)}: lost. The {log_state.kind} continues from epoch {newest}; its next epoch is {lost[-1] + 1}."
         )
-        _print_doubt(opened.log.state(), lost)
+        print_line(f"{again} A sink that still has some of them then has them twice.")
+        _print_doubt(log_state, lost)
     else:
-        print_line(f"the store has lost no epoch up to {epoch}; the job continues from epoch {newest}")
+        print_line(f"the store has lost no epoch up to {epoch}; the {log_state.kind} continues from epoch {newest}")
 
 
 def _print_doubt(log_state: LogState, lost: list[int]) -> None:
@@ -49,6 +54,6 @@ def _print_doubt(log_state: LogState, lost: list[int]) -> None:
     if log_state.shown != log_state.latest and not all(log_state.lost[epoch] for epoch in lost):
         print_line(
             f"Whether a sink that has one of the lost epochs has everything up to epoch {log_state.latest} is not known. "
-            f"If it has not, or if the job reports it, roll it back to epoch {log_state.shown}, "
-            f"then run job.start(restore={log_state.shown})."
+            f"If it has not, or if a start reports it, roll it back to epoch {log_state.shown}, "
+            f"then {'run ' if log_state.kind == 'job' else ''}{restore_call(log_state, log_state.shown)}."
         )

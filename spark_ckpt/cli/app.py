@@ -24,7 +24,7 @@ def application(first: str | None = None) -> typer.Typer:
     """
     app = typer.Typer(
         name="spark-ckpt",
-        help="Look into the store of a spark_ckpt job: epochs, state, savepoints, what a restore would do. Try protocols.",
+        help="Look into the store of a job or outbox: epochs, state, savepoints, what a restore would do. Try protocols.",
         epilog=(
             "Every command but ui takes --json. Exit codes: 0 done; "
             "1 simulated run condemned, recorded one not accepted; 2 wrong use; "

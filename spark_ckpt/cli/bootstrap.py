@@ -9,7 +9,7 @@ import typer
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import print_json, print_line, size
-from spark_ckpt.cli.stores import chosen_epoch, open_store
+from spark_ckpt.cli.stores import chosen_epoch, open_store_with_state
 from spark_ckpt.wording import counted
 
 
@@ -36,9 +36,9 @@ def bootstrap(
     from spark_ckpt.driver.bootstrap import Origin  # loads pyspark, which most commands do not need
     from spark_ckpt.driver.bootstrap import bootstrap as begin
 
-    origin = open_store(from_store or store, storage_option)
+    origin = open_store_with_state(from_store or store, storage_option)
     number = chosen_epoch(origin.log.state(), epoch, savepoint)
-    done = begin(open_store(store, storage_option), operator, Origin(origin, number, of))
+    done = begin(open_store_with_state(store, storage_option), operator, Origin(origin, number, of))
     if as_json:
         print_json(asdict(done))
         return

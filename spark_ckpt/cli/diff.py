@@ -11,7 +11,7 @@ import typer
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
 from spark_ckpt.cli.output import datum, print_json, print_line, print_table
 from spark_ckpt.cli.state import Keys, Limit, Operator
-from spark_ckpt.cli.stores import open_store
+from spark_ckpt.cli.stores import open_store_with_state
 from spark_ckpt.connector import Json
 from spark_ckpt.json_values import plain
 from spark_ckpt.store.state_rows import Keyed, keyed_beside
@@ -46,7 +46,7 @@ def diff(
     storage_option: StorageOptions = None,
 ) -> None:
     """Compare an operator's state at two epochs: keys added, removed, changed."""
-    opened = open_store(store, storage_option)
+    opened = open_store_with_state(store, storage_option)
     wanted = pairs(key, "--key")
     old, new = (keyed_beside(opened, operator, *each, wanted) for each in ((before, after), (after, before)))
     changes = changes_between(old, new)

@@ -112,6 +112,12 @@ def _is_heard(standbys: Standbys) -> bool:
 
 
 def _refuse(log_state: LogState, standbys: Standbys) -> None:
+    if log_state.kind == "outbox":
+        raise HandoverFailed(
+            "an outbox has no standby",
+            holder=log_state.holder,
+            hint="start the query on the other machine: the newest driver wins, and the query of this one ends with CKPT_FENCED",
+        )
     if log_state.holder is None or log_state.is_free or provably_dead(log_state.holder):
         raise HandoverFailed("no driver runs the job", hint="there is nothing to hand over: start the job")
     if not _is_heard(standbys):

@@ -28,12 +28,21 @@ def lease(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptio
     waiting = dict(sorted(named.items(), key=lambda each: (each[1].waits_since_ms, str(each[1].holder))))
     shares = next_shares(log_state, waiting)
     if as_json:
-        fields: dict[str, Json] = {"job": log_state.job, "store": opened.location.uri, "lease": _fields(log_state)}
+        fields: dict[str, Json] = {
+            log_state.kind: log_state.job,
+            "store": opened.location.uri,
+            "lease": _fields(log_state),
+        }
         fields["upkeep"] = _upkeep_fields(log_state, waiting)
         print_json({**fields, "standbys": [_standby_fields(note, shares.get(name)) for name, note in waiting.items()]})
         return
     print_facts(
-        {"job": log_state.job, "store": opened.location.uri, **_facts(log_state), **_upkeep_facts(log_state, waiting)}
+        {
+            log_state.kind: log_state.job,
+            "store": opened.location.uri,
+            **_facts(log_state),
+            **_upkeep_facts(log_state, waiting),
+        }
     )
     print_line()
     if waiting:
@@ -48,6 +57,8 @@ def lease(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptio
             "told",
         )
         print_table(columns, [_row(note, shares.get(name)) for name, note in waiting.items()])
+    elif log_state.kind == "outbox":
+        print_line("an outbox has no standby: start the query on another machine, and that driver takes over")
     else:
         print_line("no standby waits; start one with job.start(standby=True), see docs/second-driver.md")
 
@@ -82,7 +93,7 @@ def _upkeep_facts(log_state: LogState, waiting: Mapping[str, StandbyNote]) -> di
     if upkeep is None:
         return {
             "upkeep": None
-            if log_state.holder is None
+            if log_state.holder is None or log_state.kind == "outbox"
             else "the driver's own: no standby has had the checkpoint lease yet"
         }
     who = (
@@ -130,11 +141,17 @@ def _facts(log_state: LogState) -> dict[str, object]:
     return {
         "holder": log_state.holder,
         "since": f"{utc(log_state.since_ms)}, incarnation {log_state.incarnation}",
-        "lease": f"{state_of(log_state)}; {log_state.lease_ms / 1000:g} s from each renewal, "
-        f"the last at {utc(log_state.renewed_ms)}",
+        "lease": _lease(log_state),
         "newest epoch": Id(log_state.latest),
         "handover": "asked for" if log_state.handover_asked else None,
     }
+
+
+def _lease(log_state: LogState) -> str:
+    last = utc(log_state.renewed_ms)
+    if log_state.kind == "outbox":
+        return f"{state_of(log_state)}; the newest driver wins at once, the last commit or begin was at {last}"
+    return f"{state_of(log_state)}; {log_state.lease_ms / 1000:g} s from each renewal, the last at {last}"
 
 
 def _fields(log_state: LogState) -> Json:

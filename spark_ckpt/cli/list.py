@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, seconds, size, utc
-from spark_ckpt.cli.stores import open_store, status_of
+from spark_ckpt.cli.stores import first_epoch, open_store, status_of
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief
 from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound, FormatUnknown
 from spark_ckpt.store.epoch_log import EpochLog, wall_ms
+from spark_ckpt.store.holder import provably_dead
 
 
 def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
-    """List the epochs of a store, oldest first, with savepoints and the driver of the job."""
+    """List the epochs of a store, oldest first, with savepoints and the driver."""
     opened = open_store(store, storage_option)
     log_state = opened.log.state()
     if as_json:
@@ -24,12 +25,7 @@ def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: Storag
     if log_state.epochs:
         print_epochs(opened.log, log_state)
     else:
-        first = (
-            "the job takes the first one when it starts"
-            if log_state.kind == "job"
-            else "the query's next batch is the first"
-        )
-        print_line(f"no epochs yet; {first}")
+        print_line(f"no epochs yet; {first_epoch(log_state)}")
 
 
 def print_epochs(log: EpochLog, log_state: LogState) -> None:
@@ -87,9 +83,12 @@ def epoch_fields(log: EpochLog, log_state: LogState, brief: EpochBrief) -> dict[
 
 
 def driver_of(log_state: LogState) -> str:
-    """Return the driver of the job in words."""
+    """Return the driver of the job or outbox in words."""
     if log_state.holder is None:
         return "none yet"
+    if log_state.kind == "outbox":  # its driver renews no lease while it waits for rows
+        began = f"{log_state.holder}, began {utc(log_state.since_ms)}"
+        return f"none; the last was {began}" if provably_dead(log_state.holder) else began
     if log_state.lease_expires_ms <= wall_ms():
         return f"none; the last was {log_state.holder}"
     return f"{log_state.holder}, lease until {utc(log_state.lease_expires_ms)}"
@@ -102,6 +101,7 @@ def driver_fields(log_state: LogState) -> Json:
     return {
         "host": log_state.holder.host,
         "pid": log_state.holder.pid,
+        "since": iso(log_state.since_ms),
         "holds_lease": log_state.lease_expires_ms > wall_ms(),
         "lease_until": iso(log_state.lease_expires_ms) if log_state.lease_expires_ms else None,
     }

@@ -9,7 +9,7 @@ import typer
 
 from spark_ckpt.errors import ConfigInvalid
 
-StoreUri = Annotated[str, typer.Argument(metavar="STORE", help="The job's store: a folder or an object-store URL.")]
+StoreUri = Annotated[str, typer.Argument(metavar="STORE", help="The store of a job or outbox: a folder or URL.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 StorageOptions = Annotated[
     list[str] | None,

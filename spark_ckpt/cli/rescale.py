@@ -9,7 +9,7 @@ import typer
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import print_json, print_line, size
-from spark_ckpt.cli.stores import open_store
+from spark_ckpt.cli.stores import open_store_with_state
 from spark_ckpt.wording import counted
 
 
@@ -28,7 +28,7 @@ def rescale(
     """
     from spark_ckpt.driver.rescale import rescale as deal_out  # loads pyspark, which most commands do not need
 
-    done = deal_out(open_store(store, storage_option), operator, key_groups)
+    done = deal_out(open_store_with_state(store, storage_option), operator, key_groups)
     if as_json:
         print_json(asdict(done))
         return

@@ -16,8 +16,9 @@ from spark_ckpt.cli.output import print_facts, print_json, print_line, print_tab
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.log_state import LogState, taken_back
+from spark_ckpt.epochs.records import Kind
 from spark_ckpt.epochs.recovery import RestorePlan, SinkPlan, plan
-from spark_ckpt.epochs.recovery_text import sink_lines
+from spark_ckpt.epochs.recovery_text import restore_call, sink_lines
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.json_values import plain
 from spark_ckpt.wording import epochs, one_or_many
@@ -37,17 +38,18 @@ def restore(
     """Show the effects of restoring an epoch; changes nothing.
 
     The job itself restores, at a start with job.start(restore=...). Only then is it known that the program fits the
-    state, and that no other driver runs.
+    state, and that no other driver runs. An outbox follows its query, which goes back first.
     """
     wanted = int(target) if target.isdecimal() else target
     new = list(accept_new_sink or [])
-    call = f"job.start(restore={wanted!r}" + (f", accept_new_sink={new!r})" if new else ")")
-    if not dry_run:
-        raise ConfigInvalid(
-            "a job is restored by starting it, not from the command line",
-            hint=f"show its effects with --dry-run, then start the job with {call}",
-        )
     opened = open_store(store, storage_option)
+    call = restore_call(opened.log.state(), wanted, new)
+    if not dry_run:
+        kind = opened.log.state().kind
+        raise ConfigInvalid(
+            f"{'an outbox' if kind == 'outbox' else 'a job'} is restored by starting it, not from the command line",
+            hint=f"show its effects with --dry-run, then: {call}",
+        )
     found, not_compared = sinks_behind(opened)
     late = [each for each in found if each.sink not in new]
     log_state = taken_back(opened.log.state(), {each.sink: each.has for each in late})
@@ -76,7 +78,7 @@ def _print_plan(log_state: LogState, planned: RestorePlan, inputs: Sequence[Inpu
         print_line(f"\nsource {each.source}: {each.sentence}")
     _print_state(planned)
     for sink in planned.sinks:
-        _print_sink(planned, sink)
+        _print_sink(planned, sink, log_state.kind)
     print_line(f"\nNothing was changed. To do it: {call}")
 
 
@@ -86,10 +88,11 @@ def _fields(log_state: LogState, planned: RestorePlan) -> dict[str, Json]:
 
 
 def _print_head(log_state: LogState, planned: RestorePlan) -> None:
-    taken = f", taken {utc(planned.created_ms)}" if planned.created_ms else ", the beginning: no state, sources' starts"
+    beginning = ", the beginning: no state, sources' starts" if log_state.kind == "job" else ", the beginning"
+    taken = f", taken {utc(planned.created_ms)}" if planned.created_ms else beginning
     print_facts(
         {
-            "job": planned.job,
+            log_state.kind: planned.job,
             "restores": f"epoch {planned.epoch}{taken}",
             "asked for": planned.restored_from,
             "leaves": _left(planned.abandoned) if planned.abandoned else None,
@@ -116,7 +119,7 @@ def _print_state(planned: RestorePlan) -> None:
         print_table(("state of operator", "key groups", "files", "size"), rows)
 
 
-def _print_sink(planned: RestorePlan, sink: SinkPlan) -> None:
+def _print_sink(planned: RestorePlan, sink: SinkPlan, kind: Kind) -> None:
     print_line(f"\nsink {sink.sink}:")
-    for line in sink_lines(planned.epoch, sink):
+    for line in sink_lines(planned.epoch, sink, kind):
         print_line(f"  - {line}")

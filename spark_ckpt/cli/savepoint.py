@@ -10,6 +10,7 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, iso, print_json, print_line, print_table, utc
 from spark_ckpt.cli.stores import chosen_epoch, open_store
 from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.recovery_text import restore_call
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The savepoint's name.")]
 
@@ -24,7 +25,7 @@ def add(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Name an epoch that exists and is whole. A running job may continue."""
+    """Name an epoch that exists and is whole. A running job or query may continue."""
     opened = open_store(store, storage_option)
     log = opened.log
     number = chosen_epoch(log.state(), epoch)
@@ -33,7 +34,10 @@ def add(
     if as_json:
         print_json({"name": name, "epoch": number})
     else:
-        print_line(f"savepoint {name} is epoch {number}; restore it with job.start(restore={name!r})")
+        call = restore_call(log.state(), name)
+        print_line(
+            f"savepoint {name} is epoch {number}; {'restore it with' if call.startswith('job') else 'to go back,'} {call}"
+        )
 
 
 @app.command("drop")

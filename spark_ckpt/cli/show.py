@@ -115,7 +115,7 @@ def _print_head(log_state: LogState, manifest: Manifest) -> None:
             "incarnation": Id(manifest.incarnation),
             "extends": f"epoch {manifest.base}" if manifest.base else "nothing",
             "taken": f"{utc(manifest.created_ms)} ({manifest.reason})",
-            "rows in": manifest.rows_in,
+            "rows in": manifest.rows_in if log_state.kind == "job" else None,
             "rows out": manifest.rows_out,
             "rejected": sum(manifest.rejected.values()) or None,
             "watermark": utc(manifest.watermark_ms) if manifest.watermark_ms else None,

@@ -9,7 +9,7 @@ import typer
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
 from spark_ckpt.cli.output import datum, print_json, print_line, print_table
-from spark_ckpt.cli.stores import chosen_epoch, open_store
+from spark_ckpt.cli.stores import chosen_epoch, open_store_with_state
 from spark_ckpt.json_values import plain
 from spark_ckpt.store.state_rows import snapshot_of, visible, with_keys
 from spark_ckpt.wording import counted
@@ -39,7 +39,7 @@ def state(
     """Print an operator's state at an epoch: one row per key, with the epoch that changed it last."""
     if epoch is not None and savepoint is not None:
         raise typer.BadParameter("give --epoch or --savepoint, not both")
-    opened = open_store(store, storage_option)
+    opened = open_store_with_state(store, storage_option)
     number = chosen_epoch(opened.log.state(), epoch, savepoint)
     snapshot = snapshot_of(opened.log.manifest(number), operator)
     if version:

@@ -17,7 +17,9 @@ from spark_ckpt.cli.asked_sinks import refusal_of, sinks_behind
 from spark_ckpt.cli.checks import Finding
 from spark_ckpt.cli.list import driver_of
 from spark_ckpt.cli.output import utc
+from spark_ckpt.cli.stores import first_epoch
 from spark_ckpt.cli.verify import damages
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.errors import CkptError, StoreForeign
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import Actions, CommitLost
@@ -52,14 +54,14 @@ def _contents(location: Location) -> Iterator[Finding]:
         if location.list():
             yield Finding("store", "fail", f"{location.uri} holds other things than a store", "give another location")
         else:
-            yield Finding("store", "ok", f"{error.what} yet ({location.uri}): a job can create one")
+            yield Finding("store", "ok", f"{error.what} yet ({location.uri}): a job or an outbox can create one")
         return
     store = existing_store(location.uri, location.storage_options)
     log_state = store.log.state()
     holds = f"{counted(len(log_state.by_id), 'epoch')}, {counted(len(log_state.savepoints), 'savepoint')}"
     yield Finding("store", "ok", f"{log_state.kind} {log_state.job}, {holds}")
     yield Finding("driver", "ok", driver_of(log_state))
-    yield _newest(store, log_state.latest)
+    yield _newest(store, log_state)
     yield from _sinks(store)
 
 
@@ -72,13 +74,14 @@ def _sinks(store: Store) -> Iterator[Finding]:
             yield Finding(f"sink {each.sink}", "fail", each.sentence, error.hint)
 
 
-def _newest(store: Store, epoch: int) -> Finding:
+def _newest(store: Store, log_state: LogState) -> Finding:
+    epoch = log_state.latest
     if not epoch:
-        return Finding("newest epoch", "warn", "the job has none yet", "start the job")
+        return Finding("newest epoch", "warn", f"the {log_state.kind} has none yet", first_epoch(log_state))
     why = damages(store, [epoch], deep=False)[0][epoch]
     if why is not None:
         return Finding("newest epoch", "fail", f"epoch {epoch}: {why}", "spark-ckpt verify STORE --deep")
-    return Finding("newest epoch", "ok", f"epoch {epoch} of {utc(store.log.state().by_id[epoch].created_ms)} is whole")
+    return Finding("newest epoch", "ok", f"epoch {epoch} of {utc(log_state.by_id[epoch].created_ms)} is whole")
 
 
 def _writable(location: Location) -> Finding:

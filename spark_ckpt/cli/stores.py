@@ -1,4 +1,4 @@
-"""Opens an existing store without the name of its job."""
+"""Opens an existing store without the name of its job or outbox, and names what an outbox does in place of a job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from spark_ckpt.cli.options import pairs
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief
-from spark_ckpt.errors import EpochNotFound
+from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.store import Store
 
@@ -27,8 +27,29 @@ def chosen_epoch(log_state: LogState, epoch: int | None, savepoint: str | None =
     if epoch is not None:
         return epoch
     if not log_state.latest:
-        raise EpochNotFound("the job has no epoch yet", job=log_state.job, hint="start the job; it takes the first one")
+        raise EpochNotFound(
+            f"the {log_state.kind} has no epoch yet", **{log_state.kind: log_state.job}, hint=first_epoch(log_state)
+        )
     return log_state.latest
+
+
+def first_epoch(log_state: LogState) -> str:
+    """Return the step that makes the first epoch."""
+    if log_state.kind == "outbox":
+        return "start the query; its next batch is the first epoch"
+    return "start the job; it takes the first one"
+
+
+def open_store_with_state(uri: str, storage_options: Sequence[str] | None = None) -> Store:
+    """Return the store of a job, as `open_store`. Raises `ConfigInvalid` for that of an outbox, which has no operators."""
+    opened = open_store(uri, storage_options)
+    log_state = opened.log.state()
+    if log_state.kind == "outbox":
+        raise ConfigInvalid(
+            f"the store belongs to outbox '{log_state.job}', which has no state",
+            hint="Spark keeps the query's state in the query's checkpoint: spark.read.format('statestore').load(checkpoint)",
+        )
+    return opened
 
 
 def status_of(log_state: LogState, brief: EpochBrief) -> str:

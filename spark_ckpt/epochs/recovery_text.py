@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import Kind
 from spark_ckpt.epochs.recovery import SinkPlan
 from spark_ckpt.wording import counted, epochs, one_or_many
 
 
-def sink_lines(epoch: int, sink: SinkPlan) -> Iterable[str]:
+def sink_lines(epoch: int, sink: SinkPlan, kind: Kind = "job") -> Iterable[str]:
     """Describe the effect on one sink, in sentences."""
+    producer = "the restored job" if kind == "job" else "the query"
     if sink.replaced:
         yield "another table or topic takes its place and begins with the first new epoch; what was published stays where it is"
         return
@@ -20,7 +23,7 @@ def sink_lines(epoch: int, sink: SinkPlan) -> Iterable[str]:
     if sink.again:
         stay = one_or_many(len(sink.again), "stays", "stay")
         yield (
-            f"{epochs(sink.again)} ({counted(sink.again_rows, 'row')}) {stay} visible, and the restored job produces these rows "
+            f"{epochs(sink.again)} ({counted(sink.again_rows, 'row')}) {stay} visible, and {producer} produces these rows "
             "again: give it another table or topic, or take them back there first"
         )
     if not sink.complete:
@@ -32,3 +35,15 @@ def sink_lines(epoch: int, sink: SinkPlan) -> Iterable[str]:
         yield f"visible of branches left before: {epochs(sink.elsewhere)}; rows of the same input may be among them"
     if not (sink.publish or sink.held_rows or sink.again or sink.never or sink.elsewhere):
         yield "has everything up to this epoch and nothing behind it"
+
+
+def restore_call(log_state: LogState, target: str | int, new_sinks: Sequence[str] = ()) -> str:
+    """Return the start that restores `target`, an epoch or a savepoint. For an outbox the query has to go back first."""
+    if log_state.kind == "job":
+        return f"job.start(restore={target!r}" + (f", accept_new_sink={list(new_sinks)!r})" if new_sinks else ")")
+    epoch = log_state.savepoints.get(target, log_state.latest) if isinstance(target, str) else target
+    brief = log_state.by_id.get(epoch)
+    batch = brief.spark_batch if brief is not None else None
+    back = "its beginning" if batch is None else f"batch {batch.number}"
+    new = f", accept_new_sink={list(new_sinks)!r}" if new_sinks else ""
+    return f"rewind the query to {back} (spark-ckpt rewind plan), then out.start(writer, restore={epoch}{new})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 from spark_ckpt.config import duration_ms
@@ -89,6 +90,13 @@ class Outbox:
         )
         self._listeners: list[RunListener] = []
         self._function: BatchFunction | None = None
+
+    def explain(self) -> None:
+        """Print the outbox: its store, the query's checkpoint, and the rows and place of each sink."""
+        settings = self._settings
+        print(f"outbox {settings.name}\n  store       {settings.store}\n  checkpoint  {settings.checkpoint}")
+        for name, rows in settings.sinks.items():
+            print(f"  sink {name}\n{indent(_described(rows), '    ')}")
 
     def addListener(self, listener: RunListener) -> None:
         """Add a listener that receives the outbox's epochs and batches. A Connect client has no listeners: use metrics."""
@@ -200,6 +208,15 @@ def _of_outbox(hint: str) -> str:
         if rewinds
         else start
     )
+
+
+def _described(rows: SinkRows) -> str:
+    columns = [*rows.columns, *(f"{expression} AS {name}" for name, expression in rows.named.items())] or [
+        "every column"
+    ]
+    place = ", ".join(f"{key} {value}" for key, value in rows.sink.describe().items())
+    where = [] if rows.where is None else [f"where  {rows.where}"]
+    return "\n".join([f"rows   {', '.join(columns)}", *where, f"to     {place}"])
 
 
 def _rows(name: str, sink: Sink | SinkRows) -> SinkRows:

@@ -39,7 +39,7 @@ def fence(log_state: LogState, incarnation: int) -> None:
             f"incarnation {incarnation} was replaced by {log_state.incarnation}",
             holder=log_state.holder,
             since=_utc(log_state.since_ms),
-            hint="stop this driver; the other one continues the job",
+            hint=f"stop this driver; the other one continues the {log_state.kind}",
         )
 
 
@@ -188,7 +188,9 @@ def _not_behind(log_state: LogState, manifest: Manifest) -> RunFailed:
         manifest=f"epoch {manifest.epoch}, base {manifest.base}, previous {manifest.previous}",
         log=f"latest {log_state.latest}, last {log_state.last}",
         job=f"{manifest.job} in the manifest, {log_state.job} in the log",
-        hint="start the job again; it continues from the last epoch",
+        hint="start the job again; it continues from the last epoch"
+        if log_state.kind == "job"
+        else "start the query again; its batch runs again, and the outbox continues from the last epoch",
     )
 
 
@@ -198,17 +200,25 @@ def _refuse_if_moved(log_state: LogState, token: int) -> None:
             "the lease that was seen to end has been renewed, or taken by another driver",
             holder=log_state.holder,
             since=_utc(log_state.since_ms),
+            hint=""
+            if log_state.kind == "job"
+            else "if that driver runs the query, leave it and stop this one; else start this one again: it reads the log again",
         )
 
 
 def _in_use(log_state: LogState) -> StoreInUse:
+    hint = (
+        "stop it, or wait until its lease ends. Of a start, Job(..., takeover=True) or the conf key spark.ckpt.takeover=true "
+        "replaces it now, and job.start(standby=True) waits for its end"
+        if log_state.kind == "job"
+        else "stop its query and end its program, or wait until its lease ends"
+    )
     return StoreInUse(
-        "another driver runs this job",
+        f"another driver runs this {log_state.kind}",
         holder=log_state.holder,
         since=_utc(log_state.since_ms),
         lease_until=_utc(log_state.lease_expires_ms),
-        hint="stop it, or wait until its lease ends. Of a start, Job(..., takeover=True) or the conf key spark.ckpt.takeover=true "
-        "replaces it now, and job.start(standby=True) waits for its end",
+        hint=hint,
     )
 
 

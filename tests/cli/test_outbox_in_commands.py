@@ -2,28 +2,144 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
-from spark_ckpt.epochs.records import Holder, Manifest
+from spark_ckpt.epochs.records import Holder, Manifest, SinkAck, StagedOutput
+from spark_ckpt.errors import ConfigInvalid, HandoverFailed
+from spark_ckpt.observability.page.facts import facts_of
+from spark_ckpt.observability.page.report import going_back
 from spark_ckpt.store.store import Store
 from tests.outbox.outbox_kit import batch
 
 
-@pytest.fixture
-def store(tmp_path):
-    opened = Store.open(str(tmp_path / "store"), "orders", kind="outbox")
-    point = opened.log.begin_incarnation(Holder(host="here"))
+def committed(store, point, epoch, number, base, rows=2):
     manifest = Manifest(
-        job="orders",
-        epoch=1,
-        incarnation=point.incarnation,
-        attempt="a",
-        created_ms=0,
-        reason="batch",
-        spark_batch=batch(7),
-    )
-    opened.log.commit_epoch(manifest)
+        job="orders", epoch=epoch, incarnation=point.incarnation, attempt=f"a{epoch}", base=base, previous=epoch - 1,
+        created_ms=epoch * 1000, reason="batch", spark_batch=batch(number), rows_out=rows,
+        outputs={sink: StagedOutput(sink=sink, rows=rows) for sink in ("gold", "alerts")},
+    )  # fmt: skip
+    store.log.commit_epoch(manifest)
+
+
+def acknowledged(store, point, epoch, *sinks):
+    store.log.record_acks(point.incarnation, [SinkAck(sink=sink, epoch=epoch) for sink in sinks])
+
+
+@pytest.fixture
+def opened(tmp_path):
+    return Store.open(str(tmp_path / "store"), "orders", kind="outbox")
+
+
+@pytest.fixture
+def empty(opened):
     return opened.location.uri
+
+
+@pytest.fixture
+def store(opened):
+    """A store with one batch, as a killed program left it."""
+    committed(opened, opened.log.begin_incarnation(Holder(host="here")), 1, 7, 0)
+    return opened.location.uri
+
+
+@pytest.fixture
+def branched(opened):
+    """Batches 0 to 2; the query went back to batch 0; a sink lacks the newest batch."""
+    log = opened.log
+    point = log.begin_incarnation(Holder(host="here"))
+    for epoch in (1, 2, 3):
+        committed(opened, point, epoch, epoch - 1, epoch - 1)
+        acknowledged(opened, point, epoch, "gold", "alerts")
+    point = log.begin_incarnation(Holder(host="here"), 1, takeover=True)
+    committed(opened, point, 4, 1, 1)
+    acknowledged(opened, point, 4, "gold")
+    return opened.location.uri
+
+
+def words(text):
+    return set(re.findall(r"[a-z]+", text.lower()))
+
+
+LOOKS = (
+    ("list",),
+    ("show",),
+    ("verify",),
+    ("verify", "--deep"),
+    ("restore", "latest", "--dry-run"),
+    ("restore", "0", "--dry-run"),
+    ("restore", "0"),
+    ("savepoint", "add", "before"),
+    ("savepoint", "list"),
+    ("lease",),
+    ("handover",),
+    ("accept-loss", "--epoch", "9"),
+    ("state", "totals"),
+    ("diff", "totals", "1", "2"),
+    ("rescale", "totals", "--key-groups", "4"),
+    ("bootstrap", "totals", "--of", "sums"),
+)
+
+
+@pytest.mark.parametrize("which", ["empty", "store", "branched"])
+@pytest.mark.parametrize("look", LOOKS, ids=" ".join)
+def test_a_command_names_the_outbox_and_no_job(which, look, command, request):
+    place = request.getfixturevalue(which)
+    at = 2 if look[0] == "savepoint" else 1
+    said = command(*look[:at], place, *look[at:])
+    text = (said.out + said.err).replace(place, "STORE")
+    assert not words(text) & {"job", "jobs"}
+    assert "Traceback" not in text
+
+
+def test_a_restore_names_the_batch_that_the_query_goes_back_to(branched, command):
+    said = command("restore", branched, "2", "--dry-run").out
+    assert said.startswith("outbox")
+    assert "rewind the query to batch 1 (spark-ckpt rewind plan), then out.start(writer, restore=2)" in said
+    assert "the query produces these rows again" in said
+
+
+def test_a_savepoint_of_an_outbox_is_restored_by_its_epoch(branched, command):
+    said = command("savepoint", "add", branched, "before", "--epoch", "2").out
+    assert "out.start(writer, restore=2)" in said
+
+
+@pytest.mark.parametrize("look", [look for look in LOOKS if look[0] in ("state", "diff", "rescale", "bootstrap")])
+def test_a_command_about_state_says_where_the_querys_state_is(store, command, look):
+    refused = command(look[0], store, *look[1:])
+    assert refused.code == ConfigInvalid.exit_code
+    assert "statestore" in refused.err
+    assert len(Store.open(store, "orders", kind="outbox").log.state().epochs) == 1
+
+
+def test_a_handover_says_that_the_newest_driver_wins(store, command):
+    refused = command("handover", store)
+    assert refused.code == HandoverFailed.exit_code
+    assert "CKPT_FENCED" in refused.err
+
+
+def test_the_newest_driver_is_shown_with_its_begin_and_without_a_lease(branched, command):
+    listed = command("list", branched).out
+    assert "lease" not in listed
+    assert re.search(r"driver .*began", listed)
+
+
+def test_the_doctor_says_what_makes_the_first_epoch(empty, command):
+    found = command("doctor", "--store", empty, "--json").json["findings"]
+    (newest,) = [each for each in found if each["check"] == "newest epoch"]
+    assert newest["next"] == "start the query; its next batch is the first epoch"
+
+
+def test_the_page_has_the_kind_and_the_batch_of_each_epoch(branched):
+    facts = facts_of(Store.open(branched, "orders", kind="outbox"), 10_000)
+    at = facts["columns"].index("batch")
+    assert facts["kind"] == "outbox"
+    assert [row[at] for row in facts["epochs"]] == [0, 1, 2, 1]
+    back = going_back(Store.open(branched, "orders", kind="outbox"), 2)
+    assert "out.start(writer, restore=2)" in back["call"]
+    assert not words(json.dumps(back)) & {"job", "operators", "sources"}
 
 
 def test_list_shows_the_batch_of_each_epoch(store, command):

@@ -12,12 +12,13 @@ from spark_ckpt.epochs.log_state import IncarnationEntry, LogState
 from spark_ckpt.epochs.records import EdgeCut, EpochBrief, Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.errors import CkptError
 from spark_ckpt.json_values import plain
+from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.store import Store
 
 COLUMNS = (
     "epoch", "status", "incarnation", "base", "created_ms", "duration_ms", "barrier_ms", "snapshot_ms", "decision_ms",
-    "publish_ms", "rows_in", "rows_out", "state_bytes", "reason", "savepoints",
+    "publish_ms", "rows_in", "rows_out", "state_bytes", "reason", "savepoints", "batch",
 )  # fmt: skip
 """Columns of an epoch in the overview. Null means that it was not measured."""
 
@@ -25,12 +26,13 @@ Facts = dict[str, Json]
 
 
 def facts_of(store: Store, now_ms: int) -> Facts:
-    """Return the overview of one job. `now_ms`: Unix time in ms. Damage of the newest manifest is part of the
+    """Return the overview of one job or outbox. `now_ms`: Unix time in ms. Damage of the newest manifest is part of the
     result.
     """
     log_state = store.log.state()
     return {
         "job": log_state.job,
+        "kind": log_state.kind,
         "store": store.location.uri,
         "store_id": log_state.store_id,
         "taken_ms": now_ms,
@@ -55,8 +57,18 @@ def driver_of(log_state: LogState, now_ms: int) -> Json:
         "since_ms": log_state.since_ms,
         "lease_ms": log_state.lease_ms,
         "lease_until_ms": log_state.lease_expires_ms or None,
-        "holds_lease": log_state.lease_expires_ms > now_ms,
+        "holds_lease": runs(log_state, now_ms),
     }
+
+
+def runs(log_state: LogState, now_ms: int) -> bool:
+    """Return True if the newest driver may run: its lease holds.
+
+    The driver of an outbox renews no lease while it waits for rows. It may run until its process is known to be gone.
+    """
+    if log_state.kind == "outbox":
+        return log_state.holder is not None and not provably_dead(log_state.holder)
+    return log_state.lease_expires_ms > now_ms
 
 
 def _standby(note: StandbyNote) -> Json:
@@ -91,7 +103,9 @@ def how_it_ended(told: IncarnationEntry, log_state: LogState, now_ms: int) -> st
         return told.why or "in order; its lease was freed"
     if told.incarnation < log_state.incarnation:
         return f"without a word, before incarnation {told.incarnation + 1} began: killed, lost, or replaced"
-    return "runs" if log_state.lease_expires_ms > now_ms else "without a word: its lease is over"
+    if log_state.kind == "outbox":
+        return "runs, or waits" if runs(log_state, now_ms) else "its process is gone"
+    return "runs" if runs(log_state, now_ms) else "without a word: its lease is over"
 
 
 def rows_of(log_state: LogState) -> Iterable[tuple[Json, ...]]:
@@ -111,6 +125,7 @@ def rows_of(log_state: LogState) -> Iterable[tuple[Json, ...]]:
             brief.incarnation, brief.base, brief.created_ms, brief.duration_ms,
             barrier_ms, snapshot_ms, later.get((brief.epoch, "decision")), later.get((brief.epoch, "publish")),
             brief.rows_in, brief.rows_out, brief.state_bytes, brief.reason, names.get(brief.epoch, []),
+            None if brief.spark_batch is None else brief.spark_batch.number,
         )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.recovery import plan
-from spark_ckpt.epochs.recovery_text import sink_lines
+from spark_ckpt.epochs.recovery_text import restore_call, sink_lines
 from spark_ckpt.errors import CkptError, EnvironmentUnfit
 from spark_ckpt.observability.page.facts import epoch_of, facts_of
 from spark_ckpt.store.store import Store
@@ -20,18 +20,20 @@ def going_back(store: Store, epoch: int) -> Json:
 
     Raises `EpochNotFound` or `EpochDamaged`, like the restore itself.
     """
-    planned = plan(store.log.state(), epoch, store.log.manifest, store.verify)
+    log_state = store.log.state()
+    planned = plan(log_state, epoch, store.log.manifest, store.verify)
     state = sum(each.bytes for each in planned.state)
+    moved = f"{counted(len(planned.cursors), 'source')} and {counted(len(planned.state), 'operator')} go back to where they stood"
     return {
         "epoch": planned.epoch,
-        "call": f"job.start(restore={planned.epoch})",
+        "call": restore_call(log_state, planned.epoch),
         "state_bytes": state,
         "lines": [
             f"a new incarnation, {planned.incarnation}, begins; its first epoch is {planned.next_epoch}",
             *([f"{epochs(planned.abandoned)} of the present line will be left behind"] if planned.abandoned else []),
-            f"{counted(len(planned.cursors), 'source')} and {counted(len(planned.state), 'operator')} go back to where they stood",
+            *([moved] if log_state.kind == "job" else []),
         ],
-        "sinks": {sink.sink: list(sink_lines(planned.epoch, sink)) for sink in planned.sinks},
+        "sinks": {sink.sink: list(sink_lines(planned.epoch, sink, log_state.kind)) for sink in planned.sinks},
     }
 
 

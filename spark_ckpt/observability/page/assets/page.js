@@ -71,24 +71,25 @@ function table(columns, rows, options = {}) {
 }
 
 // -- parts of the page
+const outbox = (job) => job.kind === "outbox";
 function summary(job) {
   const rows = epochs(job), newest = rows.find((row) => row.epoch === job.latest), driver = job.driver;
   const runs = driver && driver.holds_lease;
   const tile = (name, value, kind) => [el("dt", {}, name), el("dd", { class: kind }, value)];
   const waiting = rows.filter((row) => row.status === "unpublished").length;
   const tiles = [
-    ["Driver", runs ? "runs" : driver ? "none now" : "none yet", runs ? "good" : "warn"],
+    ["Driver", runs ? (outbox(job) ? "runs or waits" : "runs") : driver ? "none now" : "none yet", runs ? "good" : "warn"],
     ["Newest epoch", job.latest ? `${job.latest}` : "–"],
     ["Decided", newest ? since(newest.created_ms, job.taken_ms) : "–"],
     ["Took", newest ? seconds(newest.duration_ms) : "–"],
-    ["State", newest ? size(newest.state_bytes) : "–"],
+    outbox(job) ? ["Newest batch", newest && newest.batch !== null ? `${newest.batch}` : "–"] : ["State", newest ? size(newest.state_bytes) : "–"],
     ["Kept epochs", number(rows.length)],
     ["Not published", number(waiting), waiting ? "warn" : "good"],
     ["Incarnation", driver ? String(Math.max(0, ...job.incarnations.map((each) => each.incarnation))) : "–"],
   ].map(([name, value, kind]) => el("div", {}, tile(name, value, kind)));
   const lease = driver ? `${driver.holder}, since ${moment(driver.since_ms)}; ` +
-    (runs ? `lease until ${moment(driver.lease_until_ms)}` : driver.lease_until_ms ? `its lease ended ${moment(driver.lease_until_ms)}` : "its lease was freed") : "nobody has run this job yet";
-  return el("section", { id: "summary" }, el("h2", {}, `Job ${job.job}`), el("p", { class: "soft mono" }, job.store), el("dl", { class: "tiles" }, tiles), el("p", { class: "soft" }, lease), standbys(job));
+    (outbox(job) ? (runs ? "its process is not known to be gone" : "its process is gone") : runs ? `lease until ${moment(driver.lease_until_ms)}` : driver.lease_until_ms ? `its lease ended ${moment(driver.lease_until_ms)}` : "its lease was freed") : "it has never run";
+  return el("section", { id: "summary" }, el("h2", {}, `${outbox(job) ? "Outbox" : "Job"} ${job.job}`), el("p", { class: "soft mono" }, job.store), el("dl", { class: "tiles" }, tiles), el("p", { class: "soft" }, lease), standbys(job));
 }
 
 function standbys(job) {
@@ -159,17 +160,18 @@ function epochTable(job) {
   const rows = [...epochs(job)].reverse();
   first = Math.min(first, Math.max(0, rows.length - 1));
   const turn = (by) => { first = Math.max(0, Math.min(rows.length - 1, first + by)); show(); };
+  const ofJob = (...columns) => outbox(job) ? [] : columns;
   const columns = [
-    ["epoch", "number", (row) => row.epoch], ["savepoint", "", (row) => row.savepoints.join(", ")], ["status", "", (row) => el("span", { class: row.status === "published" ? "good" : row.status === "abandoned" ? "soft" : "warn" }, row.status)],
-    ["decided", "", (row) => moment(row.created_ms)], ["why", "", (row) => row.reason], ["took", "number", (row) => seconds(row.duration_ms)],
-    ...PARTS.map((part) => [part, "number", (row) => seconds(row[`${part}_ms`])]),
-    ["rows in", "number", (row) => number(row.rows_in)], ["rows out", "number", (row) => number(row.rows_out)], ["state", "number", (row) => size(row.state_bytes)],
+    ["epoch", "number", (row) => row.epoch], ...(outbox(job) ? [["batch", "number", (row) => row.batch]] : []), ["savepoint", "", (row) => row.savepoints.join(", ")], ["status", "", (row) => el("span", { class: row.status === "published" ? "good" : row.status === "abandoned" ? "soft" : "warn" }, row.status)],
+    ["decided", "", (row) => moment(row.created_ms)], ...ofJob(["why", "", (row) => row.reason]), ["took", "number", (row) => seconds(row.duration_ms)],
+    ...ofJob(...PARTS.map((part) => [part, "number", (row) => seconds(row[`${part}_ms`])]), ["rows in", "number", (row) => number(row.rows_in)]),
+    ["rows out", "number", (row) => number(row.rows_out)], ...ofJob(["state", "number", (row) => size(row.state_bytes)]),
     ["incarnation", "number", (row) => row.incarnation],
   ];
   const attributes = (row) => ({ tabindex: 0, "data-epoch": row.epoch, "aria-selected": row.epoch === chosenEpoch, onclick: () => choose(row.epoch), onkeydown: (event) => { if (event.key === "Enter") choose(row.epoch); } });
   const pages = rows.length > PAGE ? el("div", { class: "row" }, el("button", { type: "button", onclick: () => turn(-PAGE) }, "newer"), el("button", { type: "button", onclick: () => turn(PAGE) }, "older"),
     el("span", { class: "soft" }, `${first + 1} to ${Math.min(rows.length, first + PAGE)} of ${number(rows.length)}`)) : null;
-  return rows.length ? el("div", {}, el("h3", {}, "Restore points"), pages, table(columns, rows.slice(first, first + PAGE), { id: "epochs", attributes })) : el("p", { class: "soft" }, "No epochs yet; the job takes the first one when it starts.");
+  return rows.length ? el("div", {}, el("h3", {}, "Restore points"), pages, table(columns, rows.slice(first, first + PAGE), { id: "epochs", attributes })) : el("p", { class: "soft" }, outbox(job) ? "No epochs yet; the query's next batch is the first." : "No epochs yet; the job takes the first one when it starts.");
 }
 
 function graph(detail) {
@@ -222,7 +224,7 @@ async function closer(job, place) {
   const { epoch: detail, back } = await closely(job, epoch);
   const made = el("div", { class: "columns" });
   if (!detail || detail.damage) made.append(el("section", {}, el("h2", {}, `Epoch ${epoch}`), el("p", { class: detail ? "bad mono" : "soft" }, detail ? detail.damage : "Not part of this report; `spark-ckpt show` tells it.")));
-  else made.append(pictured(job, epoch, detail), restorePoint(epoch, back));
+  else made.append(pictured(job, epoch, detail), restorePoint(job, epoch, back));
   place.replaceChildren(made, ...(live && detail && detail.operators && detail.operators.length ? [stateForm(job, detail)] : []));
 }
 function pictured(job, epoch, detail) {
@@ -230,14 +232,14 @@ function pictured(job, epoch, detail) {
   const operators = table([["operator", "", (each) => each.name], ["state", "number", (each) => size(each.bytes)], ["key groups", "number", (each) => each.key_groups], ["late", "number", (each) => number(each.late_rows)],
     ["key", "wide", (each) => el("code", {}, each.key_schema)], ["value", "wide", (each) => el("code", {}, each.state_schema)]], detail.operators);
   const sinks = table([["sink", "", (each) => each.name], ["rows", "number", (each) => number(each.rows)], ["size", "number", (each) => size(each.bytes)], ["published", "", (each) => each.published ? "yes" : "not yet"]], detail.sinks);
-  return el("section", { id: "closer" }, el("h2", {}, `Epoch ${epoch}${epoch === job.latest ? ", the newest" : ""}`), graph(detail), detail.sources.length ? [el("h3", {}, "Sources"), sources] : null, detail.operators.length ? [el("h3", {}, "Operators"), operators] : null, detail.sinks.length ? [el("h3", {}, "Sinks"), sinks] : null);
+  return el("section", { id: "closer" }, el("h2", {}, `Epoch ${epoch}${epoch === job.latest ? ", the newest" : ""}`), outbox(job) ? null : graph(detail), detail.sources.length ? [el("h3", {}, "Sources"), sources] : null, detail.operators.length ? [el("h3", {}, "Operators"), operators] : null, detail.sinks.length ? [el("h3", {}, "Sinks"), sinks] : null);
 }
-function restorePoint(epoch, back) {
+function restorePoint(job, epoch, back) {
   const title = el("h2", {}, `Going back to epoch ${epoch}`);
   if (!back) return el("section", { id: "back" }, title, el("p", { class: "soft" }, `spark-ckpt restore STORE ${epoch} --dry-run tells what it would mean.`));
   if (back.damage) return el("section", { id: "back" }, title, el("p", { class: "bad mono" }, back.damage));
   const sinks = Object.entries(back.sinks).flatMap(([name, lines]) => [el("h3", {}, `Sink ${name}`), el("ul", {}, lines.map((line) => el("li", {}, line)))]);
-  return el("section", { id: "back" }, title, el("p", {}, el("code", {}, back.call)), el("ul", {}, back.lines.map((line) => el("li", {}, line)), el("li", {}, `${size(back.state_bytes)} of state are read`)), sinks, el("p", { class: "soft" }, "Nothing is changed by looking."));
+  return el("section", { id: "back" }, title, el("p", {}, el("code", {}, back.call)), el("ul", {}, back.lines.map((line) => el("li", {}, line)), outbox(job) ? null : el("li", {}, `${size(back.state_bytes)} of state are read`)), sinks, el("p", { class: "soft" }, "Nothing is changed by looking."));
 }
 
 function stateForm(job, detail) {
