@@ -43,6 +43,7 @@ class Failpoint(Enum):
     REWIND_FENCED = "a fence is in a checkpoint (hit once per query)"
     REWIND_COPIED = "a new checkpoint lies beside its query's (hit once per query)"
     REWIND_DRAFTED = "the commits of every table wait, the rewind is not decided"
+    REWIND_OUTBOX_TAKEN = "a rewind has the lease of an outbox (hit once per outbox)"
     REWIND_DECIDED = "the rewind is decided, nothing of it is public"
     REWIND_TABLE_COMMITTED = "a commit of a table is public (hit once per commit)"
     REWIND_SWAPPED = (
@@ -51,6 +52,7 @@ class Failpoint(Enum):
     REWIND_KEPT = "the checkpoint before has a name of its own (hit once per query)"
     REWIND_LOG_SWAPPED = "a file sink's new log has its place, no file was moved on the way back (hit once per folder)"
     REWIND_FILE_MOVED = "a file of a file sink was moved (hit once per file)"
+    REWIND_OUTBOX_BRANCHED = "the log of an outbox goes on from another epoch (hit once per outbox)"
     REWIND_PUBLISHED = "everything is in its place, and every query is fenced"
     REWIND_UNFENCED = "the fences of a query are gone (hit once per query)"
     REWIND_DONE = "the rewind is noted as done"

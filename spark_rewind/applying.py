@@ -24,11 +24,13 @@ from spark_rewind.checkpoint_copy import check_known
 from spark_rewind.drafting import QueryWish, TableDraft, TableWish, query_change, stamp_of, table_draft
 from spark_rewind.folders import Labels, brought_back, folders_to_write, taken_back
 from spark_rewind.journal import Journal
+from spark_rewind.outbox_logs import only_prepared, require_stopped
+from spark_rewind.outboxes import left_epochs, opened
 from spark_rewind.pinned_points import whole_copy
-from spark_rewind.plan import QueryPlan, RewindPlan, TablePlan
+from spark_rewind.plan import OutboxPlan, QueryPlan, RewindPlan, TablePlan
 from spark_rewind.positions import DeltaPosition
 from spark_rewind.reading import typed_errors
-from spark_rewind.records import FolderChange, QueryChange, RewindRecord, TableChange
+from spark_rewind.records import FolderChange, OutboxChange, QueryChange, RewindRecord, TableChange
 from spark_rewind.replacing import check_swap
 from spark_rewind.stages import Move, Phase, on_apply, on_undo
 from spark_rewind.tables import Table, read_table
@@ -200,8 +202,15 @@ def _drafted(plan: RewindPlan, journal: Journal, settings: ApplySettings) -> tup
     ]
     _refuse_unknown_beginnings(wishes, ids, settings)
     writers = {each.name: each.query for each in plan.queries}
+    outboxes = [_outbox_change(each, journal.id, settings.now_ms) for each in plan.outboxes]
     table_wishes = [
-        TableWish(table, each.version, [writers[name] for name in each.written_by if name in writers], each.kept_in)
+        TableWish(
+            table,
+            each.version,
+            [*(writers[name] for name in each.written_by if name in writers), *_applications(outboxes, table)],
+            each.kept_in,
+            {app: number for one in outboxes for app, number in one.raised(each.path).items()},
+        )
         for each, table in zip(back, tables, strict=True)
     ]
     endings = (f".rewinding-{journal.id}", f".before-rewind-{journal.id}")
@@ -209,7 +218,13 @@ def _drafted(plan: RewindPlan, journal: Journal, settings: ApplySettings) -> tup
     labels = Labels(endings[0], endings[1], f".before-rewind-{journal.id}")
     folders = [taken_back(each, labels) for each in plan.folders if not each.stays]
     notes = [*plan.notes, *_foreign_readers(back, folders)]
-    update = {"target": plan.target.text, "public": plan.public, "notes": notes, "folders": folders}
+    update = {
+        "target": plan.target.text,
+        "public": plan.public,
+        "notes": notes,
+        "folders": folders,
+        "outboxes": [_with_tables(each, record.tables) for each in outboxes if _goes(each, record.queries)],
+    }
     record = record.model_copy(update=update)
     _refuse_taken_names(record)
     return record, drafts
@@ -237,6 +252,62 @@ def _record(
         if change.changed:
             check_known(query.made_of)
     return record.model_copy(update={"queries": changes, "tables": [each.change for each in drafts]}), drafts
+
+
+def _outbox_change(outbox: OutboxPlan, identity: str, now_ms: int) -> OutboxChange:
+    """Return the change of an outbox by a plan, with the rows that it leaves as of now.
+
+    Raises `RewindStale`, `RewindQueryRuns` for a lease that runs.
+    """
+    store = opened(outbox.store)
+    log_state = store.log.state()
+    require_stopped(log_state, now_ms)
+    moved = log_state.incarnation == outbox.incarnation and log_state.lease_token != outbox.token
+    if moved or not only_prepared(log_state, outbox.incarnation, identity):
+        raise RewindStale(f"outbox '{outbox.name}' has continued since the plan", hint=_PLAN_AGAIN)
+    base = outbox.latest if outbox.base is None else outbox.base
+    return OutboxChange(
+        store=outbox.store,
+        name=outbox.name,
+        query=outbox.query,
+        base=base,
+        latest=outbox.latest,
+        token=log_state.lease_token,
+        incarnation=log_state.incarnation + 1,
+        taken_back={},
+        acked={},
+        acked_before={},
+        left=left_epochs(store, log_state, base),
+        dropped=outbox.dropped,
+        sinks=outbox.sinks,
+    )
+
+
+def _goes(outbox: OutboxChange, queries: Sequence[QueryChange]) -> bool:
+    """Return true for the outbox of a query that gets a new checkpoint."""
+    return any(each.changed and each.name == outbox.query for each in queries)
+
+
+def _applications(outboxes: Sequence[OutboxChange], table: Table) -> list[str]:
+    """Return the names under which outboxes have written a table."""
+    known = {app for version in table.versions for app, _ in version.transactions} | set(table.before)
+    return [app for each in outboxes for sink in each.sinks for app in sink.applications if app in known]
+
+
+def _with_tables(outbox: OutboxChange, tables: Sequence[TableChange]) -> OutboxChange:
+    """Return the change with the epochs that its tables have after their rollback."""
+    from spark_ckpt_delta.marker import epoch_in
+
+    taken_back = {
+        sink.name: int(epoch_in(table.transactions[app]))
+        for sink in outbox.sinks
+        for table in tables
+        for app in sink.applications
+        if table.path == sink.table and app in table.transactions
+    }
+    acked = opened(outbox.store).log.state().acked
+    before = {sink: acked[sink] for sink in taken_back if sink in acked}
+    return outbox.model_copy(update={"taken_back": taken_back, "acked_before": before})
 
 
 def _made_of(query: QueryPlan, now: QueryCheckpoint) -> QueryCheckpoint:
@@ -344,14 +415,46 @@ def _require_writable(*folders: Path) -> None:
 def _undo_drafted(applied: RewindRecord, settings: ApplySettings) -> tuple[RewindRecord, list[TableDraft]]:
     """Compute the changes of an undo: the kept checkpoints, and tables at their earlier versions. Changes nothing."""
     # an undo rolls the tables back, too: to their newest version before the rewind
-    tables = [TableWish(_unwritten(each), each.newest, [*each.transactions]) for each in applied.tables]
+    outboxes = [_outbox_undo(each, applied, settings.now_ms) for each in applied.outboxes]
+    raised = applied.model_copy(update={"outboxes": outboxes}).raised
+    tables = [
+        TableWish(_unwritten(each), each.newest, [*each.transactions], raised=raised(each.path))
+        for each in applied.tables
+    ]
     wishes = [_undo_wish(each) for each in applied.queries]
     endings = (f".undoing-{applied.id}", f".rewound-{applied.id}")
     record, drafts = _record("undo", applied.id, wishes, tables, endings, settings)
     folders = [brought_back(each, Labels(endings[0], endings[1], "")) for each in applied.folders]
-    record = record.model_copy(update={"target": f"before --to {applied.target}", "folders": folders})
+    update = {"target": f"before --to {applied.target}", "folders": folders, "outboxes": outboxes}
+    record = record.model_copy(update=update)
     _refuse_taken_names(record)
     return record, drafts
+
+
+def _outbox_undo(change: OutboxChange, applied: RewindRecord, now_ms: int) -> OutboxChange:
+    """Return the change that makes an outbox continue from its newest epoch before the rewind. Raises `RewindStale`."""
+    log_state = opened(change.store).log.state()
+    require_stopped(log_state, now_ms)
+    if not only_prepared(log_state, change.incarnation + 1, f"{applied.id}-undo"):
+        what = f"outbox '{change.name}' has continued since the rewind: its newest epoch is {log_state.latest}"
+        raise RewindStale(
+            what, hint="what has been done since would be lost: plan a rewind instead; nothing was changed"
+        )
+    return change.model_copy(
+        update={
+            "base": change.latest,
+            "latest": log_state.latest,
+            "token": log_state.lease_token,
+            "incarnation": log_state.incarnation + 1,
+            "taken_back": {},
+            "acked": change.acked_before,
+            "acked_before": {},
+            "left": [],
+            "dropped": 0,
+            "moved": None,
+            "rows": {},
+        }
+    )
 
 
 def _unwritten(change: TableChange) -> Table:

@@ -13,14 +13,14 @@ from pathlib import Path
 from spark_ckpt.delta_files import LOG
 from spark_ckpt.errors import CheckpointDamaged, RewindOutOfReach, RewindStale
 from spark_ckpt.failpoints import Failpoint, hit
-from spark_rewind import folders
+from spark_rewind import folders, outbox_logs
 from spark_rewind.checkpoint import read_checkpoint
 from spark_rewind.checkpoint_copy import CheckpointCut, copy_checkpoint
 from spark_rewind.drafting import QueryWish, TableDraft, TableWish, query_change, stamp_of, table_draft
 from spark_rewind.durable import make_folder, remove_tree, sync_folder, write_new
 from spark_rewind.fences import put_fences, remove_fences
 from spark_rewind.journal import Journal
-from spark_rewind.records import QueryChange, RewindRecord, TableChange
+from spark_rewind.records import OutboxChange, QueryChange, RewindRecord, TableChange
 from spark_rewind.replacing import put_in_place, write_mark
 from spark_rewind.shifts import Shift
 from spark_rewind.stages import Phase
@@ -59,7 +59,8 @@ def _draft(record: RewindRecord, change: TableChange, table: Table, queries: Seq
     An undo restores the content of before, with the late version if it was not written between rewind and undo.
     """
     stamp = stamp_of(table, record.identity, record.made_at_ms, _ENGINE)
-    draft = table_draft(TableWish(table, change.line, [*change.transactions]), queries, stamp)
+    wish = TableWish(table, change.line, [*change.transactions], raised=record.raised(change.path))
+    draft = table_draft(wish, queries, stamp)
     between = table.versions[0].number >= change.first
     return TableDraft(draft.change.model_copy(update={"newest": change.newest}), draft.texts) if between else draft
 
@@ -109,6 +110,9 @@ class Carrier:
         """
         # tables first: a checkpoint in place names versions that its tables must have
         record = self._committed(record)
+        for outbox in record.outboxes:
+            outbox_logs.branch(outbox, record.identity)
+            hit(Failpoint.REWIND_OUTBOX_BRANCHED)
         for folder in record.folders:
             folders.publish(folder, record.identity)
         for query in record.queries:
@@ -122,6 +126,8 @@ class Carrier:
 
     def finish(self, record: RewindRecord) -> RewindRecord:
         """Remove the fences and mark the record as done. Queries may run again."""
+        for outbox in record.outboxes:
+            outbox_logs.release(outbox, record.identity)
         for query in record.queries:
             fences = query.fences_after if query.changed else query.fences_before
             remove_fences(_below(query.kept, query.fences_before) if query.changed else [], record.identity)
@@ -146,6 +152,9 @@ class Carrier:
             remove_fences(_below(query.folder, query.fences_before), record.identity)
         for folder in record.folders:
             folders.clean_up(folder)
+        for number, outbox in enumerate(record.outboxes):
+            outbox_logs.release(outbox, record.identity)
+            remove_tree(self.journal.rows(record, number))
         self.journal.remove_texts(record)
         self.journal.forget(record)
 
@@ -160,16 +169,26 @@ class Carrier:
             settle()
         # a query may have run until its fence: compare everything with the plan once more
         check_unmoved(record)
+        for outbox in record.outboxes:
+            outbox_logs.take(outbox, record.identity)
+            hit(Failpoint.REWIND_OUTBOX_TAKEN)
         changes = [self._copied(record, query) if query.changed else query for query in record.queries]
         logs = [folders.prepare(each, record.identity) for each in record.folders]
         for number, draft in enumerate(drafts):
             self._keep_texts(record, number, draft)
             _put_files_back(draft.change)
+        outboxes = [self._listed(record, number) for number in range(len(record.outboxes))]
+        outboxes = [_with_identity(each, changes) for each in outboxes]
         hit(Failpoint.REWIND_DRAFTED)
         # the copies took time: compare again, right before the decision
         check_unmoved(record)
-        decided = {"queries": changes, "folders": logs, "phase": Phase.DECIDED}
+        decided = {"queries": changes, "folders": logs, "outboxes": outboxes, "phase": Phase.DECIDED}
         return self.journal.write(record.model_copy(update=decided))
+
+    def _listed(self, record: RewindRecord, number: int) -> OutboxChange:
+        outbox = record.outboxes[number]
+        rows = outbox_logs.list_rows(outbox, self.journal.rows(record, number))
+        return outbox.model_copy(update={"rows": rows})
 
     def _copied(self, record: RewindRecord, query: QueryChange) -> QueryChange:
         """Copy a checkpoint as of its batch, with a mark that distinguishes it from the old one, and with fences."""
@@ -235,8 +254,16 @@ class Carrier:
             self._copied(record, queries[each.name]) if each.name in queries else each for each in record.queries
         ]
         tables = [drafts[number].change if number in drafts else each for number, each in enumerate(record.tables)]
+        outboxes = [_with_identity(each, changes) for each in record.outboxes]
         notes = [*record.notes, f"{told} while the rewind was carried out: that version is undone, too"]
-        return self.journal.write(record.model_copy(update={"queries": changes, "tables": tables, "notes": notes}))
+        update = {"queries": changes, "tables": tables, "notes": notes, "outboxes": outboxes}
+        return self.journal.write(record.model_copy(update=update))
+
+
+def _with_identity(outbox: OutboxChange, queries: Sequence[QueryChange]) -> OutboxChange:
+    """Return the change with the identity that the base's batch has in the query's new checkpoint."""
+    query = next(each for each in queries if each.name == outbox.query)
+    return outbox.model_copy(update={"moved": outbox_logs.moved_batch(outbox, Path(query.side), query.batch)})
 
 
 def _put_files_back(table: TableChange) -> None:
@@ -285,6 +312,8 @@ def check_unmoved(record: RewindRecord) -> None:
             raise RewindStale(f"table {table.path} was written in the meantime", hint=_STALE)
     for folder in record.folders:
         folders.check_unmoved(folder, _STALE)
+    for outbox in record.outboxes:
+        outbox_logs.check_unmoved(outbox, record.identity)
 
 
 def commit_path(table: TableChange, version: int) -> Path:

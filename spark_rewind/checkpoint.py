@@ -33,6 +33,7 @@ class Batch:
     - `placed`: true if a rewind wrote it, because Spark requires a batch before the newest. It is no point to restore.
     - `watermark_ms`: watermark of the batch. `next_watermark_ms`: watermark of the next batch, once this one is
       committed.
+    - `offsets_sha256`: SHA-256 of its file in `offsets`, by which an outbox knows the batch.
     """
 
     number: int
@@ -44,6 +45,7 @@ class Batch:
     lines: Mapping[str, str | None] = field(default_factory=dict)
     watermark_ms: int = 0
     next_watermark_ms: int = 0
+    offsets_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,14 +249,27 @@ def _batch(number: int, offsets: Path, commit: Path | None, digest: hashlib._Has
     ends = {name: _position(offsets, line) for name, line in logged.offsets.items()}
     placed = query_logs.PLACEHOLDER in logged.conf
     digest.update(f"\0{number}\0{text}".encode())
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
     if commit is None:
-        return Batch(number, logged.began_ms, None, ends, None, placed, logged.offsets, logged.watermark_ms)
+        return Batch(
+            number,
+            logged.began_ms,
+            None,
+            ends,
+            None,
+            placed,
+            logged.offsets,
+            logged.watermark_ms,
+            offsets_sha256=sha256,
+        )
     written = _text(commit)
     digest.update(f"\0{written}".encode())
     over = _parsed(commit, lambda: query_logs.parse_commit(written))
     # a batch never ends before it began, even if its file has an older time
     at_ms, watermarks = max(changed_ms(commit), logged.began_ms), (logged.watermark_ms, over.next_watermark_ms)
-    return Batch(number, logged.began_ms, at_ms, ends, over.state_ids, placed, logged.offsets, *watermarks)
+    return Batch(
+        number, logged.began_ms, at_ms, ends, over.state_ids, placed, logged.offsets, *watermarks, offsets_sha256=sha256
+    )
 
 
 def _text(path: Path) -> str:

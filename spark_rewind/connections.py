@@ -41,6 +41,7 @@ class ConnectionKind(Enum):
     """Kind of data that passes through a channel."""
 
     WRITES_TABLE = "batches into a table"
+    WRITES_EPOCHS = "epochs of an outbox into a table"
     READS_TABLE = "versions of a table"
     TOPIC = "records of a topic"
     FOLDER = "files of a folder"
@@ -106,6 +107,39 @@ def writes_table(query: QueryCheckpoint, table: Table, app_id: str, name: Proces
     received |= {each.number: number + 1 for each, number in zip(table.versions, reached, strict=True)}
     label = ChannelId(f"{query.name} -> {table.root} as {app_id}")
     return Channel(label, ConnectionKind.WRITES_TABLE, _of(query), name, str(table.root), sent, received, kept=False)
+
+
+def writes_epochs(
+    query: QueryCheckpoint, table: Table, app_id: str, name: ProcessId, bases: Mapping[Index, int | None]
+) -> Channel:
+    """Return the channel of the epochs that a query's outbox published to a table.
+
+    `app_id`: of the sink. `bases`: by the query's point the epoch that the outbox continues from; None if it is unknown.
+    """
+    from spark_ckpt_delta.marker import epoch_in
+
+    found = [
+        epoch_in(max((number for app, number in each.transactions if app == app_id), default=0))
+        for each in table.versions
+    ]
+    before = epoch_in(table.before.get(app_id, 0))
+    reached = list(accumulate(found, max, initial=before))[1:]
+    # an epoch that the table does not name has no rows for it: it counts as the named one before it
+    known = sorted({before, *found} - {0})
+    sent: dict[Index, int] = {}
+    count, indices = 0, query_points(query)
+    for index in indices:
+        base = bases[index]
+        if index is None or index == indices[-1]:
+            # a plan does not judge the present, even if the log is older than the table
+            count = max(known, default=0)
+        elif base is not None:
+            count = max(_up_to(known, base), 0)
+        sent[index] = count
+    received: dict[Index, int] = {BEGINNING: 0}
+    received |= {each.number: epoch for each, epoch in zip(table.versions, reached, strict=True)}
+    label = ChannelId(f"{query.name} -> {table.root} as {app_id}")
+    return Channel(label, ConnectionKind.WRITES_EPOCHS, _of(query), name, str(table.root), sent, received, kept=False)
 
 
 def writes_table_untold(query: QueryCheckpoint, table: Table, name: ProcessId, skew_ms: int) -> Iterator[Channel]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -45,12 +45,14 @@ class TableWish:
     """A table with the version whose content it is to have again.
 
     `writers`: applications that write it. `kept_in`: folders of pinned points with files that the table may have lost.
+    `raised`: see `Stamp`.
     """
 
     table: Table
     version: int
     writers: Sequence[str]
     kept_in: Sequence[str] = ()
+    raised: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,9 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
     actions: list[Action] = [{"add": each} for content in (then, at_line) for each in content.files.values()]
     actions += [each for commit in replayed for each in commit]
     back = _put_back(root, needed_files(then, at_line, replayed), sizes_of(actions), wish.kept_in)
-    texts = commits(shift, now, then, lines, wish.writers, stamp)
-    taken_back = {app: at_line.transactions.get(app, -1) for app in now.transactions}
+    raised = {app: number for app, number in wish.raised.items() if app in now.transactions}
+    texts = commits(shift, now, then, lines, wish.writers, replace(stamp, raised=raised))
+    taken_back = {app: at_line.transactions.get(app, -1) for app in now.transactions} | raised
     change = TableChange(
         path=str(root),
         newest=table.newest,

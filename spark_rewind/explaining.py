@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from checkpoint_protocols.checkpoints.recovery_line import LineStep, StepCause
 from checkpoint_protocols.ids import ProcessId
@@ -21,9 +22,12 @@ from spark_rewind.inputs import Inputs
 from spark_rewind.intervals import named
 from spark_rewind.line import Line
 from spark_rewind.notes import notes_of
+from spark_rewind.outboxes import Outbox, Written
 from spark_rewind.plan import (
     FolderPlan,
     LostPoint,
+    OutboxPlan,
+    OutboxSinkPlan,
     PublicRange,
     QueryPlan,
     RewindPlan,
@@ -36,7 +40,7 @@ from spark_rewind.plan import (
 )
 from spark_rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, Position
 from spark_rewind.sink_logs import SinkLog
-from spark_rewind.tables import Table
+from spark_rewind.tables import Table, Version
 from spark_rewind.targets import RewindTarget
 from spark_rewind.topics import TopicIndex, next_began_ms
 
@@ -115,6 +119,7 @@ def plan_of(inputs: Inputs, line: Line, target: RewindTarget, broker: TopicIndex
     tables = [explainer.table(name, each) for name, each in inputs.tables.items() if name in line.intervals.points]
     folders = [explainer.folder(writer, log) for writer, log in inputs.sinks]
     public = list(public_records(inputs, line, broker))
+    outboxes = [explainer.outbox(each) for each in inputs.outboxes]
     asked = TargetPlan(kind=target.kind, text=str(target), most=target.most, process=target.process)
     notes = [
         *inputs.notes,
@@ -129,6 +134,7 @@ def plan_of(inputs: Inputs, line: Line, target: RewindTarget, broker: TopicIndex
         public=public,
         notes=notes,
         folders=folders,
+        outboxes=outboxes,
     )
 
 
@@ -208,6 +214,35 @@ class _Explainer:
             digest=log.digest,
         )
 
+    def outbox(self, outbox: Outbox) -> OutboxPlan:
+        name = ProcessId(outbox.query.name)
+        base = None if self.stays(name) else outbox.base(batch_at(outbox.query, self.at(name)))
+        return OutboxPlan(
+            store=outbox.uri,
+            name=outbox.name,
+            query=outbox.query.name,
+            token=outbox.log_state.lease_token,
+            incarnation=outbox.log_state.incarnation,
+            latest=outbox.log_state.latest,
+            base=base,
+            left=[] if base is None else outbox.left(base),
+            dropped=0 if base is None else outbox.dropped(base),
+            sinks=[
+                OutboxSinkPlan(
+                    name=sink.name,
+                    table=None if sink.table is None else self._root_of(sink.table),
+                    applications=list(sink.applications),
+                    incarnations=list(sink.incarnations),
+                )
+                for sink in outbox.sinks
+            ],
+        )
+
+    def _root_of(self, table: Path) -> str:
+        """Return a table's folder as the plan spells it."""
+        roots = (each.root for each in self.inputs.tables.values())
+        return str(next((each for each in roots if each.resolve() == table.resolve()), table))
+
     def reasons(self, process: ProcessId) -> list[RewindReason]:
         return [self._reason(step) for step in self.line.found.why(process)] if not self.stays(process) else []
 
@@ -259,10 +294,20 @@ class _Explainer:
                     operation=version.operation,
                     at_ms=version.at_ms,
                     batches=[
-                        f"{writers[app]} batch {number}" for app, number in version.transactions if app in writers
+                        *(f"{writers[app]} batch {number}" for app, number in version.transactions if app in writers),
+                        *(str(each) for each in self._epochs(version)),
                     ],
-                    strangers=[app for app, _ in version.transactions if app not in writers],
+                    strangers=[
+                        app
+                        for app, _ in version.transactions
+                        if app not in writers and not any(each.owns(app) for each in self.inputs.outboxes)
+                    ],
                 )
+
+    def _epochs(self, version: Version) -> Iterator[Written]:
+        for outbox in self.inputs.outboxes:
+            found = (outbox.written(app, number) for app, number in version.transactions)
+            yield from (each for each in found if each is not None)
 
     def _in_flight(self, table: Table, version: int) -> Iterator[UnreadVersions]:
         for name, query in self.inputs.queries.items():
@@ -275,6 +320,11 @@ def sentence_of(channel: Channel, step: LineStep, other_at: str) -> str:
     """Return the reason of a step, from the data that passed through the channel."""
     first = step.first if isinstance(step.first, int) else 0
     last = first + step.count - 1
+    if channel.kind is ConnectionKind.WRITES_EPOCHS:
+        epochs = _many("epoch", "epochs", first, last)
+        if step.cause is StepCause.LOST:
+            return f"{step.other} at {other_at} does not hold {epochs} of its outbox"
+        return f"it holds {epochs} of the outbox of {step.other}, which rolls back to {other_at}"
     if step.cause is StepCause.LOST:
         return f"{step.other} at {other_at} does not hold its {_many('batch', 'batches', first - 1, last - 1)}"
     if channel.kind is ConnectionKind.READS_TABLE:

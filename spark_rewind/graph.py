@@ -19,11 +19,13 @@ from spark_rewind.connections import (
     through_folder,
     through_topic,
     topic_positions,
+    writes_epochs,
     writes_table,
     writes_table_untold,
 )
 from spark_rewind.inputs import Inputs
 from spark_rewind.intervals import Intervals, Point, check_order
+from spark_rewind.outboxes import Outbox
 from spark_rewind.positions import FilesPosition, KafkaPosition, TopicPartition
 from spark_rewind.reading import local_folder
 from spark_rewind.tables import Table
@@ -70,12 +72,27 @@ def _around_table(inputs: Inputs, table: Table, name: ProcessId) -> Iterator[Cha
         reading = reads_table(query, table, name)
         if reading is not None:
             yield reading
+    for outbox in inputs.outboxes:
+        bases = outbox_bases(outbox)
+        for sink in outbox.sinks:
+            if sink.table is not None and sink.table.resolve() == table.root.resolve():
+                written = sorted(known.intersection(sink.applications))
+                yield from (writes_epochs(outbox.query, table, app, name, bases) for app in written)
     for query, app_id in declared_writers(inputs, table):
         if app_id is not None:
             yield writes_table(query, table, app_id, name)
         # no transaction names this query: only times bound its batches
         elif query.query not in known:
             yield from writes_table_untold(query, table, name, inputs.declared.clock_skew_ms)
+
+
+def outbox_bases(outbox: Outbox) -> dict[Index, int | None]:
+    """Return by the query's point the epoch that its outbox continues from; None if the log has it no longer."""
+    query = outbox.query
+    return {
+        index: None if index is None else outbox.base(batch_at(query, index))
+        for index in query_points(query) or [BEGINNING]
+    }
 
 
 def declared_writers(inputs: Inputs, table: Table) -> Iterator[tuple[QueryCheckpoint, str | None]]:
@@ -121,6 +138,7 @@ def _sources_gone(
         *_versions_gone(query, index, inputs),
         *_records_gone(query, index, kept),
         *_written_gone(query, index, inputs),
+        *_epoch_gone(query, index, inputs),
     ]
     return next(iter(reasons), None)
 
@@ -148,6 +166,19 @@ def _written_gone(query: QueryCheckpoint, index: Index, inputs: Inputs) -> Itera
     if index is not None:
         reasons = (log.cut_gone(index) for writer, log in inputs.sinks if writer is query)
         yield from (each for each in reasons if each is not None)
+
+
+def _epoch_gone(query: QueryCheckpoint, index: int, inputs: Inputs) -> Iterator[str]:
+    """Yield a reason if the log of the query's outbox cannot continue after the batch."""
+    for outbox in inputs.outboxes:
+        if outbox.query.query == query.query and outbox.base(batch_at(query, index)) is None:
+            kept = [
+                brief.spark_batch.number
+                for brief in outbox.log_state.lineage()
+                if brief.spark_batch is not None and brief.spark_batch.query == query.query
+            ]
+            has = f"it has batches {kept[-1]} to {kept[0]}" if kept else "it has none of this query"
+            yield f"outbox '{outbox.name}' does not have this batch in its log: {has}"
 
 
 def _kept_offsets(query: QueryCheckpoint, broker: TopicIndex | None) -> dict[str, Mapping[int, int]]:

@@ -12,7 +12,8 @@ from spark_ckpt.delta_files import LOG
 from spark_ckpt.errors import CheckpointForeign, ConfigInvalid
 from spark_ckpt.spark_internals.query_logs import SINK_LOG
 from spark_rewind.checkpoint import QueryCheckpoint, read_checkpoint
-from spark_rewind.declared import Declared
+from spark_rewind.declared import Declared, DeclaredTopic
+from spark_rewind.outboxes import Outbox, read_outboxes
 from spark_rewind.pinned_points import with_pins
 from spark_rewind.pins import KeptPoint
 from spark_rewind.places import find_places
@@ -32,6 +33,7 @@ class Inputs:
     - `sinks`: logs of file sinks, each with the query that writes the folder.
     - `notes`: sentences about checkpoints and pinned points that are left out.
     - `refused`: reason by (query, pinned point).
+    - `outboxes`: outboxes of the queries, at most one each.
     """
 
     queries: Mapping[str, QueryCheckpoint]
@@ -40,6 +42,7 @@ class Inputs:
     declared: Declared
     notes: Sequence[str] = ()
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    outboxes: Sequence[Outbox] = ()
 
     def query(self, written: str) -> QueryCheckpoint:
         """Return the query that a declaration names, by name or id. Raises `ConfigInvalid`."""
@@ -58,9 +61,15 @@ def table_process(root: Path) -> ProcessId:
 
 
 def read_inputs(
-    folders: Sequence[str], tables: Sequence[str], declared: Declared, points: Sequence[KeptPoint] = ()
+    folders: Sequence[str],
+    tables: Sequence[str],
+    declared: Declared,
+    points: Sequence[KeptPoint] = (),
+    outboxes: Sequence[str] = (),
 ) -> Inputs:
     """Read all inputs; change nothing. `points` are pinned points, which add points to their queries.
+
+    `outboxes`: stores. The tables of their sinks take part like tables that are named, their topics like declared ones.
 
     Raises `ConfigInvalid` for a folder or query given twice, and for a table that is read and not given. Also raises
     the errors of reading.
@@ -69,17 +78,49 @@ def read_inputs(
     queries = {name: read_checkpoint(path, name) for name, path in places.named.items()}
     _refuse_copies(list(queries.values()))
     pinned = with_pins(queries, points)
+    # after the checkpoints: a batch that Spark has committed is then in the log, even if the query runs
+    found = read_outboxes(outboxes, pinned.queries) if outboxes else []
     read = {
         table_process(root): read_table(root, held_in(points, root))
-        for root in _roots(places.named.values(), tables, declared)
+        for root in _roots(places.named.values(), [*tables, *_tables_of(found)], declared)
     }
+    _refuse_replaced_tables(found, read.values())
+    declared = _with_topics(declared, found)
     _refuse_copied_tables(read)
     _require_tables(pinned.queries.values(), read.values(), declared)
-    inputs = Inputs(pinned.queries, read, (), declared, (*places.notes, *pinned.notes), pinned.refused)
+    notes = (*places.notes, *pinned.notes)
+    inputs = Inputs(pinned.queries, read, (), declared, notes, pinned.refused, found)
     # declared folders name queries, so the queries come first
     inputs = replace(inputs, sinks=tuple(_sinks(inputs)))
     _require_folders(inputs)
     return inputs
+
+
+def _tables_of(outboxes: Iterable[Outbox]) -> list[str]:
+    return [str(sink.table) for each in outboxes for sink in each.sinks if sink.table is not None]
+
+
+def _refuse_replaced_tables(outboxes: Iterable[Outbox], tables: Iterable[Table]) -> None:
+    places = {table.root.resolve(): table for table in tables}
+    for outbox in outboxes:
+        for sink in outbox.sinks:
+            table = places.get(sink.table.resolve()) if sink.table is not None else None
+            if table is not None and sink.table_id and sink.table_id not in table.ids:
+                what = f"sink {sink.name} of outbox '{outbox.name}' wrote another table than the one at {table.root}"
+                hint = "bring that table back, or start the query first: its error names what to confirm"
+                raise ConfigInvalid(what, hint=hint)
+
+
+def _with_topics(declared: Declared, outboxes: Iterable[Outbox]) -> Declared:
+    """Add the topics of outboxes to the declared ones."""
+    known = {(topic.topic, writer) for topic in declared.topics for writer in topic.written_by}
+    found = [
+        DeclaredTopic(topic=topic, written_by=[each.query.query])
+        for each in outboxes
+        for topic in sorted({name for sink in each.sinks for name in sink.topics})
+        if not known & {(topic, each.query.query), (topic, each.query.name)}
+    ]
+    return declared.model_copy(update={"topics": [*declared.topics, *found]})
 
 
 def _refuse_copies(queries: Sequence[QueryCheckpoint]) -> None:

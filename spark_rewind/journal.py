@@ -100,6 +100,10 @@ class Journal:
         """Return the file of one prepared commit. `table` is the table's index in the record."""
         return self.texts(record) / f"{table}" / f"{version:020d}.json"
 
+    def rows(self, record: RewindRecord, outbox: int) -> Path:
+        """Return the folder with the listed rows of one outbox. `outbox` is its index in the record."""
+        return self.folder / f"{record.kind}-rows" / f"{outbox}"
+
     def remove_texts(self, record: RewindRecord) -> None:
         """Delete the prepared commits."""
         remove_tree(self.texts(record))

@@ -12,10 +12,14 @@ from spark_rewind.line import Line
 from spark_rewind.plan import TablePlan
 from spark_rewind.topics import TopicIndex, next_began_ms
 
+_OURS = "spark-ckpt/"
+"""Beginning of the names under which jobs and outboxes write transactions."""
+
 
 def notes_of(inputs: Inputs, line: Line, tables: Sequence[TablePlan], broker: TopicIndex | None) -> Iterator[str]:
     """Yield one sentence per fact that the plan cannot know or does not check."""
     yield from _strangers(tables)
+    yield from _outboxes(inputs, line)
     yield from _outputs(inputs, line)
     yield from _topics(inputs, broker)
     if broker is None:
@@ -33,16 +37,32 @@ def _strangers(tables: Sequence[TablePlan]) -> Iterator[str]:
         if foreign:
             who = ", ".join(sorted({app for each in foreign for app in each.strangers}))
             yield f"table {table.path}: {who} wrote versions that go and is none of these queries: its rows go, too"
+        if any(app.startswith(_OURS) for each in foreign for app in each.strangers):
+            yield f"table {table.path}: if that is the outbox of one of these queries, plan again with --outbox STORE"
         by_hand = [each for each in table.undone if not each.batches and not each.strangers]
         if by_hand:
             what = ", ".join(f"{each.version} ({each.operation})" for each in by_hand)
             yield f"table {table.path}: versions that go were written outside of these queries: {what}"
 
 
+def _outboxes(inputs: Inputs, line: Line) -> Iterator[str]:
+    for outbox in inputs.outboxes:
+        name, chosen = outbox.query.name, line.found.chosen[ProcessId(outbox.query.name)].index
+        newest = outbox.log_state.by_id.get(outbox.log_state.latest)
+        known = newest.spark_batch if newest is not None else None
+        committed = outbox.query.committed
+        if known is not None and committed is not None and known.number < committed and chosen != committed:
+            yield (
+                f"outbox '{outbox.name}' is older than {name}: it ends with batch {known.number}, {name} has committed batch "
+                f"{committed}. Rows that sinks without a table have of later batches cannot be listed"
+            )
+
+
 def _outputs(inputs: Inputs, line: Line) -> Iterator[str]:
     writers = {each.writer for each in line.intervals.channels.values()}
     writers |= {ProcessId(inputs.query(name).name) for topic in inputs.declared.topics for name in topic.written_by}
     writers |= {ProcessId(query.name) for query, _ in inputs.sinks}
+    writers |= {ProcessId(each.query.name) for each in inputs.outboxes}
     for name in inputs.queries:
         if ProcessId(name) not in writers:
             yield (

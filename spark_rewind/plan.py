@@ -163,6 +163,53 @@ class PublicRange(_PlanPart):
     tight: bool
 
 
+class LeftEpoch(_PlanPart):
+    """An epoch of an outbox that a branch leaves.
+
+    - `rows`: number of rows per sink.
+    - `shown`: sinks that have the rows. `maybe`: sinks that may have them, because none has acknowledged them.
+    """
+
+    epoch: int
+    batch: int
+    rows: dict[str, int]
+    shown: list[str]
+    maybe: list[str]
+
+
+class OutboxSinkPlan(_PlanPart):
+    """A sink of an outbox. `table`: its Delta table, which goes back with the query; None for other sinks.
+
+    `applications`, `incarnations`: names of its transactions in that table.
+    """
+
+    name: str
+    table: str | None
+    applications: list[str] = []
+    incarnations: list[str] = []
+
+
+class OutboxPlan(_PlanPart):
+    """Effect of a plan on the outbox of a query.
+
+    - `token`, `incarnation`: of the newest row that began, renewed or freed its lease, by which a change is detected.
+    - `latest`: newest epoch of its branch. `base`: epoch that it continues from, 0 for its beginning; None: it stays.
+    - `left`: epochs that the branch leaves. Rows that sinks without a table have of them come again.
+    - `dropped`: newest epoch that the branch leaves, too, and that retention dropped; its rows cannot be listed. 0: none.
+    """
+
+    store: str
+    name: str
+    query: str
+    token: int
+    incarnation: int
+    latest: int
+    base: int | None
+    left: list[LeftEpoch]
+    dropped: int
+    sinks: list[OutboxSinkPlan]
+
+
 class TargetPlan(_PlanPart):
     """The requested target. `most`: milliseconds since 1970, a batch, or a version."""
 
@@ -183,3 +230,4 @@ class RewindPlan(_PlanPart):
     public: list[PublicRange]
     notes: list[str]
     folders: list[FolderPlan] = []
+    outboxes: list[OutboxPlan] = []

@@ -27,6 +27,7 @@ class RewindRequest:
     - `folders`: checkpoints. `to`: the target as the user wrote it.
     - `tables`: tables, or folders with tables. `declared`: the user's declarations.
     - `broker`: index of a Kafka cluster. `pins`: a folder of pinned points that take part.
+    - `outboxes`: stores of the queries' outboxes.
     """
 
     folders: Sequence[str]
@@ -35,6 +36,7 @@ class RewindRequest:
     declared: Declared = field(default_factory=Declared)
     broker: TopicIndex | None = None
     pins: Path | None = None
+    outboxes: Sequence[str] = ()
 
 
 def plan_rewind(request: RewindRequest, now_ms: int) -> RewindPlan:
@@ -45,7 +47,7 @@ def plan_rewind(request: RewindRequest, now_ms: int) -> RewindPlan:
     plan can use.
     """
     points = kept_points(request.pins) if request.pins is not None else []
-    inputs = read_inputs(request.folders, request.tables, request.declared, points)
+    inputs = read_inputs(request.folders, request.tables, request.declared, points, request.outboxes)
     pinned = named_point(points, request.to)
     target = _target_at(pinned, inputs) if pinned is not None else _target_of(request.to, inputs)
     intervals = graph_of(inputs, request.broker, target.process)

@@ -9,7 +9,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from spark_rewind.plan import PublicRange
+from spark_ckpt.epochs.records import SparkBatch
+from spark_rewind.plan import LeftEpoch, OutboxSinkPlan, PublicRange
 from spark_rewind.shifts import Shift
 from spark_rewind.stages import Phase
 
@@ -98,6 +99,39 @@ class FolderChange(_RecordPart):
     digest_after: str
 
 
+class OutboxChange(_RecordPart):
+    """Change of the log of an outbox.
+
+    - `base`: epoch that it continues from, 0 for its beginning. `latest`: newest epoch of its branch before.
+    - `token`: row of the lease before. `incarnation`: the one with which the rewind takes the lease.
+    - `taken_back`: sinks whose tables go back, each with the newest epoch that its table has then.
+    - `acked`: acknowledgements to record first, because tables have these epochs again.
+    - `acked_before`: acknowledgements of the sinks in `taken_back` before the change.
+    - `moved`: identity of the base's batch in the new checkpoint, if its offsets were rewritten.
+    - `left`, `dropped`: see `OutboxPlan`. `rows`: per sink the folder with the rows that come again.
+    """
+
+    store: str
+    name: str
+    query: str
+    base: int
+    latest: int
+    token: int
+    incarnation: int
+    taken_back: dict[str, int]
+    acked: dict[str, int]
+    acked_before: dict[str, int]
+    left: list[LeftEpoch]
+    dropped: int
+    sinks: list[OutboxSinkPlan]
+    moved: SparkBatch | None = None
+    rows: dict[str, str] = {}
+
+    def raised(self, table: str) -> dict[str, int]:
+        """Return the transactions of publishers' incarnations in a table: there the rewind fences older publishers."""
+        return {each: self.incarnation for sink in self.sinks if sink.table == table for each in sink.incarnations}
+
+
 class RewindRecord(_RecordPart):
     """A rewind or the undo of one.
 
@@ -115,6 +149,11 @@ class RewindRecord(_RecordPart):
     public: list[PublicRange]
     notes: list[str]
     folders: list[FolderChange] = []
+    outboxes: list[OutboxChange] = []
+
+    def raised(self, table: str) -> dict[str, int]:
+        """Return `OutboxChange.raised` of all outboxes."""
+        return {app: number for each in self.outboxes for app, number in each.raised(table).items()}
 
     @property
     def identity(self) -> str:

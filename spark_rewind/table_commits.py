@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spark_ckpt.delta_files import Action
@@ -44,12 +44,14 @@ class Stamp:
     - `now_ms`: milliseconds since 1970.
     - `after_ms`: in-commit timestamp of the newest commit, for tables with such timestamps.
     - `engine`: name and version of the writer.
+    - `raised`: applications whose number does not go back, but up to this one: incarnations of publishers.
     """
 
     identity: str
     now_ms: int
     after_ms: int = 0
     engine: str = "spark-ckpt"
+    raised: Mapping[str, int] = field(default_factory=dict)
 
 
 def refusal(now: Content, then: Content, replayed: Sequence[Sequence[Action]]) -> str | None:
@@ -114,14 +116,17 @@ def commits(
         if part == 0:
             actions = [json.dumps(each, separators=(",", ":")) for each in _restoring(now, then, writers, stamp)]
         else:
-            actions = [line for line in replayed[part - 1] if not _own(line)]
+            actions = [line for line in replayed[part - 1] if not _own(line, stamp.raised)]
         texts.append("".join(f"{line}\n" for line in (json.dumps(info, separators=(",", ":")), *actions)))
     return texts
 
 
-def _own(line: str) -> bool:
-    """Return true for an action that a replayed commit must not repeat: its commit info, and the unchanged protocol."""
-    return not {"commitInfo", "protocol"}.isdisjoint(json.loads(line))
+def _own(line: str, raised: Mapping[str, int]) -> bool:
+    """Return true for an action that a replayed commit must not repeat: its commit info, the unchanged protocol, and the
+    number of an application that was raised.
+    """
+    action = json.loads(line)
+    return not {"commitInfo", "protocol"}.isdisjoint(action) or action.get("txn", {}).get("appId") in raised
 
 
 def _info(shift: Shift, part: int, now: Content, stamp: Stamp) -> Action:
@@ -145,7 +150,7 @@ def _restoring(now: Content, then: Content, writers: Sequence[str], stamp: Stamp
         yield {"metaData": then.metadata}
     for app in sorted({*now.transactions, *writers}):
         # -1 for an application that the base does not know: its sink then takes every batch again
-        number = then.transactions.get(app, -1)
+        number = stamp.raised.get(app, then.transactions.get(app, -1))
         if app in writers or number != now.transactions.get(app, -1):
             yield {"txn": {"appId": app, "version": number, "lastUpdated": stamp.now_ms}}
     yield from (_removing(key, now, stamp) for key in now.files if key not in then.files)

@@ -65,6 +65,11 @@ def declared_version(epoch: Epoch) -> int:
     return epoch << _DECISION_BITS
 
 
+def epoch_in(version: int) -> Epoch:
+    """Return the epoch of a transaction version; 0 for the version -1 of a table that was rolled back to before it."""
+    return Epoch(max(version, 0) >> _DECISION_BITS)
+
+
 def application_id(context: SinkContext, engine: Engine) -> str:
     """Return the application id of the transaction. It omits the job's name, which may change."""
     return f"spark-ckpt/{context.store_id}/{context.sink}/{engine}"
@@ -78,7 +83,8 @@ def incarnation_id(application: str) -> str:
 def read_marker(opened: DeltaTable, application: str) -> TableMarker | None:
     """Return the marker of a table, or None before the first publish. Raises `FormatUnknown` for a bare epoch number."""
     version = opened.transaction_version(application)
-    if version is None:
+    # A rollback to before the sink's first epoch writes -1, since a transaction cannot be removed.
+    if version is None or version < 0:
         return None
     incarnation = Incarnation(opened.transaction_version(incarnation_id(application)) or 0)
     epoch, decision = version >> _DECISION_BITS, version & (1 << _DECISION_BITS) - 1

@@ -35,6 +35,13 @@ wrong.
 """
 
 
+REWINDING = "rewind "
+"""Beginning of the lease holder's name while a rewind takes the query of an outbox back; the rewind's id follows.
+
+No outbox can have such a name. Until the rewind releases the lease, only the rewind itself begins incarnations.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
     """The point that a new incarnation continues from."""

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -46,6 +47,7 @@ from spark_ckpt.outbox.protocol import (
 )
 from spark_ckpt.outbox.rule import NO_CHANGES, Accepted, Verdict
 from spark_ckpt.outbox.staging import discard_rows, schema_of, stage_rows
+from spark_ckpt.store import proposals
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.store import Store
@@ -151,10 +153,17 @@ class OutboxRun:
         return verdict
 
     def close(self, error: BaseException | None = None) -> None:
-        """Record the last acknowledgements and close the publishers. It publishes nothing. `error` has ended the query."""
+        """Record the last acknowledgements, close the publishers, release the lease. It publishes nothing.
+
+        `error` has ended the query.
+        """
         self._background.close()
         for sink in [*self._publishers]:
             self._drop(sink)
+        if self._incarnation:
+            # So a rewind knows at once that no driver runs; without it the lease has to end by its time.
+            with suppress(CkptError):
+                self._store.log.release(self._incarnation, "stopped" if error is None else str(error))
         self._pool.shutdown(wait=False)
         self._events.ended(error)
 
@@ -182,6 +191,9 @@ class OutboxRun:
 
     def _begin(self, effect: Begin, frame: DataFrame) -> Begun:
         spark, log = frame.sparkSession, self._store.log
+        holder = current_holder(self._settings.name)
+        # First: halfway through a rewind, tables and log disagree, and the comparisons below would name another cause.
+        proposals.refuse_if_rewinding(log.state(), holder)
         if not self._sinks:
             self._sinks = {name: self._prepared(name, rows, frame) for name, rows in self._settings.sinks.items()}
         bound = [NamedSink(name, prepared.rows.sink) for name, prepared in self._sinks.items()]
@@ -191,7 +203,7 @@ class OutboxRun:
         refuse_newer_sinks([each for each in bound if each.name not in fresh], self._store)
         taken_back = sinks_taken_back(bound, self._store, effect.target, fresh)
         point = log.begin_incarnation(
-            current_holder(self._settings.name),
+            holder,
             effect.target,
             _LEASE_MS,
             takeover=effect.since is None,

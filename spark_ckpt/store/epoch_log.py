@@ -145,12 +145,13 @@ class EpochLog:
         Returns the `RecoveryPoint`. Committed, unpublished epochs that the restored one does not descend from are
         dropped, see there.
 
-        Raises `StoreInUse` while the lease's holder may be alive, and `EpochDamaged` for a damaged epoch, with the one
-        to go back to.
+        Raises `StoreInUse` while the lease's holder may be alive, `RewindUnderWay` while a rewind has the store, and
+        `EpochDamaged` for a damaged epoch, with the one to go back to.
         """
         begun: list[RecoveryPoint] = []
 
         def propose(log_state: LogState) -> NewRow:
+            proposals.refuse_if_rewinding(log_state, holder)
             if not takeover:
                 proposals.refuse_if_held(log_state, self._own_incarnation, self._now_ms(), ended)
             known = with_taken_back(log_state, taken_back)

@@ -25,8 +25,8 @@ from spark_ckpt.epochs.records import (
     SavepointRecord,
     SinkAck,
 )
-from spark_ckpt.epochs.restore import RecoveryPoint
-from spark_ckpt.errors import ConfigInvalid, EpochNotFound, Fenced, RunFailed, StoreInUse
+from spark_ckpt.epochs.restore import REWINDING, RecoveryPoint
+from spark_ckpt.errors import ConfigInvalid, EpochNotFound, Fenced, RewindUnderWay, RunFailed, StoreInUse
 from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.log_rows import row_of
 from spark_ckpt.store.log_table import NewRow
@@ -57,6 +57,20 @@ def refuse_if_held(log_state: LogState, own: int | None, now_ms: int, ended: int
     # A holder that provably died on this host need not be waited for.
     elif log_state.lease_expires_ms > now_ms and not provably_dead(log_state.holder):
         raise _in_use(log_state)
+
+
+def refuse_if_rewinding(log_state: LogState, holder: Holder) -> None:
+    """Raise `RewindUnderWay` while a rewind other than `holder` has the store. No clock ends it: half of a rewind may be
+    done.
+    """
+    known = log_state.holder
+    if known is None or log_state.is_free or not known.name.startswith(REWINDING) or known.name == holder.name:
+        return
+    raise RewindUnderWay(
+        "a rewind of this outbox's query has begun and is not over",
+        rewind=known.name.removeprefix(REWINDING),
+        hint="run `spark-ckpt rewind apply` with its plan again, or `spark-ckpt rewind undo` with it",
+    )
 
 
 def incarnation(

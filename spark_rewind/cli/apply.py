@@ -16,6 +16,7 @@ import typer
 
 from spark_ckpt.cli.options import AsJson
 from spark_ckpt.cli.output import Id, print_json, print_line, print_table
+from spark_rewind.cli.plan_text import print_outboxes, rows_again
 from spark_rewind.records import FolderChange, QueryChange, RewindRecord, TableChange
 
 if TYPE_CHECKING:
@@ -43,7 +44,12 @@ def print_record(record: RewindRecord, *, dry: bool) -> None:
             ("folder", "batch before", "newest batch", "files", "log before is kept as"),
             map(_folder_row, record.folders),
         )
-    for title, lines in (("not known:", record.notes), ("next:", list(_next(record, dry)))):
+    print_outboxes(record.outboxes)
+    for title, lines in (
+        ("rows that sinks keep and that come again:", list(_again(record))),
+        ("not known:", record.notes),
+        ("next:", list(_next(record, dry))),
+    ):
         if lines:
             print_line(f"\n{title}")
             for line in lines:
@@ -69,6 +75,14 @@ def _folder_row(folder: FolderChange) -> Sequence[object]:
     files = f"{len(folder.files)} {'set aside in' if folder.away else 'back from'} {Path(folder.aside).name}"
     batch = Id(folder.batch) if folder.batch >= 0 else "none"
     return folder.path, Id(folder.newest), batch, files, folder.kept
+
+
+def _again(record: RewindRecord) -> Iterator[str]:
+    yield from rows_again(record.outboxes)
+    for outbox in record.outboxes:
+        yield from (
+            f"outbox {outbox.name}: the rows of sink {sink} are in {folder}" for sink, folder in outbox.rows.items()
+        )
 
 
 def _next(record: RewindRecord, dry: bool) -> Iterator[str]:

@@ -35,6 +35,10 @@ Tables = Annotated[
     list[str] | None,
     typer.Option("--table", metavar="DIR", help="A Delta table, or a folder with tables in it. May be repeated."),
 ]
+Outboxes = Annotated[
+    list[str] | None,
+    typer.Option("--outbox", metavar="STORE", help="The store of a query's outbox. May be repeated."),
+]
 DeclaredFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="YAML: who writes which topic, folder or table. See docs/rewind.md."),

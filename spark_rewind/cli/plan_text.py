@@ -10,7 +10,17 @@ from rich.tree import Tree
 
 from spark_ckpt.cli.output import Id, print_line, print_table
 from spark_ckpt.wording import counted
-from spark_rewind.plan import FolderPlan, PublicRange, QueryPlan, RewindPlan, RewindReason, TablePlan, UndoneVersion
+from spark_rewind.plan import (
+    FolderPlan,
+    OutboxPlan,
+    PublicRange,
+    QueryPlan,
+    RewindPlan,
+    RewindReason,
+    TablePlan,
+    UndoneVersion,
+)
+from spark_rewind.records import OutboxChange
 
 _WIDE = 10_000
 
@@ -31,9 +41,41 @@ def print_plan(plan: RewindPlan) -> None:
         print_line()
         columns = ("folder", "newest batch", "rolls back to", "files that go", "written by", "read by")
         print_table(columns, map(_folder_row, plan.folders))
+    print_outboxes(plan.outboxes)
     _print_reasons(plan)
     _print_details(plan)
     print_line("\nNothing was changed.")
+
+
+def print_outboxes(outboxes: Sequence[OutboxPlan | OutboxChange]) -> None:
+    """Print the epoch that each outbox continues from."""
+    if outboxes:
+        print_line()
+        columns = ("outbox", "of query", "newest epoch", "continues from", "epochs left")
+        print_table(columns, map(_outbox_row, outboxes))
+
+
+def _outbox_row(outbox: OutboxPlan | OutboxChange) -> Sequence[object]:
+    base = "stays" if outbox.base is None else f"epoch {outbox.base}" if outbox.base else "its beginning"
+    left = _numbers([each.epoch for each in outbox.left])
+    return outbox.name, outbox.query, Id(outbox.latest), base, left
+
+
+def rows_again(outboxes: Sequence[OutboxPlan | OutboxChange]) -> Iterator[str]:
+    """Yield a sentence per sink and epoch with rows that no table takes back: they are public, and come again."""
+    for outbox in outboxes:
+        tables = {sink.name for sink in outbox.sinks if sink.table is not None}
+        if outbox.dropped and outbox.base is not None:
+            yield (
+                f"outbox {outbox.name}: every epoch up to {outbox.dropped} that is not kept is left, too; retention dropped its "
+                "rows from the store, so they cannot be listed"
+            )
+        for left in outbox.left:
+            for sink in (*left.shown, *left.maybe):
+                if sink not in tables:
+                    has = "has" if sink in left.shown else "may have"
+                    rows = counted(left.rows[sink], "row")
+                    yield f"outbox {outbox.name}: sink {sink} {has} {rows} of batch {left.batch} (epoch {left.epoch})"
 
 
 def _staying(plan: RewindPlan) -> str:
@@ -112,6 +154,7 @@ def _print_details(plan: RewindPlan) -> None:
         ("cannot be had any more:", list(_passed_over(plan))),
         ("versions undone:", list(_undone(plan))),
         ("versions that are read again:", list(_in_flight(plan))),
+        ("rows that sinks keep and that come again:", list(rows_again(plan.outboxes))),
         ("records that are public already:", [_public(each) for each in plan.public]),
         ("what this plan does not know:", plan.notes),
     ):

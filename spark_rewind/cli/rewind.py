@@ -16,7 +16,7 @@ from spark_ckpt.cli.output import print_line
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit, SourceInvalid
 from spark_rewind.cli import apply as carry_out
 from spark_rewind.cli import pins
-from spark_rewind.cli.pins import Checkpoints, DeclaredFile, Tables
+from spark_rewind.cli.pins import Checkpoints, DeclaredFile, Outboxes, Tables
 from spark_rewind.cli.plan_text import print_plan
 from spark_rewind.declared import Declared, read_declared
 from spark_rewind.planning import RewindRequest, plan_rewind
@@ -93,6 +93,7 @@ def plan(
     to: Annotated[str, typer.Option(metavar="TIME|QUERY@BATCH|TABLE@VERSION|POINT", help="How far back at least.")],
     table: Tables = None,
     declared: DeclaredFile = None,
+    outbox: Outboxes = None,
     pins: Annotated[
         Path | None, typer.Option(metavar="PINS", help="Pinned points take part. A point's name is a target, too.")
     ] = None,
@@ -115,7 +116,8 @@ def plan(
     broker = _asked(bootstrap_servers, properties) if bootstrap_servers is not None else None
     try:
         found = plan_rewind(
-            RewindRequest(checkpoints, to, table or (), known, broker, pins), time.time_ns() // 1_000_000
+            RewindRequest(checkpoints, to, table or (), known, broker, pins, outbox or ()),
+            time.time_ns() // 1_000_000,
         )
     finally:
         if broker is not None:

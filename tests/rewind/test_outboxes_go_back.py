@@ -1,0 +1,378 @@
+"""A rewind takes the outbox of a query along: its table and marker, its log; rows of its topic are listed and come again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from outbox_world import Frame, Refused, World, listed, settings, wanted
+from rewind_kit import WrittenQuery, WrittenTable
+from spark_ckpt_delta import DeltaSink, marker, publisher
+
+from checkpoint_protocols.ids import Epoch, Incarnation
+from spark_ckpt import failpoints
+from spark_ckpt.connector import EpochOutput, SinkContext
+from spark_ckpt.errors import (
+    BatchUnexpected,
+    CkptError,
+    ConfigInvalid,
+    Fenced,
+    PublishConflict,
+    RewindOutOfReach,
+    RewindQueryRuns,
+    RewindStale,
+    RewindUnderWay,
+    StoreForeign,
+)
+from spark_ckpt.failpoints import Failpoint, FailpointHit
+from spark_ckpt.outbox.outbox import BatchFunction
+from spark_ckpt.store import proposals
+from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.store import Store
+from spark_rewind import carrying, outbox_logs, records
+from spark_rewind.applying import apply, undo
+from spark_rewind.planning import RewindRequest, plan_rewind
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Four right batches, then four wrong ones."""
+    made = World(tmp_path, monkeypatch)
+    made.run(4)
+    made.run(4, wrong=1000)
+    return made
+
+
+def check(world: World, left: Counter, batches: int = 10) -> None:
+    """Compare with a run that was never wrong: the table has its rows, the topic also the listed ones."""
+    assert world.table() == wanted(batches)
+    assert Counter(world.topic.rows()) - left == wanted(batches)
+    assert not left - Counter(world.topic.rows())
+
+
+def test_the_plan_names_the_epochs_that_are_left_and_the_sinks_that_have_them(world: World) -> None:
+    plan = world.planned("q@3")
+    [outbox] = plan.outboxes
+    assert (outbox.base, outbox.latest) == (4, 8)
+    assert [(each.epoch, each.batch, each.rows, each.shown) for each in outbox.left] == [
+        (5, 4, {"alerts": 1, "gold": 1}, ["alerts", "gold"]),
+        (7, 6, {"alerts": 1, "gold": 1}, ["alerts", "gold"]),
+        (8, 7, {"alerts": 1, "gold": 1}, ["alerts", "gold"]),
+    ]
+    [table] = plan.tables
+    assert (Path(table.path), table.stays) == (world.gold, False)
+    assert [each.batches for each in table.undone] == [["q batch 4"], ["q batch 6"], ["q batch 7"]]
+    assert [each.strangers for each in table.undone] == [[], [], []]
+
+
+def test_after_a_rewind_the_query_goes_on_as_if_it_had_never_been_wrong(world: World) -> None:
+    record = apply(world.planned("q@3"), settings())
+    assert sum(listed(record).values()) == 3
+    world.run(6)
+    check(world, listed(record))
+
+
+@pytest.mark.parametrize("batch", [-1, 0, 1, 2, 3, 4, 5, 6])
+def test_each_batch_can_be_gone_back_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.run(batch + 1)
+    world.run(7 - batch, wrong=1000, dies=batch % 2 == 0)
+    plan = world.planned(f"q@{batch}" if batch >= 0 else "2000-01-01T00:00:00Z")
+    record = apply(plan, settings())
+    world.run(9 - batch)
+    check(world, listed(record))
+
+
+def test_a_query_goes_back_twice(world: World) -> None:
+    first = apply(world.planned("q@3"), settings())
+    world.run(1)
+    world.run(3, wrong=500)
+    second = apply(world.planned("q@4"), settings())
+    assert sum(listed(second).values()) == 2
+    world.run(5)
+    check(world, listed(first) + listed(second))
+
+
+def test_an_undo_goes_on_as_if_nothing_had_been(world: World) -> None:
+    plan = world.planned("q@3")
+    table, topic = world.table(), world.topic.rows()
+    apply(plan, settings())
+    undo(plan, settings())
+    assert (world.table(), world.topic.rows()) == (table, topic)
+    world.run(2, wrong=1000)
+    assert world.table() == Counter(world.topic.rows())
+    assert len(world.topic.rows()) == len(wanted(10))
+
+
+KILLS = [
+    point.name
+    for point in Failpoint
+    if point.name.startswith("REWIND_") and point.name not in ("REWIND_LOG_SWAPPED", "REWIND_FILE_MOVED")
+]
+"""Each step but those of a file sink's folder."""
+OPEN = ("REWIND_PREPARING", "REWIND_DONE")
+"""Here nothing is fenced yet, or no longer."""
+
+
+def dies(point: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
+    """Leave what a process leaves that dies there."""
+    with monkeypatch.context() as dying:
+        dying.setattr(failpoints, "_armed", failpoints.parse(f"{point}:raise"))
+        dying.setattr(carrying.Carrier, "clean_up", lambda carrier, record: None)
+        with pytest.raises(FailpointHit):
+            call()
+
+
+@pytest.mark.parametrize("point", KILLS)
+def test_a_killed_apply_goes_on(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    plan = world.planned("q@3")
+    dies(point, monkeypatch, lambda: apply(plan, settings()))
+    if point not in (*OPEN, "REWIND_UNFENCED"):
+        with pytest.raises(Refused):
+            world.run(1)
+    record = apply(plan, settings())
+    world.run(6)
+    check(world, listed(record))
+
+
+@pytest.mark.parametrize("point", KILLS)
+def test_a_killed_undo_goes_on(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    plan = world.planned("q@3")
+    table, topic = world.table(), world.topic.rows()
+    apply(plan, settings())
+    dies(point, monkeypatch, lambda: undo(plan, settings()))
+    undo(plan, settings())
+    assert (world.table(), world.topic.rows()) == (table, topic)
+    world.run(2, wrong=1000)
+    assert world.table() == Counter(world.topic.rows())
+    assert len(world.topic.rows()) == len(wanted(10))
+
+
+# -- refusals, each with the bug that it guards against -----------------------------------------------------------------------
+
+
+class Moves(World):
+    """The same query, reading a table of another query, which goes back as well."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(root, patch)
+        self.bronze = WrittenTable(root / "bronze")
+        self.ingest = WrittenQuery(root / "checkpoints" / "ingest")
+
+    def plan(self, number: int) -> None:
+        while self.bronze.versions <= number:
+            batch = self.ingest.batch({"logOffset": self.ingest.batches}, at_ms=1)
+            self.bronze.version((self.ingest.query, batch))
+        super().plan(number)
+
+    def ends(self, number: int) -> list[str]:
+        return [json.dumps(self.bronze.at(number + 1))]
+
+    def request(self, to: str, **more: object) -> RewindRequest:
+        folders = [str(self.checkpoint), str(self.ingest.folder)]
+        return RewindRequest(folders, to, [str(self.bronze.root)], outboxes=[self.store], **more)
+
+
+def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moves:
+    world = Moves(tmp_path, monkeypatch)
+    world.run(4)
+    world.run(4, wrong=1000)
+    return world
+
+
+def go_on(world: Moves) -> None:
+    """The rest of the query: its offsets count the new versions."""
+    commits = sorted((world.bronze.root / "_delta_log").glob("*.json"))
+    world.bronze.versions = len(commits)
+    offset = len(commits) - 4
+    world.ends = lambda number: [json.dumps(world.bronze.at(number + 1 + offset))]
+    world.bronze.versions = 1_000
+    world.run(6)
+
+
+def test_a_query_whose_offsets_move_with_a_table_continues_its_outbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = moved(tmp_path, monkeypatch)
+    record = apply(world.planned("ingest@3"), settings())
+    assert record.outboxes[0].moved is not None
+    go_on(world)
+    check(world, listed(record))
+
+
+def test_without_the_moved_identity_the_outbox_refuses_the_next_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = moved(tmp_path, monkeypatch)
+    monkeypatch.setattr(outbox_logs, "moved_batch", lambda change, checkpoint, batch: None)
+    apply(world.planned("ingest@3"), settings())
+    with pytest.raises(BatchUnexpected):
+        go_on(world)
+
+
+def test_without_the_branch_in_the_log_the_start_refuses_the_table(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_logs, "branch", lambda change, identity: None)
+    apply(world.planned("q@3"), settings())
+    with pytest.raises(PublishConflict):
+        world.run(6)
+
+
+def test_the_log_knows_that_the_table_lost_epochs_until_the_undo(world: World) -> None:
+    plan = world.planned("q@3")
+    apply(plan, settings())
+    after = world.log().state()
+    assert (after.latest, after.acked["gold"], after.acked["alerts"]) == (4, 4, 8)
+    assert after.unacked("gold") == [5, 6, 7, 8]
+    undo(plan, settings())
+    again = world.log().state()
+    assert (again.latest, again.acked["gold"], again.unacked("gold")) == (8, 8, [])
+
+
+def test_a_driver_that_holds_the_lease_is_refused(world: World) -> None:
+    running = OutboxRunOf(world)
+    plan = world.planned("q@3")
+    before = world.table()
+    with pytest.raises(RewindQueryRuns, match="lease"):
+        apply(plan, settings())
+    assert world.table() == before
+    running.close()
+    with pytest.raises(RewindStale, match="continued"):
+        apply(plan, settings())
+    record = apply(world.planned("q@3"), settings())
+    world.run(5)
+    check(world, listed(record), 9)
+
+
+class OutboxRunOf:
+    """A driver that has begun with batch 8 and stays."""
+
+    def __init__(self, world: World) -> None:
+        self.function = BatchFunction(world.settings())
+        world.plan(8)
+        self.function(Frame([(8, 0)]), 8)
+
+    def close(self) -> None:
+        self.function.close()
+
+
+def test_a_driver_that_begins_after_the_plan_makes_it_stale(world: World) -> None:
+    plan = world.planned("q@3")
+    log = world.log()
+    log.release(log.begin_incarnation(current_holder("orders"), takeover=True).incarnation)
+    with pytest.raises(RewindStale, match="outbox 'orders'"):
+        apply(plan, settings())
+
+
+def test_a_driver_that_begins_while_the_rewind_prepares_makes_it_stale(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, before = world.planned("q@3"), world.table()
+    take = outbox_logs.take
+
+    def raced(change, identity):
+        log = world.log()
+        log.release(log.begin_incarnation(current_holder("orders"), takeover=True).incarnation)
+        take(change, identity)
+
+    monkeypatch.setattr(outbox_logs, "take", raced)
+    with pytest.raises(RewindStale, match="outbox 'orders'"):
+        apply(plan, settings())
+    assert world.table() == before
+    world.run(1, wrong=1000)
+
+
+@pytest.mark.parametrize(
+    ("closed", "refused"),
+    [(True, RewindUnderWay), (False, PublishConflict)],
+    ids=["as it ships", "planted: the log lets drivers begin"],
+)
+def test_no_driver_begins_until_the_rewind_is_over(
+    world: World, monkeypatch: pytest.MonkeyPatch, closed: bool, refused: type[CkptError]
+) -> None:
+    """A batch that was under way when the fences came reaches the outbox after them."""
+    if not closed:
+        monkeypatch.setattr(proposals, "refuse_if_rewinding", lambda log_state, holder: None)
+    plan = world.planned("q@3")
+    dies("REWIND_TABLE_COMMITTED", monkeypatch, lambda: apply(plan, settings()))
+    fence = world.checkpoint / "offsets" / "8"
+    fence.rename(world.root / "fence")
+    world.plan(8)
+    late = BatchFunction(world.settings())
+    with pytest.raises(refused):
+        late(Frame([(8, 0)]), 8)
+    (world.root / "fence").replace(fence)
+    record = apply(plan, settings())
+    world.run(6)
+    check(world, listed(record))
+
+
+@pytest.mark.parametrize("fenced", [True, False], ids=["as it ships", "planted: the table fences no publisher"])
+def test_a_publisher_that_is_late_is_fenced_by_the_table(
+    world: World, monkeypatch: pytest.MonkeyPatch, fenced: bool
+) -> None:
+    """It has an epoch in hand when the table goes back."""
+    if not fenced:
+        monkeypatch.setattr(records.OutboxChange, "raised", lambda change, table: {})
+    log = world.log()
+    files = [each.staged_file() for each in log.manifest(8).outputs["gold"].files]
+    late = DeltaSink(str(world.gold)).publisher(
+        None, SinkContext("orders", "gold", log.state().store_id, Incarnation(2))
+    )
+    apply(world.planned("q@3"), settings())
+    output = EpochOutput(Epoch(9), Incarnation(2), Epoch(8), str(world.gold), {}, files, acked=Epoch(8))
+    if fenced:
+        with pytest.raises(Fenced):
+            late.publish(output)
+    else:
+        late.publish(output)
+    assert (world.table() == wanted(4)) is fenced
+
+
+def test_a_table_that_goes_back_to_before_its_first_epoch_has_no_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.run(3, wrong=1000)
+    record = apply(world.planned("2000-01-01T00:00:00Z"), settings())
+    assert record.outboxes[0].taken_back == {"gold": 0}
+    world.run(6)
+    check(world, listed(record), 6)
+
+
+def test_a_marker_of_minus_one_taken_for_an_epoch_would_be_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.run(3, wrong=1000)
+    apply(world.planned("2000-01-01T00:00:00Z"), settings())
+    minus_one = marker.TableMarker(Epoch(-1), Incarnation(0))
+    monkeypatch.setattr(publisher, "read_marker", lambda opened, application: minus_one)
+    with pytest.raises(PublishConflict):
+        world.run(6)
+
+
+def test_an_epoch_that_retention_dropped_is_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch, keep_epochs=2)
+    world.run(24)
+    with pytest.raises(RewindOutOfReach, match="outbox 'orders'"):
+        world.planned("q@1")
+
+
+def test_an_outbox_of_another_query_and_a_jobs_store_are_refused(world: World) -> None:
+    other = WrittenQuery(world.root / "checkpoints" / "other")
+    other.batch({"logOffset": 0})
+    with pytest.raises(ConfigInvalid, match="not in the plan"):
+        plan_rewind(RewindRequest([str(other.folder)], "other@0", outboxes=[world.store]), 0)
+    Store.open(str(world.root / "job"), "job")
+    with pytest.raises(StoreForeign, match="job 'job'"):
+        plan_rewind(RewindRequest([str(world.checkpoint)], "q@0", outboxes=[str(world.root / "job")]), 0)
+
+
+def test_a_plan_without_the_outbox_says_what_is_missing(world: World) -> None:
+    plan = plan_rewind(RewindRequest([str(world.checkpoint)], "q@3", [str(world.gold)]), 0)
+    assert plan.tables == [] or any("--outbox STORE" in note for note in plan.notes)
