@@ -50,6 +50,7 @@ def main() -> int:
     parser.add_argument("--servers", default="")
     parser.add_argument("--topic", default="")
     parser.add_argument("--query", choices=QUERIES, default="windows")
+    parser.add_argument("--master", default="local[2]")
     parser.add_argument("--state", choices=STORES, default="hdfs")
     parser.add_argument("--checkpoint", default="checkpoint", help="a folder below")
     parser.add_argument("--restore", type=int, help="epoch to continue from")
@@ -64,7 +65,7 @@ def main() -> int:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.streaming.stateStore.providerClass": STORES[options.state],
     }
-    builder = SparkSession.builder.remote("local[2]") if options.remote else SparkSession.builder.master("local[2]")
+    builder = SparkSession.builder.remote("local[2]") if options.remote else SparkSession.builder.master(options.master)
     spark = builder.config(map=settings).getOrCreate()
     if not options.remote:
         spark.sparkContext.setLogLevel("OFF")

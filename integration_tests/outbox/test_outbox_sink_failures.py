@@ -1,0 +1,117 @@
+"""Kafka is away for one step of a batch: a plain query then writes its Delta table twice, one with an outbox writes it once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from deltalake import write_deltalake
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from spark_ckpt_delta import DeltaSink
+from spark_ckpt_kafka import KafkaSink
+
+from integration_tests.broker import Broker
+from integration_tests.outbox.outbox_deaths import records
+from integration_tests.outbox.outbox_query import Place, expected, run, windows, write_files
+from integration_tests.spark import plain_session
+from integration_tests.survival.ledger import create_topic
+from spark_ckpt.errors import PublishFailed
+from spark_ckpt.events.listener import EpochEvent, RetryEvent, RunListener
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.kill]
+FILES = range(4)
+WITH_ROWS = 2
+"""First batch that closes a window."""
+
+
+@pytest.fixture
+def spark() -> Iterator[SparkSession]:
+    yield from plain_session()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    write_files(tmp_path / "in", FILES)
+    return Place(tmp_path)
+
+
+class KillsBroker(RunListener):
+    """Kills the broker when the first epoch with rows is committed: its publish finds none."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.retried: set[str] = set()
+
+    def onEpochCommitted(self, event: EpochEvent) -> None:
+        if event.detail["batch"] == WITH_ROWS:
+            self._broker.kill()
+
+    def onRetry(self, event: RetryEvent) -> None:
+        self.retried.add(event.sink)
+
+
+def _send(servers: str, topic: str, rows: Sequence[Mapping[str, object]]) -> None:
+    producer = Producer({"bootstrap.servers": servers, "message.timeout.ms": 5000})
+    failed: list[object] = []
+    for row in rows:
+        producer.produce(
+            topic, key=str(row["k"]), value=json.dumps(row), on_delivery=lambda why, _: why and failed.append(why)
+        )
+    if producer.flush(30) or failed:
+        raise ConnectionError("Kafka did not take the batch")
+
+
+def test_a_kafka_step_that_fails_leaves_delta_rows_once_with_an_outbox(
+    spark: SparkSession, place: Place, broker: Broker
+) -> None:
+    topic = create_topic(broker.servers, "outbox")
+    sinks = {
+        "gold": DeltaSink(place.table("gold")),
+        "alerts": KafkaSink(broker.servers, topic).rows(key="k", value="to_json(struct(*))"),
+    }
+    outbox = place.outbox(sinks, publish_timeout="5 seconds")
+    heard = KillsBroker(broker)
+    outbox.addListener(heard)
+    try:
+        assert run(outbox, windows(spark, place.inbox)) is not None
+        assert isinstance(outbox.exception(), PublishFailed)
+        assert heard.retried == {"alerts"}
+        assert place.rows("gold").total() > 0
+    finally:
+        broker.start()
+    assert run(place.outbox(sinks), windows(spark, place.inbox)) is None
+    assert place.rows("gold") == expected(FILES)
+    assert records(broker.servers, topic) == expected(FILES)
+
+
+def test_a_kafka_step_that_fails_doubles_delta_rows_without_an_outbox(
+    spark: SparkSession, place: Place, broker: Broker
+) -> None:
+    topic = create_topic(broker.servers, "plain")
+
+    def go(kills_broker: bool) -> None:
+        def write(batch: DataFrame, number: int) -> None:
+            rows = batch.toArrow()
+            write_deltalake(place.table("gold"), rows, mode="append")
+            if number == WITH_ROWS and kills_broker:
+                broker.kill()
+            _send(broker.servers, topic, rows.to_pylist())
+
+        query = windows(spark, place.inbox).writeStream.foreachBatch(write).trigger(availableNow=True)
+        with suppress(StreamingQueryException):
+            query.option("checkpointLocation", str(place.checkpoint)).start().awaitTermination(300)
+
+    try:
+        go(kills_broker=True)
+    finally:
+        broker.start()
+    go(kills_broker=False)
+    assert records(broker.servers, topic) == expected(FILES)
+    doubled = place.rows("gold") - expected(FILES)
+    assert doubled.total() > 0
+    assert not expected(FILES) - place.rows("gold")
