@@ -101,6 +101,7 @@ class PinListener(StreamingQueryListener):
       point per period.
     - `tables`: Delta tables, or folders with tables in them.
     - `declared`: the YAML file of `--declared`.
+    - `outboxes`: stores of the queries' outboxes.
     - `budget`: size of all points together, for example 10GiB. The oldest points without a name are removed for a new
       one.
     - `table_files`: hold data files of the tables, too.
@@ -118,6 +119,7 @@ class PinListener(StreamingQueryListener):
         budget: str,
         tables: Sequence[str] = (),
         declared: str | None = None,
+        outboxes: Sequence[str] = (),
         table_files: bool = False,
         every_minutes: float = 60,
         now_ms: Callable[[], int] = _now_ms,
@@ -129,7 +131,7 @@ class PinListener(StreamingQueryListener):
         if every_minutes <= 0:
             raise ConfigInvalid(f"every_minutes={every_minutes} is no time", hint="write for example every_minutes=60")
         known = read_declared(Path(declared)) if declared is not None else Declared()
-        plan = RewindRequest(list(checkpoints), "", list(tables), known)
+        plan = RewindRequest(list(checkpoints), "", list(tables), known, outboxes=list(outboxes))
         self._request = PinRequest(plan, Path(into), None, bytes_of(budget), table_files)
         self._schedule = PinSchedule(max(int(every_minutes * _MINUTE_MS), 1))
         self._now_ms = now_ms

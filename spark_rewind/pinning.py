@@ -20,6 +20,7 @@ from checkpoint_protocols.ids import ProcessId
 from spark_ckpt.errors import (
     CheckpointDamaged,
     ConfigInvalid,
+    EpochNotFound,
     LogDamaged,
     PinsOverBudget,
     RewindOutOfReach,
@@ -27,12 +28,13 @@ from spark_ckpt.errors import (
 from spark_ckpt.spark_internals.query_logs import COMMITS, ID_FILE, OFFSETS, SOURCES
 from spark_rewind.checkpoint import QueryCheckpoint
 from spark_rewind.checkpoint_copy import CheckpointCut, copy_checkpoint
-from spark_rewind.durable import remove_tree, sync_folder, sync_tree, write_new, written
 from spark_rewind.durable import replace as replace_file
+from spark_rewind.durable import sync_folder, sync_tree, write_new, written
 from spark_rewind.graph import graph_of
 from spark_rewind.inputs import Inputs, read_inputs
 from spark_rewind.intervals import Point as LinePoint
 from spark_rewind.line import find_line
+from spark_rewind.outboxes import Outbox, opened
 from spark_rewind.pins import (
     MANIFEST,
     POINTS,
@@ -40,6 +42,7 @@ from spark_rewind.pins import (
     TABLES,
     FileId,
     KeptPoint,
+    PinnedOutbox,
     PinnedPoint,
     PinnedQuery,
     PinnedTable,
@@ -48,6 +51,7 @@ from spark_rewind.pins import (
     kept_points,
     listed,
     named_point,
+    remove_point,
     take_away,
 )
 from spark_rewind.planning import RewindRequest
@@ -110,7 +114,7 @@ def take_pin(request: PinRequest, now_ms: int) -> Taken:
             )
             dropped = _over_budget(request, KeptPoint(prepared, point), points)
         except BaseException:
-            remove_tree(prepared)
+            remove_point(prepared)
             raise
         final = prepared.with_name(identity)
         with written(final):
@@ -131,7 +135,7 @@ def _check_name(name: str | None) -> None:
 def _prepared(request: PinRequest, folder: Path, point: PinnedPoint, points: Sequence[KeptPoint]) -> PinnedPoint:
     """Prepare the point in a hidden folder. Try again if a file disappeared meanwhile."""
     for attempt in range(1, TRIES + 1):
-        remove_tree(folder)
+        remove_point(folder)
         try:
             return _attempt(request, folder, point, digests_of(points))
         except FileNotFoundError as error:
@@ -140,14 +144,15 @@ def _prepared(request: PinRequest, folder: Path, point: PinnedPoint, points: Seq
                     "it deletes its files faster than they can be linked: raise spark.sql.streaming.minBatchesToRetain"
                 )
                 raise CheckpointDamaged(f"{error.filename} went away while it was pinned", hint=hint) from error
-        except (CheckpointDamaged, LogDamaged):
+        except (CheckpointDamaged, LogDamaged, EpochNotFound):
             if attempt == TRIES:
                 raise
     raise AssertionError
 
 
 def _attempt(request: PinRequest, folder: Path, point: PinnedPoint, known: Mapping[FileId, str]) -> PinnedPoint:
-    inputs = read_inputs(request.plan.folders, request.plan.tables, request.plan.declared)
+    plan = request.plan
+    inputs = read_inputs(plan.folders, plan.tables, plan.declared, outboxes=plan.outboxes)
     chosen = _line_of(inputs, request.plan)
     folder.mkdir()
     (folder / QUERIES).mkdir()
@@ -168,10 +173,26 @@ def _attempt(request: PinRequest, folder: Path, point: PinnedPoint, known: Mappi
         for number, (name, table) in enumerate(inputs.tables.items())
         if name in chosen
     ]
-    whole = point.model_copy(update={"queries": queries, "tables": tables})
+    outboxes = [_pinned_outbox(each, chosen[ProcessId(each.query.name)].index, point.id) for each in inputs.outboxes]
+    kept = [each for each in outboxes if each is not None]
+    whole = point.model_copy(update={"queries": queries, "tables": tables, "outboxes": kept})
     write_new(folder / MANIFEST, whole.model_dump_json(indent=1).encode())
     sync_tree(folder)
+    # after the list of them: a pin that dies then leaves a list of savepoints to drop
+    for each in kept:
+        opened(each.store).log.add_savepoint(each.savepoint, each.epoch)
     return whole
+
+
+def _pinned_outbox(outbox: Outbox, index: int | None, point: str) -> PinnedOutbox | None:
+    """Return the epoch that the outbox must keep for a batch; None if its log does not have it."""
+    number = _number(index)
+    epoch = outbox.pinnable(outbox.query.batch(number) if number >= 0 else None)
+    if epoch is None:
+        return None
+    return PinnedOutbox(
+        store=outbox.uri, name=outbox.name, query=outbox.query.query, epoch=epoch, savepoint=f"rewind-{point}"
+    )
 
 
 def _line_of(inputs: Inputs, request: RewindRequest) -> Mapping[ProcessId, Candidate]:

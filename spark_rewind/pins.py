@@ -12,13 +12,21 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from spark_ckpt.errors import CkptError, ConfigInvalid, PinNotFound, PinsForeign, PinsInUse
+from spark_ckpt.errors import (
+    CkptError,
+    ConfigInvalid,
+    EpochNotFound,
+    PinNotFound,
+    PinsForeign,
+    PinsInUse,
+    StoreForeign,
+)
 from spark_rewind.durable import remove_tree, sync_folder, written
 from spark_rewind.reading import entries, text_of
 
@@ -33,7 +41,7 @@ def bytes_of(written: str) -> int:
     return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
 
 
-FORMAT = 2
+FORMAT = 3
 POINTS, MANIFEST, QUERIES, TABLES = "points", "point.json", "queries", "tables"
 SMALL_BYTES_MAX = 1 << 20
 """Largest size in bytes of a file that is compared by digest. Larger files are compared by size."""
@@ -88,6 +96,16 @@ class PinnedTable(_PointPart):
     files: list[PinnedFile] = []
 
 
+class PinnedOutbox(_PointPart):
+    """The outbox of a query. A savepoint with the name `savepoint` keeps `epoch` in the log of its store."""
+
+    store: str
+    name: str
+    query: str
+    epoch: int = Field(ge=1)
+    savepoint: str
+
+
 class PinnedPoint(_PointPart):
     """One line of batches and versions. A point with a `name` stays until it is unpinned by that name."""
 
@@ -97,6 +115,7 @@ class PinnedPoint(_PointPart):
     taken_at_ms: int
     queries: list[PinnedQuery]
     tables: list[PinnedTable]
+    outboxes: list[PinnedOutbox] = []
 
     @property
     def label(self) -> str:
@@ -235,7 +254,7 @@ def held(pins: Path) -> Iterator[None]:
         # under the lock, a hidden folder belongs to no living process
         for each in entries(pins / POINTS):
             if each.name[0] == ".":
-                remove_tree(pins / POINTS / each.name)
+                remove_point(pins / POINTS / each.name)
         yield
 
 
@@ -246,7 +265,23 @@ def take_away(kept: KeptPoint) -> None:
     with written(kept.folder):
         kept.folder.rename(hidden)
         sync_folder(hidden.parent)
-    remove_tree(hidden)
+    remove_point(hidden)
+
+
+def remove_point(folder: Path) -> None:
+    """Drop the savepoints of a point's outboxes, then its folder. Raises a `StoreOutage`; the next call continues."""
+    kept = _read(folder) if folder.is_dir() else None
+    for outbox in kept.point.outboxes if kept is not None and kept.point is not None else ():
+        _drop_savepoint(outbox)
+    remove_tree(folder)
+
+
+def _drop_savepoint(outbox: PinnedOutbox) -> None:
+    from spark_rewind.outboxes import opened
+
+    # a store that is gone, or another one now, holds nothing for the point
+    with suppress(StoreForeign, EpochNotFound):
+        opened(outbox.store).log.drop_savepoint(outbox.savepoint)
 
 
 def unpin(pins: Path, name: str) -> KeptPoint:

@@ -10,7 +10,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from spark_ckpt.errors import CkptError
-from spark_rewind.pins import FileId, KeptPoint, PinnedTable, damage, kept_points
+from spark_rewind.outboxes import opened
+from spark_rewind.pins import FileId, KeptPoint, PinnedOutbox, PinnedTable, damage, kept_points
 from spark_rewind.table_holding import held_in
 from spark_rewind.tables import Table, read_table
 
@@ -84,6 +85,19 @@ def _gone(kept: KeptPoint, table: Callable[[str], Table | str]) -> Iterator[str]
     for pinned in kept.point.tables:
         if (why := _version_gone(pinned, table(pinned.path))) is not None:
             yield f"{pinned.path} version {pinned.version}: {why}"
+    for outbox in kept.point.outboxes:
+        if (why := _epoch_gone(outbox)) is not None:
+            yield f"outbox {outbox.name} epoch {outbox.epoch}: {why}"
+
+
+def _epoch_gone(outbox: PinnedOutbox) -> str | None:
+    try:
+        log_state = opened(outbox.store).log.state()
+    except CkptError as error:
+        return error.what
+    if log_state.savepoints.get(outbox.savepoint) == outbox.epoch:
+        return None
+    return f"savepoint {outbox.savepoint} is not in the log of {outbox.store}"
 
 
 def _table(points: Sequence[KeptPoint], path: str) -> Table | str:

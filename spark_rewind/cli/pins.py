@@ -55,6 +55,7 @@ def pin(
     ] = None,
     table: Tables = None,
     declared: DeclaredFile = None,
+    outbox: Outboxes = None,
     table_files: Annotated[
         bool,
         typer.Option("--table-files", help="Hold data files of tables, too, by hard link: VACUUM cannot take them."),
@@ -65,7 +66,7 @@ def pin(
     from spark_rewind.pinning import PinRequest, take_pin
 
     known = read_declared(declared) if declared is not None else Declared()
-    plan = RewindRequest(checkpoints, "", table or (), known)
+    plan = RewindRequest(checkpoints, "", table or (), known, outboxes=outbox or ())
     taken = take_pin(
         PinRequest(plan, into, name, None if budget is None else bytes_of(budget), table_files),
         time.time_ns() // 1_000_000,
@@ -83,6 +84,8 @@ def pin(
         print_line(f"  {each.name} at {_batch(each.batch)}")
     for one in point.tables:
         print_line(f"  {one.path} at {_version(one.version)}")
+    for kept in point.outboxes:
+        print_line(f"  outbox {kept.name} at epoch {kept.epoch}")
     for gone in dropped:
         print_line(f"over the budget: point {gone} was removed")
 

@@ -227,7 +227,7 @@ class World:
     # -- the operator ----------------------------------------------------------------------------------------------------
 
     def request(self, to: str, **more: object) -> RewindRequest:
-        return RewindRequest([str(self.checkpoint)], to, outboxes=[self.store], **more)
+        return RewindRequest([str(self.checkpoint)], to, **{"outboxes": [self.store], **more})
 
     def planned(self, to: str, **more: object) -> RewindPlan:
         return plan_rewind(self.request(to, **more), _BEGAN_MS)

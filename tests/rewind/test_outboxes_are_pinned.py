@@ -1,0 +1,110 @@
+"""A pinned point keeps the epoch of its batch in the outbox, as a savepoint, until it is unpinned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from outbox_world import World, settings, wanted
+
+from spark_ckpt import failpoints
+from spark_ckpt.errors import RewindOutOfReach
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_rewind import pins
+from spark_rewind.applying import apply
+from spark_rewind.pinning import PinRequest, take_pin
+from spark_rewind.pins import unpin
+from spark_rewind.point_reports import report_points
+
+MANY = 24
+"""Enough batches for a retention to drop some."""
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Four right batches of a query whose outbox keeps two."""
+    made = World(tmp_path, monkeypatch, keep_epochs=2)
+    made.run(4)
+    return made
+
+
+def pin(world: World, name: str | None = "good", budget_bytes: int | None = None, now_ms: int = 1) -> None:
+    take_pin(PinRequest(world.request(""), world.pins, name, budget_bytes), now_ms)
+
+
+def many(world: World) -> None:
+    """Wrong batches of two runs: retention keeps the epoch that a run began with."""
+    world.run(1, wrong=1000)
+    world.run(MANY, wrong=1000)
+
+
+def test_a_pinned_batch_is_gone_back_to_after_retention_dropped_its_neighbours(world: World) -> None:
+    pin(world)
+    many(world)
+    assert 4 in world.log().state().by_id
+    assert 6 not in world.log().state().by_id
+    record = apply(world.planned("good", pins=world.pins), settings())
+    [outbox] = record.outboxes
+    assert outbox.base == 4
+    assert outbox.dropped > 4
+    world.run(6)
+    assert world.table() == wanted(10)
+
+
+def test_without_a_pin_the_batch_is_out_of_reach(world: World) -> None:
+    """The planted bug of the test above: the point keeps no epoch."""
+    take_pin(PinRequest(world.request("", outboxes=[]), world.pins, "good"), 1)
+    many(world)
+    with pytest.raises(RewindOutOfReach, match="outbox 'orders'"):
+        world.planned("good", pins=world.pins)
+
+
+def test_an_unpinned_epoch_is_dropped_by_the_next_retention(world: World) -> None:
+    pin(world)
+    many(world)
+    unpin(world.pins, "good")
+    assert world.log().state().savepoints == {}
+    many(world)
+    assert 4 not in world.log().state().by_id
+
+
+def test_a_point_that_the_budget_drops_lets_its_epoch_go(world: World) -> None:
+    pin(world, None)
+    [first] = world.log().state().savepoints
+    world.run(1)
+    size = report_points(world.pins).held_bytes
+    pin(world, None, budget_bytes=size + size // 3, now_ms=2)
+    assert [*world.log().state().savepoints] != [first]
+    assert len(world.log().state().savepoints) == 1
+
+
+def test_a_pin_that_dies_leaves_no_savepoint(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    add = EpochLog.add_savepoint
+    with monkeypatch.context() as dying:
+        dying.setattr(EpochLog, "add_savepoint", lambda *given: (add(*given), _die())[0])
+        dying.setattr(pins, "remove_tree", lambda folder: None)
+        with pytest.raises(failpoints.FailpointHit):
+            pin(world)
+    pin(world)
+    assert len(world.log().state().savepoints) == 1
+    assert report_points(world.pins).points[0].gone == []
+
+
+def _die() -> None:
+    raise failpoints.FailpointHit
+
+
+def test_points_name_an_epoch_that_is_gone(world: World) -> None:
+    pin(world)
+    log = world.log()
+    [name] = log.state().savepoints
+    log.drop_savepoint(name)
+    [point] = report_points(world.pins).points
+    assert any("outbox orders epoch 4" in gone for gone in point.gone)
+
+
+def test_a_store_that_is_gone_does_not_keep_a_point_from_going(world: World) -> None:
+    pin(world)
+    Path(world.store).rename(world.root / "elsewhere")
+    unpin(world.pins, "good")
+    assert report_points(world.pins).points == []
