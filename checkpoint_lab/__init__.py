@@ -14,6 +14,7 @@ from checkpoint_lab.schedules import (
     run_drivers,
     run_operated,
     run_outbox,
+    run_outbox_format,
     run_spark,
 )
 from checkpoint_lab.scripted import (
@@ -98,6 +99,7 @@ __all__ = [
     "run_drivers",
     "run_operated",
     "run_outbox",
+    "run_outbox_format",
     "run_spark",
     "shrink",
     "story",

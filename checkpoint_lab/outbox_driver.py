@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from checkpoint_lab.outbox_store import SINKS, Offsets, OutboxSink, OutboxStore, SparkCheckpoint, gets
 from checkpoint_lab.spark_driver import HOLDER, QueryDied, Sweeper, swept
-from checkpoint_lab.spark_store import Row
+from checkpoint_lab.spark_store import JOB, Row
 from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.ids import Epoch, Incarnation
@@ -41,7 +41,7 @@ from spark_ckpt.outbox.protocol import (
 )
 from spark_ckpt.outbox.rule import Accepted
 
-ProtocolOf = Callable[[str, Accepted], OutboxProtocol]
+ProtocolOf = Callable[[str, Accepted, str], OutboxProtocol]
 
 SIZES = (1, 2, 3)
 """Rows of input in a batch."""
@@ -65,16 +65,14 @@ class OutboxDriver:
         store: OutboxStore,
         sinks: Mapping[str, OutboxSink],
         checkpoint: SparkCheckpoint,
-        protocol: OutboxProtocol,
+        protocol_of: ProtocolOf,
+        accepted: Accepted,
         role: str = "program",
     ) -> None:
-        self.store, self.sinks, self.checkpoint, self.protocol, self.role = (
-            store,
-            dict(sinks),
-            checkpoint,
-            protocol,
-            role,
-        )
+        self.store, self.sinks, self.checkpoint, self.role = store, dict(sinks), checkpoint, role
+        self.run = self.run_name(store)
+        self.protocol_of: Callable[[], OutboxProtocol] = lambda: protocol_of(JOB, accepted, self.run)
+        self.protocol = self.protocol_of()
         self.log = store.log()
         self.at = checkpoint.next_batch
         self.reruns = self.at in checkpoint.offsets
@@ -96,6 +94,10 @@ class OutboxDriver:
         self.reported: frozenset[str] = frozenset()
         self.error: CkptError | None = None
         self.ended = False
+
+    def run_name(self, store: OutboxStore) -> str:
+        """Return the name of a run that may move to another process; empty for this host."""
+        return ""
 
     @property
     def begun(self) -> bool:
@@ -159,6 +161,10 @@ class OutboxDriver:
         for each in self.checkpoint.offsets.values():
             self.store.ends[each.digest] = each.end
         self.actions, self.has_begun, self.raced, self.reported = 0, False, False, frozenset()
+        self.start_batch()
+
+    def start_batch(self) -> None:
+        """Call the function for the batch that Spark has planned."""
         self.call = self.protocol.call(self.checkpoint.batch(self.at))
         self._answer(None)
 
@@ -181,6 +187,9 @@ class OutboxDriver:
         quiet = not self.has_begun or self.raced
         ensure(not refused or (quiet and not self.actions), "P4", f"a refused call has changed something: {error}")
         self.error, self.ended = error, True
+
+    def move(self, where: str) -> None:
+        """Continue in another process, if the host can."""
 
     def leave(self) -> None:
         """Record the last acknowledgements, as the end of a program does."""
@@ -273,7 +282,11 @@ class OutboxDriver:
         self.store.mood = "silent" if how == "again" else how
         try:
             self.begins = self.log.begin_incarnation(
-                HOLDER, effect.target, 1_000, takeover=effect.since is None, ended=effect.since
+                HOLDER.model_copy(update={"name": self.run or JOB}),
+                effect.target,
+                1_000,
+                takeover=effect.since is None,
+                ended=effect.since,
             )
         finally:
             self.store.mood = "ok"
@@ -298,7 +311,7 @@ class OutboxDriver:
         rows = self.checkpoint.run(effect.number)
         self.store.attempts += 1
         files = self._staged(effect, rows) if effect.stages else {}
-        return Staged(files, f"attempt {self.store.attempts}", 1, 1)
+        return Staged(files, f"attempt {self.store.attempts}", 1, 1, effect.stages)
 
     def _staged(self, effect: RunPlan, rows: list[Row]) -> dict[str, list[StagedFileRecord]]:
         """Stage one file per sink; no file for a sink without rows."""

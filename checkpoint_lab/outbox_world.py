@@ -14,7 +14,7 @@ from dataclasses import replace
 from checkpoint_lab.outbox_driver import OutboxDriver, ProtocolOf
 from checkpoint_lab.outbox_store import SINKS, Offsets, OutboxSink, OutboxStore, SparkCheckpoint, state_at
 from checkpoint_lab.spark_driver import QueryDied
-from checkpoint_lab.spark_store import JOB, Backup
+from checkpoint_lab.spark_store import Backup
 from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice, World
 from spark_ckpt.errors import (
@@ -45,7 +45,11 @@ TROUBLES = ("rewind", "name", "delete", "edit", "copy", "stranger", "back up", "
 
 
 class OutboxWorld(World):
-    """`protocol_of`: the protocol of a new run. `troubles`: kinds of trouble in addition to failed steps; None for all."""
+    """A plain query, its drivers and its operator.
+
+    - `protocol_of`: the protocol of a new run. `driver_of`: its host.
+    - `troubles`: kinds of trouble in addition to failed steps; None for all.
+    """
 
     LAGGARDS = ("", "step", "publish", "open", "commit", "plan", "acks", "sweep")
     FLEETING = frozenset(
@@ -54,12 +58,17 @@ class OutboxWorld(World):
             for kind in ("begin", "commit", "recordacks", "publish")
             for how in ("fail", "silent", "again")
         }
-        | {"runplan fail", "publish late", "arrive", "expire"}
+        | {"runplan fail", "stagebatch fail", "publish late", "arrive", "expire", "move"}
     )
 
     def __init__(
-        self, protocol_of: ProtocolOf = OutboxProtocol, troubles: tuple[str, ...] | None = None, times: int = 1
+        self,
+        protocol_of: ProtocolOf = OutboxProtocol,
+        troubles: tuple[str, ...] | None = None,
+        times: int = 1,
+        driver_of: type[OutboxDriver] = OutboxDriver,
     ) -> None:
+        self.driver_of = driver_of
         self.protocol_of = protocol_of
         self.troubles = TROUBLES if troubles is None else troubles
         self.rows, self.stretch = ROWS * times, times
@@ -201,7 +210,7 @@ class OutboxWorld(World):
 
     def _started(self, checkpoint: SparkCheckpoint, role: str) -> OutboxDriver:
         accepted = self.accepted if role == "program" else NO_CHANGES
-        driver = OutboxDriver(self.store, self.sinks, checkpoint, self.protocol_of(JOB, accepted), role)
+        driver = self.driver_of(self.store, self.sinks, checkpoint, self.protocol_of, accepted, role)
         self.drivers.append(driver)
         self.tell("driver", "recover", f"{role} starts, query {checkpoint.query}, batch {driver.at}")
         return driver
@@ -247,6 +256,11 @@ class OutboxWorld(World):
         driver.commit()
         if driver is self.program and not driver.ended:
             self.settled = True
+
+    def _do_move(self, number: int, where: str) -> None:
+        """Let the next batch be committed by another process of the same run."""
+        self.tell("driver", "recover", f"goes on in {where} process")
+        self.drivers[number].move(where)
 
     def _do_acks(self, number: int) -> None:
         self.counter["acks"] += 1
@@ -472,4 +486,4 @@ class OutboxWorld(World):
         return ("crash", len(self.drivers) - 1)
 
 
-_FAULTS = frozenset({*TROUBLES, "empty", "arrive"})
+_FAULTS = frozenset({*TROUBLES, "empty", "arrive", "move"})

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         StandbyEvent,
         UpkeepEvent,
     )
+    from spark_ckpt.outbox.data_source import OutboxDataSource
     from spark_ckpt.outbox.outbox import Outbox
     from spark_ckpt.spark_session.session import session
     from spark_ckpt.tasks.operators.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum
@@ -51,6 +52,7 @@ _HOME = {
         "Source", "StagePlan", "StagedFile",
     ),
     "errors": ("CkptError",),
+    "outbox.data_source": ("OutboxDataSource",),
     "outbox.outbox": ("Outbox",),
     "api.grouped": ("CoGroupedStreams", "GroupedStream"),
     "api.job": ("Job",),
@@ -85,6 +87,7 @@ __all__ = [
     "LagEvent",
     "OutageEvent",
     "Outbox",
+    "OutboxDataSource",
     "ProgressEvent",
     "PublishReceipt",
     "Publisher",

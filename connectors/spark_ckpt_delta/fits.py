@@ -29,8 +29,11 @@ _UNDONE = (
 
 
 class StagedColumns:
-    """The columns of staged files. All files of one incarnation have the same columns, so one footer of each is
-    read.
+    """The columns of staged files. All files that one incarnation has staged have the same columns, so one footer of
+    each is read.
+
+    Files with an earlier incarnation in their names may be of two runs of a query with an outbox: `format("outbox")`
+    stages before it begins. They are known for one epoch only.
     """
 
     def __init__(self) -> None:
@@ -38,7 +41,7 @@ class StagedColumns:
 
     def of(self, output: EpochOutput) -> list[StructType]:
         """Return the different schemas of the output's files, without partition columns. Raises a `StoreOutage`."""
-        found = {_stager(file): file for file in output.files}
+        found = {_stager(file, output): file for file in output.files}
         try:
             for stager, file in found.items():
                 if stager not in self._known:
@@ -105,9 +108,11 @@ def refused(table: str, found: Sequence[str], output: EpochOutput, sink: str, hi
     )
 
 
-def _stager(file: StagedFile) -> str:
+def _stager(file: StagedFile, output: EpochOutput) -> str:
     found = _INCARNATION.fullmatch(file.path)
-    return found[1] if found else file.path
+    if not found:
+        return file.path
+    return found[1] if int(found[1]) == output.incarnation else f"{found[1]} in {output.epoch}"
 
 
 def _layout(opened: DeltaTable, files: Sequence[StagedFile]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from textwrap import indent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from spark_ckpt.config import duration_ms
 from spark_ckpt.connector import Sink, SinkRows
@@ -17,6 +17,7 @@ from spark_ckpt.outbox.checkpoint import checkpoint_location
 from spark_ckpt.outbox.events import OutboxEvents, check_lineage, check_metrics, metrics_listeners
 from spark_ckpt.outbox.rule import Accepted, owners
 from spark_ckpt.outbox.running import OutboxRun, OutboxSettings
+from spark_ckpt.outbox.staging import FrameBatch
 from spark_ckpt.place import local_path
 from spark_ckpt.spark_internals.writers import output_mode_of, runs_remotely
 from spark_ckpt.store.schemes import store_location
@@ -46,7 +47,7 @@ class Outbox:
     publishes what was decided.
 
     - `store`: a folder or object-store URL that belongs to this outbox alone.
-    - `checkpoint`: the query's checkpoint; an existing one is continued.
+    - `checkpoint`: the query's checkpoint; an existing one is continued. `format("outbox")` takes the writer's own.
     - `sinks`: by name, a sink or the sink's `rows(...)`: columns and a filter in SQL.
     - `storage_options`: for store and checkpoint in an object store, as deltalake takes them.
     - `keep_epochs`: batches that the outbox keeps, so that the query can be rewound. Spark's default is 100.
@@ -64,7 +65,7 @@ class Outbox:
         store: str,
         *,
         name: str,
-        checkpoint: str,
+        checkpoint: str | None = None,
         sinks: Mapping[str, Sink | SinkRows],
         storage_options: Mapping[str, str] | None = None,
         keep_epochs: int = 100,
@@ -80,7 +81,7 @@ class Outbox:
         self._settings = OutboxSettings(
             store=store_location(store, options).uri,
             name=valid_name("outbox", name),
-            checkpoint=_absolute(checkpoint, options),
+            checkpoint="" if checkpoint is None else _absolute(checkpoint, options),
             sinks={valid_name("sink", sink): _rows(sink, rows) for sink, rows in sinks.items()},
             storage_options=options,
             keep_epochs=keep_epochs,
@@ -122,9 +123,10 @@ class Outbox:
         Raises `ConfigInvalid` for output mode "complete", `QueryForeign`, `StoreForeign`. Errors of a batch end the
         query; `exception()` has the newest one.
         """
-        _refuse_complete(writer)
-        confirmed = Confirmed(new_sinks=_names(accept_new_sink), moved=_names(accept_moved))
-        settings = replace(self._settings, accepted=Accepted(accept_query, restore), confirmed=confirmed)
+        if output_mode_of(writer) == "complete":
+            refuse_complete()
+        checkpoint_location(self._settings.checkpoint, {})
+        settings = self.confirmed(restore, accept_query, accept_new_sink, accept_moved)
         # A Connect client may not see the store; the server's process compares at the first batch.
         remote = runs_remotely()
         if remote and self._listeners:
@@ -140,6 +142,21 @@ class Outbox:
         if not remote:
             function.query = query
         return query
+
+    def confirmed(
+        self,
+        restore: int | None,
+        accept_query: str,
+        accept_new_sink: str | Collection[str],
+        accept_moved: str | Collection[str],
+        checkpoint: str | None = None,
+    ) -> OutboxSettings:
+        """Return the settings of one start. For parameters see `start`; `checkpoint` replaces the outbox's own."""
+        confirmed = Confirmed(new_sinks=_names(accept_new_sink), moved=_names(accept_moved))
+        settings = replace(self._settings, accepted=Accepted(accept_query, restore), confirmed=confirmed)
+        if checkpoint is None:
+            return settings
+        return replace(settings, checkpoint=_absolute(checkpoint, dict(settings.storage_options)))
 
     def exception(self) -> CkptError | None:
         """Return the typed error that ended the query; None without one, and in a Connect client."""
@@ -171,11 +188,11 @@ class BatchFunction:
         if self._run is None:
             self._run = OutboxRun(self._settings, self._events())
         try:
-            self._run.call(frame, number)
+            self._run.call(FrameBatch(frame, number))
         except BaseException as error:
             if isinstance(error, CkptError):
                 self.error = error
-                error.hint = _of_outbox(error.hint)
+                error.hint = hint_of_outbox(error.hint)
             self.close(error)
             raise
 
@@ -199,7 +216,7 @@ class BatchFunction:
         self.__init__(replace(settings, ack_wait_ms=0))  # type: ignore[misc]
 
 
-def _of_outbox(hint: str) -> str:
+def hint_of_outbox(hint: str) -> str:
     """Return the hint of an error that jobs have, too, with the call that an outbox has for it."""
     start = _CONF.sub("", hint.replace("job.start(", "out.start(writer, "))
     rewinds = "restore=" in start and "spark-ckpt rewind" not in start
@@ -240,12 +257,12 @@ def _names(names: str | Collection[str]) -> frozenset[str]:
     return frozenset((names,) if isinstance(names, str) else names)
 
 
-def _refuse_complete(writer: Writer) -> None:
-    if output_mode_of(writer) == "complete":
-        raise ConfigInvalid(
-            "in output mode complete every batch has the whole result, and a sink would get all of it again",
-            hint='use outputMode("update"), with a sink that merges by key: DeltaSink(..., engine="spark", keys=[...])',
-        )
+def refuse_complete() -> NoReturn:
+    """Raise the error of a query in output mode complete."""
+    raise ConfigInvalid(
+        "in output mode complete every batch has the whole result, and a sink would get all of it again",
+        hint='use outputMode("update"), with a sink that merges by key: DeltaSink(..., engine="spark", keys=[...])',
+    )
 
 
 def _refuse_foreign(settings: OutboxSettings) -> None:

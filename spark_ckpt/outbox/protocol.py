@@ -4,6 +4,9 @@
 catches an error: Spark must not commit a batch that the outbox did not finish. The host that ships is
 `outbox/running.py`; the simulator hosts the same generator.
 
+A data source is called after the plan of the batch has run. Its host answers `RunPlan` with the files that the tasks
+have reported, and `Staged.known` says how old they may be.
+
 The order of effects in a call:
 
 1. First call of a run: read the log, refuse a foreign batch, begin an incarnation. That fences every older driver. A
@@ -38,6 +41,7 @@ from spark_ckpt.outbox.rule import (
     dropped_with,
     judge,
     left_behind,
+    still_accepted,
 )
 
 
@@ -137,12 +141,14 @@ class Staged:
 
     - `files`: staged files per sink, in publishing order; empty after a discard.
     - `attempt`: a random id. `ended_ms`: ms since 1970 UTC. `duration_ms` of the action.
+    - `known`: an incarnation that was in the log before the first file was staged, at best the newest one.
     """
 
     files: Mapping[str, Sequence[StagedFileRecord]]
     attempt: str
     ended_ms: int
     duration_ms: int
+    known: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +168,16 @@ _A = TypeVar("_A", LogState, int, Begun, Staged, Published)
 class OutboxProtocol:
     """State of one run of a query: from its first call to its end. A failed call ends it: make a new object.
 
-    `name` of the outbox; `accepted`: changes that the operator confirmed.
+    - `name` of the outbox. `accepted`: changes that the operator confirmed.
+    - `run`: name of the run as a holder, if other processes may continue it, each with an object of its own; else empty.
     """
 
-    def __init__(self, name: str, accepted: Accepted = NO_CHANGES) -> None:
+    def __init__(self, name: str, accepted: Accepted = NO_CHANGES, run: str = "") -> None:
         self._name = name
         self._accepted = accepted
+        self._holder = run
+        self._began = 0
+        """First incarnation of this object."""
         self._run: _Run | None = None
 
     def call(self, batch: SparkBatch) -> Call:
@@ -182,6 +192,7 @@ class OutboxProtocol:
             _of(Staged, (yield RunPlan(batch.number, 0)))
         else:
             staged = _of(Staged, (yield RunPlan(batch.number, run.point.incarnation)))
+            self._refuse_swept(batch, staged)
             manifest = run.manifest(self._name, batch, staged)
             yield Commit(manifest)
             run.decided(manifest)
@@ -192,6 +203,15 @@ class OutboxProtocol:
         if self._run is None:
             raise BatchUnexpected(f"outbox '{self._name}' has not begun")
         return self._run
+
+    def _refuse_swept(self, batch: SparkBatch, staged: Staged) -> None:
+        """Raise `Fenced` if another driver began after the rows were staged: it takes them for those of a dead one."""
+        if staged.known < self._began - 1:
+            raise Fenced(
+                f"another driver began while the rows of batch {batch.number} were staged, and may have deleted them",
+                query=batch.query,
+                hint="start the query again if no other driver runs it: the batch runs again",
+            )
 
     def _placed(self, batch: SparkBatch) -> Call:
         """Return the verdict on the batch. The first call of a run also begins the incarnation."""
@@ -209,6 +229,7 @@ class OutboxProtocol:
     def _first(self, batch: SparkBatch) -> Call:
         # Judged before the incarnation begins, so that a refused call fences no driver.
         known = _of(LogState, (yield ReadLog()))
+        self._accepted = still_accepted(known, self._holder, self._accepted)
         judged = yield from self._judged(known, batch)
         begun: Begun | None = None
         if self._accepted.restore is None:
@@ -244,6 +265,7 @@ class OutboxProtocol:
 
     def _begin(self, effect: Begin) -> Generator[Effect, Answer, Begun]:
         begun = _of(Begun, (yield effect))
+        self._began = self._began or begun.point.incarnation
         if begun.log_state.incarnation != begun.point.incarnation:
             raise Fenced(
                 f"incarnation {begun.point.incarnation} was replaced by {begun.log_state.incarnation}",

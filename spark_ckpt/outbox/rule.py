@@ -12,7 +12,7 @@ from enum import Enum
 
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief, SparkBatch
-from spark_ckpt.errors import BatchUnexpected, QueryForeign
+from spark_ckpt.errors import BatchUnexpected, Fenced, QueryForeign
 
 
 class Verdict(Enum):
@@ -47,6 +47,25 @@ class Accepted:
 
 
 NO_CHANGES = Accepted()
+
+
+def still_accepted(log_state: LogState, run: str, accepted: Accepted) -> Accepted:
+    """Return the confirmed changes that count for a process of `run`, the holder's name of one start of a query.
+
+    A host may move a run to another process. The changes are for the first incarnation of the run only. An empty `run`
+    stays in one process.
+
+    Raises `Fenced` if another driver has begun since.
+    """
+    if not run or not any(each.holder.startswith(f"{run} ") for each in log_state.incarnations):
+        return accepted
+    if log_state.holder is None or log_state.holder.name != run:
+        raise Fenced(
+            f"'{run}' was replaced by incarnation {log_state.incarnation}",
+            holder=log_state.holder,
+            hint="stop this query; another driver runs it",
+        )
+    return NO_CHANGES
 
 
 def judge(log_state: LogState, batch: SparkBatch, accepted: Accepted = NO_CHANGES) -> Judged:

@@ -1,7 +1,7 @@
 """The host of an outbox's protocol: carries out the effects of a call on Spark, the log and the sinks.
 
 It runs where Spark calls the function of `foreachBatch`: in the driver's Python process, or in the Python process that a
-Connect server starts for the query.
+Connect server starts for the query. For `format("outbox")` it runs in a Python process of the driver without a session.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from checkpoint_protocols.ids import Incarnation
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, Sink, SinkContext, SinkRows, StagePlan, Tidies
@@ -21,7 +21,7 @@ from spark_ckpt.endpoints.identities import parts_of, reconciled
 from spark_ckpt.endpoints.markers import refuse_newer_sinks, sinks_taken_back
 from spark_ckpt.epochs.epoch_output import Place
 from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing
-from spark_ckpt.epochs.records import Manifest, SinkAck
+from spark_ckpt.epochs.records import Manifest, SinkAck, StagedFileRecord
 from spark_ckpt.epochs.restore import RestoreTarget, choose
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import CkptError, Fenced, PublishFailed
@@ -46,7 +46,6 @@ from spark_ckpt.outbox.protocol import (
     TellBranch,
 )
 from spark_ckpt.outbox.rule import NO_CHANGES, Accepted, Verdict
-from spark_ckpt.outbox.staging import discard_rows, schema_of, stage_rows
 from spark_ckpt.store import proposals
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.location import Location
@@ -54,7 +53,7 @@ from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.staging import SinkStage
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
@@ -72,6 +71,7 @@ class OutboxSettings:
     - `retain_every`: number of batches between two retentions.
     - `ack_wait_ms`: time that an acknowledgement waits for the next commit, which carries it.
     - `metrics`: places for metrics. `lineage`: namespace of OpenLineage events, empty for none.
+    - `run`: name of a run that may move to another process; else empty.
     """
 
     store: str
@@ -87,6 +87,7 @@ class OutboxSettings:
     confirmed: Confirmed = field(default_factory=Confirmed)
     metrics: tuple[str, ...] = ()
     lineage: str = ""
+    run: str = ""
 
     def opened(self) -> Store:
         """Open the outbox's store. Raises as `Store.open`."""
@@ -95,6 +96,29 @@ class OutboxSettings:
     def checkpoint_files(self) -> Checkpoint:
         """Return the query's checkpoint."""
         return Checkpoint(checkpoint_location(self.checkpoint, dict(self.storage_options)))
+
+
+class Batch(Protocol):
+    """One micro-batch, as its host has it."""
+
+    @property
+    def number(self) -> int:
+        """Spark's number of the batch."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """Session for the sinks."""
+
+    def schema(self, sink: str, rows: SinkRows) -> StructType:
+        """Return the schema of a sink's rows. Raises for rows that cannot be chosen."""
+
+    def stage(
+        self, sinks: Mapping[str, SinkRows], stages: Sequence[SinkStage], incarnation: int
+    ) -> tuple[Mapping[str, Sequence[StagedFileRecord]], int]:
+        """Return the staged files of each sink, and an incarnation that began before they were staged."""
+
+    def discard(self) -> None:
+        """Drop the rows of a batch that the log has. Its plan runs to its end all the same."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +130,27 @@ class NamedSink:
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class Prepared:
     """A sink that was checked with the schema of its rows."""
 
     rows: SinkRows
     schema: StructType
     plan: StagePlan
     place: Place
+
+    def stage(self, name: str, incarnation: int) -> SinkStage:
+        """Return what tasks need to stage its rows."""
+        return SinkStage(name, self.plan, Location(self.place.root, self.place.storage_options), incarnation)
+
+
+def prepared(store: Store, name: str, rows: SinkRows, schema: StructType, spark: SparkSession) -> Prepared:
+    """Check a sink, and return where and how its rows are staged. Raises as `Sink.check`."""
+    rows.sink.check(spark, schema)
+    plan = rows.sink.stage(schema)
+    if plan.root is None:
+        location = store.staged(name).location
+        return Prepared(rows, schema, plan, Place(location.uri, location.storage_options))
+    return Prepared(rows, schema, plan, Place(plan.root, plan.storage_options, in_store=False))
 
 
 class OutboxRun:
@@ -124,8 +162,8 @@ class OutboxRun:
         self._staged_rows = 0
         self._store = settings.opened()
         self._checkpoint = settings.checkpoint_files()
-        self._protocol = OutboxProtocol(settings.name, settings.accepted)
-        self._sinks: dict[str, _Prepared] = {}
+        self._protocol = OutboxProtocol(settings.name, settings.accepted, settings.run)
+        self._sinks: dict[str, Prepared] = {}
         self._publishers: dict[str, Publisher] = {}
         self._incarnation = self._inherited = 0
         self._known: dict[str, bool] = {}
@@ -134,10 +172,14 @@ class OutboxRun:
         self._pool = ThreadPoolExecutor(max(1, len(settings.sinks)), thread_name_prefix="ckpt-publish")
         self._background = Background(self._store, settings.ack_wait_ms, Retention(keep_last=settings.keep_epochs))
 
-    def call(self, frame: DataFrame, number: int) -> Verdict:
-        """Do everything for batch `number`, whose rows are `frame`. It catches no error."""
+    def continues(self, newest: int | None) -> bool:
+        """Return True if its incarnation is the newest one: `newest`, or that of the log."""
+        return self._incarnation == (self._store.log.state().incarnation if newest is None else newest)
+
+    def call(self, batch: Batch) -> Verdict:
+        """Do everything for a batch. It catches no error."""
         began_s, self._staged_rows = time.monotonic(), 0
-        call = self._protocol.call(self._checkpoint.batch(number))
+        call = self._protocol.call(self._checkpoint.batch(batch.number))
         answer: Answer = None
         while True:
             try:
@@ -145,8 +187,8 @@ class OutboxRun:
             except StopIteration as end:
                 verdict: Verdict = end.value
                 break
-            answer = self._carry_out(effect, frame)
-        self._events.batch_ended(number, verdict, self._staged_rows, _ms_since(began_s))
+            answer = self._carry_out(effect, batch)
+        self._events.batch_ended(batch.number, verdict, self._staged_rows, _ms_since(began_s))
         self._batches += 1
         if self._batches % self._settings.retain_every == 1:
             self._background.retain()
@@ -169,34 +211,37 @@ class OutboxRun:
 
     # -- the effects --------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, effect: Effect, frame: DataFrame) -> Answer:
+    def _carry_out(self, effect: Effect, batch: Batch) -> Answer:
         match effect:
             case ReadLog():
                 return self._store.log.state()
             case NewestBatch():
                 return self._checkpoint.newest()
             case Begin():
-                return self._begin(effect, frame)
+                return self._begin(effect, batch)
             case TellBranch():
                 self._tell(effect)
             case RunPlan():
-                return self._run_plan(effect, frame)
+                return self._run_plan(effect, batch)
             case Commit(manifest):
                 self._commit(manifest)
             case Publish():
-                return self._publish(effect, frame.sparkSession)
+                return self._publish(effect, batch.spark)
             case RecordAcks():
                 self._record(effect)
         return None
 
-    def _begin(self, effect: Begin, frame: DataFrame) -> Begun:
-        spark, log = frame.sparkSession, self._store.log
-        holder = current_holder(self._settings.name)
+    def _begin(self, effect: Begin, batch: Batch) -> Begun:
+        spark, log = batch.spark, self._store.log
+        holder = current_holder(self._settings.run or self._settings.name)
         # First: halfway through a rewind, tables and log disagree, and the comparisons below would name another cause.
         proposals.refuse_if_rewinding(log.state(), holder)
         if not self._sinks:
-            self._sinks = {name: self._prepared(name, rows, frame) for name, rows in self._settings.sinks.items()}
-        bound = [NamedSink(name, prepared.rows.sink) for name, prepared in self._sinks.items()]
+            self._sinks = {
+                name: prepared(self._store, name, rows, batch.schema(name, rows), spark)
+                for name, rows in self._settings.sinks.items()
+            }
+        bound = [NamedSink(name, each.rows.sink) for name, each in self._sinks.items()]
         fresh = self._settings.confirmed.new_sinks
         # Identities first: another table has no marker, and would look like one that lost its rows.
         standing = self._standing(spark, effect.target)
@@ -211,25 +256,16 @@ class OutboxRun:
             taken_back=taken_back,
         )
         self._incarnation, self._inherited = point.incarnation, point.last
-        sinks = {name: (prepared.rows.sink, prepared.schema) for name, prepared in self._sinks.items()}
+        sinks = {name: (each.rows.sink, each.schema) for name, each in self._sinks.items()}
         self._events.began(self._store.id, point, sinks)
-        places = {name: prepared.place for name, prepared in self._sinks.items()}
+        places = {name: each.place for name, each in self._sinks.items()}
         return Begun(point, log.state(), standing, places)
-
-    def _prepared(self, name: str, rows: SinkRows, frame: DataFrame) -> _Prepared:
-        schema: StructType = schema_of(frame, rows)
-        rows.sink.check(frame.sparkSession, schema)
-        plan = rows.sink.stage(schema)
-        if plan.root is None:
-            location = self._store.staged(name).location
-            return _Prepared(rows, schema, plan, Place(location.uri, location.storage_options))
-        return _Prepared(rows, schema, plan, Place(plan.root, plan.storage_options, in_store=False))
 
     def _standing(self, spark: SparkSession, target: RestoreTarget) -> Standing:
         """Compare the sinks with those that the epochs were published to. Raises `IdentityChanged`."""
         log, log_state = self._store.log, self._store.log.state()
         chosen = choose(log_state, target, log.manifest, lambda manifest: None, whole=log.verify)
-        found = Found(sinks={name: parts_of(prepared.rows.sink, spark) for name, prepared in self._sinks.items()})
+        found = Found(sinks={name: parts_of(each.rows.sink, spark) for name, each in self._sinks.items()})
         self._known = {name: all(parts.values()) for name, parts in found.sinks.items()}
         return reconciled(log, log_state, chosen.base, chosen.unpublished, found, self._settings.confirmed)
 
@@ -249,19 +285,16 @@ class OutboxRun:
                 "outbox=%s: left behind, too: every epoch up to %d, which retention dropped", name, effect.dropped
             )
 
-    def _run_plan(self, effect: RunPlan, frame: DataFrame) -> Staged:
-        began_s = time.monotonic()
+    def _run_plan(self, effect: RunPlan, batch: Batch) -> Staged:
+        began_s, known = time.monotonic(), effect.stages
+        files: Mapping[str, Sequence[StagedFileRecord]] = {}
         if effect.stages:
-            stages = [
-                SinkStage(name, each.plan, Location(each.place.root, each.place.storage_options), effect.stages)
-                for name, each in self._sinks.items()
-            ]
-            files = stage_rows(frame, self._settings.sinks, stages, effect.number)
+            stages = [each.stage(name, effect.stages) for name, each in self._sinks.items()]
+            files, known = batch.stage(self._settings.sinks, stages, effect.stages)
         else:
-            files = {}
-            discard_rows(frame)
+            batch.discard()
         self._staged_rows = sum(file.rows for file in next(iter(files.values()), ()))
-        return Staged(files, uuid.uuid4().hex, time.time_ns() // 1_000_000, _ms_since(began_s))
+        return Staged(files, uuid.uuid4().hex, time.time_ns() // 1_000_000, _ms_since(began_s), known)
 
     def _commit(self, manifest: Manifest) -> None:
         hit(Failpoint.EPOCH_COMMITTING)

@@ -10,9 +10,9 @@ Reports come back as rows. Spark returns the rows of one successful attempt per 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,16 +25,45 @@ from spark_ckpt.tasks.staging import ROWS_PER_WRITE, SinkStage, StageWriter
 from spark_ckpt.tasks.worker_process import prepare_worker
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _REPORT = "sink string, file string"
+Report = tuple[str, str]
+"""Name of a sink, and one of its staged files as JSON."""
 Step = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def schema_of(frame: DataFrame, rows: SinkRows) -> StructType:
     """Return the schema of the sink's rows; it runs nothing. Raises Spark's errors for an invalid expression."""
     return frame.selectExpr(*_columns(rows)).schema
+
+
+@dataclass(frozen=True)
+class FrameBatch:
+    """A micro-batch as `foreachBatch` gives it: its plan has not run."""
+
+    frame: DataFrame
+    number: int
+
+    @property
+    def spark(self) -> SparkSession:
+        """The batch's session."""
+        return self.frame.sparkSession
+
+    def schema(self, sink: str, rows: SinkRows) -> StructType:
+        """Return the schema of a sink's rows."""
+        return schema_of(self.frame, rows)
+
+    def stage(
+        self, sinks: Mapping[str, SinkRows], stages: Sequence[SinkStage], incarnation: int
+    ) -> tuple[dict[str, list[StagedFileRecord]], int]:
+        """Run the plan; return the staged files of each sink, and `incarnation`, which began before it ran."""
+        return stage_rows(self.frame, sinks, stages, self.number), incarnation
+
+    def discard(self) -> None:
+        """Run the plan to its end, and drop its rows."""
+        discard_rows(self.frame)
 
 
 def stage_rows(
@@ -45,7 +74,11 @@ def stage_rows(
     `stages`: in the order of `sinks`. The files are durable.
     """
     selected = frame.selectExpr(*(_struct(rows, place) for place, rows in enumerate(sinks.values())))
-    reports = selected.mapInArrow(stager(stages, number), _REPORT).collect()
+    return reported(sinks, selected.mapInArrow(stager(stages, number), _REPORT).collect())
+
+
+def reported(sinks: Iterable[str], reports: Iterable[Report]) -> dict[str, list[StagedFileRecord]]:
+    """Return the staged files of each sink, in publishing order. Raises `EpochDamaged` for an invalid report."""
     files: dict[str, list[StagedFileRecord]] = {sink: [] for sink in sinks}
     for sink, text in reports:
         files[sink].append(_record(text, sink))
@@ -61,21 +94,30 @@ def stager(stages: Sequence[SinkStage], number: int) -> Step:
     """Return a step from rows with one struct column per sink to the reports of the staged files."""
 
     def staged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        prepare_worker()
-        with ExitStack() as stack:
-            buffers = [_Buffer(stack.enter_context(StageWriter(stage, number))) for stage in stages]
-            for batch in batches:
-                for column, buffer in zip(batch.columns, buffers, strict=True):
-                    buffer.add(column)
-            found = [
-                (stage.sink, json.dumps(asdict(file)))
-                for stage, buffer in zip(stages, buffers, strict=True)
-                for file in buffer.close()
-            ]
+        found = write_staged(stages, number, ([_present(column) for column in batch.columns] for batch in batches))
         columns = [pa.array([each[at] for each in found], pa.string()) for at in range(2)]
         yield pa.RecordBatch.from_arrays(columns, names=["sink", "file"])
 
     return staged
+
+
+def write_staged(stages: Sequence[SinkStage], number: int, batches: Iterable[Sequence[pa.RecordBatch]]) -> list[Report]:
+    """Stage the rows of one task and report its files. `batches`: each has the rows of every stage, in their order."""
+    prepare_worker()
+    with ExitStack() as stack:
+        buffers = [_Buffer(stack.enter_context(StageWriter(stage, number))) for stage in stages]
+        for batch in batches:
+            for rows, buffer in zip(batch, buffers, strict=True):
+                buffer.add(rows)
+        return [
+            (stage.sink, json.dumps(asdict(file)))
+            for stage, buffer in zip(stages, buffers, strict=True)
+            for file in buffer.close()
+        ]
+
+
+def _present(column: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(column.drop_null() if column.null_count else column)
 
 
 class _Buffer:
@@ -86,12 +128,11 @@ class _Buffer:
         self._rows: list[pa.RecordBatch] = []
         self._count = 0
 
-    def add(self, column: pa.Array) -> None:
-        kept = column.drop_null() if column.null_count else column
-        if not len(kept):
+    def add(self, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
             return
-        self._rows.append(pa.RecordBatch.from_struct_array(kept))
-        self._count += len(kept)
+        self._rows.append(rows)
+        self._count += rows.num_rows
         if self._count >= ROWS_PER_WRITE:
             self._write()
 

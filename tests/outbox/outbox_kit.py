@@ -106,7 +106,7 @@ class Host:
             case RunPlan(number, stages):
                 self.actions += 1
                 files = {sink: [staged(sink, number, stages, self.actions)] for sink in SINKS} if stages else {}
-                return Staged(files, f"{id(self)}-{self.actions}", 0, 0)
+                return Staged(files, f"{id(self)}-{self.actions}", 0, 0, stages)
             case Commit(manifest):
                 self.log.commit_epoch(manifest)
             case Publish(epoch, outputs):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spark_ckpt.epochs.records import Holder
@@ -81,7 +83,7 @@ def test_a_batch_without_rows_is_decided(log, sinks):
 
 
 def _without_files(staged):
-    return type(staged)({}, staged.attempt, staged.ended_ms, staged.duration_ms)
+    return replace(staged, files={})
 
 
 def test_a_deleted_checkpoint_is_refused_and_fences_no_driver(log, sinks):
