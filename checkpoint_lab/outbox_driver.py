@@ -188,9 +188,6 @@ class OutboxDriver:
         ensure(not refused or (quiet and not self.actions), "P4", f"a refused call has changed something: {error}")
         self.error, self.ended = error, True
 
-    def move(self, where: str) -> None:
-        """Continue in another process, if the host can."""
-
     def leave(self) -> None:
         """Record the last acknowledgements, as the end of a program does."""
         if self.acks is not None:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from checkpoint_lab.outbox_driver import TABLES, WRITES, OutboxDriver
-from checkpoint_lab.outbox_store import OutboxStore
+from checkpoint_lab.outbox_store import OutboxStore, SparkCheckpoint
+from checkpoint_lab.outbox_world import OutboxWorld
 from checkpoint_lab.spark_driver import QueryDied, Sweeper
 from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice
@@ -30,6 +31,11 @@ class StageBatch:
     """Step of the tasks: run the plan and stage its rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Step to the call: Spark hands over the messages of the tasks."""
+
+
 @dataclass
 class Process:
     """A process that commits. `hosted`: the incarnation that it has begun last; 0 for none."""
@@ -46,13 +52,13 @@ class FormatDriver(OutboxDriver):
 
     - `known`: newest incarnation before the tasks of the batch.
     - `ahead`: step before the call; None within it. `messages`: files that the tasks have reported.
-    - `elsewhere`: the other process; None if there is none.
+    - `elsewhere`: the other process; None if there is none. `moves_left`: changes of the process.
     """
 
     known = 0
-    ahead: LookAhead | StageBatch | None = None
+    ahead: LookAhead | StageBatch | Deliver | None = None
     elsewhere: Process | None = None
-    hosted = 0
+    hosted = moves_left = 0
 
     def run_name(self, store: OutboxStore) -> str:
         """Return a name that no other run has."""
@@ -70,48 +76,49 @@ class FormatDriver(OutboxDriver):
     def work(self, number: int, rows: int) -> list[Choice]:
         """Return the next steps."""
         if self.ahead is None:
-            return super().work(number, rows)
-        found: list[Choice] = [("step", number, "ok")]
+            found = super().work(number, rows)
+            if self.moves_left and self.idle and self.begun and any(each[0] == "plan" for each in found):
+                found += [("move", number, where) for where in ("the other", "a new")]
+            return found
+        # a driver that should not run may be slow where the program is not
+        found = [("ahead" if self.role == "program" else "late", number, "ok")]
         found += [("sweep", number)] if self.sweeper.busy else []
         return [*found, *([("acks", number)] if self.acks is not None else [])]
 
     def faults(self, number: int) -> list[Choice]:
-        """Return refusals and lost answers of the next step, and changes of the process."""
+        """Return refusals and lost answers of the next step."""
         if self.ahead is not None:
-            return [("step", number, "fail")] if self.ahead == StageBatch() else []
-        if isinstance(self.effect, RunPlan):
-            return []
-        moves: list[Choice] = [("move", number, where) for where in ("the other", "a new")]
-        return super().faults(number) + (moves if self.idle and self.begun else [])
+            return [("ahead", number, "fail")] if self.ahead == StageBatch() else []
+        return [] if isinstance(self.effect, RunPlan) else super().faults(number)
 
     def start_batch(self) -> None:
         """Let Spark run the plan of the batch. The call comes after it."""
         self.ahead = LookAhead()
 
-    def step(self, how: str) -> None:
-        """Perform the next step before the call, or carry out the effect that the call waits for."""
-        if self.ahead is None:
-            super().step(how)
-        elif isinstance(self.ahead, LookAhead):
+    def step_ahead(self, how: str) -> None:
+        """Perform the next step before the call."""
+        if isinstance(self.ahead, LookAhead):
             self.known, self.ahead = self.newest_incarnation(), StageBatch()
-        else:
+        elif isinstance(self.ahead, StageBatch):
             self._stage(how)
+        else:
+            self.ahead = None
+            if self.is_stale():
+                self.move("a new")
+            super().start_batch()
 
     def newest_incarnation(self) -> int:
         """Return the newest incarnation of the log."""
         return self.store.log().state().incarnation
 
     def _stage(self, how: str) -> None:
-        self.ahead = None
+        self.ahead = Deliver()
         effect = RunPlan(self.at, self.known)
         if how == "fail":
             self._staged(effect, [])
             self.end(QueryDied("a task failed"))
-            return
-        self.messages = self._staged(effect, self.checkpoint.run(self.at))
-        if self.is_stale():
-            self.move("a new")
-        super().start_batch()
+        else:
+            self.messages = self._staged(effect, self.checkpoint.run(self.at))
 
     def is_stale(self) -> bool:
         """Return True if another process has begun since this one did."""
@@ -162,3 +169,40 @@ class FormatDriver(OutboxDriver):
 
     def abort(self) -> None:
         """Do nothing: the log may have the files, although the commit was not answered."""
+
+
+class FormatWorld(OutboxWorld):
+    """A query with `format("outbox")`, its drivers and its operator."""
+
+    HOST = FormatDriver
+    LAGGARDS = (*OutboxWorld.LAGGARDS, "ahead", "ahead", "late", "late")
+    moves = 0
+    """Changes of the process in each run."""
+    FLEETING = OutboxWorld.FLEETING - {"runplan fail"} | {"ahead fail"}
+
+    def fault_of(self, choice: Choice) -> str:
+        """Return the kind of a fault."""
+        return f"ahead {choice[-1]}" if choice[0] == "ahead" else super().fault_of(choice)
+
+    def _started(self, checkpoint: SparkCheckpoint, role: str) -> OutboxDriver:
+        driver = super()._started(checkpoint, role)
+        assert isinstance(driver, FormatDriver)  # noqa: S101 - this world has no other
+        driver.moves_left = self.moves
+        return driver
+
+    def _do_ahead(self, number: int, how: str) -> None:
+        driver = self.drivers[number]
+        assert isinstance(driver, FormatDriver)  # noqa: S101 - this world has no other
+        driver.step_ahead(how)
+
+    def _do_late(self, number: int, how: str) -> None:
+        self._do_ahead(number, how)
+
+    def _do_move(self, number: int, where: str) -> None:
+        """Let another process of the same run commit the next batch."""
+        driver = self.drivers[number]
+        assert isinstance(driver, FormatDriver)  # noqa: S101 - this world has no other
+        self.counter["move"] += 1
+        driver.moves_left -= 1
+        self.tell("driver", "recover", f"goes on in {where} process")
+        driver.move(where)

@@ -47,28 +47,25 @@ TROUBLES = ("rewind", "name", "delete", "edit", "copy", "stranger", "back up", "
 class OutboxWorld(World):
     """A plain query, its drivers and its operator.
 
-    - `protocol_of`: the protocol of a new run. `driver_of`: its host.
+    - `protocol_of`: the protocol of a new run.
     - `troubles`: kinds of trouble in addition to failed steps; None for all.
     """
 
-    LAGGARDS = ("", "step", "publish", "open", "commit", "plan", "acks", "sweep")
+    HOST: type[OutboxDriver] = OutboxDriver
+
+    LAGGARDS: tuple[str, ...] = ("", "step", "publish", "open", "commit", "plan", "acks", "sweep")
     FLEETING = frozenset(
         {
             f"{kind} {how}"
             for kind in ("begin", "commit", "recordacks", "publish")
             for how in ("fail", "silent", "again")
         }
-        | {"runplan fail", "stagebatch fail", "publish late", "arrive", "expire", "move"}
+        | {"runplan fail", "publish late", "arrive", "expire"}
     )
 
     def __init__(
-        self,
-        protocol_of: ProtocolOf = OutboxProtocol,
-        troubles: tuple[str, ...] | None = None,
-        times: int = 1,
-        driver_of: type[OutboxDriver] = OutboxDriver,
+        self, protocol_of: ProtocolOf = OutboxProtocol, troubles: tuple[str, ...] | None = None, times: int = 1
     ) -> None:
-        self.driver_of = driver_of
         self.protocol_of = protocol_of
         self.troubles = TROUBLES if troubles is None else troubles
         self.rows, self.stretch = ROWS * times, times
@@ -210,7 +207,7 @@ class OutboxWorld(World):
 
     def _started(self, checkpoint: SparkCheckpoint, role: str) -> OutboxDriver:
         accepted = self.accepted if role == "program" else NO_CHANGES
-        driver = self.driver_of(self.store, self.sinks, checkpoint, self.protocol_of, accepted, role)
+        driver = self.HOST(self.store, self.sinks, checkpoint, self.protocol_of, accepted, role)
         self.drivers.append(driver)
         self.tell("driver", "recover", f"{role} starts, query {checkpoint.query}, batch {driver.at}")
         return driver
@@ -256,11 +253,6 @@ class OutboxWorld(World):
         driver.commit()
         if driver is self.program and not driver.ended:
             self.settled = True
-
-    def _do_move(self, number: int, where: str) -> None:
-        """Let the next batch be committed by another process of the same run."""
-        self.tell("driver", "recover", f"goes on in {where} process")
-        self.drivers[number].move(where)
 
     def _do_acks(self, number: int) -> None:
         self.counter["acks"] += 1
@@ -486,4 +478,4 @@ class OutboxWorld(World):
         return ("crash", len(self.drivers) - 1)
 
 
-_FAULTS = frozenset({*TROUBLES, "empty", "arrive", "move"})
+_FAULTS = frozenset({*TROUBLES, "empty", "arrive"})

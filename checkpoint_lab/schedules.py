@@ -14,8 +14,8 @@ from typing import TypeVar
 from checkpoint_lab.drivers_world import HOSTS, DriversRules, DriversWorld, Troubles
 from checkpoint_lab.faults import Faults, hostile
 from checkpoint_lab.message_world import DEFAULT, MessageWorld
-from checkpoint_lab.outbox_driver import OutboxDriver, ProtocolOf
-from checkpoint_lab.outbox_format import FormatDriver
+from checkpoint_lab.outbox_driver import ProtocolOf
+from checkpoint_lab.outbox_format import FormatWorld
 from checkpoint_lab.outbox_world import OutboxWorld
 from checkpoint_lab.spark_driver import CoreOf, shape_of, shipped
 from checkpoint_lab.spark_operated import LONG, SHORT, OperatedWorld
@@ -85,6 +85,8 @@ OUTBOX_TROUBLES = (
     ("rewind", "delete", "edit", "copy", "stranger", "usurp", "crash"),
 )
 """Kinds of trouble in one schedule of a plain query with an outbox, in addition to failed steps."""
+OUTBOX_FORMAT_TROUBLES = (*OUTBOX_TROUBLES, (), ("copy",), ("copy", "usurp"), ("rewind", "usurp"), ("name",))
+"""The same for `format("outbox")`, and a few that leave more room for its own faults."""
 OUTBOX_STEPS = 150
 OUTBOX_FAULT_RATE = 0.15
 
@@ -316,26 +318,29 @@ def operated_world(seed: int, core_of: CoreOf = shipped) -> OperatedWorld:
     return OperatedWorld(core_of, patient, troubles, LONG if seed % 4 == 3 else SHORT)
 
 
-def outbox_world(
-    seed: int,
-    protocol_of: ProtocolOf = OutboxProtocol,
-    times: int = 1,
-    driver_of: type[OutboxDriver] = OutboxDriver,
-) -> OutboxWorld:
+def outbox_world(seed: int, protocol_of: ProtocolOf = OutboxProtocol, times: int = 1) -> OutboxWorld:
     """Return the world in which the schedule of a seed begins. `times`: its length, in usual schedules."""
-    return OutboxWorld(protocol_of, OUTBOX_TROUBLES[seed % len(OUTBOX_TROUBLES)], times, driver_of)
+    return OutboxWorld(protocol_of, OUTBOX_TROUBLES[seed % len(OUTBOX_TROUBLES)], times)
 
 
-def run_outbox(
-    seed: int, protocol_of: ProtocolOf = OutboxProtocol, driver_of: type[OutboxDriver] = OutboxDriver
-) -> ScheduleOutcome:
-    """Run one schedule of a plain query with an outbox, with the shipped protocol. `driver_of`: its host."""
-    return drive(outbox_world(seed, protocol_of, 1, driver_of), seed, OUTBOX_STEPS, OUTBOX_FAULT_RATE)
+def run_outbox(seed: int, protocol_of: ProtocolOf = OutboxProtocol) -> ScheduleOutcome:
+    """Run one schedule of a plain query with an outbox, with the shipped protocol."""
+    return drive(outbox_world(seed, protocol_of), seed, OUTBOX_STEPS, OUTBOX_FAULT_RATE)
+
+
+def outbox_format_world(seed: int, times: int = 1) -> FormatWorld:
+    """Return the world of a query with `format("outbox")` in which the schedule of a seed begins.
+
+    In every second one the runs change their processes.
+    """
+    world = FormatWorld(troubles=OUTBOX_FORMAT_TROUBLES[seed % len(OUTBOX_FORMAT_TROUBLES)], times=times)
+    world.moves = 3 * (seed % 2)
+    return world
 
 
 def run_outbox_format(seed: int) -> ScheduleOutcome:
     """Run one schedule of a query with `format("outbox")`: its rows are staged before the shipped protocol is called."""
-    return run_outbox(seed, driver_of=FormatDriver)
+    return drive(outbox_format_world(seed), seed, OUTBOX_STEPS, OUTBOX_FAULT_RATE)
 
 
 def spark_world(seed: int, core_of: CoreOf = shipped, times: int = 1) -> SparkWorld:

@@ -51,6 +51,7 @@ def main() -> int:
     parser.add_argument("--topic", default="")
     parser.add_argument("--query", choices=QUERIES, default="windows")
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--outbox", default="", help='module:attribute of an outbox for format("outbox")')
     parser.add_argument("--state", choices=STORES, default="hdfs")
     parser.add_argument("--checkpoint", default="checkpoint", help="a folder below")
     parser.add_argument("--restore", type=int, help="epoch to continue from")
@@ -71,8 +72,13 @@ def main() -> int:
         spark.sparkContext.setLogLevel("OFF")
     place = Place(options.folder)
     place.checkpoint = place.folder / options.checkpoint
-    outbox = place.outbox(sinks_of(place, options.servers, options.topic))
     rows = QUERIES[options.query](spark, place.inbox)
+    if options.outbox:
+        writer = rows.withColumn("json", F.to_json(F.struct("*"))).writeStream.format("outbox")
+        writer = writer.option("outbox", options.outbox).option("checkpointLocation", str(place.checkpoint))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return 0
+    outbox = place.outbox(sinks_of(place, options.servers, options.topic))
     outbox.start(rows.writeStream.trigger(availableNow=True), restore=options.restore).awaitTermination()
     outbox.close()
     spark.stop()

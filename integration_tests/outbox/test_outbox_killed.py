@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from integration_tests.broker import Broker
+from integration_tests.outbox.format_outboxes import write_module
 from integration_tests.outbox.outbox_deaths import live, live_until_done, records, start, wait_until_stopped
 from integration_tests.outbox.outbox_query import Place, expected, write_files
 from integration_tests.spark import plain_session
@@ -58,6 +60,21 @@ def test_every_row_is_once_in_kafka_and_delta_whenever_the_driver_dies(tmp_path:
     killed, failed = live_until_done(place, DEATHS, "--servers", broker.servers, "--topic", topic, most=8)
     assert killed == 3
     assert failed >= 1
+    assert place.rows("gold") == expected(FILES)
+    assert records(broker.servers, topic) == expected(FILES)
+
+
+def test_every_row_is_once_in_kafka_and_delta_whatever_process_of_the_format_dies(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commits of `format("outbox")` run in a process of their own, and its death fails the driver."""
+    place, topic = Place(tmp_path), create_topic(broker.servers, "outbox")
+    write_files(place.inbox, FILES)
+    module = write_module(tmp_path, tmp_path, broker.servers, topic)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT), os.environ["PYTHONPATH"]]))
+    killed, failed = live_until_done(place, DEATHS, "--outbox", f"{module}:both", most=8)
+    assert killed == 0
+    assert failed >= 3
     assert place.rows("gold") == expected(FILES)
     assert records(broker.servers, topic) == expected(FILES)
 

@@ -84,6 +84,8 @@ def _in_the_rules() -> Iterator[Caught]:
     from operated_bugs import PLANTED as IN_GOING_BACK
     from outbox_bugs import CATCHERS as OF_OUTBOXES
     from outbox_bugs import PLANTED as IN_OUTBOXES
+    from outbox_format_bugs import CATCHERS as OF_FORMATS
+    from outbox_format_bugs import PLANTED as IN_FORMATS
     from rules_bugs import PLANTED_BESIDE
 
     for where, plants in (("an incarnation", PLANTED), ("edges", ON_EDGES), ("rows held back", HELD_BACK)):
@@ -101,6 +103,10 @@ def _in_the_rules() -> Iterator[Caught]:
     for plant in IN_OUTBOXES:
         yield _patched(
             "outbox of a plain query", plant, fails=lambda seed: sim.run_outbox(seed).condemned, seeds=OF_OUTBOXES
+        )
+    for plant in IN_FORMATS:
+        yield _patched(
+            'format("outbox")', plant, fails=lambda seed: sim.run_outbox_format(seed).condemned, seeds=OF_FORMATS
         )
 
 

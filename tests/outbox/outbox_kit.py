@@ -58,7 +58,7 @@ class Host:
     """One run of the query's driver.
 
     `fails`: called with every effect before it is done; it may raise. `newest`: newest batch of the checkpoint; None for
-    the called one.
+    the called one. `known`: incarnation before the rows were staged; None for the one that stages.
     """
 
     def __init__(
@@ -67,9 +67,11 @@ class Host:
         sinks: Sinks,
         accepted: Accepted = NO_CHANGES,
         fails: Callable[[Effect], None] = lambda effect: None,
+        run: str = "",
     ) -> None:
-        self.log, self.sinks, self.fails = log, sinks, fails
-        self.protocol = OutboxProtocol(NAME, accepted)
+        self.log, self.sinks, self.fails, self.run = log, sinks, fails, run
+        self.protocol = OutboxProtocol(NAME, accepted, run)
+        self.known: int | None = None
         self.effects: list[Effect] = []
         self.actions = 0
         self.newest: int | None = None
@@ -101,12 +103,14 @@ class Host:
             case NewestBatch():
                 return self.number if self.newest is None else self.newest
             case Begin(target, since):
-                point = self.log.begin_incarnation(Holder(host="here"), target, takeover=since is None, ended=since)
+                point = self.log.begin_incarnation(
+                    Holder(host="here", name=self.run), target, takeover=since is None, ended=since
+                )
                 return Begun(point, self.log.state(), Standing(), {sink: Place("mem") for sink in SINKS})
             case RunPlan(number, stages):
                 self.actions += 1
                 files = {sink: [staged(sink, number, stages, self.actions)] for sink in SINKS} if stages else {}
-                return Staged(files, f"{id(self)}-{self.actions}", 0, 0, stages)
+                return Staged(files, f"{id(self)}-{self.actions}", 0, 0, stages if self.known is None else self.known)
             case Commit(manifest):
                 self.log.commit_epoch(manifest)
             case Publish(epoch, outputs):

@@ -375,3 +375,42 @@ def test_the_first_acknowledgement_of_a_sink_that_was_taken_back_to_nothing_is_r
     host = Host(log, sinks, Accepted(restore=0))
     host.call(0, offsets="new")
     assert [effect.at_once for effect in host.effects if isinstance(effect, RecordAcks)] == [True]
+
+
+def test_rows_that_were_staged_before_the_begin_are_committed(log, sinks):
+    decided(log, sinks, 0)
+    host = Host(log, sinks)
+    host.known = log.state().incarnation
+    assert host.call(1) is Verdict.NEW
+    host.known = log.state().incarnation
+    assert host.call(2) is Verdict.NEW
+    assert batches_of(sinks) == [0, 1, 2]
+
+
+def test_rows_that_another_driver_may_have_swept_are_not_committed(log, sinks):
+    host, other = Host(log, sinks), decided(log, sinks, 0)
+    host.known = log.state().incarnation
+    other = Host(log, sinks)
+    assert other.call(1) is Verdict.NEW
+    with pytest.raises(Fenced):
+        host.call(2)
+    assert batches_of(sinks) == [0, 1]
+    host = Host(log, sinks)
+    host.known = log.state().incarnation
+    assert host.call(2) is Verdict.NEW
+
+
+def test_a_run_continues_in_another_process_without_the_changes_of_its_start(log, sinks):
+    decided(log, sinks, 0, 1, 2)
+    first = Host(log, sinks, Accepted(restore=1), run="run 1")
+    assert first.call(1) is Verdict.REWOUND
+    assert Host(log, sinks, Accepted(restore=1), run="run 1").call(2) is Verdict.NEW
+    assert batches_of(sinks) == [0, 1, 2, 1, 2]
+
+
+def test_another_process_of_a_replaced_run_is_fenced(log, sinks):
+    assert Host(log, sinks, run="run 1").call(0) is Verdict.NEW
+    assert Host(log, sinks, run="run 2").call(1) is Verdict.NEW
+    with pytest.raises(Fenced):
+        Host(log, sinks, run="run 1").call(2)
+    assert Host(log, sinks, run="run 2").call(2) is Verdict.NEW

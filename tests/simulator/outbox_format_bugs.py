@@ -1,0 +1,46 @@
+"""Bugs planted in what an outbox adds for `format("outbox")`, in the shipped protocol and rule and in the lab's host of it."""
+
+from __future__ import annotations
+
+from checkpoint_lab.outbox_format import FormatDriver
+from spark_ckpt.outbox import protocol
+from spark_ckpt.outbox.protocol import OutboxProtocol
+
+
+def rows_that_a_sweep_may_have_deleted_are_committed(monkeypatch):
+    """Another driver began after they were staged."""
+    monkeypatch.setattr(OutboxProtocol, "_refuse_swept", lambda self, batch, staged: None)
+
+
+def the_log_is_read_after_the_rows_were_staged(monkeypatch):
+    """So it has the other driver's incarnation, and the guard compares nothing."""
+    monkeypatch.setattr(FormatDriver, "known_of_messages", FormatDriver.newest_incarnation)
+
+
+def a_run_restores_again_in_another_process(monkeypatch):
+    monkeypatch.setattr(protocol, "still_accepted", lambda log_state, run, accepted: accepted)
+
+
+def a_process_does_not_see_that_another_one_has_continued_its_run(monkeypatch):
+    monkeypatch.setattr(FormatDriver, "is_stale", lambda driver: False)
+
+
+def abort_deletes_the_files_of_its_batch(monkeypatch):
+    """Spark calls it after a commit whose answer was lost."""
+
+    def delete(driver):
+        driver.store.remove(file.path for files in driver.messages.values() for file in files)
+
+    monkeypatch.setattr(FormatDriver, "abort", delete)
+
+
+PLANTED = [
+    rows_that_a_sweep_may_have_deleted_are_committed,
+    the_log_is_read_after_the_rows_were_staged,
+    a_run_restores_again_in_another_process,
+    a_process_does_not_see_that_another_one_has_continued_its_run,
+    abort_deletes_the_files_of_its_batch,
+]
+
+CATCHERS = (2, 10, 69, 312)
+"""Schedules that are tried: each catches a bug here. A search of 6,000 schedules has found them."""
