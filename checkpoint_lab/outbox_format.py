@@ -158,12 +158,12 @@ class FormatDriver(OutboxDriver):
 
     def end(self, error: CkptError) -> None:
         """End the query. O10: no run is ended by its own other process, nor by arguments that it has used up."""
-        used_up = self.begun and "take restore= out" in error.hint
-        ensure(not used_up, "O10", f"a run that has begun is refused for its arguments: {error}")
         holder = self.store.look().state().holder
-        own = holder is not None and holder.name == self.run
-        fenced = isinstance(error, Fenced) and isinstance(self.effect, WRITES)
-        ensure(not (fenced and own), "O10", f"a run has fenced itself: {error}")
+        if holder is not None and holder.name == self.run:
+            used_up = self.begun and "take restore= out" in error.hint
+            ensure(not used_up, "O10", f"a run that has begun is refused for its arguments: {error}")
+            fenced = isinstance(error, Fenced) and isinstance(self.effect, WRITES)
+            ensure(not fenced, "O10", f"a run has fenced itself: {error}")
         self.abort()
         super().end(error)
 

@@ -1,10 +1,11 @@
-"""Milliseconds a batch: a plain `foreachBatch` that writes to Kafka, and the same query with an outbox, in turns.
+"""Milliseconds a batch: a plain `foreachBatch` that writes to Kafka, and the same query with an outbox in both forms, in turns.
 
 Run: `python -m benchmarks.inside.outbox [rounds]`. One session, one broker. The first two batches of each query are left out.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
@@ -18,6 +19,12 @@ from integration_tests.broker import running_broker
 from integration_tests.survival.ledger import create_topic
 
 BATCHES, SIZES = 12, (10_000, 200_000)
+MODULE = """import spark_ckpt as ckpt
+from spark_ckpt_kafka import KafkaSink
+sink = KafkaSink({servers!r}, topic={topic!r})
+out = ckpt.Outbox({store!r}, name="bench", sinks={{"records": sink}})
+"""
+"""For `format("outbox")`: the module that names its outbox."""
 RECORD = ("CAST(k AS STRING) AS key", "to_json(struct(*)) AS value")
 
 
@@ -64,9 +71,21 @@ def outbox(spark: SparkSession, servers: str, topic: str, inbox: Path, folder: P
         out.close()
 
 
+def data_source(spark: SparkSession, servers: str, topic: str, inbox: Path, folder: Path) -> list[int]:
+    """Exactly once, without a function."""
+    module = f"outbox_of_{topic.replace('-', '_')}"
+    text = MODULE.format(servers=servers, topic=topic, store=str(folder / "store"))
+    (inbox.parent / f"{module}.py").write_text(text)
+    writer = stream(spark, inbox).selectExpr(*RECORD).writeStream.format("outbox").option("outbox", f"{module}:out")
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    return batch_ms(writer.trigger(availableNow=True).start())
+
+
 def main(rounds: int) -> None:
-    """Print a line for each size: medians, ratio and difference."""
+    """Print a line for each size and kind: medians, ratio and difference."""
     with tempfile.TemporaryDirectory() as name, running_broker(Path(name) / "broker") as broker:
+        # Java hands it on to the Python processes of the data source.
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [name, os.environ.get("PYTHONPATH")]))
         conf = {
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
@@ -77,15 +96,15 @@ def main(rounds: int) -> None:
         for rows in SIZES:
             inbox = Path(name) / str(rows)
             write_input(spark, inbox, rows)
-            found: dict[str, list[int]] = {"plain": [], "outbox": []}
+            found: dict[str, list[int]] = {"plain": [], "outbox": [], "format": []}
             for turn in range(rounds):
-                for kind, run in (("plain", plain), ("outbox", outbox)):
+                for kind, run in (("plain", plain), ("outbox", outbox), ("format", data_source)):
                     topic = create_topic(broker.servers, "bench")
                     found[kind] += run(spark, broker.servers, topic, inbox, Path(name) / f"{rows}-{turn}-{kind}")
-            before, after = (statistics.median(each) for each in found.values())
-            print(
-                f"{rows} rows a batch: plain {before:.0f} ms, outbox {after:.0f} ms, {after / before:.2f}, {after - before:+.0f} ms"
-            )
+            before, *others = (statistics.median(each) for each in found.values())
+            for kind, after in zip([*found][1:], others, strict=True):
+                told = f"{after:.0f} ms, {after / before:.2f}, {after - before:+.0f} ms"
+                print(f"{rows} rows a batch: plain {before:.0f} ms, {kind} {told}")
         spark.stop()
 
 

@@ -57,15 +57,17 @@ def still_accepted(log_state: LogState, run: str, accepted: Accepted) -> Accepte
 
     Raises `Fenced` if another driver has begun since.
     """
-    if not run or not any(each.holder.startswith(f"{run} ") for each in log_state.incarnations):
+    if not run:
         return accepted
-    if log_state.holder is None or log_state.holder.name != run:
+    if log_state.holder is not None and log_state.holder.name == run:
+        return NO_CHANGES
+    if any(each.holder.startswith(f"{run} ") for each in log_state.incarnations):
         raise Fenced(
             f"'{run}' was replaced by incarnation {log_state.incarnation}",
             holder=log_state.holder,
             hint="stop this query; another driver runs it",
         )
-    return NO_CHANGES
+    return accepted
 
 
 def judge(log_state: LogState, batch: SparkBatch, accepted: Accepted = NO_CHANGES) -> Judged:
