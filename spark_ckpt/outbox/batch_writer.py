@@ -17,6 +17,7 @@ from pyspark.sql.types import BooleanType, StructField, StructType
 from spark_ckpt.connector import SinkRows
 from spark_ckpt.epochs.records import StagedFileRecord
 from spark_ckpt.errors import CkptError, ConfigInvalid
+from spark_ckpt.outbox.events import OutboxEvents, metrics_listeners
 from spark_ckpt.outbox.outbox import hint_of_outbox
 from spark_ckpt.outbox.running import OutboxRun, OutboxSettings, prepared
 from spark_ckpt.outbox.staging import Report, reported, write_staged
@@ -196,7 +197,7 @@ class CommittingWriter(DataSourceStreamArrowWriter):
         try:
             self._run(batch).call(batch)
         except BaseException as error:
-            self._close()
+            self._close(error)
             if isinstance(error, CkptError):
                 error.hint = hint_of_format(error.hint)
             raise
@@ -211,13 +212,17 @@ class CommittingWriter(DataSourceStreamArrowWriter):
         if before is not None and before[0] == name and before[1].continues(batch.known):
             return before[1]
         self._close()
-        _runs[store] = name, OutboxRun(self._settings)
+        _runs[store] = name, OutboxRun(self._settings, self._events())
         return _runs[store][1]
 
-    def _close(self) -> None:
+    def _events(self) -> OutboxEvents:
+        settings = self._settings
+        return OutboxEvents(settings.name, metrics_listeners(settings.metrics, settings.name), settings.lineage)
+
+    def _close(self, error: BaseException | None = None) -> None:
         before = _runs.pop(self._settings.store, None)
         if before is not None:
-            before[1].close()
+            before[1].close(error)
 
 
 def hint_of_format(hint: str) -> str:

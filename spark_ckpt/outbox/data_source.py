@@ -91,6 +91,11 @@ def settings_of(options: Mapping[str, str], run: str, overwrite: bool) -> Outbox
         _names(options.get("accept_moved")),
         checkpoint,
     )
+    if any(target.startswith("prometheus") for target in settings.metrics):
+        raise ConfigInvalid(
+            'format("outbox") serves no metrics: Spark ends and exchanges the processes that commit',
+            hint='Outbox(..., metrics="otel") sends them',
+        )
     # Spark ends an idle process of a commit without notice, so no acknowledgement waits there.
     return replace(settings, ack_wait_ms=0, run=f"{settings.name}, run {run}")
 

@@ -95,7 +95,8 @@ class Outbox:
     def explain(self) -> None:
         """Print the outbox: its store, the query's checkpoint, and the rows and place of each sink."""
         settings = self._settings
-        print(f"outbox {settings.name}\n  store       {settings.store}\n  checkpoint  {settings.checkpoint}")
+        checkpoint = settings.checkpoint or "the query's own"
+        print(f"outbox {settings.name}\n  store       {settings.store}\n  checkpoint  {checkpoint}")
         for name, rows in settings.sinks.items():
             print(f"  sink {name}\n{indent(_described(rows), '    ')}")
 
