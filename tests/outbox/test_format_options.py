@@ -20,7 +20,7 @@ from spark_ckpt.outbox.rule import Accepted
 from spark_ckpt.spark_versions import require_spark_of_format
 
 QUERY = StructType().add("k", "string").add("n", "long").add("a b", "double").add("big", "boolean")
-HERE = "tests.outbox.test_format_options"
+HERE = __name__
 
 
 @pytest.fixture(autouse=True)
