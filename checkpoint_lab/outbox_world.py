@@ -426,6 +426,7 @@ class OutboxWorld(World):
             assert error is not None  # noqa: S101 - it has ended
             self.counter[error.condition] += 1
             self.tell("driver", "failed", f"{driver.role}: {str(error).partition(chr(10))[0]}")
+            self._judge_overtaken(driver, error)
             driver.leave()
             main = driver is self.program
             self._remove(driver)
@@ -437,6 +438,14 @@ class OutboxWorld(World):
                 refused = isinstance(error, QueryForeign | BatchUnexpected) and self.named == self.store.age
                 ensure(not refused, "O10", f"the operator did what was named, and is refused: {error}")
                 self.error = error
+
+    def _judge_overtaken(self, driver: OutboxDriver, error: CkptError) -> None:
+        """O10: the advice of an unexpected batch is for the query's operator, not for a driver that another one has overtaken."""
+        if isinstance(error, BatchUnexpected) and not driver.begun:
+            newest = driver.checkpoint.at_its_path().newest
+            ensure(
+                newest == driver.at, "O10", f"a driver at batch {driver.at} is overtaken at {newest}, and gets: {error}"
+            )
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

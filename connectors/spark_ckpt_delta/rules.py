@@ -221,8 +221,8 @@ def check_schema(table: str, job: StructType, found: Mapping[str, Any]) -> None:
             rows.append((name, f"{_shown(ours)}, may be null", f"{_shown(theirs)} NOT NULL"))
     if len(rows) > 1:
         raise SinkInvalid(
-            f"the rows of the job do not fit {table}:\n{_aligned(rows)}",
-            hint="select, rename or cast the columns in the job, or alter the table",
+            f"the rows do not fit {table}:\n{_aligned(rows)}",
+            hint="select, rename or cast the columns, or alter the table",
         )
 
 

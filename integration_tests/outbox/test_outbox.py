@@ -33,6 +33,7 @@ from spark_ckpt.errors import (
 )
 from spark_ckpt.events.listener import EpochEvent, RunListener
 from spark_ckpt.observability.metrics.prometheus import endpoints
+from spark_ckpt.outbox.outbox import Outbox
 from spark_ckpt.store.store import Store
 
 pytestmark = pytest.mark.spark
@@ -191,6 +192,7 @@ def test_a_table_that_lost_its_newest_rows_is_refused_and_gets_them_again(spark:
     assert isinstance(refused, PublishConflict)
     restore = int(refused.context["restore"])
     assert f"out.start(writer, restore={restore})" in refused.hint
+    assert re.search(rf"restore={restore}, rewind the query to batch \d+", refused.hint)
     assert run(place.outbox(sinks), windows(spark, place.inbox), restore=restore) is None
     assert place.rows("gold") == expected(range(5))
 
@@ -288,3 +290,109 @@ def test_commands_read_the_store_of_a_query_with_an_unpublished_batch(
         run(place.outbox({name: DeltaSink(place.table(name)) for name in sinks}), windows(spark, place.inbox)) is None
     )
     assert both(place) == {"gold": expected(FILES), "silver": expected(FILES)}
+
+
+def test_a_writer_with_a_function_or_a_checkpoint_of_its_own_is_refused_and_without_them_runs(
+    spark: SparkSession, place: Place
+) -> None:
+    outbox = place.outbox({"gold": DeltaSink(place.table("gold"))})
+    rows = windows(spark, place.inbox)
+    with pytest.raises(ConfigInvalid, match="foreachBatch"):
+        outbox.start(rows.writeStream.foreachBatch(lambda frame, number: None))
+    with pytest.raises(ConfigInvalid, match="checkpoint") as refused:
+        outbox.start(rows.writeStream.option("checkpointLocation", place.table("another")))
+    assert refused.value.context["checkpoint"] == str(place.checkpoint)
+    same = rows.writeStream.option("checkpointLocation", f"file://{place.checkpoint}").trigger(availableNow=True)
+    outbox.start(same).awaitTermination(300)
+    outbox.close()
+    assert place.rows("gold") == expected(FILES)
+
+
+WRONG_ROWS = {
+    "a filter of an unknown column": {"where": "nope > 2"},
+    "a filter that is no condition": {"where": "k"},
+    "no SQL": {"w": "k k k"},
+    "an unknown column": {"w": "nope"},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ROWS.values(), ids=[*WRONG_ROWS])
+def test_wrong_sql_of_a_sink_is_refused_at_the_start_with_the_querys_columns(
+    spark: SparkSession, place: Place, wrong: Mapping[str, str]
+) -> None:
+    outbox = place.outbox({"gold": DeltaSink(place.table("gold")).rows(**wrong)})
+    with pytest.raises(SinkInvalid) as refused:
+        outbox.start(windows(spark, place.inbox).writeStream)
+    assert refused.value.context["sink"] == "gold"
+    assert "w, k, n, s" in refused.value.hint
+    assert not place.checkpoint.exists()
+
+
+def test_rows_that_a_table_does_not_take_are_refused_at_the_start_and_corrected_ones_run(
+    spark: SparkSession, place: Place
+) -> None:
+    gold = DeltaSink(place.table("gold"))
+    run(place.outbox({"gold": gold}), windows(spark, place.inbox))
+    write_files(place.inbox, range(4, 5))
+    wrong = place.outbox({"gold": gold.rows("w", "k", "n", s="'x'")})
+    with pytest.raises(SinkInvalid):
+        wrong.start(windows(spark, place.inbox).writeStream)
+    assert run(place.outbox({"gold": gold.rows("w", "k", "n", "s")}), windows(spark, place.inbox)) is None
+    assert place.rows("gold") == expected(range(5))
+
+
+def test_two_sinks_may_write_to_one_table(spark: SparkSession, place: Place) -> None:
+    sinks = {name: DeltaSink(place.table("gold")) for name in ("gold", "again")}
+    assert run(place.outbox(sinks), windows(spark, place.inbox)) is None
+    assert place.rows("gold") == expected(FILES) + expected(FILES)
+
+
+def test_a_mistyped_checkpoint_is_refused_by_its_name_and_the_right_one_goes_on(
+    spark: SparkSession, place: Place
+) -> None:
+    sinks = {"gold": DeltaSink(place.table("gold"))}
+    run(place.outbox(sinks), windows(spark, place.inbox))
+    mistyped = Outbox(place.store, name="orders", checkpoint=place.table("mistyped"), sinks=sinks)
+    assert run(mistyped, windows(spark, place.inbox)) is not None
+    refused = mistyped.exception()
+    assert isinstance(refused, QueryForeign)
+    assert refused.context["checkpoint"] == place.table("mistyped")
+    write_files(place.inbox, range(4, 5))
+    assert run(place.outbox(sinks), windows(spark, place.inbox)) is None
+    assert place.rows("gold") == expected(range(5))
+
+
+def test_the_advice_of_an_older_store_is_followed_until_the_query_runs(spark: SparkSession, place: Place) -> None:
+    """The store is a backup, from when a sink lacked a batch. The newer log is lost for good."""
+    good = {name: DeltaSink(place.table(name)) for name in ("gold", "silver")}
+    failing = {**good, "silver": FailingSink(place.table("silver"), 3)}
+    assert run(place.outbox(failing), windows(spark, place.inbox)) is not None
+    shutil.copytree(place.store, place.table("backup"))
+    assert run(place.outbox(good), windows(spark, place.inbox)) is None
+    shutil.rmtree(place.store)
+    shutil.copytree(place.table("backup"), place.store)
+    write_files(place.inbox, range(4, 5))
+    steps = []
+    confirmed: dict[str, object] = {}
+    for _ in range(6):
+        outbox = place.outbox(good)
+        if run(outbox, windows(spark, place.inbox), **confirmed) is None:
+            break
+        error = outbox.exception()
+        assert error is not None
+        assert not re.search(r"\bjobs?\b", error.hint)
+        confirmed = {}
+        if found := re.search(r"accept-loss \S+ --epoch (\d+) --incarnation (\d+)", error.hint):
+            steps.append("accept loss")
+            assert exit_code(["accept-loss", place.store, "--epoch", found[1], "--incarnation", found[2]]) == 0
+        elif found := re.search(r"restore=(\d+), rewind the query to batch (\d+)", error.hint):
+            steps.append("restore")
+            assert f"out.start(writer, restore={found[1]})" in error.hint
+            place.rewind(int(found[2]))
+            confirmed = {"restore": int(found[1])}
+        elif found := re.search(r"rewind the query to batch (\d+)", error.hint):
+            steps.append("rewind")
+            place.rewind(int(found[1]))
+    assert steps == ["rewind", "accept loss", "restore"]
+    for name in good:
+        assert not expected(range(5)) - place.rows(name)

@@ -63,7 +63,7 @@ from spark_ckpt.spark_internals.parquet_files import read_parquet
 from spark_ckpt.spark_internals.python_workers import IMPORTED_BY_WORKERS, START_TIMED_OUT, workers_python
 from spark_ckpt.spark_internals.shipping import shipped
 from spark_ckpt.spark_internals.time_zones import session_zone
-from spark_ckpt.spark_internals.writers import output_mode_of, runs_remotely
+from spark_ckpt.spark_internals.writers import checkpoint_of, dataframe_of, function_of, output_mode_of, runs_remotely
 from tests.spark_private_guard import PUBLIC_SETTINGS, every_name
 
 pytestmark = pytest.mark.spark
@@ -396,11 +396,23 @@ def _(spark: SparkSession) -> None:
     rows = spark.readStream.format("rate").load()
     assert output_mode_of(rows.writeStream) == "append"
     assert output_mode_of(rows.writeStream.outputMode("complete")) == "complete"
+    assert checkpoint_of(rows.writeStream.option("checkpointLocation", "/data/c")) == "/data/c"
+    assert checkpoint_of(rows.writeStream) is None
+    assert function_of(rows.writeStream.foreachBatch(lambda frame, number: None)) == "foreachBatch"
+    assert function_of(rows.writeStream) is None
+
+
+@of("_df")
+def _(spark: SparkSession) -> None:
+    rows = spark.readStream.format("rate").load()
+    assert dataframe_of(rows.writeStream) is rows
 
 
 @of("_write_proto")
 def _() -> None:
     assert "self._write_proto.output_mode" in inspect.getsource(connect_writers.DataStreamWriter.outputMode)
+    assert "self._write_proto.options" in inspect.getsource(connect_writers.DataStreamWriter.option)
+    assert "self._write_proto.foreach_batch" in inspect.getsource(connect_writers.DataStreamWriter.foreachBatch)
 
 
 @of("is_remote")

@@ -17,8 +17,8 @@ from pyspark.sql.types import BooleanType, StructField, StructType
 from spark_ckpt.connector import SinkRows
 from spark_ckpt.epochs.records import StagedFileRecord
 from spark_ckpt.errors import CkptError, ConfigInvalid
+from spark_ckpt.outbox.advice import of_outbox
 from spark_ckpt.outbox.events import OutboxEvents, metrics_listeners
-from spark_ckpt.outbox.outbox import hint_of_outbox
 from spark_ckpt.outbox.running import OutboxRun, OutboxSettings, prepared
 from spark_ckpt.outbox.staging import Report, reported, write_staged
 from spark_ckpt.tasks.staging import SinkStage, running_batch
@@ -227,7 +227,7 @@ class CommittingWriter(DataSourceStreamArrowWriter):
 
 def hint_of_format(hint: str) -> str:
     """Return the hint of an outbox's error with the options of the format for its arguments."""
-    hint = hint_of_outbox(hint)
+    hint = of_outbox(hint)
     named = [each.removesuffix("=") for each in _ARGUMENTS if each in hint]
     if not named:
         return hint

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from textwrap import indent
 from typing import TYPE_CHECKING, NoReturn
+
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException
 
 from spark_ckpt.config import duration_ms
 from spark_ckpt.connector import Sink, SinkRows
 from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.names import valid_name
-from spark_ckpt.errors import CkptError, ConfigInvalid, QueryForeign
+from spark_ckpt.errors import BatchUnexpected, CkptError, ConfigInvalid, QueryForeign, SinkInvalid
+from spark_ckpt.outbox.advice import of_outbox
 from spark_ckpt.outbox.checkpoint import checkpoint_location
 from spark_ckpt.outbox.events import OutboxEvents, check_lineage, check_metrics, metrics_listeners
 from spark_ckpt.outbox.rule import Accepted, owners
 from spark_ckpt.outbox.running import OutboxRun, OutboxSettings
-from spark_ckpt.outbox.staging import FrameBatch
+from spark_ckpt.outbox.staging import FrameBatch, checked_schema
 from spark_ckpt.place import local_path
-from spark_ckpt.spark_internals.writers import output_mode_of, runs_remotely
+from spark_ckpt.spark_internals.writers import checkpoint_of, dataframe_of, function_of, output_mode_of, runs_remotely
 from spark_ckpt.store.schemes import store_location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from spark_ckpt.epochs.log_state import LogState
     from spark_ckpt.events.listener import RunListener
     from spark_ckpt.spark_internals.writers import Writer
-
-
-_CONF = re.compile(r" \(--conf [^)]*\)")
-"""Setting of a job, as a hint names it; an outbox has none."""
 
 
 class Outbox:
@@ -121,12 +122,14 @@ class Outbox:
         - `accept_query`: id of a query that continues the outbox of another one.
         - `accept_new_sink`: sinks that are other tables or topics now. `accept_moved`: the same ones at another path.
 
-        Raises `ConfigInvalid` for output mode "complete", `QueryForeign`, `StoreForeign`. Errors of a batch end the
-        query; `exception()` has the newest one.
+        Raises `ConfigInvalid` for output mode "complete" or a writer that has another function or checkpoint,
+        `SinkInvalid` for rows that the query cannot compute or that a sink does not take, `QueryForeign`,
+        `StoreForeign`. Errors of a batch end the query; `exception()` has the newest one.
         """
         if output_mode_of(writer) == "complete":
             refuse_complete()
         checkpoint_location(self._settings.checkpoint, {})
+        _refuse_others(writer, self._settings)
         settings = self.confirmed(restore, accept_query, accept_new_sink, accept_moved)
         # A Connect client may not see the store; the server's process compares at the first batch.
         remote = runs_remotely()
@@ -134,12 +137,14 @@ class Outbox:
             raise ConfigInvalid("a listener does not reach a Connect server", hint="use Outbox(..., metrics=...)")
         if not remote:
             _refuse_foreign(settings)
+        if (frame := dataframe_of(writer)) is not None:
+            _check_rows(settings, frame, asks_sinks=not remote)
         self.close()
         function = self._function = BatchFunction(settings)
         if not remote:
             # Metrics are served from the start, so that a port in use is an error of this call.
             function.listeners = [*self._listeners, *metrics_listeners(settings.metrics, settings.name)]
-        query = writer.option("checkpointLocation", settings.checkpoint).foreachBatch(function).start()
+        query = _started(writer.option("checkpointLocation", settings.checkpoint).foreachBatch(function))
         if not remote:
             function.query = query
         return query
@@ -193,7 +198,7 @@ class BatchFunction:
         except BaseException as error:
             if isinstance(error, CkptError):
                 self.error = error
-                error.hint = hint_of_outbox(error.hint)
+                self._advise(error)
             self.close(error)
             raise
 
@@ -202,6 +207,15 @@ class BatchFunction:
         run, self._run = self._run, None
         if run is not None:
             run.close(error)
+
+    def _advise(self, error: CkptError) -> None:
+        """Put an error's advice in terms of the outbox."""
+        log_state: LogState | None = None
+        with suppress(CkptError):
+            log_state = self._settings.opened().log.state()
+        error.hint = of_outbox(error.hint, log_state)
+        if isinstance(error, QueryForeign | BatchUnexpected):
+            error.context.setdefault("checkpoint", self._settings.checkpoint)
 
     def _events(self) -> OutboxEvents:
         settings = self._settings
@@ -215,17 +229,6 @@ class BatchFunction:
     def __setstate__(self, settings: OutboxSettings) -> None:
         # A Connect server ends this process with the query: nothing may wait there.
         self.__init__(replace(settings, ack_wait_ms=0))  # type: ignore[misc]
-
-
-def hint_of_outbox(hint: str) -> str:
-    """Return the hint of an error that jobs have, too, with the call that an outbox has for it."""
-    start = _CONF.sub("", hint.replace("job.start(", "out.start(writer, "))
-    rewinds = "restore=" in start and "spark-ckpt rewind" not in start
-    return (
-        f"{start}; before a start with restore=, take the query to the batch of that epoch: `spark-ckpt rewind plan`"
-        if rewinds
-        else start
-    )
 
 
 def _described(rows: SinkRows) -> str:
@@ -264,6 +267,49 @@ def refuse_complete() -> NoReturn:
         "in output mode complete every batch has the whole result, and a sink would get all of it again",
         hint='use outputMode("update"), with a sink that merges by key: DeltaSink(..., engine="spark", keys=[...])',
     )
+
+
+def _refuse_others(writer: Writer, settings: OutboxSettings) -> None:
+    """Raise `ConfigInvalid` for a writer with a function or a checkpoint that the outbox would replace."""
+    if (function := function_of(writer)) is not None:
+        raise ConfigInvalid(
+            f"the writer has a function: {function}; an outbox takes its place",
+            hint="give out.start a writer without one: out.start(df.writeStream); what the function did is the work of sinks",
+        )
+    given = checkpoint_of(writer)
+    if given is not None and _absolute(given, dict(settings.storage_options)) != settings.checkpoint:
+        raise ConfigInvalid(
+            f"the writer has the checkpoint {given}, and the outbox another one",
+            checkpoint=settings.checkpoint,
+            hint="name the query's checkpoint once: Outbox(..., checkpoint=...), and no option checkpointLocation",
+        )
+
+
+def _check_rows(settings: OutboxSettings, frame: DataFrame, asks_sinks: bool) -> None:
+    """Raise `SinkInvalid` for SQL that does not fit the query's columns. `asks_sinks`: sinks compare their schema, too."""
+    for name, rows in settings.sinks.items():
+        try:
+            schema = checked_schema(frame, rows)
+        except AnalysisException as error:
+            raise SinkInvalid(
+                f"the rows of sink '{name}' cannot be computed: {str(error).splitlines()[0]}",
+                sink=name,
+                hint=f"correct .rows(...) of this sink; the query has the columns {', '.join(frame.columns)}",
+            ) from error
+        if asks_sinks:
+            rows.sink.check(frame.sparkSession, schema)
+
+
+def _started(writer: Writer) -> StreamingQuery:
+    try:
+        return writer.start()
+    except Py4JError as error:
+        if "stopped SparkContext" not in str(error):
+            raise
+        raise ConfigInvalid(
+            "the session of this query has ended",
+            hint="make the session and the DataFrame again, and give out.start its writeStream",
+        ) from error
 
 
 def _refuse_foreign(settings: OutboxSettings) -> None:

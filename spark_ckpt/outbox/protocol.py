@@ -249,9 +249,17 @@ class OutboxProtocol:
         return judged.verdict
 
     def _judged(self, known: LogState, batch: SparkBatch) -> Generator[Effect, Answer, Judged]:
-        judged = judge(known, batch, self._accepted)
-        if judged.base == known.latest:
-            return judged
+        try:
+            judged = judge(known, batch, self._accepted)
+        except BatchUnexpected:
+            # Retention may have dropped every epoch that the batch of a slow driver follows.
+            yield from self._refuse_overtaken(batch)
+            raise
+        if judged.base != known.latest:
+            yield from self._refuse_overtaken(batch)
+        return judged
+
+    def _refuse_overtaken(self, batch: SparkBatch) -> Generator[Effect, Answer, None]:
         # Spark writes the offsets of a batch before the call for it. So a newer one is of another driver, which went on
         # while this one stood still: no operator has rewound the query.
         newest = _of(int, (yield NewestBatch()))
@@ -261,7 +269,6 @@ class OutboxProtocol:
                 query=batch.query,
                 hint="stop this driver; another one of the query goes on",
             )
-        return judged
 
     def _begin(self, effect: Begin) -> Generator[Effect, Answer, Begun]:
         begun = _of(Begun, (yield effect))

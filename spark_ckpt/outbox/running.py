@@ -24,6 +24,7 @@ from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing
 from spark_ckpt.epochs.records import Manifest, SinkAck, StagedFileRecord
 from spark_ckpt.epochs.restore import RestoreTarget, choose
 from spark_ckpt.epochs.retention import Retention
+from spark_ckpt.epochs.ways_back import past_the_marker, way_back, with_recovery_advice
 from spark_ckpt.errors import CkptError, Fenced, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.outbox.background import Background
@@ -323,13 +324,32 @@ class OutboxRun:
 
     def _publish_patiently(self, sink: str, output: EpochOutput, spark: SparkSession) -> dict[str, Parts]:
         began_s = time.monotonic()
-        receipt = self._patiently(lambda: self._publish_to(sink, output, spark), sink, output.epoch)
+        try:
+            receipt = self._patiently(lambda: self._publish_to(sink, output, spark), sink, output.epoch)
+        except CkptError as error:
+            advised = self._with_advice(error, sink, output)
+            if advised is error:
+                raise
+            raise advised from error
         self._events.published(sink, output, receipt, _ms_since(began_s))
         self._tidy(sink, output)
         if self._known.get(sink, True):
             return {}
         self._known[sink] = True
         return {sink: parts_of(self._sinks[sink].rows.sink, spark)}
+
+    def _with_advice(self, error: CkptError, sink: str, output: EpochOutput) -> CkptError:
+        """Return the error of a publish with the epoch to restore, if the rows can never be published."""
+        log = self._store.log
+        try:
+            manifest, log_state = log.manifest(output.epoch), log.state()
+            back = way_back(error, sink, output.epoch, log.state, log.manifest, self._store.verify)
+        except CkptError as other:
+            _log.info("outbox=%s sink=%s: no advice, the log cannot be read: %s", self._settings.name, sink, other.what)
+            return error
+        unanswered = {each: max(epochs) for each in log_state.sinks if (epochs := log_state.awaited(each))}
+        told = past_the_marker(error, sink, output.beside, back)
+        return with_recovery_advice(told, sink, manifest, log_state.acked, self._store.location.uri, back, unanswered)
 
     def _publish_to(self, sink: str, output: EpochOutput, spark: SparkSession) -> PublishReceipt:
         """Try once. A failed publisher is replaced: it no longer knows how the sink stands."""

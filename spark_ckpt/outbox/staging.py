@@ -66,6 +66,16 @@ class FrameBatch:
         discard_rows(self.frame)
 
 
+def checked_schema(frame: DataFrame, rows: SinkRows) -> StructType:
+    """Return the schema of the sink's rows after Spark has analysed the filter, too; it runs nothing.
+
+    Raises `AnalysisException`.
+    """
+    if not frame.selectExpr(_struct(rows, 0)).schema:
+        raise AssertionError("a struct of no column")
+    return schema_of(frame, rows)
+
+
 def stage_rows(
     frame: DataFrame, sinks: Mapping[str, SinkRows], stages: Sequence[SinkStage], number: int
 ) -> dict[str, list[StagedFileRecord]]:

@@ -239,6 +239,18 @@ def test_a_slow_second_driver_does_not_pass_for_a_rewound_query(log, sinks):
     assert batches_of(sinks) == [0, 1, 2, 3]
 
 
+def test_a_driver_slower_than_the_whole_retention_is_fenced(log, sinks):
+    late, other = Host(log, sinks), decided(log, sinks, 0, 1, 2, 3, 4, 5)
+    log.shorten(lambda log_state: {log_state.latest})
+    late.newest = 6
+    with pytest.raises(Fenced):
+        late.call(1)
+    assert other.call(6) is Verdict.NEW
+    late = Host(log, sinks)
+    with pytest.raises(BatchUnexpected):
+        late.call(1)
+
+
 def test_a_driver_that_was_overtaken_while_it_began_does_not_pass_for_a_rewound_query(log, sinks):
     other, late = decided(log, sinks, 0), Host(log, sinks)
     late.newest = 2

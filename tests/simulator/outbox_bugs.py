@@ -44,6 +44,18 @@ def a_slow_driver_passes_for_a_rewound_query(monkeypatch):
     )
 
 
+def a_slow_driver_whose_epochs_were_dropped_is_told_to_rewind(monkeypatch):
+    """An unexpected batch is not compared with the newest one of the checkpoint."""
+
+    def judged(self, known, batch):
+        found = protocol.judge(known, batch, self._accepted)
+        if found.base != known.latest:
+            yield from self._refuse_overtaken(batch)
+        return found
+
+    monkeypatch.setattr(OutboxProtocol, "_judged", judged)
+
+
 def _nothing(value):
     return value
     yield
@@ -332,6 +344,7 @@ HAD = [
     a_restart_with_the_same_arguments_restores_again,
     an_empty_branch_takes_every_query,
     the_named_restore_of_a_second_querys_first_batch_is_refused,
+    a_slow_driver_whose_epochs_were_dropped_is_told_to_rewind,
 ]
 PLANTED = [
     *HAD,
@@ -361,5 +374,5 @@ PLANTED = [
     a_sweep_takes_files_of_its_own_incarnation_for_garbage,
 ]
 
-CATCHERS = (0, 2, 6, 7, 9, 12, 19, 24, 45, 75, 126, 131, 311, 389, 609, 963, 1167)
+CATCHERS = (0, 2, 6, 7, 9, 12, 19, 24, 45, 75, 126, 131, 311, 389, 541, 609, 963, 972, 1167)
 """Schedules that are tried first: each catches a bug here. A search of 3,000 schedules has found them."""

@@ -50,5 +50,5 @@ def test_a_planted_bug_of_an_outbox_is_caught(plant, monkeypatch):
 
 
 def test_the_bugs_that_are_planted_differ():
-    assert len({plant.__name__ for plant in PLANTED}) == len(PLANTED) == 30
-    assert len(HAD) == 6
+    assert len({plant.__name__ for plant in PLANTED}) == len(PLANTED) == 31
+    assert len(HAD) == 7

@@ -1,0 +1,46 @@
+"""Advice of errors that jobs have, too, in terms of an outbox: its start, its query, and the batch to rewind to."""
+
+from __future__ import annotations
+
+import re
+
+from spark_ckpt.epochs.log_state import LogState
+
+_CONF = re.compile(r" \(--conf [^)]*\)")
+"""Setting of a job, as a hint names it; an outbox has none."""
+_RESTORE = re.compile(r"restore=(\d+)")
+_TERMS = (
+    ("job.start()", "out.start(writer)"),
+    ("job.start(", "out.start(writer, "),
+    ("because the job produces the rows behind it again", "because the query produces the rows after it again"),
+    ("start a job whose rows fit", "start a query whose rows fit"),
+    ("go on where the job stands", "go on where the outbox stands"),
+    ("start the job", "start the query"),
+    ("the job", "the query"),
+)
+
+
+def of_outbox(hint: str, log_state: LogState | None = None) -> str:
+    """Return the hint of an error with the calls that an outbox has for it.
+
+    `log_state`: names the batches that the query goes back to; None if the log cannot be read.
+    """
+    said = _CONF.sub("", hint)
+    for ours, theirs in _TERMS:
+        said = said.replace(ours, theirs)
+    epochs = sorted({int(each) for each in _RESTORE.findall(said)})
+    if not epochs or "spark-ckpt rewind" in said:
+        return said
+    places = "; ".join(
+        f"before a start with restore={epoch}, rewind the query to {place_of(log_state, epoch)}" for epoch in epochs
+    )
+    return f"{said}; {places}: `spark-ckpt rewind plan`"
+
+
+def place_of(log_state: LogState | None, epoch: int) -> str:
+    """Return the place in the query that belongs to an epoch."""
+    if not epoch:
+        return "its beginning"
+    brief = log_state.by_id.get(epoch) if log_state is not None else None
+    batch = brief.spark_batch if brief is not None else None
+    return "the batch of that epoch" if batch is None else f"batch {batch.number}"
