@@ -15,6 +15,7 @@ from checkpoint_lab.schedules import (
     run_operated,
     run_outbox,
     run_outbox_format,
+    run_overlapping,
     run_spark,
 )
 from checkpoint_lab.scripted import (
@@ -100,6 +101,7 @@ __all__ = [
     "run_operated",
     "run_outbox",
     "run_outbox_format",
+    "run_overlapping",
     "run_spark",
     "shrink",
     "story",

@@ -6,7 +6,7 @@ It can die between any two steps. A replaced one continues as a zombie.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 from checkpoint_lab.outbox_store import SINKS, Offsets, OutboxSink, OutboxStore, SparkCheckpoint, gets
 from checkpoint_lab.spark_driver import HOLDER, QueryDied, Sweeper, swept
@@ -24,6 +24,7 @@ from spark_ckpt.epochs.sinks_ahead import refusal
 from spark_ckpt.errors import BatchUnexpected, CkptError, Fenced, PublishFailed, QueryForeign, StoreOutage
 from spark_ckpt.outbox.protocol import (
     Answer,
+    AwaitPublish,
     Begin,
     Begun,
     Call,
@@ -37,11 +38,13 @@ from spark_ckpt.outbox.protocol import (
     RecordAcks,
     RunPlan,
     Staged,
+    StartPublish,
     TellBranch,
 )
 from spark_ckpt.outbox.rule import Accepted
 
 ProtocolOf = Callable[[str, Accepted, str], OutboxProtocol]
+Effects = Generator[Effect, Answer, None]
 
 SIZES = (1, 2, 3)
 """Rows of input in a batch."""
@@ -56,6 +59,9 @@ class OutboxDriver:
 
     - `at`: the batch that Spark calls the function for, or will.
     - `call`, `effect`: the call under way, and the effect that it waits for.
+    - `behind`, `behind_effect`: the publish under way next to the calls, and the effect that it waits for. `broken`: its
+      error, for the call that waits for it.
+    - `recovering`: the generator is not a call for a batch, but what a start does before.
     - `returned`: the call has ended well, and Spark has not committed the batch. `calls`: number of such ends.
     - `acks`: acknowledgements that wait for the next commit, or for a while.
     """
@@ -76,8 +82,12 @@ class OutboxDriver:
         self.log = store.log()
         self.at = checkpoint.next_batch
         self.reruns = self.at in checkpoint.offsets
-        self.call: Call | None = None
+        self.call: Call | Effects | None = None
         self.effect: Effect | None = None
+        self.behind: Effects | None = None
+        self.behind_effect: Effect | None = None
+        self.broken: CkptError | None = None
+        self.recovering = False
         self.returned = False
         self.point: RecoveryPoint | None = None
         self.begins: RecoveryPoint | None = None
@@ -106,8 +116,13 @@ class OutboxDriver:
 
     @property
     def idle(self) -> bool:
-        """True between two batches."""
-        return self.effect is None and not self.returned
+        """True between two batches, with nothing under way."""
+        return self.effect is None and not self.returned and self.behind is None
+
+    @property
+    def publishing(self) -> Publish | None:
+        """The publish that a call, or the work next to it, waits for."""
+        return next((each for each in (self.effect, self.behind_effect) if isinstance(each, Publish)), None)
 
     # -- next steps ---------------------------------------------------------------------------------------------------
 
@@ -118,25 +133,31 @@ class OutboxDriver:
             found.append(("acks", number))
         if self.sweeper.busy:
             found.append(("sweep", number))
+        if self.publishing is not None:
+            found += [("publish" if sink in self.sessions else "open", number, sink, "ok") for sink in self.undone]
+        again = self.broken is not None and self.broken.retriable and self.effect is None
+        if isinstance(self.behind_effect, RecordAcks) or again:
+            found.append(("behind", number, "ok"))
         if self.returned:
             found.append(("commit", number))
         elif self.effect is None:
             found += self._plans(number, rows)
-        elif isinstance(self.effect, Publish):
-            found += [("publish" if sink in self.sessions else "open", number, sink, "ok") for sink in self.undone]
-        else:
+        elif not isinstance(self.effect, Publish) and not (isinstance(self.effect, AwaitPublish) and self.behind):
             found.append(("step", number, "ok"))
         return found
 
     def faults(self, number: int) -> list[Choice]:
         """Return refusals and lost answers of the next step."""
-        if isinstance(self.effect, Publish):
+        found: list[Choice] = []
+        if self.publishing is not None:
             ways = ("fail", "silent", "again", "late")
-            return [("publish", number, sink, how) for sink in self.undone if sink in self.sessions for how in ways]
+            found += [("publish", number, sink, how) for sink in self.undone if sink in self.sessions for how in ways]
         if isinstance(self.effect, RunPlan):
-            return [("step", number, "fail")]
-        writes = isinstance(self.effect, WRITES) and self.begins is None
-        return [("step", number, how) for how in ("fail", "silent", "again")] if writes else []
+            found.append(("step", number, "fail"))
+        for kind, effect in (("step", self.effect), ("behind", self.behind_effect)):
+            if isinstance(effect, WRITES) and (kind == "behind" or self.begins is None):
+                found += [(kind, number, how) for how in ("fail", "silent", "again")]
+        return found
 
     def _plans(self, number: int, rows: int) -> list[Choice]:
         if self.reruns:
@@ -167,6 +188,14 @@ class OutboxDriver:
         """Call the function for the batch that Spark has planned."""
         self.call = self.protocol.call(self.checkpoint.batch(self.at))
         self._answer(None)
+
+    def recover(self, protocol: OutboxProtocol) -> None:
+        """Publish what an ended run left, as a start of the query does. `protocol`: a new one, for this only."""
+        newest = self.checkpoint.newest
+        if newest in self.checkpoint.commits:
+            self.recovering = True
+            self.call = protocol.recover(self.log.state(), self.checkpoint.batch(newest))
+            self._answer(None)
 
     def commit(self) -> None:
         """Let Spark commit the batch. O2: the outbox has decided it."""
@@ -244,6 +273,12 @@ class OutboxDriver:
                 self.acks = None if at_once else effect
                 if at_once:
                     self._write(how, lambda: self.log.record_acks(incarnation, acks))
+            case StartPublish():
+                ensure(self.behind is None, "O8", "a run publishes twice at the same time")
+                self.behind, self.broken = self.protocol.publish(), None
+                self._answer_behind(None)
+            case AwaitPublish() if self.broken is not None:
+                raise self.broken
         return None
 
     def _judge_branch(self) -> None:
@@ -341,8 +376,8 @@ class OutboxDriver:
 
     def publish(self, sink: str, how: str) -> None:
         """Perform a publisher's transaction. `how`: as in `SparkSink.publish`, or "again" after a lost answer."""
-        effect, target = self.effect, self.sinks[sink]
-        assert isinstance(effect, Publish)  # noqa: S101 - else the choice does not exist
+        effect, target = self.publishing, self.sinks[sink]
+        assert effect is not None  # noqa: S101 - else the choice does not exist
         output = effect.outputs[sink]
         error: CkptError | None = None
         try:
@@ -365,21 +400,49 @@ class OutboxDriver:
             self.sessions.pop(sink, None)  # a failed publisher is replaced
             self.failed = self.failed or error
         if not self.undone:
-            self._answer(Published(tuple(self.done), {}, self.failed))
+            answer = Published(tuple(self.done), {}, self.failed)
+            if isinstance(self.effect, Publish):
+                self._answer(answer)
+            else:
+                self._answer_behind(answer)
 
     # -- the generator ------------------------------------------------------------------------------------------------
 
     def _answer(self, answer: Answer) -> None:
         assert self.call is not None  # noqa: S101 - a call is under way
         try:
-            self._wait_for(self.call.send(answer))
+            self.effect = self.call.send(answer)
+            self._expect(self.effect)
         except StopIteration:
             self._return()
         except CkptError as error:
             self.end(error)
 
-    def _wait_for(self, effect: Effect) -> None:
-        self.effect = effect
+    def step_behind(self, how: str) -> None:
+        """Carry out the effect that the publish next to the calls waits for. A failed publish begins again."""
+        if self.behind is None:
+            self.behind, self.broken = self.protocol.publish(), None
+            self._answer_behind(None)
+            return
+        try:
+            self._carry_out(self.behind_effect, how)
+        except CkptError as error:
+            self.behind.close()
+            self.behind, self.behind_effect, self.broken = None, None, error
+        else:
+            self._answer_behind(None)
+
+    def _answer_behind(self, answer: Answer) -> None:
+        assert self.behind is not None  # noqa: S101 - a publish is under way
+        try:
+            self.behind_effect = self.behind.send(answer)
+            self._expect(self.behind_effect)
+        except StopIteration:
+            self.behind = self.behind_effect = None
+        except CkptError as error:
+            self.behind, self.behind_effect, self.broken = None, None, error
+
+    def _expect(self, effect: Effect) -> None:
         if isinstance(effect, Publish):
             self.undone, self.done, self.failed = deque(sorted(effect.outputs)), [], None
 
@@ -396,7 +459,20 @@ class OutboxDriver:
             ensure(False, "O6", f"the function goes on in spite of {error}")
 
     def _return(self) -> None:
-        """End a call. O3: it has run the whole plan, once."""
+        """End a call. O3: it has run the whole plan, once. O2: after a recovery, nothing that Spark committed is missing."""
+        if self.recovering:
+            self.call, self.effect, self.recovering = None, None, False
+            self._judge_recovery()
+            return
         ensure(self.actions == 1, "O3", f"the call for batch {self.at} has run its plan {self.actions} times")
         self.call, self.effect, self.returned = None, None, True
         self.calls += 1
+
+    def _judge_recovery(self) -> None:
+        newest = self.checkpoint.newest
+        tip = self.store.by_number.get(self.store.tip)
+        if tip is None or newest not in self.checkpoint.commits or tip.spark_batch != self.checkpoint.batch(newest):
+            return
+        for sink in SINKS:
+            there = self.sinks[sink].has(tip.attempt) or not self.store.rows_of(tip, sink) or self.sinks[sink].forgotten
+            ensure(bool(there), "O2", f"{sink} lacks epoch {tip.epoch}, and Spark calls for its batch no more")

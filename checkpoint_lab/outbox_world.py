@@ -28,7 +28,7 @@ from spark_ckpt.errors import (
     StoreInUse,
     StoreOutage,
 )
-from spark_ckpt.outbox.protocol import OutboxProtocol, Publish
+from spark_ckpt.outbox.protocol import OutboxProtocol
 from spark_ckpt.outbox.rule import NO_CHANGES, Accepted, judge
 
 ROWS, FAULTS, DRIVERS_MAX, EMPTY = 9, 14, 3, 2
@@ -150,6 +150,8 @@ class OutboxWorld(World):
 
     def fault_of(self, choice: Choice) -> str:
         """Return the kind of a fault, with the effect that fails and the way in which it fails."""
+        if choice[0] == "behind":
+            return f"recordacks {choice[-1]}"
         if choice[0] == "step" and isinstance(choice[1], int):
             return f"{type(self.drivers[choice[1]].effect).__name__.lower()} {choice[-1]}"
         return f"publish {choice[-1]}" if choice[0] == "publish" else str(choice[0])
@@ -210,6 +212,8 @@ class OutboxWorld(World):
         driver = self.HOST(self.store, self.sinks, checkpoint, self.protocol_of, accepted, role)
         self.drivers.append(driver)
         self.tell("driver", "recover", f"{role} starts, query {checkpoint.query}, batch {driver.at}")
+        if accepted == NO_CHANGES:
+            driver.recover(self.protocol_of(JOB, NO_CHANGES))
         return driver
 
     def _do_plan(self, number: int, size: int, stamped: bool) -> None:
@@ -232,12 +236,15 @@ class OutboxWorld(World):
             self.counter[name] += 1
             self.tell("driver", "decide", f"{name}: {how}")
 
+    def _do_behind(self, number: int, how: str) -> None:
+        self.drivers[number].step_behind(how)
+
     def _do_open(self, number: int, sink: str, _how: str) -> None:
         self.drivers[number].open(sink)
 
     def _do_publish(self, number: int, sink: str, how: str) -> None:
-        effect = self.drivers[number].effect
-        assert isinstance(effect, Publish)  # noqa: S101 - else the choice does not exist
+        effect = self.drivers[number].publishing
+        assert effect is not None  # noqa: S101 - else the choice does not exist
         self.tell(sink, "publish", f"epoch {effect.epoch}: {how}")
         self.drivers[number].publish(sink, how)
         self.store.judge_shown(self.sinks[sink])
@@ -453,7 +460,7 @@ class OutboxWorld(World):
     def finished(self) -> bool:
         """True if the program waits for input that does not come."""
         program = self.program
-        if program is None or self.error is not None or not program.idle or program.reruns:
+        if program is None or self.error is not None or not program.idle or program.reruns or program.broken:
             return False
         return self.accepted == NO_CHANGES and not program.work(0, self.rows) and program.begun
 

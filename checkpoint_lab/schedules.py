@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from checkpoint_lab.drivers_world import HOSTS, DriversRules, DriversWorld, Troubles
@@ -341,6 +342,11 @@ def outbox_format_world(seed: int, times: int = 1) -> FormatWorld:
 def run_outbox_format(seed: int) -> ScheduleOutcome:
     """Run one schedule of a query with `format("outbox")`: its rows are staged before the shipped protocol is called."""
     return drive(outbox_format_world(seed), seed, OUTBOX_STEPS, OUTBOX_FAULT_RATE)
+
+
+def run_overlapping(seed: int) -> ScheduleOutcome:
+    """Run one schedule of an outbox that publishes a batch while the next one runs."""
+    return run_outbox(seed, partial(OutboxProtocol, overlap=True))
 
 
 def spark_world(seed: int, core_of: CoreOf = shipped, times: int = 1) -> SparkWorld:

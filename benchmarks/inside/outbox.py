@@ -1,4 +1,4 @@
-"""Milliseconds a batch: a plain `foreachBatch` that writes to Kafka, and the same query with an outbox in both forms, in turns.
+"""Milliseconds a batch: plain `foreachBatch` to Kafka, and the same query with an outbox in each form, in turns.
 
 Run: `python -m benchmarks.inside.outbox [rounds]`. One session, one broker. The first two batches of each query are left out.
 """
@@ -9,6 +9,7 @@ import os
 import statistics
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -59,11 +60,17 @@ def plain(spark: SparkSession, servers: str, topic: str, inbox: Path, folder: Pa
     return batch_ms(writer.foreachBatch(write).trigger(availableNow=True).start())
 
 
-def outbox(spark: SparkSession, servers: str, topic: str, inbox: Path, folder: Path) -> list[int]:
-    """Exactly once."""
+def outbox(
+    spark: SparkSession, servers: str, topic: str, inbox: Path, folder: Path, overlap: bool = False
+) -> list[int]:
+    """Exactly once. `overlap`: publish a batch while the next one runs."""
     sink = KafkaSink(servers, topic=topic).rows(*RECORD)
     out = ckpt.Outbox(
-        str(folder / "store"), name="bench", checkpoint=str(folder / "checkpoint"), sinks={"records": sink}
+        str(folder / "store"),
+        name="bench",
+        checkpoint=str(folder / "checkpoint"),
+        sinks={"records": sink},
+        overlap=overlap,
     )
     try:
         return batch_ms(out.start(stream(spark, inbox).writeStream.trigger(availableNow=True)))
@@ -96,9 +103,10 @@ def main(rounds: int) -> None:
         for rows in SIZES:
             inbox = Path(name) / str(rows)
             write_input(spark, inbox, rows)
-            found: dict[str, list[int]] = {"plain": [], "outbox": [], "format": []}
+            kinds = {"plain": plain, "outbox": outbox, "overlap": partial(outbox, overlap=True), "format": data_source}
+            found: dict[str, list[int]] = {kind: [] for kind in kinds}
             for turn in range(rounds):
-                for kind, run in (("plain", plain), ("outbox", outbox), ("format", data_source)):
+                for kind, run in kinds.items():
                     topic = create_topic(broker.servers, "bench")
                     found[kind] += run(spark, broker.servers, topic, inbox, Path(name) / f"{rows}-{turn}-{kind}")
             before, *others = (statistics.median(each) for each in found.values())

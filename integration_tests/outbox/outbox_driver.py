@@ -54,6 +54,7 @@ def main() -> int:
     parser.add_argument("--outbox", default="", help='module:attribute of an outbox for format("outbox")')
     parser.add_argument("--state", choices=STORES, default="hdfs")
     parser.add_argument("--checkpoint", default="checkpoint", help="a folder below")
+    parser.add_argument("--overlap", action="store_true")
     parser.add_argument("--restore", type=int, help="epoch to continue from")
     parser.add_argument("--remote", action="store_true", help="through Spark Connect")
     options = parser.parse_args()
@@ -78,7 +79,7 @@ def main() -> int:
         writer = writer.option("outbox", options.outbox).option("checkpointLocation", str(place.checkpoint))
         writer.trigger(availableNow=True).start().awaitTermination()
         return 0
-    outbox = place.outbox(sinks_of(place, options.servers, options.topic))
+    outbox = place.outbox(sinks_of(place, options.servers, options.topic), overlap=options.overlap)
     outbox.start(rows.writeStream.trigger(availableNow=True), restore=options.restore).awaitTermination()
     outbox.close()
     spark.stop()

@@ -54,10 +54,13 @@ DEATHS = "EPOCH_COMMITTING:kill:2,EPOCH_COMMITTED:kill:2,ACKED:kill:4,STAGED:kil
 """Before the outbox's commit; after it; when one of two sinks has the epoch; in a task. Many more: the campaign `outbox`."""
 
 
-def test_every_row_is_once_in_kafka_and_delta_whenever_the_driver_dies(tmp_path: Path, broker: Broker) -> None:
+@pytest.mark.parametrize("overlap", [(), pytest.param(("--overlap",), marks=pytest.mark.long)], ids=["", "overlap"])
+def test_every_row_is_once_in_kafka_and_delta_whenever_the_driver_dies(
+    tmp_path: Path, broker: Broker, overlap: tuple[str, ...]
+) -> None:
     place, topic = Place(tmp_path), create_topic(broker.servers, "outbox")
     write_files(place.inbox, FILES)
-    killed, failed = live_until_done(place, DEATHS, "--servers", broker.servers, "--topic", topic, most=8)
+    killed, failed = live_until_done(place, DEATHS, "--servers", broker.servers, "--topic", topic, *overlap, most=8)
     assert killed == 3
     assert failed >= 1
     assert place.rows("gold") == expected(FILES)

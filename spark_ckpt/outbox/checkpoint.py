@@ -10,7 +10,7 @@ from hashlib import sha256
 
 from spark_ckpt.epochs.records import SparkBatch
 from spark_ckpt.errors import CheckpointDamaged, CheckpointForeign, ConfigInvalid
-from spark_ckpt.spark_internals.query_logs import ID_FILE, OFFSETS, Unreadable, parse_id
+from spark_ckpt.spark_internals.query_logs import COMMITS, ID_FILE, OFFSETS, Unreadable, parse_id
 from spark_ckpt.store.location import Location
 
 
@@ -54,6 +54,13 @@ class Checkpoint:
         """Return the number of the newest batch that Spark has planned; -1 if there is none."""
         names = (info.path for info in self._location.list(OFFSETS))
         return max((int(name) for path in names if (name := path.rpartition("/")[2]).isdigit()), default=-1)
+
+    def committed(self) -> SparkBatch | None:
+        """Return the newest planned batch if Spark has committed it, else None."""
+        newest = self.newest()
+        if newest < 0 or self._location.size(f"{COMMITS}/{newest}") is None:
+            return None
+        return self.batch(newest)
 
     def _digest(self, number: int) -> str:
         try:

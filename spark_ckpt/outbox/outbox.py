@@ -19,7 +19,7 @@ from spark_ckpt.errors import BatchUnexpected, CkptError, ConfigInvalid, QueryFo
 from spark_ckpt.outbox.advice import of_outbox
 from spark_ckpt.outbox.checkpoint import checkpoint_location
 from spark_ckpt.outbox.events import OutboxEvents, check_lineage, check_metrics, metrics_listeners
-from spark_ckpt.outbox.rule import Accepted, owners
+from spark_ckpt.outbox.rule import NO_CHANGES, Accepted, owners
 from spark_ckpt.outbox.running import OutboxRun, OutboxSettings
 from spark_ckpt.outbox.staging import FrameBatch, checked_schema
 from spark_ckpt.place import local_path
@@ -52,6 +52,8 @@ class Outbox:
     - `sinks`: by name, a sink or the sink's `rows(...)`: columns and a filter in SQL.
     - `storage_options`: for store and checkpoint in an object store, as deltalake takes them.
     - `keep_epochs`: batches that the outbox keeps, so that the query can be rewound. Spark's default is 100.
+    - `overlap`: publish a batch while Spark runs the next one. Batches take less time; a batch is public after Spark has
+      committed it, and `close` waits for the last one. Not through Spark Connect.
     - `metrics`: places for metrics: "prometheus", "prometheus://HOST:PORT", "otel", or several of them.
     - `lineage`: namespace of the outbox in OpenLineage events, which the client's own settings direct.
     - `publish_timeout`: time for all attempts of one publish, e.g. "2 minutes". After it the query ends; the batch is
@@ -71,6 +73,7 @@ class Outbox:
         storage_options: Mapping[str, str] | None = None,
         keep_epochs: int = 100,
         publish_timeout: str = "2 minutes",
+        overlap: bool = False,
         metrics: str | Collection[str] = (),
         lineage: str | None = None,
     ) -> None:
@@ -87,6 +90,7 @@ class Outbox:
             storage_options=options,
             keep_epochs=keep_epochs,
             publish_timeout_ms=duration_ms(publish_timeout),
+            overlap=overlap,
             metrics=check_metrics(_targets(metrics)),
             lineage=check_lineage(lineage),
         )
@@ -135,12 +139,21 @@ class Outbox:
         remote = runs_remotely()
         if remote and self._listeners:
             raise ConfigInvalid("a listener does not reach a Connect server", hint="use Outbox(..., metrics=...)")
+        if remote and settings.overlap:
+            # A server ends the function's process with the query, and the last publish with it.
+            raise ConfigInvalid(
+                "overlap needs a classic session", hint="take overlap=True out, or start without Connect"
+            )
+        with suppress(CkptError):  # of the run before; what it left unpublished follows
+            self.close()
         if not remote:
             _refuse_foreign(settings)
-        if (frame := dataframe_of(writer)) is not None:
+        frame = dataframe_of(writer)
+        if frame is not None:
             _check_rows(settings, frame, asks_sinks=not remote)
-        self.close()
         function = self._function = BatchFunction(settings)
+        if frame is not None and not remote:
+            function.recover(frame)
         if not remote:
             # Metrics are served from the start, so that a port in use is an error of this call.
             function.listeners = [*self._listeners, *metrics_listeners(settings.metrics, settings.name)]
@@ -169,7 +182,10 @@ class Outbox:
         return self._function.error if self._function is not None else None
 
     def close(self) -> None:
-        """End the publishers of a query that has ended. Another `start` and the program's end do it, too."""
+        """End the publishers of a query that has ended. Another `start` and the program's end do it, too.
+
+        With `overlap` it waits for the last publish. Raises its error.
+        """
         if self._function is not None:
             self._function.close()
 
@@ -202,10 +218,31 @@ class BatchFunction:
             self.close(error)
             raise
 
+    def recover(self, frame: DataFrame) -> None:
+        """Publish the epoch of a batch that Spark committed and a dead driver did not publish. `frame`: of the query."""
+        if self._settings.accepted != NO_CHANGES or self._settings.confirmed != Confirmed():
+            return
+        run = OutboxRun(self._settings)
+        try:
+            run.recover(FrameBatch(frame, -1))
+        except CkptError as error:
+            self._advise(error)
+            raise
+        finally:
+            run.close()
+
     def close(self, error: BaseException | None = None) -> None:
-        """End the run. `error` has ended the query."""
+        """End the run. `error` has ended the query. Without one, raises the error of a publish under way."""
         run, self._run = self._run, None
-        if run is not None:
+        if run is None:
+            return
+        try:
+            if error is None:
+                run.finish()
+        except CkptError as failed:
+            self.error = error = failed
+            raise
+        finally:
             run.close(error)
 
     def _advise(self, error: CkptError) -> None:

@@ -14,7 +14,8 @@ The order of effects in a call:
 2. Publish what earlier calls left unpublished.
 3. Run the plan, once: stage its rows, or discard them if the log has the batch.
 4. New batch: commit its epoch. This decides.
-5. Publish, and record the acknowledgements.
+5. Publish, and record the acknowledgements. With `overlap` the host does this while Spark runs the next batch, and the
+   next commit waits for it: at most one decided epoch is unpublished.
 
 Source: two-phase commit with idempotent redo, seed 001; the fence is the compare-and-swap of the log.
 """
@@ -118,7 +119,19 @@ class RecordAcks:
     at_once: bool
 
 
-Effect = ReadLog | NewestBatch | Begin | TellBranch | RunPlan | Commit | Publish | RecordAcks
+@dataclass(frozen=True, slots=True)
+class StartPublish:
+    """Effect: run `OutboxProtocol.publish` in the background. Answer: None."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitPublish:
+    """Effect: wait for the end of the publish in the background, if there is one. Answer: None. Raises its error."""
+
+
+Effect = (
+    ReadLog | NewestBatch | Begin | TellBranch | RunPlan | Commit | Publish | RecordAcks | StartPublish | AwaitPublish
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +183,14 @@ class OutboxProtocol:
 
     - `name` of the outbox. `accepted`: changes that the operator confirmed.
     - `run`: name of the run as a holder, if other processes may continue it, each with an object of its own; else empty.
+    - `overlap`: publish a batch while the next one's plan runs.
     """
 
-    def __init__(self, name: str, accepted: Accepted = NO_CHANGES, run: str = "") -> None:
+    def __init__(self, name: str, accepted: Accepted = NO_CHANGES, run: str = "", overlap: bool = False) -> None:
         self._name = name
         self._accepted = accepted
         self._holder = run
+        self._overlap = overlap
         self._began = 0
         """First incarnation of this object."""
         self._run: _Run | None = None
@@ -193,11 +208,28 @@ class OutboxProtocol:
         else:
             staged = _of(Staged, (yield RunPlan(batch.number, run.point.incarnation)))
             self._refuse_swept(batch, staged)
+            if self._overlap:
+                yield AwaitPublish()
             manifest = run.manifest(self._name, batch, staged)
             yield Commit(manifest)
             run.decided(manifest)
-        yield from self._publish_all()
+        if self._overlap:
+            yield StartPublish()
+        else:
+            yield from self.publish()
         return verdict
+
+    def recover(self, known: LogState, committed: SparkBatch) -> Generator[Effect, Answer, None]:
+        """Publish what an ended run left unpublished, at a start of the query. `known`: the log as it is.
+
+        `committed`: the newest batch that Spark committed. Spark calls for it no more, and for the next one only when
+        there is input. An uncommitted batch and a rewound query wait for their call. This begins an incarnation of its
+        own.
+        """
+        newest = known.by_id.get(known.latest)
+        if newest is not None and newest.spark_batch == committed and any(map(known.awaited, newest.sinks)):
+            self._run = _Run((yield from self._begin(Begin(LATEST))))
+            yield from self.publish()
 
     def _begun(self) -> _Run:
         if self._run is None:
@@ -245,7 +277,7 @@ class OutboxProtocol:
             # Exactly the reported epochs are left: the log refuses if another driver went on since it was read.
             begun = yield from self._begin(Begin(judged.base, known.lease_token))
         self._run = _Run(begun)
-        yield from self._publish_all()
+        yield from self.publish()
         return judged.verdict
 
     def _judged(self, known: LogState, batch: SparkBatch) -> Generator[Effect, Answer, Judged]:
@@ -281,8 +313,11 @@ class OutboxProtocol:
             )
         return begun
 
-    def _publish_all(self) -> Generator[Effect, Answer, None]:
-        """Publish every committed epoch that a sink lacks, oldest first. Raises the first sink's error."""
+    def publish(self) -> Generator[Effect, Answer, None]:
+        """Publish every committed epoch that a sink lacks, oldest first. Raises the first sink's error.
+
+        It may run while `call` waits for a plan, and not next to another effect of it.
+        """
         run = self._begun()
         while (due := run.due()) is not None:
             published = _of(Published, (yield due))

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from threading import Event
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from checkpoint_protocols.ids import Incarnation
@@ -32,6 +33,7 @@ from spark_ckpt.outbox.checkpoint import Checkpoint, checkpoint_location
 from spark_ckpt.outbox.events import OutboxEvents
 from spark_ckpt.outbox.protocol import (
     Answer,
+    AwaitPublish,
     Begin,
     Begun,
     Commit,
@@ -44,6 +46,7 @@ from spark_ckpt.outbox.protocol import (
     RecordAcks,
     RunPlan,
     Staged,
+    StartPublish,
     TellBranch,
 )
 from spark_ckpt.outbox.rule import NO_CHANGES, Accepted, Verdict
@@ -71,6 +74,7 @@ class OutboxSettings:
     - `publish_timeout_ms`: time for all attempts of one publish or commit.
     - `retain_every`: number of batches between two retentions.
     - `ack_wait_ms`: time that an acknowledgement waits for the next commit, which carries it.
+    - `overlap`: publish a batch while Spark runs the next one.
     - `metrics`: places for metrics. `lineage`: namespace of OpenLineage events, empty for none.
     - `run`: name of a run that may move to another process; else empty.
     """
@@ -86,6 +90,7 @@ class OutboxSettings:
     ack_wait_ms: int = 1_000
     accepted: Accepted = NO_CHANGES
     confirmed: Confirmed = field(default_factory=Confirmed)
+    overlap: bool = False
     metrics: tuple[str, ...] = ()
     lineage: str = ""
     run: str = ""
@@ -163,7 +168,7 @@ class OutboxRun:
         self._staged_rows = 0
         self._store = settings.opened()
         self._checkpoint = settings.checkpoint_files()
-        self._protocol = OutboxProtocol(settings.name, settings.accepted, settings.run)
+        self._protocol = OutboxProtocol(settings.name, settings.accepted, settings.run, settings.overlap)
         self._sinks: dict[str, Prepared] = {}
         self._publishers: dict[str, Publisher] = {}
         self._incarnation = self._inherited = 0
@@ -172,6 +177,9 @@ class OutboxRun:
         self._batches = 0
         self._pool = ThreadPoolExecutor(max(1, len(settings.sinks)), thread_name_prefix="ckpt-publish")
         self._background = Background(self._store, settings.ack_wait_ms, Retention(keep_last=settings.keep_epochs))
+        self._overlapping = ThreadPoolExecutor(1, thread_name_prefix="ckpt-overlap")
+        self._publish_under_way: Future[None] | None = None
+        self._is_awaited = Event()
 
     def continues(self, newest: int | None) -> bool:
         """Return True if its incarnation is the newest one: `newest`, or that of the log."""
@@ -180,26 +188,34 @@ class OutboxRun:
     def call(self, batch: Batch) -> Verdict:
         """Do everything for a batch. It catches no error."""
         began_s, self._staged_rows = time.monotonic(), 0
-        call = self._protocol.call(self._checkpoint.batch(batch.number))
-        answer: Answer = None
-        while True:
-            try:
-                effect = call.send(answer)
-            except StopIteration as end:
-                verdict: Verdict = end.value
-                break
-            answer = self._carry_out(effect, batch)
+        verdict = self._drive(self._protocol.call(self._checkpoint.batch(batch.number)), batch)
         self._events.batch_ended(batch.number, verdict, self._staged_rows, _ms_since(began_s))
         self._batches += 1
         if self._batches % self._settings.retain_every == 1:
             self._background.retain()
         return verdict
 
+    def recover(self, batch: Batch) -> None:
+        """Publish what an ended run left unpublished, if Spark has committed its batch. `batch`: of the query; not run."""
+        committed = self._checkpoint.committed()
+        if committed is not None:
+            self._drive(self._protocol.recover(self._store.log.state(), committed), batch)
+
+    def finish(self) -> None:
+        """Wait for the publish under way. Raises its error."""
+        under_way, self._publish_under_way = self._publish_under_way, None
+        if under_way is not None:
+            self._is_awaited.set()
+            under_way.result()
+
     def close(self, error: BaseException | None = None) -> None:
-        """Record the last acknowledgements, close the publishers, release the lease. It publishes nothing.
+        """Record the last acknowledgements, close the publishers, release the lease. It begins no publish.
 
         `error` has ended the query.
         """
+        with suppress(CkptError):  # it was logged; the next start publishes
+            self.finish()
+        self._overlapping.shutdown()
         self._background.close()
         for sink in [*self._publishers]:
             self._drop(sink)
@@ -211,6 +227,27 @@ class OutboxRun:
         self._events.ended(error)
 
     # -- the effects --------------------------------------------------------------------------------------------------
+
+    def _drive(self, effects: Generator[Effect, Answer, _T], batch: Batch) -> _T:
+        answer: Answer = None
+        while True:
+            try:
+                effect = effects.send(answer)
+            except StopIteration as end:
+                result: _T = end.value
+                return result
+            answer = self._carry_out(effect, batch)
+
+    def _publish_behind(self, batch: Batch) -> None:
+        """Publish. After an error that may pass, go on until somebody waits for the result."""
+        while True:
+            try:
+                return self._drive(self._protocol.publish(), batch)
+            except CkptError as error:
+                name = self._settings.name
+                _log.error("outbox=%s: a publish failed; if it still fails, the next batch ends: %s", name, error)
+                if not error.retriable or self._is_awaited.wait(_LONGEST_PAUSE_S):
+                    raise
 
     def _carry_out(self, effect: Effect, batch: Batch) -> Answer:
         match effect:
@@ -230,6 +267,11 @@ class OutboxRun:
                 return self._publish(effect, batch.spark)
             case RecordAcks():
                 self._record(effect)
+            case StartPublish():
+                self._is_awaited.clear()
+                self._publish_under_way = self._overlapping.submit(self._publish_behind, batch)
+            case AwaitPublish():
+                self.finish()
         return None
 
     def _begin(self, effect: Begin, batch: Batch) -> Begun:

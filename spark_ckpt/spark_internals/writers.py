@@ -31,7 +31,7 @@ NAMES = (
     ),
     SparkName(
         "_df", "pyspark.sql.streaming.readwriter.DataStreamWriter (python/pyspark/sql/streaming/readwriter.py)", "dataframe_of",
-        "mistakes in the rows of a sink are found at the first batch",
+        "mistakes in the rows of a sink, and a batch that a dead driver left unpublished, wait for the first batch",
     ),
     SparkName("_write_proto", _CONNECT, "output_mode_of", _LOST),
     SparkName(

@@ -13,7 +13,7 @@ from checkpoint_lab.outbox_store import SparkCheckpoint
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import BatchUnexpected, CkptError, QueryForeign
 from spark_ckpt.outbox import protocol, rule
-from spark_ckpt.outbox.protocol import Begin, Commit, OutboxProtocol, RecordAcks, RunPlan, TellBranch
+from spark_ckpt.outbox.protocol import AwaitPublish, Begin, Commit, OutboxProtocol, RecordAcks, RunPlan, TellBranch
 from spark_ckpt.outbox.rule import Judged, Verdict
 from spark_ckpt.store import proposals
 
@@ -77,7 +77,7 @@ def a_branch_begins_before_it_is_reported(monkeypatch):
             begun = yield Begin(verdict.base)
             yield TellBranch(verdict.base, tuple(protocol.left_behind(known, verdict.base)))
         self._run = protocol._Run(begun)
-        yield from self._publish_all()
+        yield from self.publish()
         return verdict.verdict
 
     monkeypatch.setattr(OutboxProtocol, "_first", first)
@@ -252,9 +252,9 @@ def an_epoch_is_published_before_it_is_committed(monkeypatch):
         else:
             staged = yield RunPlan(batch.number, run.point.incarnation)
             made = eager(run, self._name, batch, staged)
-            yield from self._publish_all()
+            yield from self.publish()
             yield Commit(made)
-        yield from self._publish_all()
+        yield from self.publish()
         return verdict
 
     assert call is not hasty
@@ -271,7 +271,7 @@ def an_epoch_that_was_not_published_is_forgotten_at_a_restart(monkeypatch):
 
 
 def an_error_of_a_sink_is_caught(monkeypatch):
-    published = OutboxProtocol._publish_all
+    published = OutboxProtocol.publish
 
     def mild(self):
         try:
@@ -279,7 +279,7 @@ def an_error_of_a_sink_is_caught(monkeypatch):
         except CkptError:
             return
 
-    monkeypatch.setattr(OutboxProtocol, "_publish_all", mild)
+    monkeypatch.setattr(OutboxProtocol, "publish", mild)
 
 
 def an_error_of_the_log_is_caught(monkeypatch):
@@ -337,6 +337,27 @@ def a_sweep_takes_files_of_its_own_incarnation_for_garbage(monkeypatch):
     monkeypatch.setattr(spark_driver, "garbage", lambda *what: garbage(*what[:-1], what[-1] + 1))
 
 
+# -- overlap ---------------------------------------------------------------------------------------------------------------
+
+
+def a_batch_is_decided_before_the_last_one_is_public(monkeypatch):
+    edited(monkeypatch, lambda effect: None if isinstance(effect, AwaitPublish) else effect)
+
+
+def the_error_of_a_publish_under_way_is_dropped(monkeypatch):
+    """The next batch is decided and published without the one that failed."""
+    failed = OutboxDriver._end_of_publish
+
+    def mild(driver, sink, error):
+        failed(driver, sink, None if driver.behind is not None else error)
+
+    monkeypatch.setattr(OutboxDriver, "_end_of_publish", mild)
+
+
+def a_start_publishes_nothing_without_a_batch(monkeypatch):
+    monkeypatch.setattr(OutboxProtocol, "recover", lambda self, known, committed: _nothing(None))
+
+
 HAD = [
     a_slow_driver_passes_for_a_rewound_query,
     a_named_epoch_is_restored_whatever_was_committed_meanwhile,
@@ -373,6 +394,13 @@ PLANTED = [
     a_sweep_deletes_what_is_not_published,
     a_sweep_takes_files_of_its_own_incarnation_for_garbage,
 ]
+
+OVERLAPPING = [
+    a_batch_is_decided_before_the_last_one_is_public,
+    the_error_of_a_publish_under_way_is_dropped,
+    a_start_publishes_nothing_without_a_batch,
+]
+"""Found where the publish of a batch overlaps with the next one."""
 
 CATCHERS = (0, 2, 6, 7, 9, 12, 19, 24, 45, 75, 126, 131, 311, 389, 541, 609, 963, 972, 1167)
 """Schedules that are tried first: each catches a bug here. A search of 3,000 schedules has found them."""
