@@ -143,7 +143,11 @@ class OutboxWorld(World):
         found.append(("back up",))
         if self.backup is not None and self.newer is None:
             found.append(("lose",))
-        if self.program is not None and self.program.calls and all(driver.idle for driver in self.drivers):
+        if (
+            self.program is not None
+            and self.program.calls
+            and all(each.idle and not each.broken for each in self.drivers)
+        ):
             # every sink's first acknowledgement is in the log: before that, no rule can help
             found += [("expire", name) for name, sink in self.sinks.items() if sink.marker is not None]
         return found

@@ -319,11 +319,15 @@ class OutboxProtocol:
         It may run while `call` waits for a plan, and not next to another effect of it.
         """
         run = self._begun()
+        if run.awaits_record:
+            yield run.record(at_once=True)
+            run.awaits_record = False
         while (due := run.due()) is not None:
             published = _of(Published, (yield due))
-            acks, first = run.published(due.epoch, published)
-            if acks:
-                yield RecordAcks(run.point.incarnation, acks, first)
+            run.published(due.epoch, published)
+            if published.sinks:
+                yield run.record(at_once=run.awaits_record)
+                run.awaits_record = False
             if published.error is not None:
                 raise published.error
 
@@ -341,6 +345,8 @@ class _Run:
         self._acked = dict(begun.log_state.acked)
         self._acks: dict[str, SinkAck] = {}
         self._due: dict[int, tuple[Manifest, set[str]]] = {}
+        self.awaits_record = False
+        """True if the log lacks a sink's first acknowledgement."""
         for sink, manifests in begun.point.unpublished.items():
             self._check_known(sink, manifests)
             for manifest in manifests:
@@ -416,9 +422,10 @@ class _Run:
             del self._due[epoch]
         return None
 
-    def published(self, epoch: int, published: Published) -> tuple[tuple[SinkAck, ...], bool]:
-        """Note the sinks that have the epoch. Return their acknowledgements, and if one is the sink's first."""
+    def published(self, epoch: int, published: Published) -> None:
+        """Note the sinks that have the epoch."""
         first = any(not self._standing.published(sink, self._acked.get(sink, 0))[0] for sink in published.sinks)
+        self.awaits_record = self.awaits_record or first
         for sink in published.sinks:
             self._due[epoch][1].discard(sink)
             self._acked[sink] = epoch
@@ -427,7 +434,10 @@ class _Run:
             del self._due[epoch]
         for sink, parts in published.learned.items():
             self._standing = self._standing.learned(sink, parts)
-        return tuple(self._acks.values()), first
+
+    def record(self, at_once: bool) -> RecordAcks:
+        """Return the effect that records the acknowledgements which no row of the log has yet."""
+        return RecordAcks(self.point.incarnation, tuple(self._acks.values()), at_once)
 
     def _brief(self) -> EpochBrief:
         known = self._begun_at.by_id.get(self._newest.epoch)

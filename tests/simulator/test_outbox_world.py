@@ -31,7 +31,7 @@ def test_no_row_is_lost_or_shown_twice_without_a_report_and_every_next_step_work
     assert happened["decided"] > 4 * schedules
 
 
-@pytest.mark.parametrize("schedules", [200, pytest.param(8_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("schedules", [200, pytest.param(3_000, marks=pytest.mark.long)])
 def test_no_row_is_lost_or_shown_twice_where_the_publish_overlaps_with_the_next_batch(schedules):
     for seed in range(schedules):
         outcome = sim.run_overlapping(seed)
