@@ -189,12 +189,12 @@ class OutboxDriver:
         self.call = self.protocol.call(self.checkpoint.batch(self.at))
         self._answer(None)
 
-    def recover(self, protocol: OutboxProtocol) -> None:
-        """Publish what an ended run left, as a start of the query does. `protocol`: a new one, for this only."""
+    def recover(self) -> None:
+        """Publish what an ended run left, as a start of the query does, with a protocol for this only."""
         newest = self.checkpoint.newest
         if newest in self.checkpoint.commits:
             self.recovering = True
-            self.call = protocol.recover(self.log.state(), self.checkpoint.batch(newest))
+            self.call = self.protocol_of().recover(self.log.state(), self.checkpoint.batch(newest))
             self._answer(None)
 
     def commit(self) -> None:
