@@ -137,30 +137,35 @@ class Outbox:
         settings = self.confirmed(restore, accept_query, accept_new_sink, accept_moved)
         # A Connect client may not see the store; the server's process compares at the first batch.
         remote = runs_remotely()
-        if remote and self._listeners:
-            raise ConfigInvalid("a listener does not reach a Connect server", hint="use Outbox(..., metrics=...)")
-        if remote and settings.overlap:
-            # A server ends the function's process with the query, and the last publish with it.
-            raise ConfigInvalid(
-                "overlap needs a classic session", hint="take overlap=True out, or start without Connect"
-            )
         with suppress(CkptError):  # of the run before; what it left unpublished follows
             self.close()
-        if not remote:
+        if remote:
+            self._refuse_remote()
+        else:
             _refuse_foreign(settings)
         frame = dataframe_of(writer)
         if frame is not None:
             _check_rows(settings, frame, asks_sinks=not remote)
         function = self._function = BatchFunction(settings)
-        if frame is not None and not remote:
-            function.recover(frame)
         if not remote:
+            if frame is not None:
+                function.recover(frame)
             # Metrics are served from the start, so that a port in use is an error of this call.
             function.listeners = [*self._listeners, *metrics_listeners(settings.metrics, settings.name)]
         query = _started(writer.option("checkpointLocation", settings.checkpoint).foreachBatch(function))
         if not remote:
             function.query = query
         return query
+
+    def _refuse_remote(self) -> None:
+        """Raise `ConfigInvalid` for what needs the process of the query's driver."""
+        if self._listeners:
+            raise ConfigInvalid("a listener does not reach a Connect server", hint="use Outbox(..., metrics=...)")
+        if self._settings.overlap:
+            # A server ends the function's process with the query, and the last publish with it.
+            raise ConfigInvalid(
+                "overlap needs a classic session", hint="take overlap=True out, or start without Connect"
+            )
 
     def confirmed(
         self,
