@@ -239,7 +239,7 @@ class OutboxRun:
             answer = self._carry_out(effect, batch)
 
     def _publish_behind(self, batch: Batch) -> None:
-        """Publish. After an error that may pass, go on until somebody waits for the result."""
+        """Publish. After an error that may pass, try again until `finish` waits for the result."""
         while True:
             try:
                 return self._drive(self._protocol.publish(), batch)
