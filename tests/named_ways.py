@@ -24,6 +24,7 @@ from spark_ckpt.api.job import Job
 from spark_ckpt.api.stream import Stream
 from spark_ckpt.cli.app import application
 from spark_ckpt.config import CONF_PREFIX, setting_names
+from spark_ckpt.connector import SinkRows
 from spark_ckpt.driver.run import Run
 from spark_ckpt.outbox.outbox import Outbox
 from spark_rewind import PinListener
@@ -78,6 +79,7 @@ def arguments() -> Mapping[str, frozenset[str]]:
     found = {name: _taken(each) for name, each in functions.items() if not _takes_any(each)}
     found["Job"] = _taken(Job) | frozenset(setting_names())
     found["Outbox"] = _taken(Outbox)
+    found["SinkRows"] = _taken(SinkRows)
     found["start"] |= _taken(Outbox.start)
     for name in connectors.names():
         declared = connectors.named(name)

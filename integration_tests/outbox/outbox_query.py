@@ -91,6 +91,10 @@ class Place:
         found = DeltaTable(self.table(name)).to_pyarrow_table(columns=["w", "k", "n", "s"])
         return Counter(tuple(row.values()) for row in found.to_pylist())
 
+    def staged(self, name: str) -> list[Path]:
+        """Files that tasks have staged below a folder."""
+        return [*(self.folder / name).rglob("ckpt-*-b*.parquet")]
+
     def rewind(self, batch: int) -> None:
         """Take the checkpoint back to the end of `batch`, by hand."""
         for path in [*self.checkpoint.rglob("*")]:

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 from spark_ckpt_delta import DeltaSink
 
-from integration_tests.outbox.outbox_query import BEGIN_S, Place, expected, run, windows, write_files
+from integration_tests.outbox.outbox_query import BEGIN_S, PER_FILE, Place, expected, run, windows, write_files
 from integration_tests.spark import plain_session
 from spark_ckpt.cli.app import exit_code
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext
@@ -35,6 +35,7 @@ from spark_ckpt.events.listener import EpochEvent, RunListener
 from spark_ckpt.observability.metrics.prometheus import endpoints
 from spark_ckpt.outbox.outbox import Outbox
 from spark_ckpt.store.store import Store
+from tests.conformance.memory_sink import MemorySink, Target
 
 pytestmark = pytest.mark.spark
 FILES = range(4)
@@ -396,3 +397,34 @@ def test_the_advice_of_an_older_store_is_followed_until_the_query_runs(spark: Sp
     assert steps == ["rewind", "accept loss", "restore"]
     for name in good:
         assert not expected(range(5)) - place.rows(name)
+
+
+class LeavesFile(RunListener):
+    """At a late batch of the run, a task of an earlier incarnation that nothing has stopped writes a file."""
+
+    def __init__(self, path: Path, batch: int) -> None:
+        self._path, self._batch = path, batch
+
+    def onEpochCommitted(self, event: EpochEvent) -> None:
+        if event.detail["batch"] == self._batch:
+            self._path.write_bytes(b"of a task that nothing has stopped")
+
+
+def test_files_of_old_batches_and_of_dead_tasks_leave_the_store_every_20_batches(
+    spark: SparkSession, place: Place
+) -> None:
+    rows = spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(place.inbox))
+    target = Target()
+    assert run(place.outbox({"kept": MemorySink(target)}, keep_epochs=2), rows) is None
+    (folder,) = {path.parent for path in place.staged("store")}
+    write_files(place.inbox, range(4, 27))
+    outbox = place.outbox({"kept": MemorySink(target)}, keep_epochs=2)
+    dead = folder / "ckpt-kept-i1-b1-t0-0-0123456789abcdef0123456789abcdef.parquet"
+    outbox.addListener(LeavesFile(dead, 15))
+    assert run(outbox, rows) is None
+    assert not dead.exists()
+    log_state = Store.open(place.store, "orders", kind="outbox").log.state()
+    kept = {int(path.name.split("-b")[1].split("-")[0]) for path in place.staged("store")}
+    assert kept == {brief.spark_batch.number for brief in log_state.epochs}
+    assert len(kept) < 20
+    assert len(target.rows) == 27 * PER_FILE

@@ -16,10 +16,11 @@ from pyspark.sql import SparkSession
 from integration_tests.broker import Broker
 from integration_tests.outbox.format_outboxes import write_module
 from integration_tests.outbox.outbox_deaths import live, live_until_done, records, start, wait_until_stopped
-from integration_tests.outbox.outbox_query import Place, expected, write_files
+from integration_tests.outbox.outbox_query import BEGIN_S, Place, expected, write_files
 from integration_tests.spark import plain_session
 from integration_tests.survival.ledger import create_topic, read_committed
 from integration_tests.survival.process import ROOT
+from spark_ckpt.store.store import Store
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.kill]
 FILES = range(6)
@@ -93,3 +94,30 @@ def test_a_driver_that_stood_still_is_fenced_and_shows_nothing(tmp_path: Path, b
     assert "[CKPT_FENCED]" in (place.folder / "driver.log").read_text()
     assert place.rows("gold") == expected(FILES)
     assert records(broker.servers, topic) == expected(FILES)
+
+
+def orphans(place: Place) -> set[str]:
+    """Staged files, in the table and in the store, that no epoch of the log has."""
+    store = Store.open(place.store, "orders", kind="outbox")
+    named = {
+        Path(file.path).name
+        for manifest in store.log.manifests()
+        for output in manifest.outputs.values()
+        for file in output.files
+    }
+    return {path.name for folder in ("gold", "store") for path in place.staged(folder)} - named
+
+
+def test_the_next_start_deletes_the_files_of_a_killed_batch_in_the_table_and_in_the_store(
+    tmp_path: Path, broker: Broker
+) -> None:
+    place, topic = Place(tmp_path), create_topic(broker.servers, "outbox")
+    arguments = ("--servers", broker.servers, "--topic", topic)
+    write_files(place.inbox, FILES)
+    assert live(place, "EPOCH_COMMITTING:kill:3", *arguments) != 0
+    assert {name.split("-")[1] for name in orphans(place)} == {"gold", "alerts"}
+    for path in place.staged("gold"):
+        os.utime(path, (BEGIN_S, BEGIN_S))  # a table's younger files may be of a driver that still runs
+    assert live(place, "", *arguments) == 0
+    assert not orphans(place)
+    assert place.rows("gold") == records(broker.servers, topic) == expected(FILES)

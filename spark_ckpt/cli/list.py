@@ -88,7 +88,7 @@ def driver_of(log_state: LogState) -> str:
         return "none yet"
     if log_state.kind == "outbox":  # its driver renews no lease while it waits for rows
         began = f"{log_state.holder}, began {utc(log_state.since_ms)}"
-        return f"none; the last was {began}" if provably_dead(log_state.holder) else began
+        return f"none; the last was {began}" if log_state.is_free or provably_dead(log_state.holder) else began
     if log_state.lease_expires_ms <= wall_ms():
         return f"none; the last was {log_state.holder}"
     return f"{log_state.holder}, lease until {utc(log_state.lease_expires_ms)}"

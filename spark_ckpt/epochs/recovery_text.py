@@ -45,5 +45,9 @@ def restore_call(log_state: LogState, target: str | int, new_sinks: Sequence[str
     brief = log_state.by_id.get(epoch)
     batch = brief.spark_batch if brief is not None else None
     back = "its beginning" if batch is None else f"batch {batch.number}"
-    new = f", accept_new_sink={list(new_sinks)!r}" if new_sinks else ""
-    return f"rewind the query to {back} (spark-ckpt rewind plan), then out.start(writer, restore={epoch}{new})"
+    given = [f"accept_new_sink={list(new_sinks)!r}"] if new_sinks else []
+    # The outbox follows its query; only a branch that it has left needs its number.
+    if epoch and epoch not in {each.epoch for each in log_state.lineage()}:
+        given.insert(0, f"restore={epoch}")
+    call = ", ".join(["writer", *given])
+    return f"rewind the query to {back} (spark-ckpt rewind plan --outbox STORE), then out.start({call})"

@@ -97,13 +97,16 @@ def test_a_command_names_the_outbox_and_no_job(which, look, command, request):
 def test_a_restore_names_the_batch_that_the_query_goes_back_to(branched, command):
     said = command("restore", branched, "2", "--dry-run").out
     assert said.startswith("outbox")
-    assert "rewind the query to batch 1 (spark-ckpt rewind plan), then out.start(writer, restore=2)" in said
+    assert (
+        "rewind the query to batch 1 (spark-ckpt rewind plan --outbox STORE), then out.start(writer, restore=2)" in said
+    )
     assert "the query produces these rows again" in said
 
 
-def test_a_savepoint_of_an_outbox_is_restored_by_its_epoch(branched, command):
-    said = command("savepoint", "add", branched, "before", "--epoch", "2").out
-    assert "out.start(writer, restore=2)" in said
+def test_a_savepoint_of_an_outbox_names_the_batch_of_its_epoch(branched, command):
+    said = command("savepoint", "add", branched, "before", "--epoch", "1").out
+    assert "rewind the query to batch 0" in said
+    assert "out.start(writer)" in said
 
 
 @pytest.mark.parametrize("look", [look for look in LOOKS if look[0] in ("state", "diff", "rescale", "bootstrap")])
@@ -124,6 +127,13 @@ def test_the_newest_driver_is_shown_with_its_begin_and_without_a_lease(branched,
     listed = command("list", branched).out
     assert "lease" not in listed
     assert re.search(r"driver .*began", listed)
+
+
+def test_a_closed_outbox_has_no_driver(opened, store, command):
+    opened.log.release(opened.log.state().incarnation, "stopped")
+    assert command("list", store).out.splitlines()[2].startswith("driver  none; the last was")
+    facts = facts_of(Store.open(store, "orders", kind="outbox"), 10_000)
+    assert not facts["driver"]["holds_lease"]
 
 
 def test_the_doctor_says_what_makes_the_first_epoch(empty, command):

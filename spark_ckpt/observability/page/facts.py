@@ -67,7 +67,7 @@ def runs(log_state: LogState, now_ms: int) -> bool:
     The driver of an outbox renews no lease while it waits for rows. It may run until its process is known to be gone.
     """
     if log_state.kind == "outbox":
-        return log_state.holder is not None and not provably_dead(log_state.holder)
+        return not log_state.is_free and log_state.holder is not None and not provably_dead(log_state.holder)
     return log_state.lease_expires_ms > now_ms
 
 

@@ -88,7 +88,7 @@ function summary(job) {
     ["Incarnation", driver ? String(Math.max(0, ...job.incarnations.map((each) => each.incarnation))) : "–"],
   ].map(([name, value, kind]) => el("div", {}, tile(name, value, kind)));
   const lease = driver ? `${driver.holder}, since ${moment(driver.since_ms)}; ` +
-    (outbox(job) ? (runs ? "its process is not known to be gone" : "its process is gone") : runs ? `lease until ${moment(driver.lease_until_ms)}` : driver.lease_until_ms ? `its lease ended ${moment(driver.lease_until_ms)}` : "its lease was freed") : "it has never run";
+    (outbox(job) ? (runs ? "its process is not known to be gone" : "it has ended") : runs ? `lease until ${moment(driver.lease_until_ms)}` : driver.lease_until_ms ? `its lease ended ${moment(driver.lease_until_ms)}` : "its lease was freed") : "it has never run";
   return el("section", { id: "summary" }, el("h2", {}, `${outbox(job) ? "Outbox" : "Job"} ${job.job}`), el("p", { class: "soft mono" }, job.store), el("dl", { class: "tiles" }, tiles), el("p", { class: "soft" }, lease), standbys(job));
 }
 
