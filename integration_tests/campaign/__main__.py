@@ -35,7 +35,7 @@ from integration_tests.campaign.outbox_trials import outbox_checkpoints, outbox_
 from integration_tests.campaign.page import write_page
 from integration_tests.campaign.rewinds import rewinds
 from integration_tests.campaign.soak import soak
-from integration_tests.campaign.trial import RESULTS, Results
+from integration_tests.campaign.trial import RESULTS, Results, merge
 from integration_tests.campaign.zombies import zombies
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -121,7 +121,8 @@ def run(
 
 @app.command()
 def page() -> None:
-    """Write the figures into docs/reliability.md."""
+    """Add up the results, and write the figures into docs/reliability.md."""
+    merge(RESULTS)
     write_page()
 
 

@@ -74,7 +74,8 @@ def _summary(known: Iterable[str], by_campaign: dict[str, list[Trial]]) -> str:
         trials = by_campaign[name]
         total = _totals(trials)
         commits = ", ".join(sorted({trial.commit for trial in trials}))
-        done, broken = sum("compared" not in trial.kind for trial in trials), sum(bool(trial.why) for trial in trials)
+        done = sum(trial.times for trial in trials if "compared" not in trial.kind)
+        broken = sum(bool(trial.why) for trial in trials)
         lines.append(
             "| " + " | ".join(map(str, [WORDS[name], done, broken, *(total[each] for each in COUNTED), commits])) + " |"
         )
@@ -98,8 +99,12 @@ def _details(name: str, trials: Sequence[Trial]) -> str:
     ends = [end for end in ENDED if any(end in trial.figures for trial in trials)]
     heads = ["times", *(ENDED[end] for end in ends), "broken"]
     lines += ["| what was done | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
-    times, broken = Counter(t.kind for t in trials), Counter(t.kind for t in trials if t.why)
-    ended = {end: Counter(t.kind for t in trials if end in t.figures) for end in ends}
+    broken = Counter(t.kind for t in trials if t.why)
+    times, ended = Counter[str](), {end: Counter[str]() for end in ends}
+    for trial in trials:
+        times[trial.kind] += trial.times
+        for end in ends:
+            ended[end][trial.kind] += round(trial.figures.get(end, 0))
     for kind, number in sorted(times.items()):
         counts = [number, *(ended[end][kind] for end in ends), broken[kind]]
         lines.append(f"| {kind} | " + " | ".join(map(str, counts)) + " |")

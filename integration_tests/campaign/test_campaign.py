@@ -30,7 +30,7 @@ from integration_tests.campaign.hazards import (
 from integration_tests.campaign.hazards.site import Site, site_of
 from integration_tests.campaign.hazards.trials import tried
 from integration_tests.campaign.page import MARK, write_page
-from integration_tests.campaign.trial import RESULTS, Results, Trial, read
+from integration_tests.campaign.trial import RESULTS, Results, Trial, merge, read
 from integration_tests.survival.process import Driver, started
 
 HAZARDS = {
@@ -251,6 +251,31 @@ def test_the_page_counts_what_the_lines_say(tmp_path: Path) -> None:
     assert "old figures" not in text
     assert "| Kafka to Kafka: kill -9 | 2 | 1 | 2 | 0 | 0 | 0 |" in text
     assert "| in recovery | 2 | 1 |" in text
+
+
+def test_trials_that_kept_their_promise_are_added_up_and_the_page_stays(tmp_path: Path) -> None:
+    page, lines = tmp_path / "page.md", tmp_path / "results.jsonl"
+    page.write_text(f"{MARK}\n")
+    results = Results(lines, "odd-paths", 1)
+    for _ in range(3):
+        results.add("folders", {"right": 1})
+    results.add("folders", {"recovered": 1})
+    results.add("folders", {"advice fails": 1}, "the same error again")
+    Results(lines, "failovers", 1).add("killed", {"first epoch after s": 2.5})
+    write_page(lines, page)
+    before = page.read_text()
+
+    for _ in range(2):
+        merge(lines)
+        write_page(lines, page)
+
+        assert page.read_text() == before
+        assert [(trial.times, trial.why) for trial in trials(lines)] == [
+            (3, ""),
+            (1, ""),
+            (1, "the same error again"),
+            (1, ""),
+        ]
 
 
 def test_the_documented_figures_are_those_of_the_results(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""What a campaign writes down: one JSON line per trial, appended, so that a campaign can go on later."""
+"""Results of campaigns: one JSON line per trial, appended, so that a campaign can continue later.
+
+`merge` adds up trials that kept their promise, so that the file has a line for each kind and commit.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from integration_tests.survival.process import ROOT
@@ -16,7 +19,10 @@ RESULTS = Path(__file__).with_name("results.jsonl")
 
 @dataclass(frozen=True)
 class Trial:
-    """One thing that was done to the product, and what it led to. `figures` are counts or measures, by name."""
+    """One thing that was done to the product, and what it led to. `figures` are counts or measures, by name.
+
+    `times`: number of trials in this line, whose figures are sums. Its seed is that of the first one.
+    """
 
     campaign: str
     kind: str
@@ -25,6 +31,12 @@ class Trial:
     why: str = ""
     commit: str = ""
     day: str = ""
+    times: int = 1
+
+    @property
+    def adds_up(self) -> bool:
+        """True if it can be added to its like: it kept its promise, and its figures are counts."""
+        return not self.why and self.campaign != "soak" and not any(name.endswith(" s") for name in self.figures)
 
 
 class Results:
@@ -56,6 +68,18 @@ def read(path: Path) -> Iterator[Trial]:
     """Every trial of a file."""
     for line in path.read_text().splitlines():
         yield Trial(**json.loads(line))
+
+
+def merge(path: Path) -> None:
+    """Replace the trials of a file that add up by their sums."""
+    merged: dict[object, Trial] = {}
+    for number, trial in enumerate(read(path)):
+        key = (trial.campaign, trial.kind, trial.commit, trial.day, *sorted(trial.figures)) if trial.adds_up else number
+        known = merged.get(key)
+        figures = trial.figures if known is None else {n: known.figures[n] + trial.figures[n] for n in trial.figures}
+        times = trial.times if known is None else known.times + trial.times
+        merged[key] = replace(known or trial, figures=figures, times=times)
+    path.write_text("".join(json.dumps(asdict(trial)) + "\n" for trial in merged.values()))
 
 
 def current_commit() -> str:
