@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from checkpoint_lab.spark_driver import QueryDied
 from checkpoint_lab.spark_sink import LateTransaction, SparkSink
-from checkpoint_lab.spark_store import Backup, Name, Row, Shared
+from checkpoint_lab.spark_store import CREATED, JOB, Backup, Name, Row, Shared
 from checkpoint_lab.violations import ensure
 from spark_ckpt.connector_parts.sink_rules import SinkMarker
-from spark_ckpt.epochs.records import IncarnationRecord, Manifest, SparkBatch
+from spark_ckpt.epochs.records import CreatedRecord, IncarnationRecord, Manifest, SparkBatch
 from spark_ckpt.outbox.protocol import TellBranch
 from spark_ckpt.store.log_table import LogRow, NewRow
 
@@ -184,6 +184,11 @@ class OutboxStore(Shared):
     def age(self) -> tuple[int, int]:
         """Value that changes with the current branch, the incarnation, and the epochs that the log keeps."""
         return self.moves, self.shortened
+
+    def first_row(self) -> NewRow:
+        """Return the row of a log that belongs to an outbox."""
+        text = CreatedRecord(job=JOB, store_id="store", kind="outbox").model_dump_json()
+        return replace(CREATED, brief=text, body=text)
 
     def append(self, new: NewRow, seen: int) -> LogRow:
         """Append one row. O5: an incarnation leaves no epoch with rows that its driver has not reported."""

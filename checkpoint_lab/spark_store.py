@@ -272,8 +272,12 @@ class Shared:
     def log(self) -> EpochLog:
         """Return the shipped log, as one process opens it. The first one creates it."""
         if not self.rows:
-            MemoryTable(self).append(CREATED)
+            MemoryTable(self).append(self.first_row())
         return self.opened()
+
+    def first_row(self) -> NewRow:
+        """Return the row that says whose log it is."""
+        return CREATED
 
     def opened(self) -> EpochLog:
         """Return the shipped log. It must have rows."""

@@ -55,6 +55,7 @@ class Failpoint(Enum):
     REWIND_OUTBOX_BRANCHED = "the log of an outbox goes on from another epoch (hit once per outbox)"
     REWIND_PUBLISHED = "everything is in its place, and every query is fenced"
     REWIND_UNFENCED = "the fences of a query are gone (hit once per query)"
+    ADOPTING = "the store of an outbox is a job's, and the job has no epoch yet"
     REWIND_DONE = "the rewind is noted as done"
 
 

@@ -217,7 +217,15 @@ def checked(
 
 
 def _base(log_state: LogState, epoch: int, read: Read) -> Manifest:
-    return read(epoch) if epoch else _initial(log_state)
+    manifest = read(epoch) if epoch else _initial(log_state)
+    if log_state.kind == "job" and manifest.spark_batch is not None:
+        # It has no cursors: the job would read its sources from their start.
+        raise EpochDamaged(
+            f"epoch {epoch} is a batch of the plain query that became this job: no job can continue from it",
+            epoch=epoch,
+            hint="restore an epoch of the job itself, the first of which `spark-ckpt adopt` made",
+        )
+    return manifest
 
 
 def _verified_choice(log_state: LogState, base: Manifest, described: str, read: Read, verify: Verify) -> Choice:

@@ -152,6 +152,7 @@ class EpochLog:
 
         def propose(log_state: LogState) -> NewRow:
             proposals.refuse_if_rewinding(log_state, holder)
+            proposals.refuse_if_adopting(log_state, holder)
             if not takeover:
                 proposals.refuse_if_held(log_state, self._own_incarnation, self._now_ms(), ended)
             known = with_taken_back(log_state, taken_back)
@@ -217,6 +218,19 @@ class EpochLog:
 
         self.append(propose)
         return lost
+
+    def change_owner(self, job: str, kind: Kind) -> None:
+        """Make another job or outbox the owner of the store, e.g. the job that an outbox's query becomes.
+
+        The store keeps its id, so markers in sinks stay valid. Only for a caller that holds the lease.
+        """
+        self.append(
+            lambda state: (
+                None
+                if (state.job, state.kind) == (job, kind)
+                else row_of(CreatedRecord(job=job, store_id=state.store_id, kind=kind))
+            )
+        )
 
     def add_savepoint(self, name: str, epoch: int) -> None:
         """Name an epoch, so that retention keeps it.

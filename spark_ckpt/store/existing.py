@@ -27,7 +27,8 @@ def job_of(location: Location) -> str:
     if table is None:
         raise StoreForeign("there is no store here", store=location.uri, hint=HINT_NO_STORE)
     table.refresh()
-    created = next((row for row in table.rows if row.kind == "created"), None)
+    # The newest one counts: the store of an outbox may have become a job's.
+    created = next((row for row in reversed(table.rows) if row.kind == "created"), None)
     if created is None:
         raise EpochDamaged(
             "the store's log does not say whose it is",

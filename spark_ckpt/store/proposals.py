@@ -25,7 +25,7 @@ from spark_ckpt.epochs.records import (
     SavepointRecord,
     SinkAck,
 )
-from spark_ckpt.epochs.restore import REWINDING, RecoveryPoint
+from spark_ckpt.epochs.restore import ADOPTING, REWINDING, RecoveryPoint
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound, Fenced, RewindUnderWay, RunFailed, StoreInUse
 from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.log_rows import row_of
@@ -71,6 +71,19 @@ def refuse_if_rewinding(log_state: LogState, holder: Holder) -> None:
         rewind=known.name.removeprefix(REWINDING),
         hint="run `spark-ckpt rewind apply` with its plan again, or `spark-ckpt rewind undo` with it",
     )
+
+
+def refuse_if_adopting(log_state: LogState, holder: Holder) -> None:
+    """Raise `EpochNotFound` while the store of an outbox becomes a job's: the job has no epoch of its own yet."""
+    known = log_state.holder
+    if known is None or log_state.is_free or known.name != ADOPTING or holder.name == ADOPTING:
+        return
+    if log_state.kind == "job" and log_state.last:
+        raise EpochNotFound(
+            "the query of an outbox was being adopted into this store, and that was not finished",
+            adopting=known,
+            hint="run `spark-ckpt adopt` again with the same checkpoint and store",
+        )
 
 
 def incarnation(

@@ -11,19 +11,24 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
-from spark_ckpt.epochs.restore import ADOPTING, RecoveryPoint
+from spark_ckpt.epochs.restore import ADOPTING, LATEST, RecoveryPoint
 from spark_ckpt.errors import AdoptionRefused, CkptError, StoreForeign
+from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt.store import proposals
+from spark_ckpt.store.epoch_log import wall_ms
+from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.folders import delete_folder, folders
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.shuffle_keys import usual_key_groups
+from spark_rewind.adopt.outboxes import given_back, is_outbox, published
 from spark_rewind.adopt.plan import AdoptRequest, Taking, planned
 from spark_rewind.checkpoint import read_checkpoint
 
@@ -77,8 +82,12 @@ class AdoptTarget:
 
 def would_adopt(request: AdoptRequest, target: AdoptTarget, sessions: Sessions) -> Adoption:
     """Return a preview of `adopt`. Writes nothing. Raises the errors of `adopt`."""
-    taking = planned(request)
-    _refuse_used(target)
+    outbox = _outbox_at(target)
+    if outbox is not None:
+        taking = _of_outbox(request, outbox)
+    else:
+        taking = planned(request)
+        _refuse_used(target)
     if not taking.operators:
         return Adoption(taking, ())
     from spark_rewind.adopt import state  # imports PySpark, which nothing else needs
@@ -98,8 +107,12 @@ def adopt(request: AdoptRequest, target: AdoptTarget, sessions: Sessions) -> Ado
     """Commit the epoch. A refusal changes nothing; the checkpoint never changes.
 
     Raises the errors of `plan.planned`, `AdoptionRefused`, `CheckpointDamaged`, `EnvironmentUnfit`, a `StoreOutage`.
-    Raises `StoreForeign` for a store that is not empty, `StoreInUse` while another process adopts into it.
+    Raises `StoreForeign` for a store that is not empty, `StoreInUse` while another process adopts into it. The store of
+    the query's own outbox is taken over as it is.
     """
+    outbox = _outbox_at(target)
+    if outbox is not None:
+        return _adopt_outbox(request, target, sessions, outbox)
     taking = planned(request)
     before = _refuse_used(target)
     spark = sessions() if taking.operators else None
@@ -119,6 +132,57 @@ def adopt(request: AdoptRequest, target: AdoptTarget, sessions: Sessions) -> Ado
         raise
     try:
         store.materialize(manifest)
+    finally:
+        store.log.release(point.incarnation)
+    return Adoption(taking, states, manifest.epoch)
+
+
+def _outbox_at(target: AdoptTarget) -> Store | None:
+    """Return the store of an outbox at the target's place; None for another place."""
+    valid_name("job", target.job)
+    location = store_location(target.store, target.storage_options)
+    if "epochs" not in location.entries():
+        return None
+    store = existing_store(target.store, target.storage_options)
+    return store if is_outbox(store.log.state()) else None
+
+
+def _of_outbox(request: AdoptRequest, store: Store) -> Taking:
+    log_state = store.log.state()
+    taking = planned(replace(request, outbox=log_state))
+    note = f"name the sinks of the job as the outbox did, to continue their markers: {', '.join(log_state.sinks)}"
+    return replace(taking, notes=(*taking.notes, note))
+
+
+def _adopt_outbox(request: AdoptRequest, target: AdoptTarget, sessions: Sessions, store: Store) -> Adoption:
+    """Adopt a query into the store of its outbox: the markers of the sinks stay valid for the job."""
+    taking = _of_outbox(request, store)
+    spark = sessions() if taking.operators else None
+    # Before the owner changes back: another process may be adopting.
+    proposals.refuse_if_held(store.log.state(), None, wall_ms())
+    given_back(store)
+    name = store.log.state().job
+    # It fences the query's driver, unless that holds a lease: then it is refused.
+    point = store.log.begin_incarnation(current_holder(ADOPTING), LATEST, _LEASE_MS)
+    try:
+        states, snapshots = _states(taking, target, store, point, spark)
+        _refuse_moved(taking)
+        published(store.log.state(), read_checkpoint(taking.folder, taking.folder.name))
+        manifest = _manifest(taking, target.job, point, snapshots)
+        store.verify(manifest)
+        # No driver begins between the two: not the query, whose store this was, and not the job, which has no epoch.
+        store.log.change_owner(target.job, "job")
+        hit(Failpoint.ADOPTING)
+        store.log.commit_epoch(manifest)
+    except BaseException:
+        with suppress(CkptError, OSError):
+            if store.log.state().incarnation == point.incarnation:
+                store.log.change_owner(name, "outbox")
+                store.log.release(point.incarnation)
+        raise
+    job = existing_store(target.store, target.storage_options)
+    try:
+        job.materialize(manifest, point.incarnation)
     finally:
         store.log.release(point.incarnation)
     return Adoption(taking, states, manifest.epoch)
@@ -156,7 +220,7 @@ def _manifest(taking: Taking, job: str, point: RecoveryPoint, snapshots: Mapping
         epoch=point.last + 1,
         incarnation=point.incarnation,
         attempt=uuid.uuid4().hex,
-        base=BEGINNING,
+        base=point.manifest.epoch,
         previous=point.last,
         created_ms=time.time_ns() // 1_000_000,
         reason="adopt",
@@ -165,6 +229,8 @@ def _manifest(taking: Taking, job: str, point: RecoveryPoint, snapshots: Mapping
         late_watermark_ms=taking.late_ms,
         operators=dict(snapshots),
         source_identities={name: dict(stand.identity) for name, stand in stands.items()},
+        sink_identities=point.manifest.sink_identities,
+        rows_before=point.manifest.rows_so_far,
     )
 
 

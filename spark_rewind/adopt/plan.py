@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_ckpt.delta_files import LOG
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged, CheckpointForeign, ConfigInvalid
 from spark_ckpt.spark_internals.query_logs import SINK_LOG
 from spark_rewind.adopt.operators import StatefulOperator, read_operators, refuse_others
+from spark_rewind.adopt.outboxes import published
 from spark_rewind.adopt.sources import Stand, stand_of
 from spark_rewind.adopt.unfinished import FINISH, Answer, settled
 from spark_rewind.checkpoint import HINT_DAMAGED, Batch, QueryCheckpoint, read_checkpoint
@@ -104,13 +106,17 @@ def _hint(kind: str, there: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AdoptRequest:
-    """The user's request. `sources`, `operators`: NAME=NUMBER; `output`: folder that the query writes."""
+    """The user's request.
+
+    `sources`, `operators`: NAME=NUMBER; `output`: folder that the query writes; `outbox`: log of the query's outbox.
+    """
 
     checkpoint: str
     sources: Sequence[str] = ()
     operators: Sequence[str] = ()
     unfinished: Answer | None = None
     output: str | None = None
+    outbox: LogState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +190,8 @@ def planned(request: AdoptRequest) -> Taking:
 def _settled(request: AdoptRequest, checkpoint: QueryCheckpoint) -> Answer | None:
     open_ = checkpoint.unfinished
     number = None if open_ is None else open_.number
+    if request.outbox is not None:
+        return settled(number, request.unfinished, published(request.outbox, checkpoint))
     asked = number is not None and request.output is not None
     known = shown(local_folder(request.output or ""), checkpoint.query, number or 0) if asked else None
     return settled(number, request.unfinished, known)
