@@ -59,8 +59,7 @@ def adopt(
 ) -> None:
     """Make the checkpoint of a plain query the first epoch of a job. The job continues at the next record, with all state.
 
-    The query has to be stopped, and must not start again. Its checkpoint stays unchanged; the store has to be new, or that of the
-    query's outbox.
+    Stop the query; it must not start again. Its checkpoint stays unchanged. The store is new, or that of the query's outbox.
     Supported are Kafka and Delta sources and the state of applyInPandasWithState. Only state needs a JVM. See docs/migrating.md.
     """
     request = AdoptRequest(checkpoint, source or (), operator or (), unfinished, output)

@@ -13,8 +13,7 @@ from spark_ckpt.endpoints.markers import refuse_newer_sinks, sinks_taken_back
 from spark_ckpt.epochs.restore import ADOPTING, LATEST
 from spark_ckpt.errors import AdoptionRefused, EpochDamaged, EpochNotFound, StoreForeign, StoreInUse
 from spark_ckpt.failpoints import FailpointHit
-from spark_ckpt.outbox.outbox import BatchFunction
-from spark_ckpt.outbox.running import NamedSink
+from spark_ckpt.outbox.running import NamedSink, OutboxRun
 from spark_ckpt.store import proposals
 from spark_ckpt.store.existing import existing_store, job_of
 from spark_ckpt.store.holder import current_holder
@@ -23,7 +22,7 @@ from spark_rewind.adopt import adopting
 from spark_rewind.adopt.adopting import Adoption, AdoptTarget, adopt, would_adopt
 from spark_rewind.adopt.plan import AdoptRequest
 from tests.adopt.adopt_kit import JOB, no_session
-from tests.rewind.outbox_world import Frame, TopicSink, World
+from tests.rewind.outbox_world import Rows, TopicSink, World
 
 
 class Clicks(World):
@@ -62,8 +61,8 @@ class Clicks(World):
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clicks:
-    made = Clicks(tmp_path, monkeypatch)
+def world(tmp_path: Path) -> Clicks:
+    made = Clicks(tmp_path)
     made.run(5)
     return made
 
@@ -107,9 +106,9 @@ def test_an_answer_that_the_outbox_contradicts_is_refused(world: Clicks) -> None
 
 
 def test_a_running_driver_is_refused(world: Clicks) -> None:
-    running = BatchFunction(world.settings())
+    running = OutboxRun(world.settings())
     world.plan(5)
-    running(Frame([(5, 15)]), 5)
+    running.call(Rows(5, [(5, 15)]))
     with pytest.raises(StoreInUse):
         world.adopt()
     running.close()

@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StructField, StructType
 from spark_ckpt_delta import DeltaSink
@@ -24,14 +23,12 @@ from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import EpochOutput, PublishedEpoch, PublishReceipt, SinkContext, SinkRows, StagePlan
 from spark_ckpt.epochs.records import StagedFileRecord
 from spark_ckpt.errors import Fenced
-from spark_ckpt.outbox import running
-from spark_ckpt.outbox.outbox import BatchFunction
 from spark_ckpt.outbox.rule import NO_CHANGES, Accepted
-from spark_ckpt.outbox.running import OutboxSettings
+from spark_ckpt.outbox.running import OutboxRun, OutboxSettings
 from spark_ckpt.spark_internals.query_logs import FENCE
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.store import Store
-from spark_ckpt.tasks.staging import StageWriter
+from spark_ckpt.tasks.staging import SinkStage, StageWriter
 from spark_rewind.applying import ApplySettings
 from spark_rewind.outbox_logs import BATCH
 from spark_rewind.plan import RewindPlan
@@ -120,35 +117,39 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 @dataclass
-class Frame:
-    """Stands for the DataFrame of a batch."""
+class Rows:
+    """The batch that Spark gives the outbox."""
 
+    number: int
     rows: list[Row]
-    sparkSession: object = None  # noqa: N815 - Spark's name
+    spark: object = None
 
+    def schema(self, name: str, rows: SinkRows) -> StructType:
+        return _SCHEMA
 
-def _staged(frame: Frame, sinks: Mapping[str, SinkRows], stages: list[object], number: int) -> dict[str, list[object]]:
-    found = {}
-    for stage in stages:
-        table = pa.table({"batch": [row[0] for row in frame.rows], "total": [row[1] for row in frame.rows]})
-        with StageWriter(stage, number) as writer:
-            writer.write(table)
-            found[stage.sink] = [StagedFileRecord(**asdict(file)) for file in writer.close()]
-    return found
+    def stage(
+        self, sinks: Mapping[str, SinkRows], stages: Sequence[SinkStage], incarnation: int
+    ) -> tuple[Mapping[str, Sequence[StagedFileRecord]], int]:
+        found = {}
+        table = pa.table({"batch": [row[0] for row in self.rows], "total": [row[1] for row in self.rows]})
+        for stage in stages:
+            with StageWriter(stage, self.number) as writer:
+                writer.write(table)
+                found[stage.sink] = [StagedFileRecord(**asdict(file)) for file in writer.close()]
+        return found, incarnation
+
+    def discard(self) -> None:
+        pass
 
 
 class World:
     """Folders of the query, its outbox, table and topic. `keep_epochs`: of the outbox."""
 
-    def __init__(self, root: Path, patch: pytest.MonkeyPatch, keep_epochs: int = 100) -> None:
+    def __init__(self, root: Path, keep_epochs: int = 100) -> None:
         self.root, self.keep_epochs = root, keep_epochs
         self.checkpoint, self.store, self.pins = root / "checkpoints" / "q", str(root / "store"), root / "pins"
         self.topic, self.gold = Topic(root / "alerts.json"), root / "gold"
         self.began = 0
-        self.readings: list[int] = []
-        patch.setattr(running, "schema_of", lambda frame, rows: _SCHEMA)
-        patch.setattr(running, "stage_rows", _staged)
-        patch.setattr(running, "discard_rows", lambda frame: None)
 
     def settings(self, accepted: Accepted = NO_CHANGES) -> OutboxSettings:
         sinks = {"gold": SinkRows(DeltaSink(str(self.gold))), "alerts": SinkRows(TopicSink(self.topic))}
@@ -167,19 +168,19 @@ class World:
 
     def run(self, batches: int, *, wrong: int = 0, dies: bool = False, accepted: Accepted = NO_CHANGES) -> None:
         """Run so many batches and end the program. `wrong`: is added to each. `dies`: before the last one's commit."""
-        function = BatchFunction(self.settings(accepted))
+        driver = OutboxRun(self.settings(accepted))
         try:
             for count in range(batches):
                 number, planned = self.next()
                 if not planned:
                     self.plan(number)
                 total = self.total(number - 1) + number + wrong
-                function(Frame([(number, total)] if number % 3 != 2 else []), number)
+                driver.call(Rows(number, [(number, total)] if number % 3 != 2 else []))
                 self.write("state/0/0", f"{number + 1}.delta", json.dumps(total))
                 if not (dies and count == batches - 1):
                     self.write("commits", str(number), 'v1\n{"nextBatchWatermarkMs":0}')
         finally:
-            function.close()
+            driver.close()
 
     def next(self) -> tuple[int, bool]:
         """Return the next batch, and True if its offsets are written. Raises `Refused` for a fence."""

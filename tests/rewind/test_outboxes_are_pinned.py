@@ -21,9 +21,9 @@ MANY = 24
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path: Path) -> World:
     """Four right batches of a query whose outbox keeps two."""
-    made = World(tmp_path, monkeypatch, keep_epochs=2)
+    made = World(tmp_path, keep_epochs=2)
     made.run(4)
     return made
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from outbox_world import Frame, Refused, World, listed, settings, wanted
+from outbox_world import Refused, Rows, World, listed, settings, wanted
 from rewind_kit import WrittenQuery, WrittenTable
 from spark_ckpt_delta import DeltaSink, marker, publisher
 
@@ -28,7 +28,7 @@ from spark_ckpt.errors import (
     StoreForeign,
 )
 from spark_ckpt.failpoints import Failpoint, FailpointHit
-from spark_ckpt.outbox.outbox import BatchFunction
+from spark_ckpt.outbox.running import OutboxRun
 from spark_ckpt.store import proposals
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.store import Store
@@ -38,9 +38,9 @@ from spark_rewind.planning import RewindRequest, plan_rewind
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path: Path) -> World:
     """Four right batches, then four wrong ones."""
-    made = World(tmp_path, monkeypatch)
+    made = World(tmp_path)
     made.run(4)
     made.run(4, wrong=1000)
     return made
@@ -76,8 +76,8 @@ def test_after_a_rewind_the_query_goes_on_as_if_it_had_never_been_wrong(world: W
 
 
 @pytest.mark.parametrize("batch", [-1, 0, 1, 2, 3, 4, 5, 6])
-def test_each_batch_can_be_gone_back_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
-    world = World(tmp_path, monkeypatch)
+def test_each_batch_can_be_gone_back_to(tmp_path: Path, batch: int) -> None:
+    world = World(tmp_path)
     world.run(batch + 1)
     world.run(7 - batch, wrong=1000, dies=batch % 2 == 0)
     plan = world.planned(f"q@{batch}" if batch >= 0 else "2000-01-01T00:00:00Z")
@@ -157,8 +157,8 @@ def test_a_killed_undo_goes_on(world: World, monkeypatch: pytest.MonkeyPatch, po
 class Moves(World):
     """The same query, reading a table of another query, which goes back as well."""
 
-    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
-        super().__init__(root, patch)
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
         self.bronze = WrittenTable(root / "bronze")
         self.ingest = WrittenQuery(root / "checkpoints" / "ingest")
 
@@ -176,8 +176,8 @@ class Moves(World):
         return RewindRequest(folders, to, [str(self.bronze.root)], outboxes=[self.store], **more)
 
 
-def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moves:
-    world = Moves(tmp_path, monkeypatch)
+def moved(tmp_path: Path) -> Moves:
+    world = Moves(tmp_path)
     world.run(4)
     world.run(4, wrong=1000)
     return world
@@ -193,10 +193,8 @@ def go_on(world: Moves) -> None:
     world.run(6)
 
 
-def test_a_query_whose_offsets_move_with_a_table_continues_its_outbox(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = moved(tmp_path, monkeypatch)
+def test_a_query_whose_offsets_move_with_a_table_continues_its_outbox(tmp_path: Path) -> None:
+    world = moved(tmp_path)
     record = apply(world.planned("ingest@3"), settings())
     assert record.outboxes[0].moved is not None
     go_on(world)
@@ -206,7 +204,7 @@ def test_a_query_whose_offsets_move_with_a_table_continues_its_outbox(
 def test_without_the_moved_identity_the_outbox_refuses_the_next_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = moved(tmp_path, monkeypatch)
+    world = moved(tmp_path)
     monkeypatch.setattr(outbox_logs, "moved_batch", lambda change, checkpoint, batch: None)
     apply(world.planned("ingest@3"), settings())
     with pytest.raises(BatchUnexpected):
@@ -252,12 +250,12 @@ class OutboxRunOf:
     """A driver that has begun with batch 8 and stays."""
 
     def __init__(self, world: World) -> None:
-        self.function = BatchFunction(world.settings())
+        self.driver = OutboxRun(world.settings())
         world.plan(8)
-        self.function(Frame([(8, 0)]), 8)
+        self.driver.call(Rows(8, [(8, 0)]))
 
     def close(self) -> None:
-        self.function.close()
+        self.driver.close()
 
 
 def test_a_driver_that_begins_after_the_plan_makes_it_stale(world: World) -> None:
@@ -302,9 +300,9 @@ def test_no_driver_begins_until_the_rewind_is_over(
     fence = world.checkpoint / "offsets" / "8"
     fence.rename(world.root / "fence")
     world.plan(8)
-    late = BatchFunction(world.settings())
+    late = OutboxRun(world.settings())
     with pytest.raises(refused):
-        late(Frame([(8, 0)]), 8)
+        late.call(Rows(8, [(8, 0)]))
     (world.root / "fence").replace(fence)
     record = apply(plan, settings())
     world.run(6)
@@ -333,10 +331,8 @@ def test_a_publisher_that_is_late_is_fenced_by_the_table(
     assert (world.table() == wanted(4)) is fenced
 
 
-def test_a_table_that_goes_back_to_before_its_first_epoch_has_no_marker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(tmp_path, monkeypatch)
+def test_a_table_that_goes_back_to_before_its_first_epoch_has_no_marker(tmp_path: Path) -> None:
+    world = World(tmp_path)
     world.run(3, wrong=1000)
     record = apply(world.planned("2000-01-01T00:00:00Z"), settings())
     assert record.outboxes[0].taken_back == {"gold": 0}
@@ -347,7 +343,7 @@ def test_a_table_that_goes_back_to_before_its_first_epoch_has_no_marker(
 def test_a_marker_of_minus_one_taken_for_an_epoch_would_be_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path, monkeypatch)
+    world = World(tmp_path)
     world.run(3, wrong=1000)
     apply(world.planned("2000-01-01T00:00:00Z"), settings())
     minus_one = marker.TableMarker(Epoch(-1), Incarnation(0))
@@ -356,8 +352,8 @@ def test_a_marker_of_minus_one_taken_for_an_epoch_would_be_refused(
         world.run(6)
 
 
-def test_an_epoch_that_retention_dropped_is_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(tmp_path, monkeypatch, keep_epochs=2)
+def test_an_epoch_that_retention_dropped_is_out_of_reach(tmp_path: Path) -> None:
+    world = World(tmp_path, keep_epochs=2)
     world.run(24)
     with pytest.raises(RewindOutOfReach, match="outbox 'orders'"):
         world.planned("q@1")
