@@ -271,8 +271,8 @@ _PLAIN_QUERIES: Mapping[str, ErrorCause] = {
     "CKPT_BATCH_UNEXPECTED": ErrorCause(
         "A micro-batch does not continue the newest epoch of its query's outbox: the checkpoint was edited, a copy of it ran "
         "elsewhere, or the checkpoint or the outbox's store comes from an older backup.",
-        "Bring checkpoint and store back to one moment, as the message says; `spark-ckpt rewind plan` takes the query back to a "
-        "batch that the outbox still has.",
+        "Bring checkpoint and store back to one moment, as the message says; `spark-ckpt rewind plan --outbox STORE` takes the "
+        "query back to a batch that the outbox still has.",
     ),
     "CKPT_ADOPTION_REFUSED": ErrorCause(
         "The query has something that a job cannot continue, such as state of an operator that a job does not have, "

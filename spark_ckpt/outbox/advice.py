@@ -34,7 +34,7 @@ def of_outbox(hint: str, log_state: LogState | None = None) -> str:
     places = "; ".join(
         f"before a start with restore={epoch}, rewind the query to {place_of(log_state, epoch)}" for epoch in epochs
     )
-    return f"{said}; {places}: `spark-ckpt rewind plan`"
+    return f"{said}; {places}: `spark-ckpt rewind plan --outbox STORE`"
 
 
 def place_of(log_state: LogState | None, epoch: int) -> str:

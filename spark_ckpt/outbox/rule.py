@@ -184,7 +184,7 @@ def _restored(log_state: LogState, batch: SparkBatch, accepted: Accepted, restor
         f"batch {batch.number} does not come right after epoch {restore}{after}",
         query=batch.query,
         hint="take restore= out of the program: it is for one start; or rewind the query to the batch of that epoch first: "
-        "`spark-ckpt rewind plan`",
+        "`spark-ckpt rewind plan --outbox STORE`",
     )
 
 
@@ -242,12 +242,15 @@ def _unexpected(log_state: LogState, known: SparkBatch, batch: SparkBatch) -> Ba
         return BatchUnexpected(
             f"outbox '{log_state.job}' has no batch between {known.number} and {batch.number}: rows would be missing",
             hint=f"bring back a newer backup of the outbox's store; or rewind the query to batch {known.number}: "
-            "`spark-ckpt rewind plan`",
+            "`spark-ckpt rewind plan --outbox STORE`",
             **said,
         )
     hint = "bring back the checkpoint as it was, or a newer backup of the outbox's store"
     if kept:
-        hint += f"; or rewind the query to a batch that the outbox still has, {kept[-1]} to {kept[0]}: `spark-ckpt rewind plan`"
+        hint += (
+            f"; or rewind the query to a batch that the outbox still has, {kept[-1]} to {kept[0]}: "
+            "`spark-ckpt rewind plan --outbox STORE`"
+        )
     return BatchUnexpected(
         f"batch {batch.number} does not continue a batch that outbox '{log_state.job}' knows", hint=hint, **said
     )
