@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -19,8 +22,8 @@ from integration_tests.broker import Broker
 from integration_tests.outbox.outbox_deaths import records
 from integration_tests.outbox.outbox_query import Place, expected, run, windows, write_files
 from integration_tests.spark import plain_session
-from integration_tests.survival.ledger import create_topic
-from spark_ckpt.errors import PublishFailed
+from integration_tests.survival.ledger import PARTITIONS, create_topic
+from spark_ckpt.errors import IdentityChanged, PublishFailed
 from spark_ckpt.events.listener import EpochEvent, RetryEvent, RunListener
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.kill]
@@ -114,4 +117,46 @@ def test_a_kafka_step_that_fails_doubles_delta_rows_without_an_outbox(
     assert records(broker.servers, topic) == expected(FILES)
     doubled = place.rows("gold") - expected(FILES)
     assert doubled.total() > 0
+    assert not expected(FILES) - place.rows("gold")
+
+
+class RecreatesTopic(RunListener):
+    """Deletes the topic when the first epoch with rows is committed, and makes another one of its name."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._servers, self._topic = servers, topic
+
+    def onEpochCommitted(self, event: EpochEvent) -> None:
+        if event.detail["batch"] == WITH_ROWS:
+            admin = AdminClient({"bootstrap.servers": self._servers})
+            admin.delete_topics([self._topic])[self._topic].result(30)
+            until_s = time.monotonic() + 60
+            while time.monotonic() < until_s:
+                with suppress(KafkaException):
+                    admin.create_topics([NewTopic(self._topic, PARTITIONS, 1)])[self._topic].result(30)
+                    return
+                time.sleep(0.2)  # the broker deletes a topic in the background
+            raise AssertionError("the topic is not deleted")
+
+
+def test_a_topic_that_is_made_again_while_the_query_runs_is_refused_and_its_advice_works(
+    spark: SparkSession, place: Place, broker: Broker
+) -> None:
+    topic = create_topic(broker.servers, "outbox")
+    sinks = {
+        "gold": DeltaSink(place.table("gold")),
+        "alerts": KafkaSink(broker.servers, topic).rows(key="k", value="to_json(struct(*))"),
+    }
+    outbox = place.outbox(sinks, publish_timeout="20 seconds")
+    outbox.addListener(RecreatesTopic(broker.servers, topic))
+    assert run(outbox, windows(spark, place.inbox)) is not None
+    error = outbox.exception()
+    assert isinstance(error, IdentityChanged)
+    place_named = re.search(r"restore=(\d+), rewind the query to batch (\d+)", error.hint)
+    assert place_named is not None
+    assert "accept_new_sink='alerts'" in error.hint
+    place.rewind(int(place_named[2]))
+    confirmed = {"restore": int(place_named[1]), "accept_new_sink": "alerts"}
+    assert run(place.outbox(sinks), windows(spark, place.inbox), **confirmed) is None
+    assert records(broker.servers, topic) == expected(FILES)
     assert not expected(FILES) - place.rows("gold")

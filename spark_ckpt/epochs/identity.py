@@ -228,7 +228,7 @@ def check_sink_unchanged(sink: str, before: Parts, now: Parts) -> None:
     if not now or not before or not differing(before, now):
         return
     raise IdentityChanged(
-        f"sink '{sink}' was re-created while the job ran, or is another one; the new one has no rows of this epoch",
+        f"sink '{sink}' was re-created while rows were published to it, or is another one; the new one has no rows of this epoch",
         hint="bring the old one back and start the job",
         sink=sink,
         recorded=described(before),

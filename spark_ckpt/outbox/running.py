@@ -21,12 +21,12 @@ from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, Sink, S
 from spark_ckpt.endpoints.identities import parts_of, reconciled
 from spark_ckpt.endpoints.markers import refuse_newer_sinks, sinks_taken_back
 from spark_ckpt.epochs.epoch_output import Place
-from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing
+from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing, check_sink_unchanged
 from spark_ckpt.epochs.records import Manifest, SinkAck, StagedFileRecord
 from spark_ckpt.epochs.restore import RestoreTarget, choose
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.epochs.ways_back import past_the_marker, way_back, with_recovery_advice
-from spark_ckpt.errors import CkptError, Fenced, PublishFailed
+from spark_ckpt.errors import CkptError, Fenced, IdentityChanged, PublishConflict, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.outbox.background import Background
 from spark_ckpt.outbox.checkpoint import Checkpoint, checkpoint_location
@@ -172,7 +172,7 @@ class OutboxRun:
         self._sinks: dict[str, Prepared] = {}
         self._publishers: dict[str, Publisher] = {}
         self._incarnation = self._inherited = 0
-        self._known: dict[str, bool] = {}
+        self._identities: dict[str, Parts] = {}
         self._untidied = set(settings.sinks)
         self._batches = 0
         self._pool = ThreadPoolExecutor(max(1, len(settings.sinks)), thread_name_prefix="ckpt-publish")
@@ -309,7 +309,7 @@ class OutboxRun:
         log, log_state = self._store.log, self._store.log.state()
         chosen = choose(log_state, target, log.manifest, lambda manifest: None, whole=log.verify)
         found = Found(sinks={name: parts_of(each.rows.sink, spark) for name, each in self._sinks.items()})
-        self._known = {name: all(parts.values()) for name, parts in found.sinks.items()}
+        self._identities = dict(found.sinks)
         return reconciled(log, log_state, chosen.base, chosen.unpublished, found, self._settings.confirmed)
 
     def _tell(self, effect: TellBranch) -> None:
@@ -369,16 +369,29 @@ class OutboxRun:
         try:
             receipt = self._patiently(lambda: self._publish_to(sink, output, spark), sink, output.epoch)
         except CkptError as error:
-            advised = self._with_advice(error, sink, output)
+            advised = self._with_advice(self._explained(error, sink, spark), sink, output)
             if advised is error:
                 raise
             raise advised from error
         self._events.published(sink, output, receipt, _ms_since(began_s))
         self._tidy(sink, output)
-        if self._known.get(sink, True):
+        if all(self._identities[sink].values()):
             return {}
-        self._known[sink] = True
-        return {sink: parts_of(self._sinks[sink].rows.sink, spark)}
+        # A new table has its id now.
+        self._identities[sink] = parts_of(self._sinks[sink].rows.sink, spark)
+        return {sink: self._identities[sink]}
+
+    def _explained(self, error: CkptError, sink: str, spark: SparkSession) -> CkptError:
+        """Return `IdentityChanged` if the sink was replaced during the run: a topic that is deleted takes its marker along."""
+        if not isinstance(error, PublishConflict):
+            return error
+        try:
+            check_sink_unchanged(sink, self._identities[sink], parts_of(self._sinks[sink].rows.sink, spark))
+        except IdentityChanged as changed:
+            return changed
+        except CkptError as other:
+            _log.info("outbox=%s sink=%s: its identity is not known for now: %s", self._settings.name, sink, other.what)
+        return error
 
     def _with_advice(self, error: CkptError, sink: str, output: EpochOutput) -> CkptError:
         """Return the error of a publish with the epoch to restore, if the rows can never be published."""
