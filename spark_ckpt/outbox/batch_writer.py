@@ -16,7 +16,7 @@ from pyspark.sql.types import BooleanType, StructField, StructType
 
 from spark_ckpt.connector import SinkRows
 from spark_ckpt.epochs.records import StagedFileRecord
-from spark_ckpt.errors import CkptError, ConfigInvalid
+from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged
 from spark_ckpt.outbox.advice import of_outbox
 from spark_ckpt.outbox.events import OutboxEvents, metrics_listeners
 from spark_ckpt.outbox.running import OutboxRun, OutboxSettings, prepared
@@ -158,7 +158,7 @@ class MessageBatch:
     @property
     def known(self) -> int | None:
         """Newest incarnation of the log before the batch was staged; None if it had no task."""
-        return self.messages[0].known if self.messages else None
+        return min((message.known for message in self.messages), default=None)
 
     def schema(self, sink: str, rows: SinkRows) -> StructType:
         """Return the schema of a sink's rows."""
@@ -192,8 +192,7 @@ class CommittingWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the batch to the log and publish it. Every error reaches Spark, which then does not commit the batch."""
-        staged = [message for message in messages if isinstance(message, StagedByTask)]
-        batch = MessageBatch(batchId, self._schema, staged)
+        batch = MessageBatch(batchId, self._schema, [_staged(message) for message in messages])
         try:
             self._run(batch).call(batch)
         except BaseException as error:
@@ -223,6 +222,13 @@ class CommittingWriter(DataSourceStreamArrowWriter):
         before = _runs.pop(self._settings.store, None)
         if before is not None:
             before[1].close(error)
+
+
+def _staged(message: WriterCommitMessage | None) -> StagedByTask:
+    if not isinstance(message, StagedByTask):
+        # Spark has none of a task that failed, and never commits such a batch.
+        raise EpochDamaged(f"a task reported {type(message).__name__}, and its rows would be missing")
+    return message
 
 
 def hint_of_format(hint: str) -> str:

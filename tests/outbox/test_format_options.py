@@ -13,7 +13,7 @@ from spark_ckpt_delta import DeltaSink
 import spark_ckpt as ckpt
 from pyspark_outbox import DefaultSource
 from spark_ckpt.connector import SinkRows
-from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit
+from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit, EpochDamaged
 from spark_ckpt.outbox.batch_writer import CommittingWriter, chosen_columns, hint_of_format, no_session
 from spark_ckpt.outbox.data_source import named_outbox, settings_of
 from spark_ckpt.outbox.rule import Accepted
@@ -80,6 +80,12 @@ def test_spark_finds_the_format_by_the_name_of_its_module():
 def test_the_object_that_spark_pickles_commits(tmp_path):
     source = pickle.loads(pickle.dumps(DefaultSource(options(tmp_path))))
     assert isinstance(source.streamWriter(QUERY, False), CommittingWriter)
+
+
+def test_a_batch_without_the_message_of_a_task_is_not_committed(tmp_path):
+    writer = CommittingWriter(settings_of(options(tmp_path), "1", overwrite=False), QUERY)
+    with pytest.raises(EpochDamaged):
+        writer.commit([None], 0)
 
 
 def test_a_sink_gets_columns_by_name_and_rows_by_a_boolean_column():
