@@ -22,6 +22,7 @@ from spark_ckpt.outbox.events import OutboxEvents, metrics_listeners
 from spark_ckpt.outbox.running import OutboxRun, OutboxSettings, prepared
 from spark_ckpt.outbox.staging import Report, reported, write_staged
 from spark_ckpt.tasks.staging import SinkStage, running_batch
+from spark_ckpt.tasks.worker_process import prepare_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,6 +133,7 @@ def staging_writer(settings: OutboxSettings, schema: StructType) -> StagingWrite
     one may begin later. No incarnation up to it takes them for garbage. `OutboxProtocol` refuses them if another driver
     began in between.
     """
+    prepare_worker()
     store = settings.opened()
     known = store.log.state().incarnation
     columns = {name: chosen_columns(name, rows, schema) for name, rows in settings.sinks.items()}
@@ -192,6 +194,7 @@ class CommittingWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the batch to the log and publish it. Every error reaches Spark, which then does not commit the batch."""
+        prepare_worker()
         batch = MessageBatch(batchId, self._schema, [_staged(message) for message in messages])
         try:
             self._run(batch).call(batch)
