@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from checkpoint_lab.outbox_driver import TABLES, WRITES, OutboxDriver
+from checkpoint_lab.outbox_driver import TABLES, OutboxDriver
 from checkpoint_lab.outbox_store import OutboxStore, SparkCheckpoint
 from checkpoint_lab.outbox_world import OutboxWorld
 from checkpoint_lab.spark_driver import QueryDied, Sweeper
@@ -17,7 +17,7 @@ from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice
 from spark_ckpt.epochs.records import StagedFileRecord
 from spark_ckpt.errors import CkptError, Fenced
-from spark_ckpt.outbox.protocol import Answer, Begin, OutboxProtocol, RunPlan, Staged
+from spark_ckpt.outbox.protocol import Answer, Begin, Commit, OutboxProtocol, RunPlan, Staged
 from spark_ckpt.store.epoch_log import EpochLog
 
 
@@ -111,6 +111,9 @@ class FormatDriver(OutboxDriver):
         """Return the newest incarnation of the log."""
         return self.store.log().state().incarnation
 
+    def recover(self) -> None:
+        """Do nothing: Spark calls this host for batches only."""
+
     def _stage(self, how: str) -> None:
         self.ahead = Deliver()
         effect = RunPlan(self.at, self.known)
@@ -162,7 +165,7 @@ class FormatDriver(OutboxDriver):
         if holder is not None and holder.name == self.run:
             used_up = self.begun and "take restore= out" in error.hint
             ensure(not used_up, "O10", f"a run that has begun is refused for its arguments: {error}")
-            fenced = isinstance(error, Fenced) and isinstance(self.effect, WRITES)
+            fenced = isinstance(error, Fenced) and isinstance(self.effect, Commit)
             ensure(not fenced, "O10", f"a run has fenced itself: {error}")
         self.abort()
         super().end(error)

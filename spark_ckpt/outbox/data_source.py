@@ -91,6 +91,11 @@ def settings_of(options: Mapping[str, str], run: str, overwrite: bool) -> Outbox
         _names(options.get("accept_moved")),
         checkpoint,
     )
+    if settings.overlap:
+        raise ConfigInvalid(
+            'format("outbox") publishes before Spark commits a batch: Spark ends and exchanges the processes that commit',
+            hint="take overlap=True out",
+        )
     if any(target.startswith("prometheus") for target in settings.metrics):
         raise ConfigInvalid(
             'format("outbox") serves no metrics: Spark ends and exchanges the processes that commit',

@@ -28,7 +28,8 @@ def outboxes(tmp_path, monkeypatch):
     sinks = {"gold": DeltaSink(str(tmp_path / "gold"))}
     made = ckpt.Outbox(str(tmp_path / "store"), name="orders", sinks=sinks)
     served = ckpt.Outbox(str(tmp_path / "store"), name="orders", sinks=sinks, metrics="prometheus")
-    for name, value in {"made": made, "making": lambda: made, "served": served, "wrong": 1}.items():
+    behind = ckpt.Outbox(str(tmp_path / "store"), name="orders", sinks=sinks, overlap=True)
+    for name, value in {"behind": behind, "made": made, "making": lambda: made, "served": served, "wrong": 1}.items():
         monkeypatch.setitem(globals(), name, value)
     return made
 
@@ -67,6 +68,7 @@ def test_options_that_cannot_work_are_refused(tmp_path):
         (options(tmp_path), True),
         (options(tmp_path, restore="newest"), False),
         (options(tmp_path, "served"), False),
+        (options(tmp_path, "behind"), False),
     ):
         with pytest.raises(ConfigInvalid):
             settings_of(given, "1", overwrite)
