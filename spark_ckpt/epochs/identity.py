@@ -115,7 +115,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _IdentityChange:
     kind: str
     name: str
     known: Parts
@@ -250,10 +250,10 @@ def still_the_same(known: Mapping[str, Parts], now: Mapping[str, Parts]) -> dict
     return {name: dict(parts) for name, parts in known.items()} | found
 
 
-def _changes(kind: str, known: Mapping[str, Parts], found: Mapping[str, Parts]) -> dict[str, _Change]:
+def _changes(kind: str, known: Mapping[str, Parts], found: Mapping[str, Parts]) -> dict[str, _IdentityChange]:
     # Without recorded parts there is nothing to compare: the found parts become the record.
     pairs = {name: (known[name], parts) for name, parts in found.items() if known.get(name)}
-    return {name: _Change(kind, name, old, new) for name, (old, new) in pairs.items() if differing(old, new)}
+    return {name: _IdentityChange(kind, name, old, new) for name, (old, new) in pairs.items() if differing(old, new)}
 
 
 def _kept(known: Mapping[str, Parts], name: str, changed: Collection[str]) -> Parts:
@@ -323,7 +323,7 @@ def _with_rows(sink: str, manifests: Iterable[Manifest]) -> list[Manifest]:
     return [each for each in manifests for of in (each.outputs, each.held) if sink in of and of[sink].files]
 
 
-def _restored_for_new(change: _Change, unpublished: Iterable[Manifest], known: Known) -> int | None:
+def _restored_for_new(change: _IdentityChange, unpublished: Iterable[Manifest], known: Known) -> int | None:
     """Return the epoch to restore if a new sink cannot continue at once; None if it can, and for a source."""
     if change.kind != "sink":
         return None
@@ -356,7 +356,7 @@ def _holds(base: Manifest, sink: str) -> bool:
 
 
 def _refused(
-    changes: Sequence[_Change],
+    changes: Sequence[_IdentityChange],
     known: Mapping[str, Mapping[str, Parts]],
     restore: int | None,
     *,
@@ -391,7 +391,7 @@ def _refused(
     )
 
 
-def _correction(changes: Sequence[_Change], known: Mapping[str, Mapping[str, Parts]]) -> str:
+def _correction(changes: Sequence[_IdentityChange], known: Mapping[str, Mapping[str, Parts]]) -> str:
     for each in changes:
         for other, parts in known[each.kind].items():
             if other != each.name and parts and not differing(parts, each.found):
@@ -399,7 +399,7 @@ def _correction(changes: Sequence[_Change], known: Mapping[str, Mapping[str, Par
     return f"correct the {changes[0].kind}" + ("s" if len(changes) > 1 else "")
 
 
-def _confirmation(change: _Change, what: str, restore: int | None) -> str:
+def _confirmation(change: _IdentityChange, what: str, restore: int | None) -> str:
     target = "" if restore is None else f"restore={restore}, "
     argument = "accept_moved" if what == "moved" else f"accept_new_{change.kind}"
     return (

@@ -321,7 +321,7 @@ def _framed(batch: KeyBatch, options: PandasOptions) -> KeyBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _StateUpdate:
     """A checked result, aligned with the keys."""
 
     state: pa.Table
@@ -344,13 +344,13 @@ class _Reading:
         """Number of keys of the batch."""
         return int(self.key_table.num_rows)
 
-    def change(self, result: KeyResult, before: Resolved) -> _Change:
+    def change(self, result: KeyResult, before: Resolved) -> _StateUpdate:
         state = before.state if result.state is None else self._state(result.state)
         removed = self._mask("remove", result.remove, default=False)
         written = self._mask("changed", result.changed, default=result.state is not None)
         if result.state is None and result.changed is not None and written.any():
             self._refuse("changed", "was given without a state")
-        return _Change(state, written & ~removed, removed, self._timeouts(result.timeout_ms))
+        return _StateUpdate(state, written & ~removed, removed, self._timeouts(result.timeout_ms))
 
     def _state(self, state: Table) -> pa.Table:
         try:
@@ -386,7 +386,7 @@ class _Reading:
         )
 
 
-def _write(keys: pa.Table, hashes: Int64s, before: Resolved, change: _Change, group: KeyGroupState) -> None:
+def _write(keys: pa.Table, hashes: Int64s, before: Resolved, change: _StateUpdate, group: KeyGroupState) -> None:
     """Write the changes: values, removals, and keys with a new timeout only."""
     # a key without state whose timeout moved is written as deleted, with its timeout
     gone = change.removed | (~change.written & ~before.exists)
