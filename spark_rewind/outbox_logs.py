@@ -15,9 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.log_state import LogState, taken_back
 from spark_ckpt.epochs.records import Holder, Manifest, SinkAck, SparkBatch
-from spark_ckpt.epochs.restore import LATEST, REWINDING
+from spark_ckpt.epochs.restore import LATEST, REWINDING, recovery_point
 from spark_ckpt.errors import RewindQueryRuns, RewindStale, RewindUnsupported, StoreInUse
 from spark_ckpt.outbox.checkpoint import Checkpoint
 from spark_ckpt.store.epoch_log import EpochLog
@@ -54,10 +54,17 @@ def check_unmoved(change: OutboxChange, identity: str) -> None:
 
 
 def take(change: OutboxChange, identity: str) -> None:
-    """Begin an incarnation that fences every driver, and keep its lease. Raises `RewindStale`."""
+    """Begin an incarnation that fences every driver, and keep its lease.
+
+    Raises `RewindStale`, and `PublishConflict` or `EpochDamaged` if no branch can begin at the epoch of the change.
+    """
     log = opened(change.store).log
     if _is_taken(log.state(), change, identity):
         return
+    if not change.acked:
+        # Now: after the decision there would be no way but on.
+        known = taken_back(log.state(), change.taken_back)
+        recovery_point(known, change.base, log.manifest, log.verify)
     try:
         log.begin_incarnation(_holder(identity), LATEST, _LEASE_MS, ended=change.token)
     except StoreInUse as error:

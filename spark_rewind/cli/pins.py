@@ -129,6 +129,7 @@ def _brief(point: PinnedPoint) -> dict[str, Json]:
         "taken_at": iso(point.taken_at_ms),
         "queries": {each.name: each.batch for each in point.queries},
         "tables": {each.path: each.version for each in point.tables},
+        "outboxes": {each.name: each.epoch for each in point.outboxes},
     }
 
 

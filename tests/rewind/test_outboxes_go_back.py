@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from outbox_world import Refused, Rows, World, listed, settings, wanted
 from rewind_kit import WrittenQuery, WrittenTable
 from spark_ckpt_delta import DeltaSink, marker, publisher
@@ -15,6 +16,7 @@ from spark_ckpt_delta import DeltaSink, marker, publisher
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt import failpoints
 from spark_ckpt.connector import EpochOutput, SinkContext
+from spark_ckpt.epochs import restore
 from spark_ckpt.errors import (
     BatchUnexpected,
     CkptError,
@@ -66,6 +68,24 @@ def test_the_plan_names_the_epochs_that_are_left_and_the_sinks_that_have_them(wo
     assert (Path(table.path), table.stays) == (world.gold, False)
     assert [each.batches for each in table.undone] == [["q batch 4"], ["q batch 6"], ["q batch 7"]]
     assert [each.strangers for each in table.undone] == [[], [], []]
+
+
+def test_a_reader_of_the_outboxs_table_goes_back_with_it(world: World) -> None:
+    reader = WrittenQuery(world.root / "checkpoints" / "reader")
+    table = str(DeltaTable(str(world.gold)).metadata().id)
+    for version in range(1, 7):
+        at = {"reservoirId": table, "reservoirVersion": version + 1, "index": -1}
+        reader.batch({"sourceVersion": 1, **at, "isStartingVersion": False})
+    request = RewindRequest([str(world.checkpoint), str(reader.folder)], "q@3", outboxes=[world.store])
+    plan = plan_rewind(request, 0)
+    assert {each.name: each.batch for each in plan.queries} == {"q": 3, "reader": 2}
+    [gold] = plan.tables
+    assert (gold.version, gold.written_by, gold.read_by) == (3, ["q"], ["reader"])
+    [why] = [each.reasons[-1].sentence for each in plan.tables]
+    assert "holds epochs 5 to 8 of the outbox of q" in why
+    record = apply(plan, settings())
+    world.run(6)
+    check(world, listed(record))
 
 
 def test_after_a_rewind_the_query_goes_on_as_if_it_had_never_been_wrong(world: World) -> None:
@@ -244,6 +264,20 @@ def test_a_driver_that_holds_the_lease_is_refused(world: World) -> None:
     record = apply(world.planned("q@3"), settings())
     world.run(5)
     check(world, listed(record), 9)
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["as it ships", "planted: found after the decision"])
+def test_an_epoch_that_no_branch_can_begin_at_is_refused_before_anything_changed(
+    world: World, monkeypatch: pytest.MonkeyPatch, checked: bool
+) -> None:
+    """A sink lacks rows of the branch, and has newer ones of another."""
+    if not checked:
+        monkeypatch.setattr(outbox_logs, "recovery_point", lambda *given: None)
+    monkeypatch.setattr(restore, "out_of_turn", lambda state, epoch, read: {"alerts": [4]} if epoch == 4 else {})
+    plan, before = world.planned("q@3"), world.table()
+    with pytest.raises(PublishConflict):
+        apply(plan, settings())
+    assert (world.table() == before) is checked
 
 
 class OutboxRunOf:
