@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from spark_ckpt.connector import SinkRows
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import StagedFileRecord
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged
 from spark_ckpt.outbox.advice import of_outbox
@@ -201,7 +202,7 @@ class CommittingWriter(DataSourceStreamArrowWriter):
         except BaseException as error:
             self._close(error)
             if isinstance(error, CkptError):
-                error.hint = hint_of_format(error.hint)
+                error.hint = hint_of_format(error.hint, self._settings.log_state())
             raise
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -234,9 +235,9 @@ def _staged(message: WriterCommitMessage | None) -> StagedByTask:
     return message
 
 
-def hint_of_format(hint: str) -> str:
-    """Return the hint of an outbox's error with the options of the format for its arguments."""
-    hint = of_outbox(hint)
+def hint_of_format(hint: str, log_state: LogState | None = None) -> str:
+    """Return the hint of an outbox's error with the options of the format for its arguments. For `log_state` see `of_outbox`."""
+    hint = of_outbox(hint, log_state)
     named = [each.removesuffix("=") for each in _ARGUMENTS if each in hint]
     if not named:
         return hint

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from spark_ckpt.epochs.log_state import LogState
     from spark_ckpt.events.listener import RunListener
     from spark_ckpt.spark_internals.writers import Writer
 
@@ -252,10 +251,7 @@ class BatchFunction:
 
     def _advise(self, error: CkptError) -> None:
         """Put an error's advice in terms of the outbox."""
-        log_state: LogState | None = None
-        with suppress(CkptError):
-            log_state = self._settings.opened().log.state()
-        error.hint = of_outbox(error.hint, log_state)
+        error.hint = of_outbox(error.hint, self._settings.log_state())
         if isinstance(error, QueryForeign | BatchUnexpected):
             error.context.setdefault("checkpoint", self._settings.checkpoint)
 

@@ -22,6 +22,7 @@ from spark_ckpt.endpoints.identities import parts_of, reconciled
 from spark_ckpt.endpoints.markers import refuse_newer_sinks, sinks_taken_back
 from spark_ckpt.epochs.epoch_output import Place
 from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing, check_sink_unchanged
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Manifest, SinkAck, StagedFileRecord
 from spark_ckpt.epochs.restore import RestoreTarget, choose
 from spark_ckpt.epochs.retention import Retention
@@ -98,6 +99,13 @@ class OutboxSettings:
     def opened(self) -> Store:
         """Open the outbox's store. Raises as `Store.open`."""
         return Store.open(self.store, self.name, self.storage_options, kind="outbox")
+
+    def log_state(self) -> LogState | None:
+        """Return the state of the outbox's log; None if it cannot be read."""
+        try:
+            return self.opened().log.state()
+        except CkptError:
+            return None
 
     def checkpoint_files(self) -> Checkpoint:
         """Return the query's checkpoint."""

@@ -265,8 +265,9 @@ def test_a_driver_that_was_overtaken_while_it_began_does_not_pass_for_a_rewound_
 def test_a_named_epoch_is_not_restored_over_batches_that_were_decided_meanwhile(log, elsewhere, sinks):
     other, late = decided(elsewhere, sinks, 0, 1), Host(log, sinks, Accepted(restore=1))
     late.fails = lambda effect: other.call(2) if isinstance(effect, Begin) else None
-    with pytest.raises(StoreInUse):
+    with pytest.raises(StoreInUse) as refused:
         late.call(1, offsets="edited")
+    assert "start this one again" in refused.value.hint
     again = Host(log, sinks, Accepted(restore=1))
     assert again.call(1, offsets="edited") is Verdict.REWOUND
     assert [left.epoch for left in told(again)[0].left] == [2, 3]
