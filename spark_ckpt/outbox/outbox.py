@@ -147,10 +147,10 @@ class Outbox:
             _check_rows(settings, frame, asks_sinks=not remote)
         function = self._function = BatchFunction(settings)
         if not remote:
-            if frame is not None:
-                function.recover(frame)
             # Metrics are served from the start, so that a port in use is an error of this call.
             function.listeners = [*self._listeners, *metrics_listeners(settings.metrics, settings.name)]
+            if frame is not None:
+                function.recover(frame)
         query = _started(writer.option("checkpointLocation", settings.checkpoint).foreachBatch(function))
         if not remote:
             function.query = query
@@ -226,14 +226,15 @@ class BatchFunction:
         """Publish the epoch of a batch that Spark committed and a dead driver did not publish. `frame`: of the query."""
         if self._settings.accepted != NO_CHANGES or self._settings.confirmed != Confirmed():
             return
-        run = OutboxRun(self._settings)
+        run = OutboxRun(self._settings, self._events())
         try:
             run.recover(FrameBatch(frame, -1))
-        except CkptError as error:
-            self._advise(error)
+        except BaseException as error:
+            if isinstance(error, CkptError):
+                self._advise(error)
+            run.close(error)
             raise
-        finally:
-            run.close()
+        run.close()
 
     def close(self, error: BaseException | None = None) -> None:
         """End the run. `error` has ended the query. Without one, raises the error of a publish under way."""
