@@ -10,6 +10,7 @@ import shutil
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from spark_ckpt.cli.app import exit_code
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext
 from spark_ckpt.errors import (
     BatchUnexpected,
+    CkptError,
     ConfigInvalid,
     IdentityChanged,
     PublishConflict,
@@ -377,8 +379,9 @@ def test_the_advice_of_an_older_store_is_followed_until_the_query_runs(spark: Sp
     confirmed: dict[str, object] = {}
     for _ in range(6):
         outbox = place.outbox(good)
-        if run(outbox, windows(spark, place.inbox), **confirmed) is None:
-            break
+        with suppress(CkptError):  # a start that publishes what is left may be refused itself
+            if run(outbox, windows(spark, place.inbox), **confirmed) is None:
+                break
         error = outbox.exception()
         assert error is not None
         assert not re.search(r"\bjobs?\b", error.hint)

@@ -231,6 +231,7 @@ class BatchFunction:
             run.recover(FrameBatch(frame, -1))
         except BaseException as error:
             if isinstance(error, CkptError):
+                self.error = error
                 self._advise(error)
             run.close(error)
             raise
