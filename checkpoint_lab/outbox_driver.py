@@ -33,7 +33,7 @@ from spark_ckpt.outbox.protocol import (
     NewestBatch,
     OutboxProtocol,
     Publish,
-    Published,
+    PublishResult,
     ReadLog,
     RecordAcks,
     RunPlan,
@@ -400,7 +400,7 @@ class OutboxDriver:
             self.sessions.pop(sink, None)  # a failed publisher is replaced
             self.failed = self.failed or error
         if not self.undone:
-            answer = Published(tuple(self.done), {}, self.failed)
+            answer = PublishResult(tuple(self.done), {}, self.failed)
             if isinstance(self.effect, Publish):
                 self._answer(answer)
             else:

@@ -32,12 +32,12 @@ class StageBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Deliver:
+class CommitMessages:
     """Step to the call: Spark hands over the messages of the tasks."""
 
 
 @dataclass
-class Process:
+class CommittingProcess:
     """A process that commits. `hosted`: the incarnation that it has begun last; 0 for none."""
 
     protocol: OutboxProtocol
@@ -56,8 +56,8 @@ class FormatDriver(OutboxDriver):
     """
 
     known = 0
-    ahead: LookAhead | StageBatch | Deliver | None = None
-    elsewhere: Process | None = None
+    ahead: LookAhead | StageBatch | CommitMessages | None = None
+    elsewhere: CommittingProcess | None = None
     hosted = moves_left = 0
 
     def run_name(self, store: OutboxStore) -> str:
@@ -115,7 +115,7 @@ class FormatDriver(OutboxDriver):
         """Do nothing: Spark calls this host for batches only."""
 
     def _stage(self, how: str) -> None:
-        self.ahead = Deliver()
+        self.ahead = CommitMessages()
         effect = RunPlan(self.at, self.known)
         if how == "fail":
             self._staged(effect, [])
@@ -149,13 +149,13 @@ class FormatDriver(OutboxDriver):
 
     def move(self, where: str) -> None:
         """Continue in the other process, or in a new one if there is none, or if this one has ended."""
-        here = Process(self.protocol, self.log, self.sweeper, self.sessions, self.hosted)
+        here = CommittingProcess(self.protocol, self.log, self.sweeper, self.sessions, self.hosted)
         there = self.elsewhere if where == "the other" else None
         if where == "the other":
             self.elsewhere = here
         if there is None:
             log = self.store.log()
-            there = Process(self.protocol_of(), log, Sweeper(self.store, log, every=TABLES))
+            there = CommittingProcess(self.protocol_of(), log, Sweeper(self.store, log, every=TABLES))
         self.protocol, self.log, self.sweeper = there.protocol, there.log, there.sweeper
         self.sessions, self.hosted = there.sessions, there.hosted
 

@@ -22,7 +22,7 @@ from spark_rewind.inputs import Inputs
 from spark_rewind.intervals import named
 from spark_rewind.line import Line
 from spark_rewind.notes import notes_of
-from spark_rewind.outboxes import Outbox, Written
+from spark_rewind.outboxes import RewoundOutbox, Written
 from spark_rewind.plan import (
     FolderPlan,
     LostPoint,
@@ -214,7 +214,7 @@ class _Explainer:
             digest=log.digest,
         )
 
-    def outbox(self, outbox: Outbox) -> OutboxPlan:
+    def outbox(self, outbox: RewoundOutbox) -> OutboxPlan:
         name = ProcessId(outbox.query.name)
         base = None if self.stays(name) else outbox.base(batch_at(outbox.query, self.at(name)))
         return OutboxPlan(

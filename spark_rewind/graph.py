@@ -25,7 +25,7 @@ from spark_rewind.connections import (
 )
 from spark_rewind.inputs import Inputs
 from spark_rewind.intervals import Intervals, Point, check_order
-from spark_rewind.outboxes import Outbox
+from spark_rewind.outboxes import RewoundOutbox
 from spark_rewind.positions import FilesPosition, KafkaPosition, TopicPartition
 from spark_rewind.reading import local_folder
 from spark_rewind.tables import Table
@@ -86,7 +86,7 @@ def _around_table(inputs: Inputs, table: Table, name: ProcessId) -> Iterator[Cha
             yield from writes_table_untold(query, table, name, inputs.declared.clock_skew_ms)
 
 
-def outbox_bases(outbox: Outbox) -> dict[Index, int | None]:
+def outbox_bases(outbox: RewoundOutbox) -> dict[Index, int | None]:
     """Return by the query's point the epoch that its outbox continues from; None if the log has it no longer."""
     query = outbox.query
     return {

@@ -13,7 +13,7 @@ from spark_ckpt.errors import CheckpointForeign, ConfigInvalid
 from spark_ckpt.spark_internals.query_logs import SINK_LOG
 from spark_rewind.checkpoint import QueryCheckpoint, read_checkpoint
 from spark_rewind.declared import Declared, DeclaredTopic
-from spark_rewind.outboxes import Outbox, read_outboxes
+from spark_rewind.outboxes import RewoundOutbox, read_outboxes
 from spark_rewind.pinned_points import with_pins
 from spark_rewind.pins import KeptPoint
 from spark_rewind.places import find_places
@@ -42,7 +42,7 @@ class Inputs:
     declared: Declared
     notes: Sequence[str] = ()
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    outboxes: Sequence[Outbox] = ()
+    outboxes: Sequence[RewoundOutbox] = ()
 
     def query(self, written: str) -> QueryCheckpoint:
         """Return the query that a declaration names, by name or id. Raises `ConfigInvalid`."""
@@ -96,11 +96,11 @@ def read_inputs(
     return inputs
 
 
-def _tables_of(outboxes: Iterable[Outbox]) -> list[str]:
+def _tables_of(outboxes: Iterable[RewoundOutbox]) -> list[str]:
     return [str(sink.table) for each in outboxes for sink in each.sinks if sink.table is not None]
 
 
-def _refuse_replaced_tables(outboxes: Iterable[Outbox], tables: Iterable[Table]) -> None:
+def _refuse_replaced_tables(outboxes: Iterable[RewoundOutbox], tables: Iterable[Table]) -> None:
     places = {table.root.resolve(): table for table in tables}
     for outbox in outboxes:
         for sink in outbox.sinks:
@@ -111,7 +111,7 @@ def _refuse_replaced_tables(outboxes: Iterable[Outbox], tables: Iterable[Table])
                 raise ConfigInvalid(what, hint=hint)
 
 
-def _with_topics(declared: Declared, outboxes: Iterable[Outbox]) -> Declared:
+def _with_topics(declared: Declared, outboxes: Iterable[RewoundOutbox]) -> Declared:
     """Add the topics of outboxes to the declared ones."""
     known = {(topic.topic, writer) for topic in declared.topics for writer in topic.written_by}
     found = [

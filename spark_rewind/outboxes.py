@@ -28,7 +28,7 @@ _TOPIC = "topic "
 
 
 @dataclass(frozen=True, slots=True)
-class OutboxSink:
+class RewoundSink:
     """A sink of an outbox.
 
     - `table`: folder of its Delta table; None for another kind of sink. `table_id`: empty if unknown.
@@ -57,13 +57,13 @@ class Written(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outbox:
+class RewoundOutbox:
     """The outbox of one query of a plan. `uri`: location of its store; `log_state`: its log when it was read."""
 
     uri: str
     store: Store
     log_state: LogState
-    sinks: tuple[OutboxSink, ...]
+    sinks: tuple[RewoundSink, ...]
     query: QueryCheckpoint
 
     @property
@@ -139,13 +139,13 @@ class Outbox:
         return own[-1] if own else None
 
 
-def read_outboxes(uris: Sequence[str], queries: Mapping[str, QueryCheckpoint]) -> list[Outbox]:
+def read_outboxes(uris: Sequence[str], queries: Mapping[str, QueryCheckpoint]) -> list[RewoundOutbox]:
     """Read the logs of outboxes and find the query of each. Changes nothing.
 
     Raises `ConfigInvalid` for an outbox without a query here, and for two of one query; `StoreForeign` for a job's store;
     the errors of reading a store.
     """
-    found: dict[str, Outbox] = {}
+    found: dict[str, RewoundOutbox] = {}
     for uri in uris:
         outbox = _read(uri, queries)
         if (other := found.get(outbox.query.name)) is not None:
@@ -178,7 +178,7 @@ def opened(uri: str) -> Store:
     return store
 
 
-def _read(uri: str, queries: Mapping[str, QueryCheckpoint]) -> Outbox:
+def _read(uri: str, queries: Mapping[str, QueryCheckpoint]) -> RewoundOutbox:
     store = opened(uri)
     log_state = store.log.state()
     ids = owners(log_state)
@@ -190,7 +190,7 @@ def _read(uri: str, queries: Mapping[str, QueryCheckpoint]) -> Outbox:
         known = ", ".join(f"{each.query} ({name})" for name, each in sorted(queries.items()))
         what = f"outbox '{log_state.job}' belongs to query {ids[0]}, which is not in the plan"
         raise ConfigInvalid(what, hint=f"name the checkpoint of that query as well; there are: {known}", store=uri)
-    return Outbox(uri, store, log_state, tuple(_sinks(store, log_state)), query)
+    return RewoundOutbox(uri, store, log_state, tuple(_sinks(store, log_state)), query)
 
 
 def _newest(log_state: LogState) -> int:
@@ -198,14 +198,14 @@ def _newest(log_state: LogState) -> int:
     return log_state.latest or max(log_state.by_id, default=0)
 
 
-def _sinks(store: Store, log_state: LogState) -> Iterator[OutboxSink]:
+def _sinks(store: Store, log_state: LogState) -> Iterator[RewoundSink]:
     newest = store.log.manifest(_newest(log_state))
     known = newest.sink_identities
     for name in sorted({*log_state.sinks, *known}):
         yield _sink(name, known.get(name, SinkIdentity()), store)
 
 
-def _sink(name: str, identity: SinkIdentity, store: Store) -> OutboxSink:
+def _sink(name: str, identity: SinkIdentity, store: Store) -> RewoundSink:
     parts = identity.parts
     if parts.get("kind") == "delta":
         from spark_ckpt_delta.marker import ENGINES, application_id, incarnation_id
@@ -214,6 +214,6 @@ def _sink(name: str, identity: SinkIdentity, store: Store) -> OutboxSink:
         applications = tuple(application_id(context, engine) for engine in ENGINES)
         incarnations = tuple(map(incarnation_id, applications))
         table = local_folder(parts["path"])
-        return OutboxSink(name, table, parts.get("table id", ""), applications, incarnations)
+        return RewoundSink(name, table, parts.get("table id", ""), applications, incarnations)
     topics = tuple(sorted(part.removeprefix(_TOPIC) for part in parts if part.startswith(_TOPIC)))
-    return OutboxSink(name, topics=topics if parts.get("kind") == "kafka" else ())
+    return RewoundSink(name, topics=topics if parts.get("kind") == "kafka" else ())

@@ -34,7 +34,7 @@ from spark_rewind.graph import graph_of
 from spark_rewind.inputs import Inputs, read_inputs
 from spark_rewind.intervals import Point as LinePoint
 from spark_rewind.line import find_line
-from spark_rewind.outboxes import Outbox, opened
+from spark_rewind.outboxes import RewoundOutbox, opened
 from spark_rewind.pins import (
     MANIFEST,
     POINTS,
@@ -184,7 +184,7 @@ def _attempt(request: PinRequest, folder: Path, point: PinnedPoint, known: Mappi
     return whole
 
 
-def _pinned_outbox(outbox: Outbox, index: int | None, point: str) -> PinnedOutbox | None:
+def _pinned_outbox(outbox: RewoundOutbox, index: int | None, point: str) -> PinnedOutbox | None:
     """Return the epoch that the outbox must keep for a batch; None if its log does not have it."""
     number = _number(index)
     epoch = outbox.pinnable(outbox.query.batch(number) if number >= 0 else None)

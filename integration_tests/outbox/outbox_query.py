@@ -18,6 +18,8 @@ from spark_ckpt.connector import Sink, SinkRows
 from spark_ckpt.outbox.outbox import Outbox
 
 BEGIN_S, WINDOW_S, DELAY_S, PER_FILE = 1_700_000_010, 30, 30, 40
+FILES = range(4)
+"""Input of most tests."""
 Row = tuple[int, str, int, int]
 """Start of the window in seconds, key, number of rows, sum."""
 

@@ -9,7 +9,7 @@ import re
 import shutil
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,8 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 from spark_ckpt_delta import DeltaSink
 
-from integration_tests.outbox.outbox_query import BEGIN_S, PER_FILE, Place, expected, run, windows, write_files
-from integration_tests.spark import plain_session
+from integration_tests.outbox.outbox_query import BEGIN_S, FILES, PER_FILE, Place, expected, run, windows, write_files
 from spark_ckpt.cli.app import exit_code
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext
 from spark_ckpt.errors import (
@@ -40,18 +39,6 @@ from spark_ckpt.store.store import Store
 from tests.conformance.memory_sink import MemorySink, Target
 
 pytestmark = pytest.mark.spark
-FILES = range(4)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    yield from plain_session()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    write_files(tmp_path / "in", FILES)
-    return Place(tmp_path)
 
 
 class Heard(RunListener):

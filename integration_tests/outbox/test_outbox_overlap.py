@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from threading import Event
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from spark_ckpt_delta import DeltaSink
 
-from integration_tests.outbox.outbox_query import PER_FILE, Place, expected, run, windows, write_files
-from integration_tests.spark import plain_session
+from integration_tests.outbox.outbox_query import FILES, PER_FILE, Place, expected, run, windows
 from integration_tests.survival.process import wait_until
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext
 from spark_ckpt.errors import SinkInvalid
 
 pytestmark = pytest.mark.spark
-FILES = range(4)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    yield from plain_session()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    write_files(tmp_path / "in", FILES)
-    return Place(tmp_path)
 
 
 class GatedSink(DeltaSink):

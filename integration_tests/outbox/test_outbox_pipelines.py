@@ -15,14 +15,13 @@ import pytest
 from integration_tests.broker import Broker
 from integration_tests.outbox.format_outboxes import write_module
 from integration_tests.outbox.outbox_deaths import records
-from integration_tests.outbox.outbox_query import Place, expected, write_files
+from integration_tests.outbox.outbox_query import FILES, Place, expected, write_files
 from integration_tests.survival.ledger import create_topic
 from integration_tests.survival.process import ROOT
 from spark_ckpt.failpoints import ONCE_VARIABLE, VARIABLE
 from spark_ckpt.store.store import Store
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.kill]
-FILES = range(4)
 SPEC = """
 name: orders
 storage: {folder}/storage
@@ -50,12 +49,6 @@ def orders_to_sinks():
     rows = windows(SparkSession.active(), Path("{inbox}"))
     return rows.withColumn("json", F.to_json(F.struct("*")))
 """
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    write_files(tmp_path / "in", FILES)
-    return Place(tmp_path)
 
 
 def write_pipeline(place: Place, servers: str, topic: str) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -20,27 +19,14 @@ from spark_ckpt_kafka import KafkaSink
 
 from integration_tests.broker import Broker
 from integration_tests.outbox.outbox_deaths import records
-from integration_tests.outbox.outbox_query import Place, expected, run, windows, write_files
-from integration_tests.spark import plain_session
+from integration_tests.outbox.outbox_query import FILES, Place, expected, run, windows
 from integration_tests.survival.ledger import PARTITIONS, create_topic
 from spark_ckpt.errors import IdentityChanged, PublishFailed
 from spark_ckpt.events.listener import EpochEvent, RetryEvent, RunListener
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.kill]
-FILES = range(4)
 WITH_ROWS = 2
 """First batch that closes a window."""
-
-
-@pytest.fixture
-def spark() -> Iterator[SparkSession]:
-    yield from plain_session()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    write_files(tmp_path / "in", FILES)
-    return Place(tmp_path)
 
 
 class KillsBroker(RunListener):

@@ -100,7 +100,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Effect: publish one epoch to these sinks. Answer: `Published`."""
+    """Effect: publish one epoch to these sinks. Answer: `PublishResult`."""
 
     epoch: int
     outputs: Mapping[str, EpochOutput]
@@ -165,7 +165,7 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishResult:
     """Result of a publish: the sinks that have the epoch now, identities that became known, and the first error."""
 
     sinks: Sequence[str]
@@ -173,9 +173,9 @@ class Published:
     error: CkptError | None = None
 
 
-Answer = LogState | int | Begun | Staged | Published | None
+Answer = LogState | int | Begun | Staged | PublishResult | None
 Call = Generator[Effect, Answer, Verdict]
-_A = TypeVar("_A", LogState, int, Begun, Staged, Published)
+_A = TypeVar("_A", LogState, int, Begun, Staged, PublishResult)
 
 
 class OutboxProtocol:
@@ -323,7 +323,7 @@ class OutboxProtocol:
             yield run.record(at_once=True)
             run.awaits_record = False
         while (due := run.due()) is not None:
-            published = _of(Published, (yield due))
+            published = _of(PublishResult, (yield due))
             run.published(due.epoch, published)
             if published.sinks:
                 yield run.record(at_once=run.awaits_record)
@@ -422,7 +422,7 @@ class _Run:
             del self._due[epoch]
         return None
 
-    def published(self, epoch: int, published: Published) -> None:
+    def published(self, epoch: int, published: PublishResult) -> None:
         """Note the sinks that have the epoch."""
         first = any(not self._standing.published(sink, self._acked.get(sink, 0))[0] for sink in published.sinks)
         self.awaits_record = self.awaits_record or first

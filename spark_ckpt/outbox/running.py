@@ -42,7 +42,7 @@ from spark_ckpt.outbox.protocol import (
     NewestBatch,
     OutboxProtocol,
     Publish,
-    Published,
+    PublishResult,
     ReadLog,
     RecordAcks,
     RunPlan,
@@ -136,7 +136,7 @@ class Batch(Protocol):
 
 
 @dataclass(frozen=True)
-class NamedSink:
+class BoundSink:
     """A sink and its name in the outbox."""
 
     name: str
@@ -292,7 +292,7 @@ class OutboxRun:
                 name: prepared(self._store, name, rows, batch.schema(name, rows), spark)
                 for name, rows in self._settings.sinks.items()
             }
-        bound = [NamedSink(name, each.rows.sink) for name, each in self._sinks.items()]
+        bound = [BoundSink(name, each.rows.sink) for name, each in self._sinks.items()]
         fresh = self._settings.confirmed.new_sinks
         # Identities first: another table has no marker, and would look like one that lost its rows.
         standing = self._standing(spark, effect.target)
@@ -355,7 +355,7 @@ class OutboxRun:
         hit(Failpoint.EPOCH_COMMITTED)
         self._events.committed(manifest, _ms_since(began_s))
 
-    def _publish(self, effect: Publish, spark: SparkSession) -> Published:
+    def _publish(self, effect: Publish, spark: SparkSession) -> PublishResult:
         """Publish one epoch to its sinks at the same time. A failing sink does not keep the others from it."""
         tries = {
             sink: self._pool.submit(self._publish_patiently, sink, output, spark)
@@ -370,7 +370,7 @@ class OutboxRun:
                 done.append(sink)
             except CkptError as error:
                 first = first or error
-        return Published(done, learned, first)
+        return PublishResult(done, learned, first)
 
     def _publish_patiently(self, sink: str, output: EpochOutput, spark: SparkSession) -> dict[str, Parts]:
         began_s = time.monotonic()

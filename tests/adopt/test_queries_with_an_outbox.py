@@ -13,7 +13,7 @@ from spark_ckpt.endpoints.markers import refuse_newer_sinks, sinks_taken_back
 from spark_ckpt.epochs.restore import ADOPTING, LATEST
 from spark_ckpt.errors import AdoptionRefused, EpochDamaged, EpochNotFound, StoreForeign, StoreInUse
 from spark_ckpt.failpoints import FailpointHit
-from spark_ckpt.outbox.running import NamedSink, OutboxRun
+from spark_ckpt.outbox.running import BoundSink, OutboxRun
 from spark_ckpt.store import proposals
 from spark_ckpt.store.existing import existing_store, job_of
 from spark_ckpt.store.holder import current_holder
@@ -56,8 +56,8 @@ class Clicks(World):
     def job(self) -> Store:
         return Store.open(self.store, JOB)
 
-    def sinks(self) -> list[NamedSink]:
-        return [NamedSink("gold", DeltaSink(str(self.gold))), NamedSink("alerts", TopicSink(self.topic))]
+    def sinks(self) -> list[BoundSink]:
+        return [BoundSink("gold", DeltaSink(str(self.gold))), BoundSink("alerts", TopicSink(self.topic))]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from spark_ckpt.outbox.protocol import (
     NewestBatch,
     OutboxProtocol,
     Publish,
-    Published,
+    PublishResult,
     ReadLog,
     RecordAcks,
     RunPlan,
@@ -118,7 +118,7 @@ class Host:
                     if self.sinks.marker.get(sink, 0) < epoch:
                         self.sinks.marker[sink] = epoch
                         self.sinks.shown[sink] += [file.path for file in output.files]
-                return Published(tuple(outputs))
+                return PublishResult(tuple(outputs))
             case RecordAcks(incarnation, acks, _):
                 self.log.record_acks(incarnation, acks)
             case TellBranch():
