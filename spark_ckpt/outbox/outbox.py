@@ -340,11 +340,15 @@ def _check_rows(settings: OutboxSettings, frame: DataFrame, asks_sinks: bool) ->
             rows.sink.check(frame.sparkSession, schema)
 
 
+_ENDED = ("stopped SparkContext", "RpcEnv has been stopped")
+"""Spark's texts for a session that has ended; the second one if the session ran a query with state before."""
+
+
 def _started(writer: Writer) -> StreamingQuery:
     try:
         return writer.start()
     except Py4JError as error:
-        if "stopped SparkContext" not in str(error):
+        if not any(text in str(error) for text in _ENDED):
             raise
         raise ConfigInvalid(
             "the session of this query has ended",
