@@ -15,12 +15,16 @@ pytestmark = pytest.mark.spark
 FILES = range(3)
 
 
-def test_a_session_that_has_ended_is_refused_and_a_new_one_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ran", [False, True], ids=["before its first query", "after a query"])
+def test_a_session_that_has_ended_is_refused_and_a_new_one_goes_on(tmp_path: Path, ran: bool) -> None:
     write_files(tmp_path / "in", FILES)
     place = Place(tmp_path)
     sinks = {"gold": DeltaSink(place.table("gold"))}
+    end_jvm()
     for spark in plain_session():
         ended = windows(spark, place.inbox)
+        if ran:
+            assert run(place.outbox(sinks), ended) is None
         spark.stop()
         with pytest.raises(ConfigInvalid, match="session"):
             place.outbox(sinks).start(ended.writeStream)
