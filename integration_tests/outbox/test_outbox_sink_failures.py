@@ -14,11 +14,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from spark_ckpt_delta import DeltaSink
-from spark_ckpt_kafka import KafkaSink
 
 from integration_tests.broker import Broker
 from integration_tests.outbox.outbox_deaths import records
+from integration_tests.outbox.outbox_driver import sinks_of
 from integration_tests.outbox.outbox_query import FILES, Place, expected, run, windows
 from integration_tests.survival.ledger import PARTITIONS, create_topic
 from spark_ckpt.errors import IdentityChanged, PublishFailed
@@ -59,10 +58,7 @@ def test_a_kafka_step_that_fails_leaves_delta_rows_once_with_an_outbox(
     spark: SparkSession, place: Place, broker: Broker
 ) -> None:
     topic = create_topic(broker.servers, "outbox")
-    sinks = {
-        "gold": DeltaSink(place.table("gold")),
-        "alerts": KafkaSink(broker.servers, topic).rows(key="k", value="to_json(struct(*))"),
-    }
+    sinks = sinks_of(place, broker.servers, topic)
     outbox = place.outbox(sinks, publish_timeout="5 seconds")
     heard = KillsBroker(broker)
     outbox.addListener(heard)
@@ -129,10 +125,7 @@ def test_a_topic_that_is_made_again_while_the_query_runs_is_refused_and_its_advi
     spark: SparkSession, place: Place, broker: Broker
 ) -> None:
     topic = create_topic(broker.servers, "outbox")
-    sinks = {
-        "gold": DeltaSink(place.table("gold")),
-        "alerts": KafkaSink(broker.servers, topic).rows(key="k", value="to_json(struct(*))"),
-    }
+    sinks = sinks_of(place, broker.servers, topic)
     outbox = place.outbox(sinks, publish_timeout="20 seconds")
     outbox.addListener(RecreatesTopic(broker.servers, topic))
     assert run(outbox, windows(spark, place.inbox)) is not None
