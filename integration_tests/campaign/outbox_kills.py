@@ -6,18 +6,16 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections import Counter
 from itertools import product
 from pathlib import Path
 
 from integration_tests.broker import Broker
 from integration_tests.campaign.trial import Results
-from integration_tests.outbox.outbox_deaths import IN_CHILDREN, POINTS, live, records
+from integration_tests.outbox.outbox_deaths import IN_CHILDREN, POINTS, live, records, start
 from integration_tests.outbox.outbox_driver import QUERIES, STORES
 from integration_tests.outbox.outbox_query import Place, Row, expected, expected_keys, write_files
 from integration_tests.survival.ledger import create_topic
-from integration_tests.survival.process import ROOT
 
 KILLS_A_QUERY, FILES = 6, 5
 _LONGEST_S = 25.0
@@ -60,7 +58,6 @@ def _one_query(
 
 def die(place: Place, draw: random.Random, arguments: tuple[str, ...]) -> str:
     """Let the driver run until a death; return the moment. A life may also end by itself, before its moment."""
-    environment = {**os.environ, "SPARK_TESTING": "1"}  # a Connect server takes a free port
     if draw.random() < 0.7:
         point = draw.choice((*POINTS, *IN_CHILDREN))
         once = place.folder / "once"
@@ -68,14 +65,12 @@ def die(place: Place, draw: random.Random, arguments: tuple[str, ...]) -> str:
             used.unlink()
         live(place, f"{point}:kill:{draw.randint(1, 5)}", *arguments, timeout_s=900)
         return point
-    command = [sys.executable, "-m", "integration_tests.outbox.outbox_driver", str(place.folder), *arguments]
-    with (place.folder / "driver.log").open("ab") as log:
-        driver = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True, env=environment)
-        try:
-            driver.wait(draw.uniform(5, _LONGEST_S))
-        except subprocess.TimeoutExpired:
-            os.killpg(driver.pid, signal.SIGKILL)  # Python, Java, its workers and publishers at once
-            driver.wait()
+    driver = start(place, "", *arguments, session=True)
+    try:
+        driver.wait(draw.uniform(5, _LONGEST_S))
+    except subprocess.TimeoutExpired:
+        os.killpg(driver.pid, signal.SIGKILL)  # Python, Java, its workers and publishers at once
+        driver.wait()
     return "random moment"
 
 

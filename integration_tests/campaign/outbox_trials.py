@@ -20,7 +20,7 @@ from integration_tests.campaign.trial import Results
 from integration_tests.outbox.outbox_deaths import IN_CHILDREN, POINTS, live, records, start
 from integration_tests.outbox.outbox_query import Place, Row, expected, write_files
 from integration_tests.survival.ledger import create_topic
-from integration_tests.survival.process import processes
+from integration_tests.survival.process import processes, wait_until
 
 _ENDED_S, _TRIALS_A_QUERY = 600.0, 5
 _CONDITION = re.compile(r"\[(CKPT_[A-Z_]+)\]")
@@ -96,7 +96,8 @@ def _zombie(query: _Query) -> tuple[str, str]:
     zombie = start(query.place, armed, *query.arguments(), session=True)
     try:
         if point:
-            _wait(lambda: zombie.poll() is not None or (once.is_dir() and any(once.iterdir())))
+            reached = "the driver at its point"
+            wait_until(lambda: zombie.poll() is not None or (once.is_dir() and any(once.iterdir())), reached, _ENDED_S)
         else:
             time.sleep(query.draw.uniform(4, 15))  # the moment of the freeze is what is random here
         kind = f"frozen at {point}" if point else "frozen at a random moment"
@@ -133,14 +134,6 @@ def _signal(session: int, number: signal.Signals) -> None:
         if of == session:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-
-
-def _wait(condition: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + _ENDED_S
-    while not condition():
-        if time.monotonic() > until_s:
-            raise TimeoutError("the driver reached no point and did not end")
-        time.sleep(0.05)
 
 
 # -- changed checkpoints ----------------------------------------------------------------------------------------------

@@ -6,13 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
-from pathlib import Path
 
 from integration_tests.outbox.outbox_query import Place, Row
 from integration_tests.survival.ledger import read_committed
-from integration_tests.survival.process import ROOT
+from integration_tests.survival.process import ROOT, state_of, wait_until
 from spark_ckpt.failpoints import ONCE_VARIABLE, VARIABLE
 
 POINTS = ("EPOCH_COMMITTING", "EPOCH_COMMITTED", "ACKED")
@@ -46,11 +44,12 @@ def live(place: Place, points: str, *arguments: str, timeout_s: float = 300) -> 
 
 def wait_until_stopped(driver: subprocess.Popen[bytes], timeout_s: float = 300) -> None:
     """Wait until the process stands still by SIGSTOP."""
-    until_s = time.monotonic() + timeout_s
-    while Path(f"/proc/{driver.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+
+    def stands_still() -> bool:
         assert driver.poll() is None, "the driver ended"
-        assert time.monotonic() < until_s, "the driver does not stop"
-        time.sleep(0.05)
+        return state_of(driver.pid) == "T"
+
+    wait_until(stands_still, "the driver to stop", timeout_s)
 
 
 def live_until_done(place: Place, points: str, *arguments: str, most: int) -> tuple[int, int]:
