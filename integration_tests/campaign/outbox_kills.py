@@ -6,13 +6,14 @@ import os
 import random
 import signal
 import subprocess
+import sys
 from collections import Counter
 from itertools import product
 from pathlib import Path
 
 from integration_tests.broker import Broker
 from integration_tests.campaign.trial import Results
-from integration_tests.outbox.outbox_deaths import IN_CHILDREN, POINTS, live, records, start
+from integration_tests.outbox.outbox_deaths import IN_CHILDREN, POINTS, PYTHON_VARIABLE, live, records, start
 from integration_tests.outbox.outbox_driver import QUERIES, STORES
 from integration_tests.outbox.outbox_query import Place, Row, expected, expected_keys, write_files
 from integration_tests.survival.ledger import create_topic
@@ -22,9 +23,10 @@ _LONGEST_S = 25.0
 
 
 def outbox_kills(broker: Broker, folder: Path, kills: int, seed: int, results: Results) -> None:
-    """`kills` deaths, six of each query."""
+    """`kills` deaths, six of each query. The drivers have the PySpark of this environment, or of `PYTHON_VARIABLE`."""
     draw = random.Random(seed)
     kinds = list(product(QUERIES, STORES))
+    pyspark = pyspark_of(os.environ.get(PYTHON_VARIABLE, sys.executable))
     for number in range(-(-kills // KILLS_A_QUERY)):
         query, state = kinds[number % len(kinds)]
         _one_query(
@@ -32,15 +34,30 @@ def outbox_kills(broker: Broker, folder: Path, kills: int, seed: int, results: R
             folder / f"{number:03}",
             query,
             state,
+            pyspark,
             min(KILLS_A_QUERY, kills - number * KILLS_A_QUERY),
             draw,
             results,
         )
 
 
+def pyspark_of(python: str) -> str:
+    """Return the version of PySpark in the environment of this interpreter."""
+    asked = [python, "-c", "import pyspark; print(pyspark.__version__)"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def _one_query(
-    broker: Broker, folder: Path, query: str, state: str, kills: int, draw: random.Random, results: Results
+    broker: Broker,
+    folder: Path,
+    query: str,
+    state: str,
+    pyspark: str,
+    kills: int,
+    draw: random.Random,
+    results: Results,
 ) -> None:
+    kind = f"PySpark {pyspark}, {query}, {state}"
     place, topic = Place(folder), create_topic(broker.servers, "outbox")
     folder.mkdir(parents=True)
     arguments = ("--servers", broker.servers, "--topic", topic, "--query", query, "--state", state)
@@ -48,12 +65,12 @@ def _one_query(
     for _ in range(kills):
         write_files(place.inbox, range(files, files + FILES))
         files += FILES
-        results.add(f"{query}, {state}: {die(place, draw, arguments)}")
+        results.add(f"{kind}: {die(place, draw, arguments)}")
     code = live(place, "", *arguments, timeout_s=900)
     why = "" if code == 0 else f"the last life ended with {code}"
     wanted = expected(range(files)) if query == "windows" else expected_keys(range(files))
-    compared(wanted, place.rows("gold"), f"{query}, {state}, Delta compared", why, results)
-    compared(wanted, records(broker.servers, topic), f"{query}, {state}, Kafka compared", why, results)
+    compared(wanted, place.rows("gold"), f"{kind}, Delta compared", why, results)
+    compared(wanted, records(broker.servers, topic), f"{kind}, Kafka compared", why, results)
 
 
 def die(place: Place, draw: random.Random, arguments: tuple[str, ...]) -> str:

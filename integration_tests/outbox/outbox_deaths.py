@@ -17,6 +17,8 @@ POINTS = ("EPOCH_COMMITTING", "EPOCH_COMMITTED", "ACKED")
 """Of the driver: before the outbox's commit, after it, after a sink has the epoch."""
 IN_CHILDREN = ("STAGED", "PRE_COMMIT", "COMMITTING", "PUBLISH_COMMITTED")
 """Of a task, and of the process that publishes to Kafka."""
+PYTHON_VARIABLE = "SPARK_CKPT_TEST_DRIVER_PYTHON"
+"""Interpreter of the drivers, whose environment may have another PySpark. The library is this checkout's."""
 _DEAD_BY_SIGNAL = -9
 
 
@@ -24,9 +26,12 @@ def start(place: Place, points: str, *arguments: str, session: bool = False) -> 
     """Start the program with these points armed, each once for the place. `session`: in one of its own, with its children."""
     once = place.folder / "once"
     once.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "integration_tests.outbox.outbox_driver", str(place.folder), *arguments]
+    python = os.environ.get(PYTHON_VARIABLE, sys.executable)
+    command = [python, "-m", "integration_tests.outbox.outbox_driver", str(place.folder), *arguments]
     # A Connect server takes a free port by SPARK_TESTING.
     environment = {**os.environ, VARIABLE: points, ONCE_VARIABLE: str(once), "SPARK_TESTING": "1"}
+    if python != sys.executable:
+        environment["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "connectors")))
     with (place.folder / "driver.log").open("ab") as log:
         return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=session)
 
