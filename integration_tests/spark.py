@@ -25,6 +25,7 @@ SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",  # compiling costs a short query more than it gains
+    "spark.sql.codegen.factoryMode": os.environ.get("FM", "FALLBACK"),
 }
 
 

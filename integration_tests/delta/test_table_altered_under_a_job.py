@@ -23,7 +23,9 @@ from spark_ckpt.errors import CkptError, IdentityChanged, PublishConflict, RowsR
 
 pytestmark = pytest.mark.spark
 SPARK = {"engine": "spark", "keys": ["id"]}
-BOTH = pytest.mark.parametrize("sink", [{}, SPARK], ids=["deltalake", "spark"])
+BOTH = pytest.mark.parametrize(
+    "sink", [{}, pytest.param(SPARK, marks=pytest.mark.long)], ids=["deltalake", "spark"]
+)  # in the gate, of the engine spark: its refusals in test_delta_spark.py, and the two tests of a merge below
 
 
 class Published(ckpt.RunListener):
@@ -106,7 +108,7 @@ def test_rows_that_break_a_new_constraint_are_published_once_it_is_dropped(
 
 
 # of Spark's engine in the gate: a column that was dropped under a merge, below
-@pytest.mark.parametrize("sink", [{}, pytest.param(SPARK, marks=pytest.mark.long)], ids=["deltalake", "spark"])
+@BOTH
 def test_a_job_that_fits_the_altered_table_goes_on_from_the_epoch_that_the_refusal_names(
     spark: SparkSession, tmp_path: Path, sink: dict[str, Any]
 ) -> None:

@@ -153,7 +153,7 @@ def test_a_source_topic_made_anew_with_as_many_records_is_not_read_on_in_the_mid
     assert world.got() == [b"a", b"a", b"m", b"n"]
 
 
-@pytest.mark.parametrize("more", [3, 0])
+@pytest.mark.parametrize("more", [pytest.param(3, marks=pytest.mark.long), 0])
 def test_a_source_topic_made_again_under_a_running_job_ends_it_and_the_confirmed_one_is_read_once(
     world: World, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
@@ -235,7 +235,7 @@ def test_the_identity_of_a_topic_costs_one_answer_of_the_broker(world: World) ->
     assert min(took_s) < 5
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_the_error_of_a_sink_topic_made_anew_under_a_job_names_the_start_that_leads_on(
     world: World, lanes: int
 ) -> None:

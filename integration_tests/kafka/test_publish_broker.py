@@ -10,8 +10,8 @@ from kafka_kit import PLANES, Cluster, Staged, publish, resume, wait_until_stopp
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("point", ["MID_SEND:stop:2", "PRE_COMMIT:stop"])
 @pytest.mark.parametrize("plane", PLANES)
+@pytest.mark.parametrize("point", [pytest.param("MID_SEND:stop:2", marks=pytest.mark.long), "PRE_COMMIT:stop"])
 def test_broker_kill_9_in_the_middle_of_a_publish_loses_and_repeats_nothing(
     cluster: Cluster,
     staged: Callable[..., Staged],

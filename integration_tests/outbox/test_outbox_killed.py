@@ -68,6 +68,7 @@ def test_every_row_is_once_in_kafka_and_delta_whenever_the_driver_dies(
     assert records(broker.servers, topic) == expected(FILES)
 
 
+@pytest.mark.long  # in the gate: test_outbox_format.py, Java dies; test_outbox_pipelines.py
 def test_every_row_is_once_in_kafka_and_delta_whatever_process_of_the_format_dies(
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +109,7 @@ def orphans(place: Place) -> set[str]:
     return {path.name for folder in ("gold", "store") for path in place.staged(folder)} - named
 
 
+@pytest.mark.long  # in the gate: files of dead tasks in test_outbox.py, tests/delta/test_delta_orphans.py
 def test_the_next_start_deletes_the_files_of_a_killed_batch_in_the_table_and_in_the_store(
     tmp_path: Path, broker: Broker
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_kafka_step_that_fails_leaves_delta_rows_once_with_an_outbox(
     assert records(broker.servers, topic) == expected(FILES)
 
 
+@pytest.mark.long  # of Spark itself: this is what an outbox is for
 def test_a_kafka_step_that_fails_doubles_delta_rows_without_an_outbox(
     spark: SparkSession, place: Place, broker: Broker
 ) -> None:

@@ -17,7 +17,10 @@ from spark_rewind.pinning import PinRequest, take_pin
 from spark_rewind.plan import QueryPlan, RewindPlan, TablePlan
 from spark_rewind.planning import RewindRequest, plan_rewind
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.long,
+]  # in the gate: tests/rewind, test_a_lake_goes_back.py, test_the_tutorial.py
 
 PAGE = Path(__file__).parents[2] / "docs" / "rewind.md"
 
@@ -41,7 +44,7 @@ def spark() -> Iterator[SparkSession]:
     yield from connected_session({"spark.databricks.delta.snapshotPartitions": "1"})
 
 
-@pytest.fixture(scope="module", params=[HDFS, pytest.param(ROCKSDB_2, marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[HDFS, ROCKSDB_2])
 def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return made_lake(tmp_path_factory.mktemp("lake"), spark, KINDS[request.param])
 

@@ -43,8 +43,21 @@ SETTINGS = {
     "another zone": {f"{SQL}session.timeZone": "Asia/Kathmandu"},
     "no progress kept": {f"{SQL}streaming.numRecentProgressUpdates": "1"},
 }
-SLOW = ("no adaptive plans", "no generated code", "no progress kept", "structs as dicts")
-CASES = [pytest.param(each, id=name, marks=[pytest.mark.long] * (name in SLOW)) for name, each in SETTINGS.items()]
+TOGETHER = {
+    "many settings": (
+        "large types", "state files with ids", "new offset log", "times without a zone", "no ANSI", "compressed Arrow",
+        "one record per Arrow batch", "another zone",
+    ),
+    "the other settings": (
+        "old layout of states", "no batch without rows", "upper and lower case", "strict ANSI",
+        "regular expressions for names", "Java's new dates", "bytearrays", "structs as dicts",
+    ),
+}  # fmt: skip
+"""In the gate. If one fails, `-m long` tells which setting it is."""
+CASES = [
+    *(pytest.param({k: v for n in names for k, v in SETTINGS[n].items()}, id=name) for name, names in TOGETHER.items()),
+    *(pytest.param(each, id=name, marks=pytest.mark.long) for name, each in SETTINGS.items()),
+]
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ RECORDS = 60_000
 RANDOM_KILLS = 2
 """Beside all named points. Many more: `python -m integration_tests.campaign run kafka`."""
 LANE_POINTS = IN_CHILDREN[1:]
-AROUND_THE_DECISION = ("STAGED", "EPOCH_COMMITTED", "PRE_COMMIT", "COMMITTING")
-"""What the two phases of a commit are about. All other points, and random moments, take as long again thrice."""
+AROUND_THE_DECISION = ("EPOCH_COMMITTED", "COMMITTING")
+"""Behind the first and in the second phase of a commit. All other points, and random moments, take four times as long."""
 EVERY_POINT = (*IN_DRIVER, *IN_CHILDREN)
 SMALL_STEPS = ("--max-offsets", "1000")
 """No life gets to the end of its input before it is killed."""
