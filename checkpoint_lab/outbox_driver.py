@@ -14,14 +14,16 @@ from checkpoint_lab.spark_store import JOB, Row
 from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.ids import Epoch, Incarnation
-from spark_ckpt.connector import PublishedEpoch
+from spark_ckpt.connector import EpochOutput, PublishedEpoch
 from spark_ckpt.epochs.epoch_output import Place
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import StagedFileRecord
 from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.epochs.retention import staged_files
 from spark_ckpt.epochs.sinks_ahead import refusal
+from spark_ckpt.epochs.ways_back import past_the_marker, way_back
 from spark_ckpt.errors import BatchUnexpected, CkptError, Fenced, PublishFailed, QueryForeign, StoreOutage
+from spark_ckpt.outbox.advice import of_outbox
 from spark_ckpt.outbox.protocol import (
     Answer,
     AwaitPublish,
@@ -389,8 +391,17 @@ class OutboxDriver:
             else:
                 target.publish(self.store, output, how, self.sessions[sink])
         except CkptError as refused:
-            error = refused
+            error = self._advised(refused, sink, output)
         self._end_of_publish(sink, error)
+
+    def _advised(self, error: CkptError, sink: str, output: EpochOutput) -> CkptError:
+        """Return the error with the epoch to restore, if the sink's marker is of another branch."""
+        log_state = self.log.state()
+        back = way_back(error, sink, output.epoch, self.log.state, self.log.manifest, self.store.verify)
+        advised = past_the_marker(error, sink, output.beside, back)
+        if advised is not error:
+            advised.hint = of_outbox(advised.hint, log_state)
+        return advised
 
     def _end_of_publish(self, sink: str, error: CkptError | None) -> None:
         self.undone.remove(sink)

@@ -37,6 +37,7 @@ OBEYED_MAX = 8
 """Maximal number of followed steps without a decided batch: an operator must not go round in circles."""
 _RESTORE = re.compile(r"restore=(\d+)")
 _TO_BATCH = re.compile(r"rewind the query to batch (\d+)")
+_BRANCH = re.compile(r"before a start with restore=(\d+), rewind the query to (?:batch (\d+)|its beginning)")
 _TO_BATCHES = re.compile(r"still has, (\d+) to (\d+)")
 _ACCEPTED = re.compile(r"accept-loss STORE --epoch (\d+) --incarnation (\d+)")
 PASSING = (Fenced, PublishFailed, StoreInUse, StoreOutage, QueryDied)
@@ -178,6 +179,8 @@ class OutboxWorld(World):
             found += [("accept loss", back) for back in ((True, False) if sure else (True,))]
         if isinstance(error, PublishConflict) and any(sink.forgotten for sink in self.sinks.values()):
             found.append(("declare",))
+        if isinstance(error, PublishConflict):
+            found += [("branch", int(epoch), int(batch or -1)) for epoch, batch in _BRANCH.findall(hint)]
         if isinstance(error, BatchUnexpected | QueryForeign):
             found += [("restore", int(each)) for each in _RESTORE.findall(hint)]
             to = [int(each) for each in _TO_BATCH.findall(hint)]
@@ -395,6 +398,11 @@ class OutboxWorld(World):
 
     def _do_restore(self, epoch: int) -> None:
         self._obey(f"restores epoch {epoch}", enough=True)
+        self.accepted = Accepted(restore=epoch)
+
+    def _do_branch(self, epoch: int, batch: int) -> None:
+        self._obey(f"rewinds to batch {batch}, with restore={epoch}", enough=True)
+        self._put(self.checkpoint.up_to(batch))
         self.accepted = Accepted(restore=epoch)
 
     def _do_go_back(self, batch: int) -> None:

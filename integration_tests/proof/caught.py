@@ -84,6 +84,7 @@ def _in_the_rules() -> Iterator[Caught]:
     from operated_bugs import PLANTED as IN_GOING_BACK
     from outbox_bugs import CATCHERS as OF_OUTBOXES
     from outbox_bugs import OVERLAPPING
+    from outbox_bugs import OVERLAPPING_CATCHERS as OF_OVERLAP
     from outbox_bugs import PLANTED as IN_OUTBOXES
     from outbox_format_bugs import CATCHERS as OF_FORMATS
     from outbox_format_bugs import PLANTED as IN_FORMATS
@@ -102,7 +103,12 @@ def _in_the_rules() -> Iterator[Caught]:
             "rules of going back", plant, fails=lambda seed: sim.run_operated(seed).condemned, seeds=CATCHERS
         )
     for plant in OVERLAPPING:
-        yield _patched("outbox with overlap", plant, fails=lambda seed: sim.run_overlapping(seed).condemned)
+        yield _patched(
+            "outbox with overlap",
+            plant,
+            fails=lambda seed: sim.run_overlapping(seed).condemned,
+            seeds=(*OF_OVERLAP, *range(400)),
+        )
     for plant in IN_OUTBOXES:
         yield _patched(
             "outbox of a plain query", plant, fails=lambda seed: sim.run_outbox(seed).condemned, seeds=OF_OUTBOXES
