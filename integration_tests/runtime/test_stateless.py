@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pyspark import cloudpickle
@@ -147,6 +148,40 @@ def test_what_remembers_rows_is_refused_on_the_line_that_writes_it(stream: ckpt.
     assert refused.value.context["operation"] == node
     assert "test_stateless.py:" in refused.value.context["line"]
     assert refused.value.hint
+
+
+FILE_NAMES: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "a column": lambda frame: frame.select(F.input_file_name().alias("file")),
+    "a filter": lambda frame: frame.where(F.upper(F.input_file_name()).contains("A")),
+    "SQL": lambda frame: viewed(frame, "select struct(input_file_block_start() as at) as place from viewed"),
+    "behind a static join": lambda frame: frame.join(static(frame), "k").withColumn("file", F.input_file_name()),
+}
+
+
+@pytest.mark.parametrize("operation", FILE_NAMES)
+def test_the_name_of_the_file_is_refused_and_leads_to_the_positions_of_a_source(
+    stream: ckpt.Stream, operation: str
+) -> None:
+    with pytest.raises(ckpt.CkptError) as refused:
+        stream.transform(FILE_NAMES[operation])
+    assert refused.value.condition == "CKPT_OPERATION_REFUSED"
+    assert str(refused.value.context["operation"]).startswith("input_file_")
+    assert "test_stateless.py:" in str(refused.value.context["line"])
+    assert "positions=True" in refused.value.hint
+
+
+def test_the_name_of_the_file_is_refused_behind_an_operator(stream: ckpt.Stream) -> None:
+    with pytest.raises(ckpt.CkptError) as refused:
+        totals(stream).withColumn("file", F.input_file_name())
+    assert refused.value.context["operation"] == "input_file_name"
+
+
+def test_the_name_of_the_file_may_be_asked_of_a_static_table_and_of_sparks_own_source(
+    bench: Bench, stream: ckpt.Stream, tmp_path: Path
+) -> None:
+    stream.transform(lambda frame: frame.crossJoin(static(frame).select(F.input_file_name().alias("file"))))
+    rate = ckpt.Job(bench.spark, "rate", str(tmp_path / "rate")).source("rate", ckpt.SparkSource("rate"))
+    assert rate.select(F.input_file_name().alias("file")).columns == ["file"]
 
 
 @pytest.mark.parametrize("operation", ALLOWED)

@@ -48,6 +48,16 @@ def _(spark: SparkSession) -> None:
         assert loader.classForName(full, True, True).getSimpleName() == name
 
 
+@of("QueryPlan.expressions", "QueryPlan.deterministic", "InputFileName")
+def _(spark: SparkSession) -> None:
+    rows = plans.streaming_template(spark, ROW)
+    named = plans.analysed(rows.select(F.concat("k", F.input_file_name()), F.expr("input_file_block_start()")))
+    assert (named.is_deterministic, named.file_functions) == (False, ["input_file_name", "input_file_block_start"])
+    drawn = plans.analysed(rows.where(F.rand() < 1))
+    assert (drawn.is_deterministic, drawn.file_functions) == (False, [])
+    assert plans.analysed(rows.where("k = 'input_file_name()'")).is_deterministic
+
+
 @of("DataTypeUtils.toAttributes", "LocalRelation", "Dataset.ofRows")
 def _(spark: SparkSession) -> None:
     frame = plans.streaming_template(spark, ROW)

@@ -38,6 +38,7 @@ from spark_ckpt.plan.graph import (
 )
 from spark_ckpt.plan.join_plan import JoinPlan, join_plan
 from spark_ckpt.plan.stateless import Refused, check_operation
+from spark_ckpt.plan.stateless_graph import is_read_by_spark
 from spark_ckpt.plan.users_line import users_line
 from spark_ckpt.plan.window_lineage import without_marks
 from spark_ckpt.spark_internals.column_names import column_of, map_in_arrow, map_in_pandas, quoted
@@ -327,7 +328,8 @@ class Stream:
         # before the operation runs: errors carry the user's line, also when Spark fails later
         line = users_line()
         try:
-            tried = check_operation(self._template, apply(self._template))
+            spark_reads = is_read_by_spark(self._node)
+            tried = check_operation(self._template, apply(self._template), spark_reads=spark_reads)
         except Refused as error:
             raise error.at(verb, line) from None
         except AnalysisException as error:

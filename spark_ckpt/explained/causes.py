@@ -37,8 +37,10 @@ _SETTINGS: Mapping[str, ErrorCause] = {
     "CKPT_OPERATION_REFUSED": ErrorCause(
         "An operation keeps something between batches (an aggregate, a join, `dropDuplicates`) or cannot be "
         "replayed. Spark's own state "
-        "is not part of an epoch, so it would be gone at the next start.",
-        "Use the operator of a job that does the same; docs/operators.md lists them.",
+        "is not part of an epoch, so it would be gone at the next start. Or it asks for the name of a file that a source's task "
+        "reads (`input_file_name()`), which Spark does not know.",
+        "Use the operator of a job that does the same; docs/operators.md lists them. "
+        "`FilesSource(..., positions=True)` adds the file to every row.",
     ),
     "CKPT_CONNECTOR_UNKNOWN": ErrorCause(
         "No installed package declares a connector of this name.",

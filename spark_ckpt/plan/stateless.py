@@ -9,11 +9,14 @@ again.
 Functions that return another value when they run again (`rand`, `uuid`, a user's Python function) are allowed. The task
 that computes a sink's rows also stages them, and a commit refers to these files. So committed rows are never computed
 again, and rows of an uncommitted attempt are never published.
+
+`input_file_name()` is refused where tasks of a source read the files: Spark knows no file there, and its answer is an
+empty text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import GraphInvalid
@@ -51,12 +54,15 @@ _INSTEAD = {
     "EventTimeWatermark": 'call withWatermark("column", "10 minutes") on the stream itself: its clock survives a restart',
 }
 _UNSEEN_INPUT = "declare every input: job.source(name, source); read a static DataFrame with spark.read"
+_POSITIONS = (
+    "FilesSource(..., positions=True) adds the columns _file (below the source's folder) and _line to every row"
+)
 _TWICE = "declare the source twice, under two names, and union the streams; or make several rows of one with F.explode"
 
 
 class Refused(GraphInvalid):
     """A recorded operation cannot be part of a stream: it keeps state outside of epochs, or reads an input without a
-    cursor.
+    cursor, or asks for a file that Spark does not read.
     """
 
     condition = "CKPT_OPERATION_REFUSED"
@@ -66,12 +72,14 @@ class Refused(GraphInvalid):
         return Refused(f"{verb}: {self.what}", hint=self.hint, **self.context, line=line or None)
 
 
-def check_operation(given: DataFrame, result: object) -> DataFrame:
+def check_operation(given: DataFrame, result: object, *, spark_reads: bool = False) -> DataFrame:
     """Check the result of a recorded operation on the stream `given`, a `streaming_template`, and return it.
+
+    `spark_reads`: Spark itself reads the files of the stream's sources.
 
     Raises `Refused`, or Spark's own `AnalysisException` for operations that Spark cannot stream.
     """
-    frame = _checked(result)
+    frame = _checked(result, spark_reads)
     inputs = list(_inputs(analysed(frame)))
     if any(leaf.name != TEMPLATE_NODE for leaf in inputs):
         raise Refused("the result reads another stream than the one given", hint=_UNSEEN_INPUT)
@@ -82,18 +90,18 @@ def check_operation(given: DataFrame, result: object) -> DataFrame:
     return frame
 
 
-def check_rows(frame: DataFrame, sources: int, clocks: int = 0) -> DataFrame:
+def check_rows(frame: DataFrame, sources: int, clocks: int = 0, *, spark_reads: bool = False) -> DataFrame:
     """Check the plan of a stream's rows just before it runs, with `sources` declared inputs and `clocks` of event time.
 
     Raises as `check_operation`.
     """
-    inputs = len(list(_inputs(analysed(_checked(frame, clocks)))))
+    inputs = len(list(_inputs(analysed(_checked(frame, spark_reads, clocks)))))
     if inputs != sources:  # each input is a line of Spark's offset log
         raise Refused(f"the stream reads {inputs} streaming inputs, the job declares {sources}", hint=_UNSEEN_INPUT)
     return frame
 
 
-def _checked(result: object, clocks: int = 0) -> DataFrame:
+def _checked(result: object, spark_reads: bool, clocks: int = 0) -> DataFrame:
     from pyspark.sql import DataFrame
 
     if not isinstance(result, DataFrame):
@@ -107,6 +115,8 @@ def _checked(result: object, clocks: int = 0) -> DataFrame:
     for node in nodes:
         if node.name != ours:
             _check_node(node)
+    if not spark_reads and not plan.is_deterministic:
+        _check_file_functions(nodes)
     plan.check_for_streaming(result.sparkSession)  # outer joins, expressions that cannot stream
     return result
 
@@ -124,6 +134,15 @@ def _check_node(node: PlanNode) -> None:
             f"{what} needs state, and no epoch has its state: every restart would lose it",
             operation=name,
             hint=_INSTEAD.get(name, _KEYED),
+        )
+
+
+def _check_file_functions(nodes: Iterable[PlanNode]) -> None:
+    for name in (name for node in nodes for name in node.file_functions):
+        raise Refused(
+            f"{name}() has no value here: a source's tasks read its files, and Spark does not know which",
+            operation=name,
+            hint=_POSITIONS,
         )
 
 

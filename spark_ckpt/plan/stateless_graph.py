@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from spark_ckpt.connector import BeginsAtSeed
 from spark_ckpt.plan.graph import (
     Leaf,
     Node,
@@ -41,7 +42,17 @@ def checked_rows(
     `at` is as for `build`; `clocks` is the number of event-time clocks that it adds to the plan of a node's rows.
     Raises `Refused`.
     """
-    return _checked(node, lambda part: check_rows(build(part, read, at), len(reads_of(part)), clocks(part)))
+
+    def check(part: Node) -> DataFrame:
+        return check_rows(build(part, read, at), len(reads_of(part)), clocks(part), spark_reads=is_read_by_spark(part))
+
+    return _checked(node, check)
+
+
+def is_read_by_spark(node: Node) -> bool:
+    """Return True if all rows of `node` come directly from sources that Spark itself reads (`SparkSource`)."""
+    leaves = leaves_of(node)
+    return all(isinstance(leaf, SourceNode) and isinstance(leaf.source, BeginsAtSeed) for leaf in leaves)
 
 
 def checked_behind(spark: SparkSession, node: Node) -> None:

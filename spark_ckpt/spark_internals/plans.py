@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _CATALYST = "org.apache.spark.sql.catalyst"
 _FOLDER = "sql/catalyst/src/main/scala/org/apache/spark/sql/catalyst"
 _UNTRIED = "operations cannot be tried: none can be recorded"
+_FILELESS = "input_file_name() is not refused: it is an empty text"
 NAMES = (
     SparkName(
         "QueryExecution.analyzed",
@@ -72,6 +74,19 @@ NAMES = (
         f"{_CATALYST}.analysis.UnsupportedOperationChecker ({_FOLDER}/analysis/UnsupportedOperationChecker.scala)",
         "check_for_streaming", _UNTRIED,
     ),
+    SparkName(
+        "QueryPlan.expressions", f"{_CATALYST}.plans.QueryPlan ({_FOLDER}/plans/QueryPlan.scala)",
+        "PlanNode.file_functions", _FILELESS,
+    ),
+    SparkName(
+        "QueryPlan.deterministic", f"{_CATALYST}.plans.QueryPlan ({_FOLDER}/plans/QueryPlan.scala)",
+        "PlanNode.is_deterministic", _FILELESS,
+    ),
+    SparkName(
+        "InputFileName",
+        f"{_CATALYST}.expressions.InputFileName ({_FOLDER}/expressions/inputFileBlock.scala)",
+        "PlanNode.file_functions", _FILELESS,
+    ),
 )  # fmt: skip
 
 STATELESS_NODES = frozenset(
@@ -88,6 +103,9 @@ _PROJECT, _ALIAS_NODE = "Project", "SubqueryAlias"
 """Node of columns by expression; node that names the plan below it."""
 REFERENCE_NODE, TEMPLATE_NODE, JOIN_NODE = "CTERelationRef", "LocalRelation", "Join"
 """Leaf for rows read elsewhere in the plan; leaf of a `streaming_template`; a join."""
+
+FILE_FUNCTIONS = frozenset({"InputFileName", "InputFileBlockStart", "InputFileBlockLength"})
+"""Expressions, by class name, whose value is of the file that Spark itself reads in the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +129,31 @@ class PlanNode:
         """The nodes it reads from."""
         return [PlanNode(child) for child in items_of(self._node.children())]
 
+    @property
+    def is_deterministic(self) -> bool:
+        """True if no expression of the node or below it may give another value when it runs again."""
+        return bool(self._node.deterministic())
+
+    @property
+    def file_functions(self) -> list[str]:
+        """Names of the node's functions that ask for the file that Spark reads, such as `input_file_name`."""
+        return [name for each in items_of(self._node.expressions()) for name in _file_functions(each)]
+
     def check_for_streaming(self, spark: SparkSession) -> None:
         """Run Spark's check of a query in append mode before its start. Raises Spark's `AnalysisException`."""
         jvm = jvm_of(spark)
         checker = scala_object(jvm.org.apache.spark.sql.catalyst.analysis, "UnsupportedOperationChecker")
         checker.checkForStreaming(self._node, jvm.org.apache.spark.sql.streaming.OutputMode.Append())
+
+
+def _file_functions(expression: JavaObject) -> Iterator[str]:
+    # Spark counts them as nondeterministic, so most expressions need no walk.
+    if expression.deterministic():
+        return
+    if kind_of(expression) in FILE_FUNCTIONS:
+        yield str(expression.prettyName())
+    for child in items_of(expression.children()):
+        yield from _file_functions(child)
 
 
 def analysed(frame: DataFrame) -> PlanNode:
