@@ -55,8 +55,8 @@ class FilesSource:
       removes them, "off" leaves them. It applies to files of published epochs that no kept epoch or savepoint would
       read again (settings `keep_epochs`, `keep_age`).
     - `ignoreMissingFiles`: restore an epoch although files that it would read again are gone.
-    - CSV: `header` (columns are then found by name), `delimiter`, `quote`, `null_value` (unquoted), `multiline` (line ends
-      inside quotes).
+    - CSV: `header` (columns are then found by name), `delimiter`, `quote`, `multiline` (line ends inside quotes),
+      `null_value` (Spark's `nullValue`: an unquoted empty field is null, too).
 
     Spark's file sink: a folder that Spark's streaming file sink writes is read as Spark reads it. Its log
     (`_spark_metadata`) names the committed files, and the others are left out. A committed file that is gone before it

@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -42,6 +42,14 @@ def instants_of_texts(texts: Values, zone: str) -> Values:
     zoned = pc.if_else(with_offset, trimmed, absent).cast(INSTANT)
     local = pc.if_else(with_offset, absent, trimmed).cast(_LOCAL)
     return pc.coalesce(zoned, instants(local, zone))
+
+
+def _local_times_of_texts(texts: Values) -> Values:
+    """Return ISO 8601 texts as local times. Raises `pa.ArrowInvalid`, also for a text with an offset, as in Spark."""
+    trimmed = pc.replace_substring_regex(texts, _BEYOND_MICROSECONDS, r"\1")
+    if pc.any(pc.match_substring_regex(trimmed, _NOT_IN_UTC_TEXT)).as_py():
+        raise pa.ArrowInvalid("a timestamp without a zone has an offset")
+    return trimmed.cast(_LOCAL)
 
 
 def instants(local: Values, zone: str) -> Values:
@@ -117,26 +125,107 @@ def csv_parser(
 ) -> Parser:
     """Return a parser of CSV records whose fields are `columns`. Its rows have the columns of `schema`, by name.
 
-    `zone`: time zone of timestamps without an offset.
+    Nulls are Spark's: unquoted empty fields, and fields equal to `null_value`, quoted or not. `zone`: time zone of
+    timestamps without an offset.
     """
-    convert = pacsv.ConvertOptions(
-        column_types={field.name: pa.string() if field.type == INSTANT else field.type for field in schema},
-        include_columns=schema.names,
-        null_values=[null_value],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
     shape = pacsv.ParseOptions(delimiter=delimiter, quote_char=quote, newlines_in_values=True)
+    strict = [field.name for field in schema if _is_strict(field.type)]
+    classes = _lenience_classes(delimiter, quote)
+
+    def fields(content: bytes, types: pa.Schema) -> pa.Table:
+        read = pacsv.ReadOptions(column_names=list(columns), use_threads=False, block_size=len(content) + 1)
+        convert = _csv_values(types, null_value)
+        return pacsv.read_csv(io.BytesIO(content), read_options=read, parse_options=shape, convert_options=convert)
 
     def parse(records: Records) -> pa.Table:
         content = records.content() + b"\n"  # without it Arrow treats an empty last field as quoted
         if content.count(quote.encode()) % 2:
             _check_quotes(records, delimiter, quote)
-        read = pacsv.ReadOptions(column_names=list(columns), use_threads=False, block_size=len(content) + 1)
-        table = pacsv.read_csv(io.BytesIO(content), read_options=read, parse_options=shape, convert_options=convert)
-        return _one_row_each(_converted(table, schema, zone), records)
+        table = fields(content, _as_texts(schema, [field.name for field in schema if field.type == INSTANT]))
+        suspects = [*(strict if _may_be_lenient(content, classes) else []), *_with_names_of_numbers(table)]
+        if suspects:
+            as_texts = _as_texts(schema, suspects)
+            _check_fields(fields(content, pa.schema([as_texts.field(name) for name in suspects])), schema)
+        return _one_row_each(_converted(_without(table, null_value), schema, zone), records)
 
     return parse
+
+
+def _csv_values(types: pa.Schema, null_value: str) -> pacsv.ConvertOptions:
+    return pacsv.ConvertOptions(
+        column_types={field.name: field.type for field in types},
+        include_columns=types.names,
+        # a quoted empty field is Spark's null only if null is written as an empty field
+        null_values=sorted({null_value, ""}),
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=not null_value,
+        true_values=_spellings("true"),
+        false_values=_spellings("false"),
+    )
+
+
+def _spellings(word: str) -> list[str]:
+    """Return the word in every mixture of upper and lower case."""
+    return ["".join(letters) for letters in product(*zip(word, word.upper(), strict=True))]
+
+
+def _as_texts(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    return pa.schema([field.with_type(pa.string()) if field.name in names else field for field in schema])
+
+
+def _without(table: pa.Table, null_value: str) -> pa.Table:
+    """Return the table with null for texts that are a quoted `null_value`."""
+    for at, field in enumerate(table.schema):
+        if null_value and pa.types.is_string(field.type):
+            values = table.column(at)
+            absent = pc.fill_null(pc.equal(values, null_value), False)
+            table = table.set_column(at, field, pc.if_else(absent, pa.scalar(None, pa.string()), values))
+    return table
+
+
+# Fields that Arrow reads and Spark does not. A second pass over the texts finds them. It runs only for blocks that may hold
+# such a field, since it costs as much as the first.
+
+_LENIENT = r"^\s|\s$|^0[xX]"
+_NAME_OF_A_NUMBER = r"(?i)nan|inf"
+_NAMES_OF_NUMBERS = r"^(\s*[+-]?(NaN|Infinity)\s*|-?Inf)$"
+
+
+def _is_strict(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind))
+
+
+def _lenience_classes(delimiter: str, quote: str) -> bytes:
+    """Return a table for `bytes.translate`, in which no two other classes have the sum of a pair that matters."""
+    classes = {**dict.fromkeys(b" \t", 1), **dict.fromkeys(f"{delimiter}{quote}\r\n".encode(), 2), ord("0"): 8}
+    classes |= dict.fromkeys(b"xX", 32)
+    return bytes(classes.get(byte, 0) for byte in range(256))
+
+
+def _may_be_lenient(content: bytes, classes: bytes) -> bool:
+    """Return False if no field begins or ends with a blank or is hexadecimal."""
+    found = np.frombuffer((b"\n" + content).translate(classes), np.uint8)
+    pairs = found[:-1] + found[1:]
+    return bool(np.any(pairs == 1 + 2) or np.any(pairs == 8 + 32))
+
+
+def _with_names_of_numbers(table: pa.Table) -> list[str]:
+    """Return the columns with an infinite value or NaN."""
+    floating = [field.name for field in table.schema if pa.types.is_floating(field.type)]
+    return [name for name in floating if pc.all(pc.is_finite(table.column(name))).as_py() is False]
+
+
+def _check_fields(texts: pa.Table, schema: pa.Schema) -> None:
+    """Raise `pa.ArrowInvalid` for a text that Spark does not read as its column's type."""
+    for field in texts.schema:
+        values, kind = texts.column(field.name), schema.field(field.name).type
+        if pa.types.is_floating(kind):
+            named = pc.match_substring_regex(values, _NAME_OF_A_NUMBER)
+            wrong = pc.and_not(named, pc.match_substring_regex(values, _NAMES_OF_NUMBERS))
+        else:
+            wrong = pc.match_substring_regex(values, _LENIENT)
+        if row := pc.index(wrong, True).as_py() + 1:
+            raise pa.ArrowInvalid(f"CSV: Row #{row}: column '{field.name}': invalid {kind} {values[row - 1].as_py()!r}")
 
 
 def _check_quotes(records: Records, delimiter: str, quote: str) -> None:
@@ -193,7 +282,7 @@ def _written(kind: pa.DataType) -> pa.DataType:
     """Return the type to read from JSON where Arrow's own reading differs from Spark's, also inside arrays and
     structs.
     """
-    if kind == INSTANT or pa.types.is_date(kind):
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return pa.string()
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_written(kind.value_type)))
@@ -226,6 +315,8 @@ def _convert(values: Values, kind: pa.DataType, zone: str) -> Values:
         return values
     if kind == INSTANT:
         return instants_of_texts(values, zone)
+    if kind == _LOCAL:
+        return _local_times_of_texts(values)
     if isinstance(values, pa.ListArray):
         inner = _convert(values.values, kind.value_type, zone)
         return pa.ListArray.from_arrays(values.offsets, inner, type=kind, mask=values.is_null())

@@ -7,6 +7,9 @@ import datetime as dt
 import gzip
 import io
 import json
+import math
+from decimal import Decimal
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +58,58 @@ def test_a_timestamp_without_an_offset_is_utc(text: str, tmp_path: Path) -> None
     assert row["at"] == dt.datetime(2024, 1, 1, tzinfo=UTC)
 
 
-def test_an_empty_field_is_null_and_a_quoted_one_is_empty(tmp_path: Path) -> None:
+def test_an_empty_field_is_null_quoted_or_not(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, b'1,,\n2,"",\n')
 
-    assert [(row["name"], row["at"]) for row in rows] == [(None, None), ("", None)]
+    assert [(row["name"], row["at"]) for row in rows] == [(None, None), (None, None)]
 
 
-def test_another_null_value_leaves_empty_texts_alone(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, b"1,NA,NA\n2,,NA\n", null_value="NA")
+def test_with_another_null_value_a_quoted_empty_field_is_an_empty_text(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, b'1,NA,NA\n2,"NA",NA\n3,,NA\n4,"",NA\n', null_value="NA")
 
-    assert [row["name"] for row in rows] == [None, ""]
+    assert [row["name"] for row in rows] == [None, None, None, ""]
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (pa.int32(), {b"-7": -7, b"007": 7, b'""': None}, [b"0x10", b"0XFF", b" 5", b"5 ", b'"\t5"', b"1.0"]),
+        (pa.bool_(), {b"true": True, b"FALSE": False, b"tRuE": True}, [b"1", b"0", b"yes", b" true"]),
+        (pa.decimal128(5, 2), {b"1.25": Decimal("1.25")}, [b" 1.25", b"1.25\t", b"0x1"]),
+        (pa.float64(), {b"Inf": math.inf, b"-Infinity": -math.inf, b"1e999": math.inf}, [b"inf", b"nan", b"+Inf"]),
+    ],
+    ids=str,
+)
+def test_a_csv_field_that_spark_does_not_read_is_a_bad_record(
+    kind: pa.DataType, good: dict[bytes, Any], bad: list[bytes]
+) -> None:
+    parse = csv_parser(["v", "n"], pa.schema([("v", kind), ("n", pa.string())]), ",", '"', "")
+    lines = [line for pair in zip_longest(good, bad) for line in pair if line is not None]
+    (found,) = cut(io.BytesIO(b"".join(line + b",x\n" for line in lines)), '"')
+
+    read: list[Any] = []
+    for piece in parse_tolerant(found, parse):
+        read += ["bad"] if isinstance(piece, Bad) else piece.table.column("v").to_pylist()
+
+    assert read == ["bad" if line in bad else good[line] for line in lines]
+
+
+def test_a_text_may_look_like_a_number_that_spark_does_not_read(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, b"1,0x10,\n2, x ,\n3,nan,\n")
+
+    assert [row["name"] for row in rows] == ["0x10", " x ", "nan"]
+
+
+@pytest.mark.parametrize("offset", ["Z", "+01:00", "-0500"])
+def test_a_json_time_without_a_zone_that_has_an_offset_is_a_bad_record(offset: str) -> None:
+    parse = json_parser(pa.schema([("at", pa.list_(pa.timestamp("us")))]))
+    lines = ['{"at": ["2024-01-01T00:00:00.1234567", null]}\n', f'{{"at": ["2024-01-01T00:00:00{offset}"]}}\n']
+    (found,) = cut(io.BytesIO("".join(lines).encode()))
+
+    good, bad = parse_tolerant(found, parse)
+
+    assert isinstance(good, Rows) and isinstance(bad, Bad)
+    assert good.table.to_pylist() == [{"at": [dt.datetime(2024, 1, 1, 0, 0, 0, 123456), None]}]
 
 
 def test_columns_are_found_by_name_in_the_header(tmp_path: Path) -> None:
@@ -158,7 +203,7 @@ def test_windows_line_ends_and_a_missing_last_one(tmp_path: Path) -> None:
     assert [(row["id"], row["name"], row["_line"]) for row in rows] == [(1, "x", 1), (2, "y", 3)]
 
 
-CR_ROWS = [(1, "x"), (2, "y\nz"), (3, "q\rr"), (4, "")]
+CR_ROWS = [(1, "x"), (2, "y\nz"), (3, "q\rr"), (4, None)]
 CR_CSV = b'id,name\r1,x\r2,"y\nz"\r\r3,"q\rr"\r4,""\r'
 
 
@@ -233,7 +278,7 @@ def test_multiline_csv_equals_pythons_csv_module(rows: list[tuple[str, str]]) ->
     (piece,) = parse_tolerant(found, parse)
 
     assert isinstance(piece, Rows)
-    assert [tuple(row.values()) for row in piece.table.to_pylist()] == rows
+    assert [tuple(row.values()) for row in piece.table.to_pylist()] == [(a or None, b or None) for a, b in rows]
 
 
 json_lines = st.lists(st.sampled_from([*BAD_JSON[:-1], b'{"id": 3}', b'{"id": null, "other": [1]}', b"{}"]), min_size=1)
