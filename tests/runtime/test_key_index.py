@@ -59,6 +59,14 @@ def test_find_gives_the_place_of_exactly_the_keys_that_are_there(indexed, asked,
     assert found.tolist() == [places.get(identity(row), -1) for row in asked]
 
 
+def test_keys_have_no_minus_zero_and_one_nan():
+    nans = np.array([0x7FF8000000000000, 0xFFF8000000000001], np.uint64).view(np.float64).tolist()
+    rows = table_of([("", each, 1) for each in (-0.0, 0.0, *nans, None)])
+    keys = distinct_keys(with_hash(rows, list(TYPES), lambda key: 7), list(TYPES))
+    zero, nan, null = keys.table.column("b").to_pylist()
+    assert (math.copysign(1, zero), math.isnan(nan), null) == (1.0, True, None)
+
+
 def test_two_keys_of_one_hash_are_told_apart_at_any_place_in_the_run():
     keys = pa.table({"a": [f"k{i}" for i in range(100)]})
     same = np.full(100, 5, np.int64)

@@ -33,10 +33,11 @@ class Keys(NamedTuple):
 def distinct_keys(rows: pa.Table, names: Sequence[str]) -> Keys:
     """Factorise `rows` by the key columns `names`; nulls equal nulls, NaN equals NaN, 0.0 equals -0.0.
 
-    `rows` contains `ckpt_key_hash`. Equal keys must have equal hashes; the reverse is not assumed.
+    The keys are normalised as Spark's grouping keys: -0.0 is 0.0, and every NaN is the same NaN. `rows` contains
+    `ckpt_key_hash`. Equal keys must have equal hashes; the reverse is not assumed.
     """
     hashes = numbers(rows, KEY_HASH)
-    columns = [column(rows, name) for name in names]
+    columns = [_normalised(column(rows, name)) for name in names]
     row_key = _encoded(pa.array(hashes))
     first = _first_rows(row_key)
     # collisions are rare: one comparison of all rows with their key's first row finds them
@@ -55,16 +56,18 @@ def _encoded(values: Array) -> Int64s:
 def _refined(codes: Int64s, columns: Sequence[Array]) -> Int64s:
     """Split codes that stand for more than one key (hash collision), keeping order of first appearance."""
     for each in columns:
-        part = _encoded(_canonical(each))
+        part = _encoded(each)
         codes = _encoded(pa.array(codes * (int(part.max(initial=0)) + 1) + part))
     return codes
 
 
-def _canonical(values: Array) -> Array:
-    """Return -0.0 as 0.0."""
+def _normalised(values: Array) -> Array:
+    """Return -0.0 as 0.0 and every NaN as the same NaN."""
     if not pa.types.is_floating(values.type):
         return values
-    return pa.array(values.to_numpy(zero_copy_only=False) + 0.0, values.type, mask=values.is_null().to_numpy(False))
+    numbers = values.to_numpy(zero_copy_only=False) + 0.0  # null is NaN here, and the mask below restores it
+    numbers[np.isnan(numbers)] = np.nan
+    return pa.array(numbers, values.type, mask=values.is_null().to_numpy(False))
 
 
 def _first_rows(codes: Int64s) -> Int64s:
