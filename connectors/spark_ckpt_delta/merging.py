@@ -1,4 +1,4 @@
-"""MERGE with concurrent writers: the conflicts that Delta reports, and the conditions and retries that avoid them.
+"""MERGE: the row that wins, the conflicts with concurrent writers that Delta reports, and how to avoid them.
 
 Delta's open-source isolation is serializable. A MERGE fails if another writer added rows to its input since it began,
 even by a plain append. Without partitions it reads the whole table, so a writer that commits more often than a MERGE
@@ -17,16 +17,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.functions import unix_micros, when
+from pyspark.errors import AnalysisException
+from pyspark.sql.functions import coalesce, expr, lit, unix_micros, when
 
-from spark_ckpt.spark_internals.column_names import quoted
+from spark_ckpt.errors import SinkInvalid
+from spark_ckpt.spark_internals.column_names import column_of, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 _CONFLICT = re.compile(r"DELTA_CONCURRENT_[A-Z_]+|DELTA_METADATA_CHANGED|Concurrent[A-Za-z]+Exception")
 _RULE = re.compile(r"(DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT|EXCEED_CHAR_VARCHAR)[A-Z_]*)\]?([^\n]*)")
 _TIMESTAMP = "timestamp"
+DELETES = "__ckpt_deletes"
+"""Column of the staged rows: true if the row deletes its key."""
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 MOST_PARTITIONS = 200
 """Number of partitions up to which naming them costs less than it saves."""
@@ -60,16 +64,76 @@ def broken_rule(error: Exception) -> str:
     return f"{found[1]}:{found[2]}" if found else ""
 
 
-def upsert(columns: Sequence[str]) -> str:
-    """Return the clauses of a MERGE: matched rows get the staged values, others are inserted.
+@dataclass(frozen=True, slots=True)
+class MergeRule:
+    """Rule for the row of a key that a merge leaves in the table; see `DeltaSink`. Without `keys` rows are appended."""
 
-    Columns are named. With `*` Delta would take the table's columns, and ignore a staged one that the table has lost.
-    """
-    names = [quoted(name) for name in columns]
-    values = ", ".join(f"staged.{name}" for name in names)
-    sets = ", ".join(f"target.{name} = staged.{name}" for name in names)
-    inserts = f"({', '.join(names)}) VALUES ({values})"
-    return f"WHEN MATCHED THEN UPDATE SET {sets} WHEN NOT MATCHED THEN INSERT {inserts}"
+    keys: tuple[str, ...] = ()
+    newest_by: str | None = None
+    delete_when: str | None = None
+
+    def clauses(self, columns: Sequence[str]) -> str:
+        """Return the clauses of a MERGE that writes `columns` of the staged rows. Column `DELETES` marks deletions.
+
+        Columns are named. With `*` Delta would take the table's columns, and ignore a staged one that the table has lost.
+        """
+        names = [quoted(name) for name in columns]
+        values = ", ".join(f"staged.{name}" for name in names)
+        sets = ", ".join(f"target.{name} = staged.{name}" for name in names)
+        inserts = f"({', '.join(names)}) VALUES ({values})"
+        matched, missing = f"WHEN MATCHED{self._unless_newer()}", "WHEN NOT MATCHED"
+        if self.delete_when is None:
+            return f"{matched} THEN UPDATE SET {sets} {missing} THEN INSERT {inserts}"
+        return (
+            f"{matched} AND staged.{DELETES} THEN DELETE {matched} THEN UPDATE SET {sets} "
+            f"{missing} AND NOT staged.{DELETES} THEN INSERT {inserts}"
+        )
+
+    def _unless_newer(self) -> str:
+        if self.newest_by is None:
+            return ""
+        column = quoted(self.newest_by)
+        # null is older than everything; of equal ones the staged row arrived later
+        return f" AND (staged.{column} >= target.{column} OR target.{column} IS NULL)"
+
+    def order(self, arrival: Sequence[Column]) -> list[Column]:
+        """Return the order of a key's rows within an epoch, the winner first. `arrival`: the last row first."""
+        newest = [] if self.newest_by is None else [column_of(self.newest_by).desc_nulls_last()]
+        return [*newest, *arrival]
+
+    def marks(self) -> list[Column]:
+        """Return the column `DELETES`, if rows may delete. A null condition is false."""
+        return [] if self.delete_when is None else [coalesce(expr(self.delete_when), lit(False)).alias(DELETES)]
+
+    def check(self, table: str, rows: DataFrame) -> None:
+        """Raise `SinkInvalid` for a column without an order, and for a condition that does not fit the rows.
+
+        `rows`: no row, with the columns of the sink.
+        """
+        if self.newest_by is not None:
+            column = column_of(self.newest_by)
+            _try(
+                lambda: rows.select(column >= column),
+                f"{table}: newest_by='{self.newest_by}' names a column without an order",
+                "name a column of numbers, texts or times",
+            )
+        if self.delete_when is not None:
+            condition = self.delete_when
+            _try(
+                # a filter takes conditions only, and a column no subquery of rows
+                lambda: rows.where(expr(condition)).select("*", *self.marks()),
+                f"{table}: delete_when={condition!r} is no condition of a row",
+                f"write SQL about the columns {', '.join(rows.columns)}",
+            )
+
+
+def _try(analyse: Callable[[], DataFrame], what: str, hint: str) -> None:
+    try:
+        if not analyse().schema:
+            raise AssertionError("rows of no column")
+    except AnalysisException as error:
+        said = str(error).split("\n", 1)[0]
+        raise SinkInvalid(f"{what}: {said}", hint=hint) from error
 
 
 def condition(keys: Sequence[str], partitions: Mapping[str, Sequence[str | None]], types: Mapping[str, str]) -> str:

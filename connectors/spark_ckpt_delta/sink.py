@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
@@ -16,8 +16,10 @@ from spark_ckpt.errors import CkptError, ConfigInvalid, SinkInvalid
 from spark_ckpt.place import check_table_path
 from spark_ckpt.spark_internals.time_zones import session_zone
 from spark_ckpt.storage_errors import one_line, outage, refusal_in
+from spark_ckpt_delta.key_rules import NoNullKeys
 from spark_ckpt_delta.log import identity_of, location, open_table, table_exists
 from spark_ckpt_delta.marker import Engine, application_id, read_marker
+from spark_ckpt_delta.merging import MergeRule
 from spark_ckpt_delta.publisher import DeltalakePublisher
 from spark_ckpt_delta.refusals import INCOMPLETE, lacks_versions
 from spark_ckpt_delta.repair import command
@@ -31,10 +33,12 @@ from spark_ckpt_delta.rules import (
     check_writable,
     check_zone,
 )
-from spark_ckpt_delta.spark_publisher import SparkPublisher, require_delta_spark
+from spark_ckpt_delta.spark_publisher import SparkPublisher, publishing_session, require_delta_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+NullKeys: TypeAlias = Literal["refuse", "match"]
 
 
 class DeltaSink(SelectsRows):
@@ -42,12 +46,22 @@ class DeltaSink(SelectsRows):
 
     - `engine="deltalake"` (default): tasks write the table's Parquet files. The publish of an epoch is one commit of
       10-20 ms that names them. Nothing is rewritten, and no jars are needed.
-    - `engine="spark"`: delta-spark appends the staged rows, or with `keys` merges them: the newest row of a key in an epoch
+    - `engine="spark"`: delta-spark appends the staged rows, or with `keys` merges them: the last row of a key in an epoch
       replaces the table's row. It needs delta-spark's jars and about a second per epoch, and writes tables with any feature
       that delta-spark knows. One engine owns a table.
     - `partition_by`: used to create the table (`create=True`: at the start of the job, with engine "spark" with the first
       epoch). An existing table keeps its own.
     - `storage_options`: deltalake's. With engine "spark", Hadoop's settings must give access as well.
+
+    Merging by key (`keys`, engine "spark"): without `newest_by`, the row that arrived last wins.
+
+    - `newest_by`: a column, such as the event time. The row with its greatest value wins, in an epoch and against the
+      table's row. Null is older than everything; of equal values the later row wins.
+    - `delete_when`: an SQL condition of a row, such as "op = 'd'". A winning row that meets it deletes the table's row
+      of its key. Nothing of the key remains: an older row of a later epoch is inserted again. To prevent that, keep
+      deleted rows in the table with their mark.
+    - `null_keys`: "refuse" stops the job before the epoch with a null in a key is committed. "match" takes all rows with
+      null for one key, of which one remains.
 
     Merging with other writers: Delta refuses a merge if another writer added rows to its input since it began, even by
     a plain append. So a writer that commits more often than a merge takes can starve it. The sink makes six attempts
@@ -72,6 +86,9 @@ class DeltaSink(SelectsRows):
         *,
         engine: Engine = "deltalake",
         keys: Sequence[str] = (),
+        newest_by: str | None = None,
+        delete_when: str | None = None,
+        null_keys: NullKeys = "refuse",
         storage_options: Mapping[str, str] | None = None,
         partition_by: Sequence[str] | None = None,
         create: bool = True,
@@ -80,10 +97,17 @@ class DeltaSink(SelectsRows):
             raise ConfigInvalid(f"engine is 'deltalake' or 'spark', not {engine!r}")
         if keys and engine != "spark":
             raise ConfigInvalid("keys (merging) need the other engine", hint='DeltaSink(..., engine="spark")')
+        if null_keys not in ("refuse", "match"):
+            raise ConfigInvalid(f"null_keys is 'refuse' or 'match', not {null_keys!r}")
+        if not keys and (newest_by is not None or delete_when is not None or null_keys != "refuse"):
+            raise ConfigInvalid(
+                "newest_by, delete_when and null_keys are rules of a merge", hint='DeltaSink(..., keys=["id"])'
+            )
         check_table_path(table, "a sink's table")
         self._table = table
         self._engine = engine
-        self._keys = tuple(keys)
+        self._rule = MergeRule(tuple(keys), newest_by, delete_when)
+        self._null_keys = null_keys
         self._storage_options = dict(storage_options or {})
         self._partition_by = None if partition_by is None else tuple(partition_by)
         self._create = create
@@ -98,9 +122,13 @@ class DeltaSink(SelectsRows):
         if self._engine == "spark":
             require_delta_spark(spark)
         check_names(self._table, schema)
-        missing = [name for name in (*self._keys, *(self._partition_by or ())) if name not in schema.names]
+        rule = self._rule
+        ours = (*rule.keys, *([rule.newest_by] if rule.newest_by is not None else ()), *(self._partition_by or ()))
+        missing = [name for name in ours if name not in schema.names]
         if missing:
             raise SinkInvalid(f"columns {', '.join(missing)} are not in the job's rows", table=self._table)
+        if rule.newest_by is not None or rule.delete_when is not None:
+            rule.check(self._table, publishing_session(spark).createDataFrame([], schema))
         opened = self._opened()
         self._seen = identity_of(self._table, opened)
         if opened is not None:
@@ -124,7 +152,8 @@ class DeltaSink(SelectsRows):
         self._schema = schema
         columns = arrow_schema_of(schema)
         if self._engine == "spark":
-            return StagePlan(schema=columns)
+            strict = self._rule.keys and self._null_keys == "refuse"
+            return StagePlan(schema=columns, refuses=NoNullKeys(self._rule.keys) if strict else None)
         opened = self._opened()
         partition_by = self._partition_columns(opened)
         if opened is None:
@@ -143,7 +172,7 @@ class DeltaSink(SelectsRows):
         if self._engine == "deltalake":
             return DeltalakePublisher(self._table, self._storage_options, context, self._schema)
         return SparkPublisher(
-            spark, self._table, self._storage_options, self._keys, self._partition_by or (), context, self._schema
+            spark, self._table, self._storage_options, self._rule, self._partition_by or (), context, self._schema
         )
 
     def newest_published(self, context: SinkContext) -> PublishedEpoch | None:

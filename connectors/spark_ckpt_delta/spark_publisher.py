@@ -33,13 +33,14 @@ from spark_ckpt_delta.marker import (
     transaction_version,
 )
 from spark_ckpt_delta.merging import (
+    DELETES,
     MOST_PARTITIONS,
     MergePatience,
+    MergeRule,
     as_stored,
     broken_rule,
     condition,
     conflict,
-    upsert,
     value_text,
 )
 from spark_ckpt_delta.refusals import another_table, cannot_be_opened, publish_failed
@@ -76,7 +77,7 @@ class SparkPublisher:
         spark: SparkSession,
         table: str,
         storage_options: Mapping[str, str],
-        keys: Sequence[str],
+        rule: MergeRule,
         partition_by: Sequence[str],
         context: SinkContext,
         schema: StructType | None = None,
@@ -84,13 +85,11 @@ class SparkPublisher:
     ) -> None:
         self._schema = schema
         self._patience = patience or MergePatience()
-        self._spark = spark.newSession()
-        for key, value in (PUBLISHING_SETTINGS | _DELTA_SETTINGS).items():
-            self._spark.conf.set(key, value)
+        self._spark = publishing_session(spark)
         self._table = table
         self._path = spark_path(table)
         self._storage_options = dict(storage_options)
-        self._keys = tuple(keys)
+        self._rule = rule
         self._partition_by = tuple(partition_by)
         self._context = context
         self._application = application_id(context, "spark")
@@ -213,10 +212,13 @@ class SparkPublisher:
         exists = self._exists()
         if not output.files:
             self._append(self._spark.read.format("delta").load(self._path).limit(0) if exists else self._no_rows())
-        elif self._keys and exists:
+        elif not self._rule.keys:
+            self._append(self._rows(output))
+        elif exists:
             self._merge(output)
         else:
-            self._append(self._newest_per_key(output) if self._keys else self._rows(output))
+            newest = self._newest_per_key(output)
+            self._append(newest.where(~col(DELETES)).drop(DELETES) if DELETES in newest.columns else newest)
 
     def _append(self, rows: DataFrame) -> None:
         rows.write.format("delta").mode("append").partitionBy(*self._partition_by).save(self._path)
@@ -233,18 +235,19 @@ class SparkPublisher:
         return self._spark.createDataFrame([], StructType(fields))
 
     def _merge(self, output: EpochOutput) -> None:
-        where = condition(self._keys, *self._partitions(output))
+        where = condition(self._rule.keys, *self._partitions(output))
         newest = self._newest_per_key(output)
         newest.createOrReplaceTempView("ckpt_staged")  # visible in this publisher's session only
+        clauses = self._rule.clauses([name for name in newest.columns if name != DELETES])
         self._spark.sql(
-            f"MERGE INTO delta.{quoted(self._path)} AS target USING ckpt_staged AS staged ON {where} {upsert(newest.columns)}"
+            f"MERGE INTO delta.{quoted(self._path)} AS target USING ckpt_staged AS staged ON {where} {clauses}"
         )
 
     def _partitions(self, output: EpochOutput) -> tuple[dict[str, list[str | None]], dict[str, str]]:
         """Return (values as text, types) of the partition columns among the keys; empty if the rows have too many
         values.
         """
-        names = [name for name in self._partitioned() if name in self._keys]
+        names = [name for name in self._partitioned() if name in self._rule.keys]
         if not names:
             return {}, {}
         rows = self._rows(output).select(*map(column_of, names)).distinct()
@@ -274,14 +277,27 @@ class SparkPublisher:
         return staged.select(*columns, *beside)
 
     def _newest_per_key(self, output: EpochOutput) -> DataFrame:
-        """Return one row per key: the last in publishing order, by file (batch, task, part), then row."""
+        """Return one row per key: the newest one by the rule, then the last in publishing order.
+
+        That is the order of files (batch, task, part), then of rows. With `delete_when` column `DELETES` marks deletions.
+        """
         names = [(file.path.rpartition("/")[2], order) for order, file in enumerate(output.files)]
         order = self._spark.createDataFrame(names, f"{_FILE} string, {_ORDER} int")
         place = col("_metadata.file_name").alias(_FILE), col("_metadata.row_index").alias(_ROW)
-        placed = self._rows(output, *place).join(broadcast(order), _FILE)
-        newest = Window.partitionBy(*map(column_of, self._keys)).orderBy(desc(_ORDER), desc(_ROW))
+        placed = self._rows(output, *place, *self._rule.marks()).join(broadcast(order), _FILE)
+        newest = Window.partitionBy(*map(column_of, self._rule.keys)).orderBy(
+            *self._rule.order([desc(_ORDER), desc(_ROW)])
+        )
         ranked = placed.withColumn(_RANK, row_number().over(newest)).where(col(_RANK) == 1)
         return ranked.drop(_FILE, _ROW, _ORDER, _RANK)
+
+
+def publishing_session(spark: SparkSession) -> SparkSession:
+    """Return a new session of the same context, with the settings by which a publisher reads and writes."""
+    session = spark.newSession()
+    for key, value in (PUBLISHING_SETTINGS | _DELTA_SETTINGS).items():
+        session.conf.set(key, value)
+    return session
 
 
 def require_delta_spark(spark: SparkSession) -> None:

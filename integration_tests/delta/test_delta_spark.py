@@ -357,6 +357,75 @@ def test_a_merge_keeps_the_newest_row_of_every_key_and_repeats_safely(spark: Spa
     assert merged == {"a": 1, "b": 1, "c": 1, None: 2}
 
 
+def test_the_row_with_the_greatest_value_wins_in_an_epoch_and_against_the_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    rule = {"keys": ["key"], "newest_by": "at"}
+    names = ("key", "total", "at")
+    side = publisher(spark, table, **rule)
+    first = [("a", 1, 10), ("a", 2, 9), ("b", 1, None), ("c", 1, 5), ("d", 1, 5), ("e", 1, 5), ("e", 2, None)]
+    side.publish(output(outbox, 1, [stage(outbox, first, names)]))
+    assert rows_of(spark, table) == [("a", 1, 10), ("b", 1, None), ("c", 1, 5), ("d", 1, 5), ("e", 1, 5)]
+
+    files = [
+        stage(outbox, [("b", 2, 1), ("d", 2, 5)], names),
+        stage(outbox, [("a", 3, 9), ("c", 2, None), ("d", 3, 5), ("e", 3, 6)], names),
+    ]
+    second = output(outbox, 2, files)
+    receipts = [side.publish(second), side.publish(second), publisher(spark, table, 2, **rule).publish(second)]
+    assert [receipt.replayed for receipt in receipts] == [False, True, True]
+    merged = [("a", 1, 10), ("b", 2, 1), ("c", 1, 5), ("d", 3, 5), ("e", 3, 6)]
+    assert (rows_of(spark, table), versions(table)) == (merged, 2)
+
+
+def test_an_epoch_of_older_rows_only_leaves_its_marker(spark: SparkSession, tmp_path: Path) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    side = publisher(spark, table, keys=["key"], newest_by="total", delete_when="total < 3")
+    side.publish(output(outbox, 1, [stage(outbox, [("a", 5)])]))
+    second = output(outbox, 2, [stage(outbox, [("a", 4), ("b", 1)])])
+
+    assert [side.publish(second).replayed for _ in range(2)] == [False, True]
+    assert rows_of(spark, table) == [("a", 5)]
+
+
+def test_a_row_that_deletes_its_key_leaves_nothing_of_it(spark: SparkSession, tmp_path: Path) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    side = publisher(spark, table, keys=["key"], delete_when="total < 0")
+    side.publish(output(outbox, 1, [stage(outbox, [("a", 1), ("b", 1), ("b", -1), ("c", -1), ("c", 2), ("d", None)])]))
+    assert rows_of(spark, table) == [("a", 1), ("c", 2), ("d", None)]
+
+    second = output(outbox, 2, [stage(outbox, [("a", -1), ("c", 3), ("e", -1)])])
+    assert [side.publish(second).replayed for _ in range(2)] == [False, True]
+    assert rows_of(spark, table) == [("c", 3), ("d", None)]
+    side.publish(output(outbox, 3, [stage(outbox, [("a", 4)])]))
+    assert rows_of(spark, table) == [("a", 4), ("c", 3), ("d", None)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "named"),
+    [
+        ({"newest_by": "nothing"}, "nothing"),
+        ({"newest_by": "map"}, "newest_by='map'"),
+        ({"delete_when": "nothing = 1"}, "nothing = 1"),
+        ({"delete_when": "total +"}, "total +"),
+        ({"delete_when": "total"}, "delete_when='total'"),
+        ({"delete_when": "count(*) > 1"}, "count"),
+        ({"delete_when": ""}, "delete_when=''"),
+    ],
+)
+def test_a_rule_that_does_not_fit_the_rows_is_refused_at_the_start(
+    spark: SparkSession, tmp_path: Path, rule: dict[str, str], named: str
+) -> None:
+    rows = StructType.fromDDL("key string, total long, map map<string, long>")
+    with pytest.raises(SinkInvalid) as caught:
+        DeltaSink(str(tmp_path / "t"), engine="spark", keys=["key"], **rule).check(spark, rows)
+    assert named in caught.value.what
+    DeltaSink(
+        str(tmp_path / "t"), engine="spark", keys=["key"], newest_by="total", delete_when="map['x'] = total"
+    ).check(spark, rows)
+
+
 # in the gate: the merge, whose statement names the path, too
 @pytest.mark.parametrize("keys", [pytest.param([], marks=pytest.mark.long), ["key"]], ids=["append", "merge"])
 def test_the_spark_engine_publishes_at_any_path_that_deltalake_opens(

@@ -111,9 +111,12 @@ def test_the_porting_pages_jobs_run_as_written(tmp_path):
     )
     names = {name: str(tmp_path / name) for name in ("store", "inbox", "table", "archive")}
 
+    end_jvm()  # Delta's jars would not reach one that runs
     exec(compile(python_blocks("docs/porting.md"), "docs/porting.md", "exec"), names)
     try:
         assert DeltaTable(names["table"]).to_pyarrow_table().column("customer").to_pylist() == ["ada"]
+        customers = DeltaTable(f"{names['table']}-customers").to_pyarrow_table()
+        assert customers.column("amount").to_pylist() == [4.5]
         values = DeltaTable(f"{names['table']}-rate").to_pyarrow_table().column("value").to_pylist()
         assert sorted(values) == list(range(len(values)))
         assert values

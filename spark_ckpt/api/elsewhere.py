@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 _SINK = 'end a stream with to(sink), for example stream.to(DeltaSink("/data/out")); job.start() runs the job'
 _BATCHES = (
     "end the stream with to(sink) instead of a function of each batch: to(DeltaSink(path)) appends, "
-    'to(DeltaSink(path, engine="spark", keys=["id"])) merges by key, to(KafkaSink(servers, topic)) sends; for another system '
-    "write a sink (docs/writing-a-connector.md)"
+    'to(DeltaSink(path, engine="spark", keys=["id"])) merges by key (newest_by="at" keeps the newest row by event time), '
+    "to(KafkaSink(servers, topic)) sends; for another system write a sink (docs/writing-a-connector.md)"
 )
 _VIEW = (
     'make the view inside of transform, and return what reads it: frame.createOrReplaceTempView("x") and then '

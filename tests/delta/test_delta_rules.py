@@ -198,6 +198,34 @@ def test_keys_need_the_engine_that_can_merge(table: Path) -> None:
         DeltaSink(str(table), keys=["id"])
 
 
+@pytest.mark.parametrize("rule", [{"newest_by": "id"}, {"delete_when": "id = 1"}, {"null_keys": "match"}])
+def test_rules_of_a_merge_need_keys(table: Path, rule: dict[str, Any]) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        DeltaSink(str(table), engine="spark", **rule)
+    assert "keys=" in caught.value.hint
+
+
+def test_null_keys_are_refused_or_matched(table: Path) -> None:
+    with pytest.raises(ConfigInvalid, match="'insert'"):
+        DeltaSink(str(table), engine="spark", keys=["id"], null_keys="insert")  # type: ignore[arg-type]
+
+
+def test_tasks_refuse_the_first_row_with_a_null_in_its_key(table: Path) -> None:
+    rows = StructType([*ROWS.fields, StructField("a.b", StringType())])
+    refuses = DeltaSink(str(table), engine="spark", keys=["id", "a.b"]).stage(rows).refuses
+    assert refuses is not None
+    assert refuses(pa.table({"id": [1, 2], "a.b": ["x", ""], "n": [None, None]})) is None
+    refused = refuses(pa.table({"id": [1, None, None], "a.b": ["x", "y", None], "n": [1, 2, 3]}))
+    assert refused is not None
+    assert (refused.row, refused.column) == (1, "id")
+    assert 'null_keys="match"' in refused.hint
+
+
+@pytest.mark.parametrize("rule", [{}, {"keys": ["id"], "null_keys": "match"}])
+def test_rows_with_a_null_are_staged_without_keys_and_where_nulls_match(table: Path, rule: dict[str, Any]) -> None:
+    assert DeltaSink(str(table), engine="spark", **rule).stage(ROWS).refuses is None
+
+
 def test_the_spark_engine_stages_in_the_stores_outbox(table: Path) -> None:
     plan = DeltaSink(str(table), engine="spark", keys=["id"]).stage(ROWS)
 
