@@ -21,11 +21,14 @@ from spark_ckpt.spark_session.session import session as new_session
 
 SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Up fast, on one or two processors; code that runs for a minute does not earn the optimising compiler's time."""
+SPARK_CONF = str(Path(__file__).with_name("spark_conf"))
+"""Folder with Spark's defaults for programs that a test starts."""
 SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",  # compiling costs a short query more than it gains
-    "spark.sql.codegen.factoryMode": os.environ.get("FM", "FALLBACK"),
+    # Compiling costs a short query more than it gains. For programs: spark_conf/spark-defaults.conf
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 

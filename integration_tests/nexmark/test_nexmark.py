@@ -34,7 +34,6 @@ pytestmark = [
 
 COUNT, INTERVAL_MS, KEY_GROUPS, TIMEOUT_S = 6000, 1000, 4, 120.0
 NO_FAULTS = {"duplicates": 0, "missing": 0, "wrong": 0}
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false"}  # compiling costs each of many short runs more than it gains
 HOOKS = ("spark_ckpt_builtin", "spark_ckpt_vectorised", "spark_ckpt_dropin")
 
 
@@ -77,7 +76,7 @@ def house(broker: Broker) -> Iterator[House]:
     topics, made = Topics(broker.servers), events(COUNT, per_second=200)
     source = topics.create("events")
     topics.fill_in_turn(source, made.values())
-    for spark in connected_session(INTERPRETED):
+    for spark in connected_session():
         yield House(topics, source, made, spark)
 
 

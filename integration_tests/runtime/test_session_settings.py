@@ -39,14 +39,14 @@ SETTINGS = {
     },
     "structs as dicts": {f"{SQL}execution.pandas.structHandlingMode": "dict"},
     "no adaptive plans": {f"{SQL}adaptive.enabled": "false"},
-    "no generated code": {f"{SQL}codegen.wholeStage": "false", f"{SQL}codegen.factoryMode": "NO_CODEGEN"},
+    "generated code": {f"{SQL}codegen.wholeStage": "true", f"{SQL}codegen.factoryMode": "CODEGEN_ONLY"},
     "another zone": {f"{SQL}session.timeZone": "Asia/Kathmandu"},
     "no progress kept": {f"{SQL}streaming.numRecentProgressUpdates": "1"},
 }
 TOGETHER = {
     "many settings": (
-        "large types", "state files with ids", "new offset log", "times without a zone", "no ANSI", "compressed Arrow",
-        "one record per Arrow batch", "another zone",
+        "generated code", "large types", "state files with ids", "new offset log", "times without a zone", "no ANSI",
+        "compressed Arrow", "one record per Arrow batch", "another zone",
     ),
     "the other settings": (
         "old layout of states", "no batch without rows", "upper and lower case", "strict ANSI",

@@ -28,7 +28,6 @@ WIDE = f"{RECORD}, size int, pad string"
 OUTPUT = "k string, n long, count long, total long"
 QUIET = {
     "spark.ui.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",  # compiling costs each of many short lives more than it gains
     "spark.sql.streaming.stopTimeout": "20s",
 }
 

@@ -12,7 +12,7 @@ from enum import Enum
 
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief, SparkBatch
-from spark_ckpt.errors import BatchUnexpected, Fenced, QueryForeign
+from spark_ckpt.errors import BatchUnexpected, EpochNotFound, Fenced, QueryForeign
 
 
 class Verdict(Enum):
@@ -174,6 +174,14 @@ def _restored(log_state: LogState, batch: SparkBatch, accepted: Accepted, restor
         if last is not None and batch.query not in (last.query, accepted.query):
             raise _foreign(log_state, last, batch)
         return Judged(Verdict.REWOUND if log_state.latest else Verdict.NEW, 0)
+    if restore and restore not in log_state.by_id:
+        kept = ", ".join(str(epoch) for epoch in sorted(log_state.by_id)) or "none"
+        raise EpochNotFound(
+            f"epoch {restore} is not in the log of outbox '{log_state.job}': retention has dropped it, or it was never there",
+            kept=kept,
+            hint="take restore= out of the program; or rewind the query to the batch of a kept epoch and restore that one: "
+            "`spark-ckpt rewind plan --outbox STORE`",
+        )
     if known == batch:
         return Judged(Verdict.AGAIN, restore)
     foreign = known is not None and known.query != batch.query

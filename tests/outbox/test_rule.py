@@ -8,7 +8,7 @@ import pytest
 
 from spark_ckpt.epochs.records import Holder
 from spark_ckpt.epochs.restore import LATEST
-from spark_ckpt.errors import BatchUnexpected, Fenced, PublishFailed, QueryForeign, StoreInUse
+from spark_ckpt.errors import BatchUnexpected, EpochNotFound, Fenced, PublishFailed, QueryForeign, StoreInUse
 from spark_ckpt.outbox.protocol import Begin, Commit, Publish, RecordAcks, RunPlan, TellBranch
 from spark_ckpt.outbox.rule import Accepted, Verdict, owners
 from tests.outbox.outbox_kit import SINKS, Host, Sinks, opened
@@ -185,6 +185,16 @@ def test_a_confirmed_restore_is_for_one_start(log, sinks):
     with pytest.raises(BatchUnexpected) as refused:
         Host(log, sinks, Accepted(restore=1)).call(2, before="edited")
     assert "restore=" in refused.value.hint
+
+
+def test_a_restore_of_an_epoch_that_the_log_no_longer_has_names_those_it_has(log, sinks):
+    host = Host(log, sinks)
+    host.call(0)
+    host.call(1)
+    with pytest.raises(EpochNotFound) as refused:
+        Host(log, sinks, Accepted(restore=7)).call(1, offsets="edited")
+    assert refused.value.context["kept"] == "1, 2"
+    assert "take restore= out" in refused.value.hint
 
 
 def test_a_gap_between_the_log_and_the_query_is_refused(log, sinks):
