@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 
-from checkpoint_lab.outbox_store import SINKS, Offsets, OutboxSink, OutboxStore, SparkCheckpoint, gets
+from checkpoint_lab.outbox_store import SINKS, OutboxSink, OutboxStore, PlannedOffsets, SparkCheckpoint, gets
 from checkpoint_lab.spark_driver import HOLDER, QueryDied, Sweeper, swept
 from checkpoint_lab.spark_store import JOB, Row
 from checkpoint_lab.violations import ensure
 from checkpoint_lab.world import Choice
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import EpochOutput, PublishedEpoch
-from spark_ckpt.epochs.epoch_output import Place
+from spark_ckpt.epochs.epoch_output import StagingPlace
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import StagedFileRecord
 from spark_ckpt.epochs.restore import RecoveryPoint
@@ -26,18 +26,18 @@ from spark_ckpt.errors import BatchUnexpected, CkptError, Fenced, PublishFailed,
 from spark_ckpt.outbox.advice import of_outbox
 from spark_ckpt.outbox.protocol import (
     Answer,
+    AppendAcks,
     AwaitPublish,
     Begin,
-    Begun,
     Call,
     Commit,
     Effect,
+    IncarnationBegun,
     NewestBatch,
     OutboxProtocol,
-    Publish,
+    PublishEpoch,
     PublishResult,
     ReadLog,
-    RecordAcks,
     RunPlan,
     Staged,
     StartPublish,
@@ -50,9 +50,9 @@ Effects = Generator[Effect, Answer, None]
 
 SIZES = (1, 2, 3)
 """Rows of input in a batch."""
-WRITES = (Begin, Commit, RecordAcks)
+WRITES = (Begin, Commit, AppendAcks)
 """Effects that append to the log: it can refuse, or do it and not answer."""
-PLACES = {sink: Place("mem") for sink in SINKS}
+PLACES = {sink: StagingPlace("mem") for sink in SINKS}
 TABLES = tuple((sink, f"ckpt-{sink}", staged_files) for sink in SINKS)
 
 
@@ -98,7 +98,7 @@ class OutboxDriver:
         self.undone: deque[str] = deque()
         self.done: list[str] = []
         self.failed: CkptError | None = None
-        self.acks: RecordAcks | None = None
+        self.acks: AppendAcks | None = None
         self.sweeper = Sweeper(store, self.log, every=TABLES)
         self.actions = self.calls = 0
         self.seen = store.age
@@ -122,9 +122,9 @@ class OutboxDriver:
         return self.effect is None and not self.returned and self.behind is None
 
     @property
-    def publishing(self) -> Publish | None:
+    def publishing(self) -> PublishEpoch | None:
         """The publish that a call, or the work next to it, waits for."""
-        return next((each for each in (self.effect, self.behind_effect) if isinstance(each, Publish)), None)
+        return next((each for each in (self.effect, self.behind_effect) if isinstance(each, PublishEpoch)), None)
 
     # -- next steps ---------------------------------------------------------------------------------------------------
 
@@ -138,13 +138,13 @@ class OutboxDriver:
         if self.publishing is not None:
             found += [("publish" if sink in self.sessions else "open", number, sink, "ok") for sink in self.undone]
         again = self.broken is not None and self.broken.retriable and self.effect is None
-        if isinstance(self.behind_effect, RecordAcks) or again:
+        if isinstance(self.behind_effect, AppendAcks) or again:
             found.append(("behind", number, "ok"))
         if self.returned:
             found.append(("commit", number))
         elif self.effect is None:
             found += self._plans(number, rows)
-        elif not isinstance(self.effect, Publish) and not (isinstance(self.effect, AwaitPublish) and self.behind):
+        elif not isinstance(self.effect, PublishEpoch) and not (isinstance(self.effect, AwaitPublish) and self.behind):
             found.append(("step", number, "ok"))
         return found
 
@@ -175,7 +175,7 @@ class OutboxDriver:
         if self.reruns:
             self.reruns = False
         else:
-            offsets = Offsets(self.checkpoint.start_of(self.at) + size, stamp)
+            offsets = PlannedOffsets(self.checkpoint.start_of(self.at) + size, stamp)
             try:
                 self.checkpoint.plan(self.at, offsets)
             except QueryDied as error:
@@ -271,7 +271,7 @@ class OutboxDriver:
                 self.acks = None  # the manifest carries them
                 self._write(how, lambda: self.log.commit_epoch(manifest))
                 self.sweeper.due = True
-            case RecordAcks(incarnation, acks, at_once):
+            case AppendAcks(incarnation, acks, at_once):
                 self.acks = None if at_once else effect
                 if at_once:
                     self._write(how, lambda: self.log.record_acks(incarnation, acks))
@@ -310,7 +310,7 @@ class OutboxDriver:
         if self.begins is not None:
             self.point, self.begins = self.begins, None
             self.seen = self.store.age
-            return Begun(self.point, self.log.state(), Standing(), PLACES)
+            return IncarnationBegun(self.point, self.log.state(), Standing(), PLACES)
         self.raced = self.raced or self.seen != self.store.age
         self._refuse_newer_sinks()
         self.store.mood = "silent" if how == "again" else how
@@ -412,7 +412,7 @@ class OutboxDriver:
             self.failed = self.failed or error
         if not self.undone:
             answer = PublishResult(tuple(self.done), {}, self.failed)
-            if isinstance(self.effect, Publish):
+            if isinstance(self.effect, PublishEpoch):
                 self._answer(answer)
             else:
                 self._answer_behind(answer)
@@ -454,7 +454,7 @@ class OutboxDriver:
             self.behind, self.behind_effect, self.broken = None, None, error
 
     def _expect(self, effect: Effect) -> None:
-        if isinstance(effect, Publish):
+        if isinstance(effect, PublishEpoch):
             self.undone, self.done, self.failed = deque(sorted(effect.outputs)), [], None
 
     def _fail(self, error: CkptError) -> None:

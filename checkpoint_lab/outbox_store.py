@@ -29,7 +29,7 @@ State = tuple[int, ...]
 NO_STATE: State = (0,) * KEYS
 
 
-class Offsets(NamedTuple):
+class PlannedOffsets(NamedTuple):
     """Content of `offsets/N`: the end of the batch in its input, and the time at which Spark planned it."""
 
     end: int
@@ -65,7 +65,7 @@ class SparkCheckpoint:
     """Checkpoint of a plain query. `query`: id in `metadata`. `replaced`: the folder that an operator put in its place."""
 
     query: str
-    offsets: dict[int, Offsets] = field(default_factory=dict)
+    offsets: dict[int, PlannedOffsets] = field(default_factory=dict)
     commits: set[int] = field(default_factory=set)
     states: dict[int, State] = field(default_factory=dict)
     replaced: SparkCheckpoint | None = None
@@ -98,7 +98,7 @@ class SparkCheckpoint:
             {each: state for each, state in self.states.items() if each <= number},
         )
 
-    def edited(self, number: int, offsets: Offsets) -> SparkCheckpoint:
+    def edited(self, number: int, offsets: PlannedOffsets) -> SparkCheckpoint:
         """Return a copy with other offsets of one batch."""
         copy = self.up_to(self.newest)
         copy.offsets[number] = offsets
@@ -109,7 +109,7 @@ class SparkCheckpoint:
         before = self.offsets[number - 1].digest if number else ""
         return SparkBatch(query=self.query, number=number, offsets=self.offsets[number].digest, before=before)
 
-    def plan(self, number: int, offsets: Offsets) -> None:
+    def plan(self, number: int, offsets: PlannedOffsets) -> None:
         """Write the offsets of a batch. Spark refuses if another driver has."""
         if number in self.offsets:
             raise QueryDied(f"batch {number} is planned already: another driver runs on this checkpoint")

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 
 from checkpoint_lab.outbox_driver import OutboxDriver, ProtocolOf
-from checkpoint_lab.outbox_store import SINKS, Offsets, OutboxSink, OutboxStore, SparkCheckpoint, state_at
+from checkpoint_lab.outbox_store import SINKS, OutboxSink, OutboxStore, PlannedOffsets, SparkCheckpoint, state_at
 from checkpoint_lab.spark_driver import QueryDied
 from checkpoint_lab.spark_store import Backup
 from checkpoint_lab.violations import ensure
@@ -58,7 +58,7 @@ class OutboxWorld(World):
     FLEETING = frozenset(
         {
             f"{kind} {how}"
-            for kind in ("begin", "commit", "recordacks", "publish")
+            for kind in ("begin", "commit", "appendacks", "publish")
             for how in ("fail", "silent", "again")
         }
         | {"runplan fail", "publish late", "arrive", "expire"}
@@ -156,7 +156,7 @@ class OutboxWorld(World):
     def fault_of(self, choice: Choice) -> str:
         """Return the kind of a fault, with the effect that fails and the way in which it fails."""
         if choice[0] == "behind":
-            return f"recordacks {choice[-1]}"
+            return f"appendacks {choice[-1]}"
         if choice[0] == "step" and isinstance(choice[1], int):
             return f"{type(self.drivers[choice[1]].effect).__name__.lower()} {choice[-1]}"
         return f"publish {choice[-1]}" if choice[0] == "publish" else str(choice[0])
@@ -384,7 +384,7 @@ class OutboxWorld(World):
     def _continues(self, checkpoint: SparkCheckpoint) -> bool:
         """Return True if the outbox accepts the next batch of this checkpoint."""
         at = checkpoint.next_batch
-        next_one = checkpoint.edited(at, checkpoint.offsets.get(at, Offsets(0, -self.step))).batch(at)
+        next_one = checkpoint.edited(at, checkpoint.offsets.get(at, PlannedOffsets(0, -self.step))).batch(at)
         try:
             judge(self.store.look().state(), next_one)
         except (QueryForeign, BatchUnexpected):

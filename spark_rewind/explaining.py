@@ -22,7 +22,7 @@ from spark_rewind.inputs import Inputs
 from spark_rewind.intervals import named
 from spark_rewind.line import Line
 from spark_rewind.notes import notes_of
-from spark_rewind.outboxes import RewoundOutbox, Written
+from spark_rewind.outboxes import RewoundOutbox, TableMarker
 from spark_rewind.plan import (
     FolderPlan,
     LostPoint,
@@ -304,7 +304,7 @@ class _Explainer:
                     ],
                 )
 
-    def _epochs(self, version: Version) -> Iterator[Written]:
+    def _epochs(self, version: Version) -> Iterator[TableMarker]:
         for outbox in self.inputs.outboxes:
             found = (outbox.written(app, number) for app, number in version.transactions)
             yield from (each for each in found if each is not None)

@@ -45,7 +45,7 @@ class RewoundSink:
     topics: tuple[str, ...] = ()
 
 
-class Written(NamedTuple):
+class TableMarker(NamedTuple):
     """Epoch of a transaction in a table, and the batch that it stands for; None if the log no longer has it."""
 
     query: str
@@ -80,7 +80,7 @@ class RewoundOutbox:
             return found
         return self._before_first(batch)
 
-    def written(self, application: str, number: int) -> Written | None:
+    def written(self, application: str, number: int) -> TableMarker | None:
         """Return the epoch that a transaction in a table stands for; None if it is of another application."""
         from spark_ckpt_delta.marker import epoch_in
 
@@ -89,7 +89,7 @@ class RewoundOutbox:
         epoch = epoch_in(number)
         brief = self.log_state.by_id.get(epoch)
         batch = brief.spark_batch.number if brief is not None and brief.spark_batch is not None else None
-        return Written(self.query.name, epoch, batch)
+        return TableMarker(self.query.name, epoch, batch)
 
     def owns(self, application: str) -> bool:
         """Return true for a name under which this outbox writes transactions."""

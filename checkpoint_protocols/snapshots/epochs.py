@@ -71,20 +71,20 @@ CAPTURED = "captured"
 """Table of messages that were in flight, by snapshot."""
 
 
-class EpochPhase(Enum):
+class SnapshotPhase(Enum):
     """Phase of a process: no message ever waits."""
 
     STARTING = "before its first event"
     RUNNING = "after it"
 
 
-P = EpochPhase
+P = SnapshotPhase
 
 
-class EpochWorker(SnapshotWorker[EpochPhase]):
+class EpochWorker(SnapshotWorker[SnapshotPhase]):
     """One process. `index` is its epoch."""
 
-    PHASES = EpochPhase
+    PHASES = SnapshotPhase
     AT_REST = (P.RUNNING,)
     TABLE = rows(
         {

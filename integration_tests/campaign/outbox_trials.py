@@ -21,6 +21,7 @@ from integration_tests.outbox.outbox_deaths import IN_CHILDREN, POINTS, live, re
 from integration_tests.outbox.outbox_query import Place, Row, expected, write_files
 from integration_tests.survival.ledger import create_topic
 from integration_tests.survival.process import processes, wait_until
+from spark_ckpt.store.store import Store
 
 _ENDED_S, _TRIALS_A_QUERY = 600.0, 5
 _CONDITION = re.compile(r"\[(CKPT_[A-Z_]+)\]")
@@ -203,7 +204,7 @@ def _moved(query: _Query) -> str:
 
 
 def _edited(query: _Query) -> str:
-    """The offsets of the newest batch are other ones."""
+    """The offsets of the newest batch are other ones. If the outbox has not decided that batch, it is Spark's to change."""
     offsets = query.place.checkpoint / "offsets"
     newest = max((path for path in offsets.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
     (query.place.checkpoint / "commits" / newest.name).unlink(missing_ok=True)
@@ -211,9 +212,16 @@ def _edited(query: _Query) -> str:
     (offsets / f".{newest.name}.crc").unlink(missing_ok=True)
     text = newest.read_text()
     newest.write_text(re.sub(r'"batchTimestampMs":\d+', '"batchTimestampMs":1', text))
+    if int(newest.name) > _newest_decided(query):
+        return _goes_on(query)
     _refused(query, "CKPT_BATCH_UNEXPECTED", "CKPT_QUERY_FOREIGN")
     newest.write_text(text)
     return _goes_on(query)
+
+
+def _newest_decided(query: _Query) -> int:
+    epochs = Store.open(query.place.store, "orders", kind="outbox").log.state().epochs
+    return max((each.spark_batch.number for each in epochs if each.spark_batch is not None), default=-1)
 
 
 def _rewound(query: _Query) -> str:

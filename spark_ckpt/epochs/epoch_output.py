@@ -26,7 +26,7 @@ class StagedAt(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StagingPlace:
     """Place of a sink's staged files: `root`, a URI. `in_store`: it is the sink's folder in the store."""
 
     root: str

@@ -16,7 +16,7 @@ from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import CkptError, ConfigInvalid
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.events.listener import RetryEvent, RunListener
-from spark_ckpt.outbox.rule import Verdict
+from spark_ckpt.outbox.rule import BatchVerdict
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -135,7 +135,7 @@ class OutboxEvents:
                 RetryEvent(self._name, incarnation, epoch, sink, error.condition, error.what, attempt, pause_ms)
             )
 
-    def batch_ended(self, number: int, verdict: Verdict, rows: int, duration_ms: int) -> None:
+    def batch_ended(self, number: int, verdict: BatchVerdict, rows: int, duration_ms: int) -> None:
         """Announce that the outbox is done with a batch. `rows`: staged for its first sink."""
         if self._announcer is not None:
             record: dict[str, Json] = {

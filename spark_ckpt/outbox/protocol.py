@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from spark_ckpt.connector import EpochOutput
-from spark_ckpt.epochs.epoch_output import Place, epoch_output
+from spark_ckpt.epochs.epoch_output import StagingPlace, epoch_output
 from spark_ckpt.epochs.identity import Parts, Standing
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief, Manifest, SinkAck, SparkBatch, StagedFileRecord, StagedOutput
@@ -36,9 +36,9 @@ from spark_ckpt.errors import BatchUnexpected, CkptError, ConfigInvalid, Fenced
 from spark_ckpt.outbox.rule import (
     NO_CHANGES,
     Accepted,
-    Judged,
+    BatchVerdict,
     LeftBehind,
-    Verdict,
+    Ruling,
     dropped_with,
     judge,
     left_behind,
@@ -58,7 +58,7 @@ class NewestBatch:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Effect: begin an incarnation from `target`, and compare the sinks with the log. Answer: `Begun`.
+    """Effect: begin an incarnation from `target`, and compare the sinks with the log. Answer: `IncarnationBegun`.
 
     `since`: None replaces every incarnation. Else it is a `LogState.lease_token`: the log raises `StoreInUse` if another
     driver began or committed after that row. `EpochLog.begin_incarnation` takes it as `ended`, with `takeover=False`.
@@ -99,7 +99,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class PublishEpoch:
     """Effect: publish one epoch to these sinks. Answer: `PublishResult`."""
 
     epoch: int
@@ -107,7 +107,7 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordAcks:
+class AppendAcks:
     """Effect: append acknowledgements to the log. Answer: None.
 
     `at_once`: before the call ends. Others may wait for the next commit, which carries them, but not for ever: a marker
@@ -130,12 +130,21 @@ class AwaitPublish:
 
 
 Effect = (
-    ReadLog | NewestBatch | Begin | TellBranch | RunPlan | Commit | Publish | RecordAcks | StartPublish | AwaitPublish
+    ReadLog
+    | NewestBatch
+    | Begin
+    | TellBranch
+    | RunPlan
+    | Commit
+    | PublishEpoch
+    | AppendAcks
+    | StartPublish
+    | AwaitPublish
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class IncarnationBegun:
     """Start of an incarnation.
 
     - `log_state`: the log after it.
@@ -145,7 +154,7 @@ class Begun:
     point: RecoveryPoint
     log_state: LogState
     standing: Standing
-    places: Mapping[str, Place]
+    places: Mapping[str, StagingPlace]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +182,9 @@ class PublishResult:
     error: CkptError | None = None
 
 
-Answer = LogState | int | Begun | Staged | PublishResult | None
-Call = Generator[Effect, Answer, Verdict]
-_A = TypeVar("_A", LogState, int, Begun, Staged, PublishResult)
+Answer = LogState | int | IncarnationBegun | Staged | PublishResult | None
+Call = Generator[Effect, Answer, BatchVerdict]
+_A = TypeVar("_A", LogState, int, IncarnationBegun, Staged, PublishResult)
 
 
 class OutboxProtocol:
@@ -202,7 +211,7 @@ class OutboxProtocol:
         """
         verdict = yield from self._placed(batch)
         run = self._begun()
-        if verdict is Verdict.AGAIN:
+        if verdict is BatchVerdict.AGAIN:
             # The plan must run to its end all the same: its state belongs to the batch, and Spark commits it.
             _of(Staged, (yield RunPlan(batch.number, 0)))
         else:
@@ -250,7 +259,7 @@ class OutboxProtocol:
         if self._run is None:
             return (yield from self._first(batch))
         judged = judge(self._run.log_state(), batch)
-        if judged.verdict is Verdict.REWOUND:
+        if judged.verdict is BatchVerdict.REWOUND:
             raise BatchUnexpected(
                 f"the query of outbox '{self._name}' was rewound to batch {batch.number} while it ran",
                 query=batch.query,
@@ -263,7 +272,7 @@ class OutboxProtocol:
         known = _of(LogState, (yield ReadLog()))
         self._accepted = still_accepted(known, self._holder, self._accepted)
         judged = yield from self._judged(known, batch)
-        begun: Begun | None = None
+        begun: IncarnationBegun | None = None
         if self._accepted.restore is None:
             begun = yield from self._begin(Begin(LATEST))
             # Judged again: another driver may have decided a batch between the two. From here on it is fenced.
@@ -280,7 +289,7 @@ class OutboxProtocol:
         yield from self.publish()
         return judged.verdict
 
-    def _judged(self, known: LogState, batch: SparkBatch) -> Generator[Effect, Answer, Judged]:
+    def _judged(self, known: LogState, batch: SparkBatch) -> Generator[Effect, Answer, Ruling]:
         try:
             judged = judge(known, batch, self._accepted)
         except BatchUnexpected:
@@ -302,8 +311,8 @@ class OutboxProtocol:
                 hint="stop this driver; another one of the query goes on",
             )
 
-    def _begin(self, effect: Begin) -> Generator[Effect, Answer, Begun]:
-        begun = _of(Begun, (yield effect))
+    def _begin(self, effect: Begin) -> Generator[Effect, Answer, IncarnationBegun]:
+        begun = _of(IncarnationBegun, (yield effect))
         self._began = self._began or begun.point.incarnation
         if begun.log_state.incarnation != begun.point.incarnation:
             raise Fenced(
@@ -335,7 +344,7 @@ class OutboxProtocol:
 class _Run:
     """Knowledge of an incarnation: its newest epoch, unpublished epochs, acknowledgements."""
 
-    def __init__(self, begun: Begun) -> None:
+    def __init__(self, begun: IncarnationBegun) -> None:
         self.point = begun.point
         self._begun_at = begun.log_state
         self._standing = begun.standing
@@ -401,7 +410,7 @@ class _Run:
         self._acks.clear()
         self._due[manifest.epoch] = (manifest, set(manifest.outputs))
 
-    def due(self) -> Publish | None:
+    def due(self) -> PublishEpoch | None:
         """Return the publish of the oldest epoch that a sink lacks; None if there is none."""
         for epoch, (manifest, sinks) in sorted(self._due.items()):
             outputs = {
@@ -418,7 +427,7 @@ class _Run:
                 if sink in self._places and not self._standing.is_before(sink, epoch)
             }
             if outputs:
-                return Publish(epoch, outputs)
+                return PublishEpoch(epoch, outputs)
             del self._due[epoch]
         return None
 
@@ -435,9 +444,9 @@ class _Run:
         for sink, parts in published.learned.items():
             self._standing = self._standing.learned(sink, parts)
 
-    def record(self, at_once: bool) -> RecordAcks:
+    def record(self, at_once: bool) -> AppendAcks:
         """Return the effect that records the acknowledgements which no row of the log has yet."""
-        return RecordAcks(self.point.incarnation, tuple(self._acks.values()), at_once)
+        return AppendAcks(self.point.incarnation, tuple(self._acks.values()), at_once)
 
     def _brief(self) -> EpochBrief:
         known = self._begun_at.by_id.get(self._newest.epoch)

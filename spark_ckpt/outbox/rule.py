@@ -15,7 +15,7 @@ from spark_ckpt.epochs.records import EpochBrief, SparkBatch
 from spark_ckpt.errors import BatchUnexpected, EpochNotFound, Fenced, QueryForeign
 
 
-class Verdict(Enum):
+class BatchVerdict(Enum):
     """Answer of the rule."""
 
     NEW = "new"
@@ -27,10 +27,10 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Ruling:
     """A verdict, and the epoch that the outbox continues from; 0 for none."""
 
-    verdict: Verdict
+    verdict: BatchVerdict
     base: int
 
 
@@ -70,7 +70,7 @@ def still_accepted(log_state: LogState, run: str, accepted: Accepted) -> Accepte
     return accepted
 
 
-def judge(log_state: LogState, batch: SparkBatch, accepted: Accepted = NO_CHANGES) -> Judged:
+def judge(log_state: LogState, batch: SparkBatch, accepted: Accepted = NO_CHANGES) -> Ruling:
     """Return the verdict on a call for `batch`.
 
     Raises `QueryForeign` for a batch of another query, `BatchUnexpected` for one that does not continue the log.
@@ -81,15 +81,15 @@ def judge(log_state: LogState, batch: SparkBatch, accepted: Accepted = NO_CHANGE
     known = newest.spark_batch if newest is not None else None
     if newest is None or known is None or known.query != batch.query:
         _refuse_foreign(log_state, batch, accepted)
-        return Judged(Verdict.NEW, log_state.latest)
+        return Ruling(BatchVerdict.NEW, log_state.latest)
     if known == batch:
-        return Judged(Verdict.AGAIN, newest.epoch)
+        return Ruling(BatchVerdict.AGAIN, newest.epoch)
     if _follows(batch, known):
-        return Judged(Verdict.NEW, newest.epoch)
+        return Ruling(BatchVerdict.NEW, newest.epoch)
     back = branch_point(log_state, batch) if batch.number < known.number else None
     if back is None:
         raise _unexpected(log_state, known, batch)
-    return Judged(Verdict.REWOUND, back)
+    return Ruling(BatchVerdict.REWOUND, back)
 
 
 def _refuse_foreign(log_state: LogState, batch: SparkBatch, accepted: Accepted) -> None:
@@ -161,19 +161,19 @@ def _follows(batch: SparkBatch, known: SparkBatch) -> bool:
     return (batch.query, batch.number, batch.before) == (known.query, known.number + 1, known.offsets)
 
 
-def _restored(log_state: LogState, batch: SparkBatch, accepted: Accepted, restore: int) -> Judged:
+def _restored(log_state: LogState, batch: SparkBatch, accepted: Accepted, restore: int) -> Ruling:
     """Return the verdict for an epoch that the operator named: the query must continue right there."""
     known = log_state.by_id[restore].spark_batch if restore in log_state.by_id else None
     newest = log_state.by_id.get(log_state.latest)
     current = newest.spark_batch if newest is not None else None
     if newest is not None and newest.base == restore and current == batch:
         # A program that starts again after a crash, with the same arguments: the first start has begun the branch.
-        return Judged(Verdict.AGAIN, newest.epoch)
+        return Ruling(BatchVerdict.AGAIN, newest.epoch)
     if restore == 0 and (current is None or not (current == batch or _follows(batch, current))):
         last = _last(log_state)
         if last is not None and batch.query not in (last.query, accepted.query):
             raise _foreign(log_state, last, batch)
-        return Judged(Verdict.REWOUND if log_state.latest else Verdict.NEW, 0)
+        return Ruling(BatchVerdict.REWOUND if log_state.latest else BatchVerdict.NEW, 0)
     if restore and restore not in log_state.by_id:
         kept = ", ".join(str(epoch) for epoch in sorted(log_state.by_id)) or "none"
         raise EpochNotFound(
@@ -183,10 +183,10 @@ def _restored(log_state: LogState, batch: SparkBatch, accepted: Accepted, restor
             "`spark-ckpt rewind plan --outbox STORE`",
         )
     if known == batch:
-        return Judged(Verdict.AGAIN, restore)
+        return Ruling(BatchVerdict.AGAIN, restore)
     foreign = known is not None and known.query != batch.query
     if known is not None and (_follows(batch, known) or (foreign and _has_begun_at(log_state, batch, restore))):
-        return Judged(Verdict.NEW if restore == log_state.latest else Verdict.REWOUND, restore)
+        return Ruling(BatchVerdict.NEW if restore == log_state.latest else BatchVerdict.REWOUND, restore)
     after = "" if known is None else f", which is batch {known.number} of query {known.query}"
     raise BatchUnexpected(
         f"batch {batch.number} does not come right after epoch {restore}{after}",

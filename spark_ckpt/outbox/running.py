@@ -20,7 +20,7 @@ from checkpoint_protocols.ids import Incarnation
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, Sink, SinkContext, SinkRows, StagePlan, Tidies
 from spark_ckpt.endpoints.identities import parts_of, reconciled
 from spark_ckpt.endpoints.markers import refuse_newer_sinks, sinks_taken_back
-from spark_ckpt.epochs.epoch_output import Place
+from spark_ckpt.epochs.epoch_output import StagingPlace
 from spark_ckpt.epochs.identity import Confirmed, Found, Parts, Standing, check_sink_unchanged
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Manifest, SinkAck, StagedFileRecord
@@ -34,23 +34,23 @@ from spark_ckpt.outbox.checkpoint import Checkpoint, checkpoint_location
 from spark_ckpt.outbox.events import OutboxEvents
 from spark_ckpt.outbox.protocol import (
     Answer,
+    AppendAcks,
     AwaitPublish,
     Begin,
-    Begun,
     Commit,
     Effect,
+    IncarnationBegun,
     NewestBatch,
     OutboxProtocol,
-    Publish,
+    PublishEpoch,
     PublishResult,
     ReadLog,
-    RecordAcks,
     RunPlan,
     Staged,
     StartPublish,
     TellBranch,
 )
-from spark_ckpt.outbox.rule import NO_CHANGES, Accepted, Verdict
+from spark_ckpt.outbox.rule import NO_CHANGES, Accepted, BatchVerdict
 from spark_ckpt.store import proposals
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.location import Location
@@ -112,7 +112,7 @@ class OutboxSettings:
         return Checkpoint(checkpoint_location(self.checkpoint, dict(self.storage_options)))
 
 
-class Batch(Protocol):
+class CalledBatch(Protocol):
     """One micro-batch, as its host has it."""
 
     @property
@@ -150,7 +150,7 @@ class Prepared:
     rows: SinkRows
     schema: StructType
     plan: StagePlan
-    place: Place
+    place: StagingPlace
 
     def stage(self, name: str, incarnation: int) -> SinkStage:
         """Return what tasks need to stage its rows."""
@@ -163,8 +163,8 @@ def prepared(store: Store, name: str, rows: SinkRows, schema: StructType, spark:
     plan = rows.sink.stage(schema)
     if plan.root is None:
         location = store.staged(name).location
-        return Prepared(rows, schema, plan, Place(location.uri, location.storage_options))
-    return Prepared(rows, schema, plan, Place(plan.root, plan.storage_options, in_store=False))
+        return Prepared(rows, schema, plan, StagingPlace(location.uri, location.storage_options))
+    return Prepared(rows, schema, plan, StagingPlace(plan.root, plan.storage_options, in_store=False))
 
 
 class OutboxRun:
@@ -193,7 +193,7 @@ class OutboxRun:
         """Return True if its incarnation is the newest one: `newest`, or that of the log."""
         return self._incarnation == (self._store.log.state().incarnation if newest is None else newest)
 
-    def call(self, batch: Batch) -> Verdict:
+    def call(self, batch: CalledBatch) -> BatchVerdict:
         """Do everything for a batch. It catches no error."""
         began_s, self._staged_rows = time.monotonic(), 0
         verdict = self._drive(self._protocol.call(self._checkpoint.batch(batch.number)), batch)
@@ -203,7 +203,7 @@ class OutboxRun:
             self._background.retain()
         return verdict
 
-    def recover(self, batch: Batch) -> None:
+    def recover(self, batch: CalledBatch) -> None:
         """Publish what an ended run left unpublished, if Spark has committed its batch. `batch`: of the query; not run."""
         committed = self._checkpoint.committed()
         if committed is not None:
@@ -236,7 +236,7 @@ class OutboxRun:
 
     # -- the effects --------------------------------------------------------------------------------------------------
 
-    def _drive(self, effects: Generator[Effect, Answer, _T], batch: Batch) -> _T:
+    def _drive(self, effects: Generator[Effect, Answer, _T], batch: CalledBatch) -> _T:
         answer: Answer = None
         while True:
             try:
@@ -246,7 +246,7 @@ class OutboxRun:
                 return result
             answer = self._carry_out(effect, batch)
 
-    def _publish_behind(self, batch: Batch) -> None:
+    def _publish_behind(self, batch: CalledBatch) -> None:
         """Publish. After an error that may pass, try again until `finish` waits for the result."""
         while True:
             try:
@@ -257,7 +257,7 @@ class OutboxRun:
                 if not error.retriable or self._is_awaited.wait(_LONGEST_PAUSE_S):
                     raise
 
-    def _carry_out(self, effect: Effect, batch: Batch) -> Answer:
+    def _carry_out(self, effect: Effect, batch: CalledBatch) -> Answer:
         match effect:
             case ReadLog():
                 return self._store.log.state()
@@ -271,9 +271,9 @@ class OutboxRun:
                 return self._run_plan(effect, batch)
             case Commit(manifest):
                 self._commit(manifest)
-            case Publish():
+            case PublishEpoch():
                 return self._publish(effect, batch.spark)
-            case RecordAcks():
+            case AppendAcks():
                 self._record(effect)
             case StartPublish():
                 self._is_awaited.clear()
@@ -282,7 +282,7 @@ class OutboxRun:
                 self.finish()
         return None
 
-    def _begin(self, effect: Begin, batch: Batch) -> Begun:
+    def _begin(self, effect: Begin, batch: CalledBatch) -> IncarnationBegun:
         spark, log = batch.spark, self._store.log
         holder = current_holder(self._settings.run or self._settings.name)
         # First: halfway through a rewind, tables and log disagree, and the comparisons below would name another cause.
@@ -310,7 +310,7 @@ class OutboxRun:
         sinks = {name: (each.rows.sink, each.schema) for name, each in self._sinks.items()}
         self._events.began(self._store.id, point, sinks)
         places = {name: each.place for name, each in self._sinks.items()}
-        return Begun(point, log.state(), standing, places)
+        return IncarnationBegun(point, log.state(), standing, places)
 
     def _standing(self, spark: SparkSession, target: RestoreTarget) -> Standing:
         """Compare the sinks with those that the epochs were published to. Raises `IdentityChanged`."""
@@ -336,7 +336,7 @@ class OutboxRun:
                 "outbox=%s: left behind, too: every epoch up to %d, which retention dropped", name, effect.dropped
             )
 
-    def _run_plan(self, effect: RunPlan, batch: Batch) -> Staged:
+    def _run_plan(self, effect: RunPlan, batch: CalledBatch) -> Staged:
         began_s, known = time.monotonic(), effect.stages
         files: Mapping[str, Sequence[StagedFileRecord]] = {}
         if effect.stages:
@@ -355,7 +355,7 @@ class OutboxRun:
         hit(Failpoint.EPOCH_COMMITTED)
         self._events.committed(manifest, _ms_since(began_s))
 
-    def _publish(self, effect: Publish, spark: SparkSession) -> PublishResult:
+    def _publish(self, effect: PublishEpoch, spark: SparkSession) -> PublishResult:
         """Publish one epoch to its sinks at the same time. A failing sink does not keep the others from it."""
         tries = {
             sink: self._pool.submit(self._publish_patiently, sink, output, spark)
@@ -469,7 +469,7 @@ class OutboxRun:
         except Exception as error:  # noqa: BLE001 - closing is best effort: the next publisher fences this one
             _log.debug("outbox=%s sink=%s: closing the publisher failed: %s", self._settings.name, sink, error)
 
-    def _record(self, effect: RecordAcks) -> None:
+    def _record(self, effect: AppendAcks) -> None:
         acks: Sequence[SinkAck] = effect.acks
         if effect.at_once:
             self._patiently(lambda: self._store.log.record_acks(effect.incarnation, acks))

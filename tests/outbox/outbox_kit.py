@@ -6,26 +6,26 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spark_ckpt.epochs.epoch_output import Place
+from spark_ckpt.epochs.epoch_output import StagingPlace
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Holder, SparkBatch, StagedFileRecord
 from spark_ckpt.errors import CkptError
 from spark_ckpt.outbox.protocol import (
+    AppendAcks,
     Begin,
-    Begun,
     Commit,
     Effect,
+    IncarnationBegun,
     NewestBatch,
     OutboxProtocol,
-    Publish,
+    PublishEpoch,
     PublishResult,
     ReadLog,
-    RecordAcks,
     RunPlan,
     Staged,
     TellBranch,
 )
-from spark_ckpt.outbox.rule import NO_CHANGES, Accepted, Verdict
+from spark_ckpt.outbox.rule import NO_CHANGES, Accepted, BatchVerdict
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
 
@@ -77,7 +77,7 @@ class Host:
         self.newest: int | None = None
         self.number = 0
 
-    def call(self, number: int, **identity: str) -> Verdict:
+    def call(self, number: int, **identity: str) -> BatchVerdict:
         """Call the function for a batch and do every effect."""
         call = self.protocol.call(batch(number, **identity))
         self.number = number
@@ -93,7 +93,7 @@ class Host:
                     call.throw(error)
                     raise AssertionError("the protocol caught an error") from error
         except StopIteration as end:
-            verdict: Verdict = end.value
+            verdict: BatchVerdict = end.value
             return verdict
 
     def do(self, effect: Effect):
@@ -106,20 +106,22 @@ class Host:
                 point = self.log.begin_incarnation(
                     Holder(host="here", name=self.run), target, takeover=since is None, ended=since
                 )
-                return Begun(point, self.log.state(), Standing(), {sink: Place("mem") for sink in SINKS})
+                return IncarnationBegun(
+                    point, self.log.state(), Standing(), {sink: StagingPlace("mem") for sink in SINKS}
+                )
             case RunPlan(number, stages):
                 self.actions += 1
                 files = {sink: [staged(sink, number, stages, self.actions)] for sink in SINKS} if stages else {}
                 return Staged(files, f"{id(self)}-{self.actions}", 0, 0, stages if self.known is None else self.known)
             case Commit(manifest):
                 self.log.commit_epoch(manifest)
-            case Publish(epoch, outputs):
+            case PublishEpoch(epoch, outputs):
                 for sink, output in outputs.items():
                     if self.sinks.marker.get(sink, 0) < epoch:
                         self.sinks.marker[sink] = epoch
                         self.sinks.shown[sink] += [file.path for file in output.files]
                 return PublishResult(tuple(outputs))
-            case RecordAcks(incarnation, acks, _):
+            case AppendAcks(incarnation, acks, _):
                 self.log.record_acks(incarnation, acks)
             case TellBranch():
                 pass

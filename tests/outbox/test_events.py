@@ -24,7 +24,7 @@ from spark_ckpt.observability.metrics.meter import Meter
 from spark_ckpt.observability.metrics.prometheus import Prometheus
 from spark_ckpt.outbox.events import OutboxEvents
 from spark_ckpt.outbox.outbox import BatchFunction, Outbox
-from spark_ckpt.outbox.rule import Verdict
+from spark_ckpt.outbox.rule import BatchVerdict
 from spark_ckpt.outbox.running import OutboxSettings
 from tests.outbox.outbox_kit import batch
 
@@ -57,7 +57,7 @@ def a_batch(events: OutboxEvents, epoch: int) -> None:
     events.committed(manifest(epoch), 12)
     for sink, rows in (("gold", 5), ("alerts", 1)):
         events.published(sink, output(epoch), PublishReceipt(epoch, rows, False, {"parts_ms": {"send": 3}}), 20)
-    events.batch_ended(epoch, Verdict.NEW, 5, 300)
+    events.batch_ended(epoch, BatchVerdict.NEW, 5, 300)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_metrics_of_a_batch(scraped, sinks):
     assert value("spark_ckpt_unpublished_epochs", sink="alerts") == 2
     assert value("spark_ckpt_unpublished_epochs", sink="gold") == 0
     a_batch(events, 5)
-    events.batch_ended(5, Verdict.AGAIN, 0, 100)
+    events.batch_ended(5, BatchVerdict.AGAIN, 0, 100)
     assert value("spark_ckpt_epochs_committed_total", reason="batch") == 1
     assert value("spark_ckpt_staged_rows_total", sink="gold") == 5
     assert value("spark_ckpt_published_rows_total", sink="alerts") == 1

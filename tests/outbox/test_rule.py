@@ -9,8 +9,8 @@ import pytest
 from spark_ckpt.epochs.records import Holder
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import BatchUnexpected, EpochNotFound, Fenced, PublishFailed, QueryForeign, StoreInUse
-from spark_ckpt.outbox.protocol import Begin, Commit, Publish, RecordAcks, RunPlan, TellBranch
-from spark_ckpt.outbox.rule import Accepted, Verdict, owners
+from spark_ckpt.outbox.protocol import AppendAcks, Begin, Commit, PublishEpoch, RunPlan, TellBranch
+from spark_ckpt.outbox.rule import Accepted, BatchVerdict, owners
 from tests.outbox.outbox_kit import SINKS, Host, Sinks, opened
 
 
@@ -44,33 +44,33 @@ def failing(kind, when=lambda effect: True):
 
 def test_batches_in_order_are_decided_and_shown_once(log, sinks):
     host = Host(log, sinks)
-    assert [host.call(number) for number in range(4)] == [Verdict.NEW] * 4
+    assert [host.call(number) for number in range(4)] == [BatchVerdict.NEW] * 4
     assert all(batches_of(sinks, sink) == [0, 1, 2, 3] for sink in SINKS)
     assert host.actions == 4
 
 
 def test_an_outbox_begins_in_the_middle_of_a_query(log, sinks):
     host = Host(log, sinks)
-    assert [host.call(number) for number in (7, 8)] == [Verdict.NEW] * 2
+    assert [host.call(number) for number in (7, 8)] == [BatchVerdict.NEW] * 2
 
 
 @pytest.mark.parametrize("kind", [Commit, RunPlan])
 def test_a_batch_that_was_not_decided_is_new_again(log, sinks, kind):
     with pytest.raises(PublishFailed):
         Host(log, sinks, fails=failing(kind)).call(0)
-    assert Host(log, sinks).call(0) is Verdict.NEW
+    assert Host(log, sinks).call(0) is BatchVerdict.NEW
     assert batches_of(sinks) == [0]
 
 
 def test_a_decided_batch_runs_its_plan_again_discards_it_and_publishes(log, sinks):
     with pytest.raises(PublishFailed):
-        Host(log, sinks, fails=failing(Publish)).call(0)
+        Host(log, sinks, fails=failing(PublishEpoch)).call(0)
     assert batches_of(sinks) == []
     again = Host(log, sinks)
-    assert again.call(0) is Verdict.AGAIN
+    assert again.call(0) is BatchVerdict.AGAIN
     assert [effect for effect in again.effects if isinstance(effect, RunPlan)] == [RunPlan(0, 0)]
     assert batches_of(sinks) == [0]
-    assert [again.call(number) for number in (1, 2)] == [Verdict.NEW] * 2
+    assert [again.call(number) for number in (1, 2)] == [BatchVerdict.NEW] * 2
 
 
 def test_a_batch_without_rows_is_decided(log, sinks):
@@ -79,7 +79,7 @@ def test_a_batch_without_rows_is_decided(log, sinks):
     host.do = lambda effect: empty(effect) if not isinstance(effect, RunPlan) else _without_files(empty(effect))
     host.call(0)
     assert log.state().epochs[-1].spark_batch.number == 0
-    assert Host(log, sinks).call(1) is Verdict.NEW
+    assert Host(log, sinks).call(1) is BatchVerdict.NEW
 
 
 def _without_files(staged):
@@ -92,14 +92,14 @@ def test_a_deleted_checkpoint_is_refused_and_fences_no_driver(log, sinks):
     with pytest.raises(QueryForeign) as refused:
         Host(log, sinks).call(0, query="another")
     assert "accept_query='another'" in refused.value.hint
-    assert first.call(1) is Verdict.NEW
+    assert first.call(1) is BatchVerdict.NEW
 
 
 def test_a_confirmed_query_continues_the_outbox(log, sinks):
     Host(log, sinks).call(0)
     host = Host(log, sinks, Accepted(query="another"))
-    assert [host.call(number, query="another") for number in (0, 1)] == [Verdict.NEW] * 2
-    assert Host(log, sinks).call(2, query="another") is Verdict.NEW
+    assert [host.call(number, query="another") for number in (0, 1)] == [BatchVerdict.NEW] * 2
+    assert Host(log, sinks).call(2, query="another") is BatchVerdict.NEW
 
 
 def test_a_query_that_comes_back_goes_on_after_its_newest_epoch_or_restores(log, sinks):
@@ -110,9 +110,9 @@ def test_a_query_that_comes_back_goes_on_after_its_newest_epoch_or_restores(log,
         with pytest.raises(QueryForeign) as refused:
             Host(log, sinks, accepted).call(2)
         assert "restore=3" in refused.value.hint
-    assert Host(log, sinks, Accepted(query="q")).call(3) is Verdict.NEW
+    assert Host(log, sinks, Accepted(query="q")).call(3) is BatchVerdict.NEW
     host = Host(log, sinks, Accepted(restore=3))
-    assert host.call(2) is Verdict.AGAIN
+    assert host.call(2) is BatchVerdict.AGAIN
     assert [effect.left[0].epoch for effect in host.effects if isinstance(effect, TellBranch)] == [4]
     assert batches_of(sinks) == [0, 1, 2, 0, 3]
 
@@ -120,18 +120,18 @@ def test_a_query_that_comes_back_goes_on_after_its_newest_epoch_or_restores(log,
 def test_the_newest_driver_wins(log, sinks):
     older, newer = Host(log, sinks), Host(log, sinks)
     older.call(0)
-    assert newer.call(1) is Verdict.NEW
+    assert newer.call(1) is BatchVerdict.NEW
     with pytest.raises(Fenced):
         older.call(1)
     assert batches_of(sinks) == [0, 1]
-    assert newer.call(2) is Verdict.NEW
+    assert newer.call(2) is BatchVerdict.NEW
 
 
 def test_a_batch_that_another_driver_decided_meanwhile_runs_again(log, sinks):
     other, late = Host(log, sinks), Host(log, sinks)
     other.call(0)
     late.fails = lambda effect: other.call(1) if isinstance(effect, Begin) else None
-    assert late.call(1) is Verdict.AGAIN
+    assert late.call(1) is BatchVerdict.AGAIN
     assert batches_of(sinks) == [0, 1]
 
 
@@ -140,12 +140,12 @@ def test_a_rewound_query_begins_a_branch_that_names_what_was_shown(log, sinks):
     for number in range(5):
         host.call(number)
     rewound = Host(log, sinks)
-    assert rewound.call(2) is Verdict.REWOUND
+    assert rewound.call(2) is BatchVerdict.REWOUND
     (told,) = [effect for effect in rewound.effects if isinstance(effect, TellBranch)]
     assert [(left.epoch, left.batch, left.shown) for left in told.left] == [
         (epoch, epoch - 1, tuple(sorted(SINKS))) for epoch in (3, 4, 5)
     ]
-    assert rewound.call(3, offsets="other") is Verdict.NEW
+    assert rewound.call(3, offsets="other") is BatchVerdict.NEW
     assert batches_of(sinks) == [0, 1, 2, 3, 4, 2, 3]
 
 
@@ -164,7 +164,7 @@ def test_a_query_is_rewound_to_before_its_outbox(log, sinks):
     host = Host(log, sinks)
     for number in (7, 8, 9):
         host.call(number)
-    assert Host(log, sinks).call(7) is Verdict.REWOUND
+    assert Host(log, sinks).call(7) is BatchVerdict.REWOUND
 
 
 def test_the_same_batch_with_other_offsets_is_refused_with_the_epoch_to_restore(log, sinks):
@@ -174,7 +174,7 @@ def test_the_same_batch_with_other_offsets_is_refused_with_the_epoch_to_restore(
     with pytest.raises(BatchUnexpected) as refused:
         Host(log, sinks).call(1, offsets="edited")
     assert "restore=1" in refused.value.hint
-    assert Host(log, sinks, Accepted(restore=1)).call(1, offsets="edited") is Verdict.REWOUND
+    assert Host(log, sinks, Accepted(restore=1)).call(1, offsets="edited") is BatchVerdict.REWOUND
 
 
 def test_a_confirmed_restore_is_for_one_start(log, sinks):
@@ -217,7 +217,7 @@ def test_a_failed_sink_keeps_the_acknowledgement_of_the_other(log, sinks):
 
     def half(effect):
         answer = do(effect)
-        return type(answer)(("alerts",), {}, PublishFailed("planted")) if isinstance(effect, Publish) else answer
+        return type(answer)(("alerts",), {}, PublishFailed("planted")) if isinstance(effect, PublishEpoch) else answer
 
     host.do = half
     with pytest.raises(PublishFailed):
@@ -245,7 +245,7 @@ def test_a_slow_second_driver_does_not_pass_for_a_rewound_query(log, sinks):
     late.newest = 3
     with pytest.raises(Fenced):
         late.call(1)
-    assert other.call(3) is Verdict.NEW
+    assert other.call(3) is BatchVerdict.NEW
     assert batches_of(sinks) == [0, 1, 2, 3]
 
 
@@ -255,7 +255,7 @@ def test_a_driver_slower_than_the_whole_retention_is_fenced(log, sinks):
     late.newest = 6
     with pytest.raises(Fenced):
         late.call(1)
-    assert other.call(6) is Verdict.NEW
+    assert other.call(6) is BatchVerdict.NEW
     late = Host(log, sinks)
     with pytest.raises(BatchUnexpected):
         late.call(1)
@@ -268,7 +268,7 @@ def test_a_driver_that_was_overtaken_while_it_began_does_not_pass_for_a_rewound_
     with pytest.raises(Fenced):
         late.call(1)
     assert not told(late)
-    assert Host(log, sinks).call(2) is Verdict.AGAIN
+    assert Host(log, sinks).call(2) is BatchVerdict.AGAIN
     assert batches_of(sinks) == [0, 1, 2]
 
 
@@ -279,7 +279,7 @@ def test_a_named_epoch_is_not_restored_over_batches_that_were_decided_meanwhile(
         late.call(1, offsets="edited")
     assert "start this one again" in refused.value.hint
     again = Host(log, sinks, Accepted(restore=1))
-    assert again.call(1, offsets="edited") is Verdict.REWOUND
+    assert again.call(1, offsets="edited") is BatchVerdict.REWOUND
     assert [left.epoch for left in told(again)[0].left] == [2, 3]
 
 
@@ -302,7 +302,7 @@ def test_a_branch_does_not_leave_one_that_another_driver_began_meanwhile(log, el
         late.call(2)
     assert [log.state().by_id[log.state().latest].spark_batch.number, other.call(3, offsets="third")] == [
         2,
-        Verdict.NEW,
+        BatchVerdict.NEW,
     ]
     assert batches_of(sinks) == [0, 1, 2, 3, 2, 3]
 
@@ -329,17 +329,17 @@ def test_a_program_that_starts_again_with_the_same_restore_does_not_show_its_bat
     first = Host(log, sinks, Accepted(restore=1))
     first.call(1, offsets="edited")
     again = Host(log, sinks, Accepted(restore=1))
-    assert again.call(1, offsets="edited") is Verdict.AGAIN
+    assert again.call(1, offsets="edited") is BatchVerdict.AGAIN
     assert batches_of(sinks) == [0, 1, 1]
-    assert again.call(2, before="edited") is Verdict.NEW
+    assert again.call(2, before="edited") is BatchVerdict.NEW
 
 
 def test_an_epoch_restored_with_its_own_batch_names_what_the_branch_leaves(log, sinks):
     decided(log, sinks, 0, 1, 2)
     host = Host(log, sinks, Accepted(restore=2))
-    assert host.call(1) is Verdict.AGAIN
+    assert host.call(1) is BatchVerdict.AGAIN
     assert [left.epoch for left in told(host)[0].left] == [3]
-    assert host.call(2) is Verdict.NEW
+    assert host.call(2) is BatchVerdict.NEW
     assert batches_of(sinks) == [0, 1, 2, 2]
 
 
@@ -361,17 +361,17 @@ def test_no_foreign_query_slips_in_after_a_rewind_to_the_beginning(log, sinks):
         Host(log, sinks).call(0, query="another")
     with pytest.raises(BatchUnexpected):
         Host(log, sinks).call(1)
-    assert Host(log, sinks).call(0, offsets="new") is Verdict.NEW
+    assert Host(log, sinks).call(0, offsets="new") is BatchVerdict.NEW
 
 
 def test_a_confirmed_query_is_rewound_to_its_beginning_and_starts_again(log, sinks):
     decided(log, sinks, 0)
     host = Host(log, sinks, Accepted(query="another"))
-    assert [host.call(number, query="another") for number in (0, 1)] == [Verdict.NEW] * 2
+    assert [host.call(number, query="another") for number in (0, 1)] == [BatchVerdict.NEW] * 2
     with pytest.raises(PublishFailed):
         Host(log, sinks, fails=failing(RunPlan)).call(0, query="another")
     assert owners(log.state()) == ["another", "q"]
-    assert Host(log, sinks).call(0, query="another", offsets="new") is Verdict.NEW
+    assert Host(log, sinks).call(0, query="another", offsets="new") is BatchVerdict.NEW
 
 
 def test_the_first_batch_of_a_confirmed_query_has_other_offsets_and_the_named_restore_works(log, sinks):
@@ -381,14 +381,14 @@ def test_the_first_batch_of_a_confirmed_query_has_other_offsets_and_the_named_re
         Host(log, sinks).call(0, query="another", offsets="edited")
     assert "restore=1" in refused.value.hint
     host = Host(log, sinks, Accepted(restore=1))
-    assert host.call(0, query="another", offsets="edited") is Verdict.REWOUND
+    assert host.call(0, query="another", offsets="edited") is BatchVerdict.REWOUND
 
 
 def test_a_branch_names_epochs_that_retention_dropped(log, sinks):
     decided(log, sinks, 0, 1, 2, 3, 4)
     log.shorten(lambda log_state: {1, 4, 5})
     host = Host(log, sinks, Accepted(restore=1))
-    assert host.call(1) is Verdict.REWOUND
+    assert host.call(1) is BatchVerdict.REWOUND
     assert ([left.epoch for left in told(host)[0].left], told(host)[0].dropped) == ([4, 5], 3)
 
 
@@ -397,16 +397,16 @@ def test_the_first_acknowledgement_of_a_sink_that_was_taken_back_to_nothing_is_r
     log.begin_incarnation(Holder(host="here"), 0, takeover=True, taken_back=dict.fromkeys(SINKS, 0))
     host = Host(log, sinks, Accepted(restore=0))
     host.call(0, offsets="new")
-    assert [effect.at_once for effect in host.effects if isinstance(effect, RecordAcks)] == [True]
+    assert [effect.at_once for effect in host.effects if isinstance(effect, AppendAcks)] == [True]
 
 
 def test_rows_that_were_staged_before_the_begin_are_committed(log, sinks):
     decided(log, sinks, 0)
     host = Host(log, sinks)
     host.known = log.state().incarnation
-    assert host.call(1) is Verdict.NEW
+    assert host.call(1) is BatchVerdict.NEW
     host.known = log.state().incarnation
-    assert host.call(2) is Verdict.NEW
+    assert host.call(2) is BatchVerdict.NEW
     assert batches_of(sinks) == [0, 1, 2]
 
 
@@ -414,26 +414,26 @@ def test_rows_that_another_driver_may_have_swept_are_not_committed(log, sinks):
     host, other = Host(log, sinks), decided(log, sinks, 0)
     host.known = log.state().incarnation
     other = Host(log, sinks)
-    assert other.call(1) is Verdict.NEW
+    assert other.call(1) is BatchVerdict.NEW
     with pytest.raises(Fenced):
         host.call(2)
     assert batches_of(sinks) == [0, 1]
     host = Host(log, sinks)
     host.known = log.state().incarnation
-    assert host.call(2) is Verdict.NEW
+    assert host.call(2) is BatchVerdict.NEW
 
 
 def test_a_run_continues_in_another_process_without_the_changes_of_its_start(log, sinks):
     decided(log, sinks, 0, 1, 2)
     first = Host(log, sinks, Accepted(restore=1), run="run 1")
-    assert first.call(1) is Verdict.REWOUND
-    assert Host(log, sinks, Accepted(restore=1), run="run 1").call(2) is Verdict.NEW
+    assert first.call(1) is BatchVerdict.REWOUND
+    assert Host(log, sinks, Accepted(restore=1), run="run 1").call(2) is BatchVerdict.NEW
     assert batches_of(sinks) == [0, 1, 2, 1, 2]
 
 
 def test_another_process_of_a_replaced_run_is_fenced(log, sinks):
-    assert Host(log, sinks, run="run 1").call(0) is Verdict.NEW
-    assert Host(log, sinks, run="run 2").call(1) is Verdict.NEW
+    assert Host(log, sinks, run="run 1").call(0) is BatchVerdict.NEW
+    assert Host(log, sinks, run="run 2").call(1) is BatchVerdict.NEW
     with pytest.raises(Fenced):
         Host(log, sinks, run="run 1").call(2)
-    assert Host(log, sinks, run="run 2").call(2) is Verdict.NEW
+    assert Host(log, sinks, run="run 2").call(2) is BatchVerdict.NEW

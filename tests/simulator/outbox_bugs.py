@@ -13,8 +13,8 @@ from checkpoint_lab.outbox_store import SparkCheckpoint
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import BatchUnexpected, CkptError, QueryForeign
 from spark_ckpt.outbox import protocol, rule
-from spark_ckpt.outbox.protocol import AwaitPublish, Begin, Commit, OutboxProtocol, RecordAcks, RunPlan, TellBranch
-from spark_ckpt.outbox.rule import Judged, Verdict
+from spark_ckpt.outbox.protocol import AppendAcks, AwaitPublish, Begin, Commit, OutboxProtocol, RunPlan, TellBranch
+from spark_ckpt.outbox.rule import BatchVerdict, Ruling
 from spark_ckpt.store import proposals
 
 
@@ -88,8 +88,8 @@ def a_restart_with_the_same_arguments_restores_again(monkeypatch):
 
     def again(log_state, batch, accepted, restore):
         found = restored(log_state, batch, accepted, restore)
-        again = found.verdict is Verdict.AGAIN and found.base != restore
-        return Judged(Verdict.REWOUND, restore) if again else found
+        again = found.verdict is BatchVerdict.AGAIN and found.base != restore
+        return Ruling(BatchVerdict.REWOUND, restore) if again else found
 
     monkeypatch.setattr(rule, "_restored", again)
 
@@ -99,7 +99,7 @@ def an_empty_branch_takes_every_query(monkeypatch):
 
     def trusting(log_state, batch, accepted=rule.NO_CHANGES):
         if accepted.restore is None and not log_state.latest:
-            return Judged(Verdict.NEW, 0)
+            return Ruling(BatchVerdict.NEW, 0)
         return judged(log_state, batch, accepted)
 
     monkeypatch.setattr(protocol, "judge", trusting)
@@ -129,7 +129,7 @@ def a_gap_is_taken_for_new(monkeypatch):
         try:
             return judged(log_state, batch, accepted)
         except BatchUnexpected:
-            return Judged(Verdict.NEW, log_state.latest)
+            return Ruling(BatchVerdict.NEW, log_state.latest)
 
     judged = protocol.judge
     monkeypatch.setattr(protocol, "judge", trusting)
@@ -138,7 +138,7 @@ def a_gap_is_taken_for_new(monkeypatch):
 def a_decided_batch_is_new_again(monkeypatch):
     def forgetful(log_state, batch, accepted=rule.NO_CHANGES):
         found = judged(log_state, batch, accepted)
-        return Judged(Verdict.NEW, found.base) if found.verdict is Verdict.AGAIN else found
+        return Ruling(BatchVerdict.NEW, found.base) if found.verdict is BatchVerdict.AGAIN else found
 
     judged = protocol.judge
     monkeypatch.setattr(protocol, "judge", forgetful)
@@ -147,7 +147,7 @@ def a_decided_batch_is_new_again(monkeypatch):
 def a_rewound_query_goes_on_at_the_end_of_the_log(monkeypatch):
     def straight(log_state, batch, accepted=rule.NO_CHANGES):
         found = judged(log_state, batch, accepted)
-        return Judged(Verdict.NEW, log_state.latest) if found.verdict is Verdict.REWOUND else found
+        return Ruling(BatchVerdict.NEW, log_state.latest) if found.verdict is BatchVerdict.REWOUND else found
 
     judged = protocol.judge
     monkeypatch.setattr(protocol, "judge", straight)
@@ -247,7 +247,7 @@ def an_epoch_is_published_before_it_is_committed(monkeypatch):
     def hasty(self, batch):
         verdict = yield from self._placed(batch)
         run = self._begun()
-        if verdict is Verdict.AGAIN:
+        if verdict is BatchVerdict.AGAIN:
             yield RunPlan(batch.number, 0)
         else:
             staged = yield RunPlan(batch.number, run.point.incarnation)
@@ -289,14 +289,14 @@ def an_error_of_the_log_is_caught(monkeypatch):
         try:
             return (yield from call(self, batch))
         except CkptError:
-            return Verdict.NEW
+            return BatchVerdict.NEW
 
     monkeypatch.setattr(OutboxProtocol, "call", mild)
 
 
 def a_first_acknowledgement_waits(monkeypatch):
     """The sink's marker expires, and nothing says that it had the rows."""
-    edited(monkeypatch, lambda effect: replace(effect, at_once=False) if isinstance(effect, RecordAcks) else effect)
+    edited(monkeypatch, lambda effect: replace(effect, at_once=False) if isinstance(effect, AppendAcks) else effect)
 
 
 def the_sinks_of_an_epoch_count_as_one(monkeypatch):

@@ -13,7 +13,7 @@ ENOUGH = 400
 KINDS = (
     "rewind", "delete", "edit", "copy", "stranger", "back up", "lose", "expire", "usurp", "crash", "name", "empty", "arrive",
     "begin fail", "begin silent", "begin again", "runplan fail", "commit fail", "commit silent", "commit again",
-    "recordacks fail", "recordacks silent", "publish fail", "publish silent", "publish again", "publish late",
+    "appendacks fail", "appendacks silent", "publish fail", "publish silent", "publish again", "publish late",
     "TellBranch", "decided", "obey", "acks", "swept", "CKPT_FENCED", "CKPT_STORE_IN_USE", "CKPT_QUERY_FOREIGN",
     "CKPT_BATCH_UNEXPECTED", "CKPT_PUBLISH_CONFLICT",
 )  # fmt: skip
