@@ -344,9 +344,14 @@ def run_outbox_format(seed: int) -> ScheduleOutcome:
     return drive(outbox_format_world(seed), seed, OUTBOX_STEPS, OUTBOX_FAULT_RATE)
 
 
+def overlapping_world(seed: int) -> OutboxWorld:
+    """Return the world of an outbox that publishes a batch while the next one runs."""
+    return outbox_world(seed, partial(OutboxProtocol, overlap=True))
+
+
 def run_overlapping(seed: int) -> ScheduleOutcome:
     """Run one schedule of an outbox that publishes a batch while the next one runs."""
-    return run_outbox(seed, partial(OutboxProtocol, overlap=True))
+    return drive(overlapping_world(seed), seed, OUTBOX_STEPS, OUTBOX_FAULT_RATE)
 
 
 def spark_world(seed: int, core_of: CoreOf = shipped, times: int = 1) -> SparkWorld:

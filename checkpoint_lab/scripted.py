@@ -2,7 +2,8 @@
 
 - `spark`: a job on Spark with all its rules: the barriers, commits and publishes that ship
 - `operated`: such a job with an operator who restores epochs and replaces sources and sinks
-- `outbox`: a plain query with an outbox, its drivers and its operator
+- `outbox`: a plain query with an outbox, its drivers and its operator; `outbox-overlap` publishes during the next batch
+- `outbox-format`: the same for `format("outbox")`
 - `drivers`: the lease of a job for which several drivers compete
 - `lease`: the rotation of checkpoints among replicas
 - all others: `protocol.menu`
@@ -40,9 +41,12 @@ from checkpoint_lab.schedules import (
     drive,
     drivers_world,
     operated_world,
+    outbox_format_world,
     outbox_world,
+    overlapping_world,
     spark_world,
 )
+from checkpoint_lab.spark_world import SparkWorld
 from checkpoint_lab.world import Cell, Choice, World
 from checkpoint_protocols.graph import Graph
 from checkpoint_protocols.ids import Incarnation
@@ -204,47 +208,14 @@ def campaign(
     return _spread(partial(_run, make, steps, fault_rate), total, list(seeds), processes)
 
 
-def lease_campaign(
-    seeds: Iterable[int], processes: int = 1, steps: int = LEASE_STEPS, fault_rate: float = LEASE_FAULT_RATE
+def world_campaign(
+    name: str, seeds: Iterable[int], processes: int = 1, steps: int | None = None, fault_rate: float | None = None
 ) -> CampaignReport:
-    """Run one schedule per seed of the checkpoint lease."""
-    total = CampaignReport("lease", "replicas", cells=handled_cells((Replica, Primary)))
-    return _spread(partial(_run, _lease_world, steps, fault_rate), total, list(seeds), processes)
-
-
-def spark_campaign(
-    seeds: Iterable[int], processes: int = 1, steps: int = SPARK_STEPS, fault_rate: float = SPARK_FAULT_RATE
-) -> CampaignReport:
-    """Run one schedule per seed of a job on Spark with the shipped rules."""
-    return _spread(
-        partial(_run, spark_world, steps, fault_rate), CampaignReport("spark", "job"), list(seeds), processes
-    )
-
-
-def operated_campaign(
-    seeds: Iterable[int], processes: int = 1, steps: int = OPERATED_STEPS, fault_rate: float = OPERATED_FAULT_RATE
-) -> CampaignReport:
-    """Run one schedule per seed of an operated job on Spark."""
-    return _spread(
-        partial(_run, operated_world, steps, fault_rate), CampaignReport("operated", "job"), list(seeds), processes
-    )
-
-
-def outbox_campaign(
-    seeds: Iterable[int], processes: int = 1, steps: int = OUTBOX_STEPS, fault_rate: float = OUTBOX_FAULT_RATE
-) -> CampaignReport:
-    """Run one schedule per seed of a plain query with an outbox."""
-    return _spread(
-        partial(_run, outbox_world, steps, fault_rate), CampaignReport("outbox", "query"), list(seeds), processes
-    )
-
-
-def drivers_campaign(
-    seeds: Iterable[int], processes: int = 1, steps: int = DRIVERS_STEPS, fault_rate: float = DRIVERS_FAULT_RATE
-) -> CampaignReport:
-    """Run one schedule per seed of the drivers of a job."""
-    total = CampaignReport("drivers", "hosts", cells=handled_cells((Standby,)))
-    return _spread(partial(_run, drivers_world, steps, fault_rate), total, list(seeds), processes)
+    """Run one schedule per seed of a world of one shape."""
+    world = WORLDS[name]
+    total = CampaignReport(name, world.graph, cells=handled_cells(world.machines))
+    rate = world.fault_rate if fault_rate is None else fault_rate
+    return _spread(partial(_run, world.make, steps or world.steps, rate), total, list(seeds), processes)
 
 
 def _lease_world(seed: int) -> World:
@@ -302,20 +273,59 @@ def _spread(
     return total
 
 
-SPARK, OPERATED, OUTBOX, DRIVERS, LEASE = "spark", "operated", "outbox", "drivers", "lease"
-NAMES: tuple[str, ...] = (SPARK, OPERATED, OUTBOX, DRIVERS, LEASE, *MENU)
+@dataclass(frozen=True, slots=True)
+class SeededWorld:
+    """A world of one shape, without times and options of its own.
+
+    - `graph`: name of the shape. `make`: function from a seed to the world.
+    - `steps` of the random phase, on average. `fault_rate`: faults per step.
+    - `promise`: what is judged at the sinks, or in the log. `machines`: those whose table cells are counted.
+    """
+
+    graph: str
+    make: Callable[[int], World]
+    steps: int
+    fault_rate: float
+    promise: str
+    machines: tuple[type[Machine[object]], ...] = ()  # type: ignore[type-var]
+
+
+SPARK, OPERATED, DRIVERS, LEASE = "spark", "operated", "drivers", "lease"
+OUTBOX, OVERLAPPING, FORMAT = "outbox", "outbox-overlap", "outbox-format"
+_OF_OUTBOXES = "every row once, except those of a branch that the query has left, which are reported"
+WORLDS: Mapping[str, SeededWorld] = {
+    SPARK: SeededWorld(
+        "job",
+        spark_world,
+        SPARK_STEPS,
+        SPARK_FAULT_RATE,
+        "every row once, in the order of its key, with a decided epoch",
+    ),
+    OPERATED: SeededWorld(
+        "job",
+        operated_world,
+        OPERATED_STEPS,
+        OPERATED_FAULT_RATE,
+        "every row that was read, none twice unless somebody was told",
+    ),
+    OUTBOX: SeededWorld("query", outbox_world, OUTBOX_STEPS, OUTBOX_FAULT_RATE, _OF_OUTBOXES),
+    OVERLAPPING: SeededWorld("query", overlapping_world, OUTBOX_STEPS, OUTBOX_FAULT_RATE, _OF_OUTBOXES),
+    FORMAT: SeededWorld("query", outbox_format_world, OUTBOX_STEPS, OUTBOX_FAULT_RATE, _OF_OUTBOXES),
+    DRIVERS: SeededWorld(
+        "hosts",
+        drivers_world,
+        DRIVERS_STEPS,
+        DRIVERS_FAULT_RATE,
+        "one driver's rows at a time, epochs in order",
+        (Standby,),
+    ),
+    LEASE: SeededWorld(
+        "replicas", _lease_world, LEASE_STEPS, LEASE_FAULT_RATE, "each token once, growing", (Replica, Primary)
+    ),
+}
+NAMES: tuple[str, ...] = (*WORLDS, *MENU)
 SHIPPED = "barrier"
 """The protocol of `Job(protocol=...)`. It has no world of its own: it runs inside the job."""
-ONLY_GRAPH = {LEASE: "replicas", SPARK: "job", OPERATED: "job", OUTBOX: "query", DRIVERS: "hosts"}
-"""Worlds of one shape, without times and options of their own."""
-PACE = {
-    LEASE: (LEASE_STEPS, LEASE_FAULT_RATE),
-    SPARK: (SPARK_STEPS, SPARK_FAULT_RATE),
-    OPERATED: (OPERATED_STEPS, OPERATED_FAULT_RATE),
-    OUTBOX: (OUTBOX_STEPS, OUTBOX_FAULT_RATE),
-    DRIVERS: (DRIVERS_STEPS, DRIVERS_FAULT_RATE),
-}
-"""Steps of the random phase and faults per step, for worlds that differ from the defaults."""
 
 
 class NotOnTheMenu(ValueError):
@@ -364,7 +374,7 @@ class Scenario:
 
     def world(self) -> World:
         """Return the world before its first step. Raises `NotOnTheMenu`."""
-        if self.protocol in ONLY_GRAPH:
+        if self.protocol in WORLDS:
             _refuse_settings(self)
             return self._only_world()
         return MessageWorld(MENU[self.protocol], _graph(self), self.budget(), self.inputs, settings=self.settings())
@@ -372,15 +382,12 @@ class Scenario:
     def _only_world(self) -> World:
         if self.protocol == LEASE:
             return LeaseWorld(faults=self.budget())
-        if self.protocol == OPERATED:
-            return operated_world(self.seed)
-        if self.protocol == OUTBOX:
-            return outbox_world(self.seed)
         if self.protocol == DRIVERS:
             return drivers_world(self.seed, crashes=len(self.crashes))
-        world = spark_world(self.seed)
-        # named crashes override a seed whose driver does not die
-        world.deaths |= bool(self.crashes)
+        world = WORLDS[self.protocol].make(self.seed)
+        if isinstance(world, SparkWorld):
+            # named crashes override a seed whose driver does not die
+            world.deaths |= self.protocol == SPARK and bool(self.crashes)
         return world
 
     def run(self) -> ScheduleOutcome:
@@ -393,7 +400,7 @@ class Scenario:
 
     def pace(self) -> tuple[int, float]:
         """Return the steps of the random phase and the random faults per step."""
-        steps, rate = PACE.get(self.protocol, (STEPS, FAULT_RATE))
+        steps, rate = pace_of(self.protocol)
         return self.steps or steps, rate if self.faults else 0.0
 
     def budget(self) -> Faults:
@@ -418,10 +425,10 @@ class ScriptedDriver(Driver):
         return super()._next()
 
 
-CAMPAIGNS = {
-    LEASE: lease_campaign, SPARK: spark_campaign, OPERATED: operated_campaign, OUTBOX: outbox_campaign,
-    DRIVERS: drivers_campaign,
-}  # fmt: skip
+def pace_of(protocol: str) -> tuple[int, float]:
+    """Return the steps of the random phase and the faults per step."""
+    world = WORLDS.get(protocol)
+    return (STEPS, FAULT_RATE) if world is None else (world.steps, world.fault_rate)
 
 
 def runnable(protocol: str) -> dict[str, Graph]:
@@ -431,8 +438,8 @@ def runnable(protocol: str) -> dict[str, Graph]:
 
 def graphs_of(protocol: str) -> tuple[str, ...]:
     """Return the names of the graphs that a protocol runs on. Raises `NotOnTheMenu`."""
-    if protocol in ONLY_GRAPH:
-        return (ONLY_GRAPH[protocol],)
+    if protocol in WORLDS:
+        return (WORLDS[protocol].graph,)
     if protocol == SHIPPED:
         raise NotOnTheMenu(f"{SHIPPED} runs inside a job: simulate {SPARK}", NAMES)
     if protocol not in MENU:
@@ -444,9 +451,9 @@ def many(scenario: Scenario, schedules: int, processes: int = 1) -> CampaignRepo
     """Run `schedules` schedules, beginning with the scenario's seed. Raises `NotOnTheMenu`."""
     seeds = range(scenario.seed, scenario.seed + schedules)
     steps, rate = scenario.pace()
-    if scenario.protocol in ONLY_GRAPH:
+    if scenario.protocol in WORLDS:
         _refuse_settings(scenario)
-        return CAMPAIGNS[scenario.protocol](seeds, processes, steps, rate)
+        return world_campaign(scenario.protocol, seeds, processes, steps, rate)
     graph = _graph(scenario)
     protocol, settings = MENU[scenario.protocol], scenario.settings()
     # a campaign draws the budgets of each seed itself, unless crashes are named
@@ -471,7 +478,7 @@ def options_of(protocol: str, written: Mapping[str, str]) -> dict[str, Json]:
 
 def _refuse_settings(scenario: Scenario) -> None:
     if scenario.own or scenario.options or scenario.interval_ms or scenario.timeout_ms:
-        raise NotOnTheMenu(f"{scenario.protocol} takes no graph, times or options", [ONLY_GRAPH[scenario.protocol]])
+        raise NotOnTheMenu(f"{scenario.protocol} takes no graph, times or options", [WORLDS[scenario.protocol].graph])
 
 
 def _graph(scenario: Scenario) -> Graph:

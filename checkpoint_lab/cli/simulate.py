@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 import checkpoint_lab as sim
 from checkpoint_lab.recorded import Recording, difference, read_recording, recording
+from checkpoint_lab.scripted import WORLDS
 from checkpoint_protocols.graph import COORDINATOR, Graph
 from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.menu import MENU
@@ -269,19 +270,10 @@ def _verdict(scenario: sim.Scenario, outcome: sim.ScheduleOutcome) -> str:
     return f"{type(outcome.error).__name__}: {str(outcome.error).splitlines()[0]}"
 
 
-_PROMISES = {
-    sim.LEASE: "each token once, growing",
-    sim.OPERATED: "every row that was read, none twice unless somebody was told",
-    sim.OUTBOX: "every row once, except those of a branch that the query has left, which are reported",
-    sim.SPARK: "every row once, in the order of its key, with a decided epoch",
-    sim.DRIVERS: "one driver's rows at a time, epochs in order",
-}
-"""Promises of the worlds that are not on the menu."""
-
-
 def _promise(scenario: sim.Scenario) -> str:
     """Return the promise that was judged at the sinks, or in the log."""
-    return _PROMISES.get(scenario.protocol) or MENU[scenario.protocol].output.promise
+    world = WORLDS.get(scenario.protocol)
+    return MENU[scenario.protocol].output.promise if world is None else world.promise
 
 
 def _smallest(scenario: sim.Scenario, outcome: sim.ScheduleOutcome) -> None:

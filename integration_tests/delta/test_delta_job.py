@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 CHILD = Path(__file__).with_name("job_child.py")
 
 
-@pytest.mark.long  # in the gate: tests/delta/test_delta_crash.py, and Delta in test_outbox_killed.py
 def test_every_row_is_in_the_table_once_whatever_was_killed(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "once").mkdir()

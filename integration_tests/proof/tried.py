@@ -11,8 +11,8 @@ from typing import Self
 
 import checkpoint_lab as sim
 from checkpoint_lab.lease_world import LeaseWorld, Scope
-from checkpoint_lab.schedules import FAULT_RATE, STEPS, Driver, drivers_world, outbox_world, spark_world
-from checkpoint_lab.scripted import PACE
+from checkpoint_lab.schedules import Driver, drivers_world, outbox_world, spark_world
+from checkpoint_lab.scripted import pace_of
 from checkpoint_lab.world import CALM, Cell, Choice, Trace, World
 from checkpoint_protocols.menu import MENU
 from tests.simulator.eager import TIMES, Guided, long_world
@@ -221,7 +221,7 @@ def _long_world_of(protocol: str, seed: int) -> World | None:
 
 def one(protocol: str, seed: int, states: States, way: Way) -> tuple[sim.ScheduleOutcome, Watching, World]:
     """One schedule, watched. What is not in the menu has few faults on purpose: many, and nothing is ever decided."""
-    steps, rate = PACE.get(protocol, (STEPS, FAULT_RATE))
+    steps, rate = pace_of(protocol)
     world = world_of(protocol, way.world)
     drivers: list[Watching] = []
 

@@ -203,7 +203,7 @@ def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("simulate", "-p", "paxos"), "there are: spark, operated, outbox, drivers, lease, markers"),
+        (("simulate", "-p", "paxos"), "there are: spark, operated, outbox, outbox-overlap"),
         (("simulate", "-p", "snapshots", "-g", "cycle"), "snapshots does not run on a graph 'cycle'"),
         (("simulate", "-p", "markers", "--crash", "z@3"), "has no process 'z'"),
         (("simulate", "-p", "markers", "--crash", "a"), "is not PROCESS@STEP"),
