@@ -41,7 +41,9 @@ def chain(rows: ckpt.Stream, length: int) -> ckpt.Stream:
     """`length` running sums, each of the one before."""
     for number in range(length):
         rows = (
-            rows.groupBy("k").agg("append", f"sums{number}", total=ckpt.sum("v")).select("k", F.col("total").alias("v"))
+            rows.groupBy("k")
+            .agg("each row", f"sums{number}", total=ckpt.sum("v"))
+            .select("k", F.col("total").alias("v"))
         )
     return rows
 

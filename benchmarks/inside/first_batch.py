@@ -48,7 +48,7 @@ def keyed_job(spark: SparkSession, folder: str) -> Started:
     """A running aggregation with epochs."""
     job = ckpt.Job(spark, "first-batch", store=folder, interval="5 seconds", key_groups=16)
     source = job.source("input", EndlessSource(ROWS, f"pmod(hash(n), {KEYS})"))
-    source.groupBy("k").agg("append", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
+    source.groupBy("k").agg("each row", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
     run = job.start()
     return Started(lambda: run.lastProgress is not None, run.stop)
 

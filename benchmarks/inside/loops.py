@@ -50,7 +50,7 @@ def _onward(sums: ckpt.Stream, times: int, columns: Sequence[str]) -> ckpt.Strea
 
 
 def _sums(rows: ckpt.Stream) -> ckpt.Stream:
-    return rows.groupBy("k").agg("append", "sums", total=ckpt.sum("v"))
+    return rows.groupBy("k").agg("each row", "sums", total=ckpt.sum("v"))
 
 
 def _ddl(rows: ckpt.Stream) -> str:

@@ -100,7 +100,7 @@ def rate(spark: SparkSession, store: Path, seconds: float, settings: Mapping[str
     """Between two ends of batches. Raises `RuntimeError` if metrics are on and nothing was scraped."""
     job = ckpt.Job(spark, "metrics", store=str(store), interval="1 second", key_groups=16, **settings)
     rows = job.source("input", EndlessSource(ROWS, f"pmod(hash(n), {KEYS})"))
-    rows.groupBy("k").agg("append", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
+    rows.groupBy("k").agg("each row", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
     run = job.start()
     try:
         end_of_batch(run)

@@ -129,8 +129,8 @@ def operators() -> dict[str, Callable[[], KeyedOperator]]:
     six = two | {"mean": agg.mean("v"), "least": agg.min("v"), "most": agg.max("v"), "latest": agg.last("v")}
     return {
         "aggregates: 2, update": lambda: agg.running_aggregates(two, ROW, ["k"], "update"),
-        "aggregates: 2, append": lambda: agg.running_aggregates(two, ROW, ["k"], "append"),
-        "aggregates: 6, append": lambda: agg.running_aggregates(six, ROW, ["k"], "append"),
+        "aggregates: 2, each row": lambda: agg.running_aggregates(two, ROW, ["k"], "each row"),
+        "aggregates: 6, each row": lambda: agg.running_aggregates(six, ROW, ["k"], "each row"),
         "vectorised function": lambda: vectorized_function(vectorised, ROW, ["k"], OUT, STATE),
         "keyed: tuples, frame untouched": lambda: keyed_function(yields_tuple, ROW, ["k"], OUT, STATE),
         "keyed: tuples, frame read": lambda: keyed_function(reads_frame, ROW, ["k"], OUT, STATE),
@@ -166,11 +166,11 @@ def by_operator(rounds: int) -> None:
 
 
 def by_state(rounds: int, sizes: tuple[int, ...]) -> None:
-    print("\n100,000 rows over 10,000 keys of a state of N keys (2 aggregates, append): CPU per batch")
+    print("\n100,000 rows over 10,000 keys of a state of N keys (2 aggregates, each row): CPU per batch")
     first = 0.0
     for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
-            job = Job(operators()["aggregates: 2, append"](), Path(folder))
+            job = Job(operators()["aggregates: 2, each row"](), Path(folder))
             for start in range(0, size, 100_000):
                 job.batch(packed(200_000, np.arange(start, min(start + 100_000, size)), start))
             job.snapshot(1)

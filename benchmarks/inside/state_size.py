@@ -59,7 +59,7 @@ def measured(spark: SparkSession, store: Path, keys: int, epochs: int) -> Values
 def _job(spark: SparkSession, store: Path, source: EndlessSource) -> ckpt.Job:
     job = ckpt.Job(spark, "state-size", store=str(store), interval=f"{INTERVAL_S} seconds", key_groups=16)
     stream = job.source("input", source)
-    stream.groupBy("k").agg("append", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
+    stream.groupBy("k").agg("each row", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
     return job
 
 

@@ -38,7 +38,7 @@ def spark_ckpt_builtin(records: ckpt.Stream) -> ckpt.Stream:
         "timestamp_millis(coalesce(person.dateTime, auction.dateTime)) AS at",
     ).withWatermark("at", "4 seconds")
     counted = seen.groupBy("id", F.window("at", "10 seconds")).agg(
-        "append", "new_users", person=ckpt.max("came"), sales=ckpt.count("sold")
+        "each row", "new_users", person=ckpt.max("came"), sales=ckpt.count("sold")
     )
     complete = counted.filter(
         "person IS NOT NULL AND (sales = 1 AND sold IS NOT NULL OR sales > 0 AND came IS NOT NULL)"

@@ -33,7 +33,7 @@ def spark_ckpt_builtin(records: ckpt.Stream) -> ckpt.Stream:
     import spark_ckpt as ckpt
 
     amounts = records.select("key", "amount").groupBy("key")
-    return amounts.agg("append", n=ckpt.count(), total=ckpt.sum("amount")).selectExpr(
+    return amounts.agg("each row", n=ckpt.count(), total=ckpt.sum("amount")).selectExpr(
         "key", "concat_ws(',', key, n, total) AS value"
     )
 

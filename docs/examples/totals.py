@@ -19,7 +19,7 @@ def build(spark: SparkSession, servers: str, store: str) -> ckpt.Job:
         orders.parse("value", "customer string, amount double", alias="o", onError="drop")
         .select("o.*")
         .groupBy("customer")
-        .agg(outputMode="append", total=ckpt.sum("amount"), orders=ckpt.count())
+        .agg(outputMode="each row", total=ckpt.sum("amount"), orders=ckpt.count())
     )
     records = totals.select(F.col("customer").alias("key"), F.to_json(F.struct("*")).alias("value"))
     records.to(KafkaSink(servers, "totals"))

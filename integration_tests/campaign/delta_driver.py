@@ -24,7 +24,7 @@ def run(options: argparse.Namespace, events: Events) -> int:
         )
         at_once = 100 if options.available_now else 2  # lives that are cut short leave a lot to the last one
         rows = job.source("rows", FilesSource(options.input, "json", RECORD, files_per_batch=at_once))
-        mode = "update" if merging else "append"
+        mode = "update" if merging else "each row"
         sums = rows.groupBy("k").agg(mode, "sums", count=ckpt.count(), total=ckpt.sum("v"))
         sink = DeltaSink(options.table, engine="spark", keys=["k"]) if merging else DeltaSink(options.table)
         sums.to(sink, name="out")

@@ -92,13 +92,20 @@ def test_the_page_about_operators_runs_as_written(tmp_path):
     (tmp_path / "inbox" / "1.json").write_text(
         '{"customer": "ada", "amount": 4.5}\n{"customer": "bob", "amount": 1}\n{"customer": "ada", "amount": 2}\n'
     )
-    names = {name: str(tmp_path / name) for name in ("store", "inbox", "totals_table", "spent_table")}
+    (tmp_path / "click_inbox").mkdir()
+    clicks = [("1", "home", "08:10"), ("1", "home", "08:10"), ("2", "home", "08:30"), ("3", "home", "10:00")]
+    lines = [f'{{"id": "{id}", "page": "{page}", "at": "2024-07-01 {at}:00"}}\n' for id, page, at in clicks]
+    (tmp_path / "click_inbox" / "1.json").write_text("".join(lines))
+    folders = ("store", "inbox", "totals_table", "spent_table", "click_inbox", "views_table")
+    names = {name: str(tmp_path / name) for name in folders}
 
     exec(compile(python_blocks("docs/operators.md"), "docs/operators.md", "exec"), names)
     try:
         for name in ("totals_table", "spent_table"):
             rows = DeltaTable(names[name]).to_pyarrow_table().to_pylist()
             assert {row["customer"]: row["total"] for row in rows} == {"ada": 6.5, "bob": 1.0}
+        views = DeltaTable(names["views_table"]).to_pyarrow_table().to_pylist()
+        assert [(row["page"], row["window"]["start"].hour, row["n"]) for row in views] == [("home", 8, 3)]
     finally:
         names["spark"].stop()
 

@@ -32,9 +32,9 @@ def _job(spark: SparkSession, cluster: Cluster, folder: Path, end: str) -> ckpt.
     servers = cluster.broker.servers
     job = ckpt.Job(spark, "edges", store=str(folder / "store"), interval="50 ms", key_groups=2, max_failed_epochs=0)
     rows = job.source("in", FilesSource(str(folder / "in"), "parquet", "k string", files_per_batch=1))
-    counted = rows.groupBy("k").agg("append", "first", n=ckpt.count())
+    counted = rows.groupBy("k").agg("each row", "first", n=ckpt.count())
     onward = counted.through("counted", topic=KafkaSink(servers, cluster.topic), key="k")
-    again = onward.groupBy("n").agg("append", "second", times=ckpt.count())
+    again = onward.groupBy("n").agg("each row", "second", times=ckpt.count())
     again.selectExpr("CAST(n AS string) AS key", "CAST(times AS string) AS value").to(
         KafkaSink(servers, end), name="out"
     )

@@ -111,7 +111,7 @@ def _built(job: ckpt.Job, step: Step, inputs: list[ckpt.Stream], name: str) -> c
         case "cogroup":
             return _each_numbered(job, first, last, step.argument, name)
     keyed = first.select((F.col("v") % (step.argument + 1)).alias("key"))
-    return keyed.groupBy("key").agg("append", name, n=ckpt.count()).select((F.col("n") % VALUES).alias("v"))
+    return keyed.groupBy("key").agg("each row", name, n=ckpt.count()).select((F.col("n") % VALUES).alias("v"))
 
 
 def _counted_down(job: ckpt.Job, first: ckpt.Stream, name: str) -> ckpt.Stream:

@@ -75,25 +75,25 @@ def vectorized_totals(batch: ckpt.KeyBatch) -> ckpt.KeyResult:
     return ckpt.KeyResult(output=pa.table({"k": batch.keys["k"], "total": state["total"]}), state=state)
 
 
-def test_the_vectorized_operator_and_both_modes_of_agg_keep_their_state_over_a_restart(bench: Bench) -> None:
+def test_the_vectorized_operator_and_two_modes_of_agg_keep_their_state_over_a_restart(bench: Bench) -> None:
     """Three operators are three jobs over the same input."""
     summed = {"total": ckpt.sum("v"), "n": ckpt.count()}
     shapes = {
         "vectorized": lambda keyed: keyed.applyVectorized(vectorized_totals, "k string, total long", "total long"),
         "update": lambda keyed: keyed.agg(**summed),
-        "append": lambda keyed: keyed.agg(outputMode="append", **summed),
+        "rows": lambda keyed: keyed.agg(outputMode="each row", **summed),
     }
     for start, rows in enumerate([[("a", 1), ("a", 2), (None, 5)], [("a", 10), (None, None)]]):
         bench.put(*rows)
         for name, shape in shapes.items():
-            if start == 1 and name == "append":
+            if start == 1 and name == "rows":
                 continue
             job = ckpt.Job(bench.spark, name, str(bench.folder / f"store-{name}"), key_groups=2, trigger="10 ms")
             shape(job.source("in", bench.source()).groupBy("k")).to(bench.sink(name), name="out")
             drain(job)
     assert bench.values("vectorized") == [("a", 13), ("a", 3), (None, 5), (None, 5)]
     assert bench.values("update") == [("a", 13, 3), ("a", 3, 2), (None, 5, 1), (None, 5, 2)]
-    assert bench.values("append") == [("a", 1, 1, 1), ("a", 2, 3, 2), (None, 5, 5, 1)]
+    assert bench.values("rows") == [("a", 1, 1, 1), ("a", 2, 3, 2), (None, 5, 5, 1)]
 
 
 def test_operations_before_and_behind_the_operator_do_what_sparks_do(bench: Bench) -> None:

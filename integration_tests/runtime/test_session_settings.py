@@ -112,7 +112,7 @@ def test_a_job_puts_out_the_same_rows_under_a_setting_of_the_session(bench: Benc
     rows.groupBy("k").applyInPandasWithState(
         texts_so_far, "k string, text string, raw binary", "text string, raw binary", "append", "NoTimeout"
     ).to(bench.sink("texts"), name="texts")
-    windows = rows.groupBy("k", F.window("at", "1 hour")).agg(outputMode="append", last=ckpt.max("text"))
+    windows = rows.groupBy("k", F.window("at", "1 hour")).agg(outputMode="each row", last=ckpt.max("text"))
     windows.select("k", "last").to(bench.sink("windows"), name="windows")
     both = job.cogroup({"timed": rows.groupBy("k"), "others": plain.select("k", "text").groupBy("k")})
     both.applyInPandasWithState(rows_seen, "k string, n long", "n long", "append", "EventTimeTimeout").to(

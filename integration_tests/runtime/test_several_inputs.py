@@ -96,7 +96,7 @@ def test_inputs_come_from_anywhere_in_the_graph(bench: Bench) -> None:
     texts = job.source("texts", bench.source("texts")).selectExpr("k", "if(v = 2, 'broken', '{\"x\": 1}') AS text")
     parsed = texts.parse("text", "x long", onError="drop").select("k", F.col("text.x").alias("x"))
     rows = job.source("in", bench.source())
-    counted = rows.groupBy("k").agg("append", name="counted", n=ckpt.count())
+    counted = rows.groupBy("k").agg("each row", name="counted", n=ckpt.count())
     inputs = {
         "parsed": parsed.groupBy("k"),
         "counted": counted.groupBy("k"),
@@ -150,7 +150,7 @@ def test_a_co_group_that_cannot_be_is_refused_where_it_is_written(bench: Bench) 
         rows.groupBy("k").cogroup(rows.groupBy("k"))
     with pytest.raises(GraphInvalid, match="a co-group has no 'agg'"):
         job.cogroup({"a": rows.groupBy("k"), "b": rows.groupBy("k")}).agg(n=ckpt.count())
-    counted = rows.groupBy("k").agg("append", name="counted", n=ckpt.count())
+    counted = rows.groupBy("k").agg("each row", name="counted", n=ckpt.count())
     twice = job.cogroup({"a": counted.groupBy("k"), "b": counted.groupBy("k")})
     with pytest.raises(GraphInvalid, match="cannot read two streams that part behind operator 'counted'"):
         twice.applyInPandasWithState(settle, "k string", STATE, "append", "NoTimeout")

@@ -1,5 +1,5 @@
-"""Windowed aggregates under Spark's own update mode and under `agg` show the same rows, drop the same late rows and keep the
-same windows; also when ours is restarted again and again.
+"""Windowed aggregates under Spark's own update and append modes and under `agg` show the same rows, drop the same late rows
+and keep the same windows; also when ours is restarted again and again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def put(bench: Bench, number: int) -> None:
 class Sparks:
     """Spark's own aggregation over the files of `bench`, one per batch."""
 
-    def __init__(self, bench: Bench, windows: Callable[[], F.Column]) -> None:
+    def __init__(self, bench: Bench, windows: Callable[[], F.Column], mode: str = "update") -> None:
         rows = bench.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(bench.input()))
         summed = (
             rows.withWatermark("at", DELAY).groupBy("k", windows()).agg(F.count("*").alias("n"), F.sum("v").alias("t"))
@@ -66,7 +66,7 @@ class Sparks:
         self._query = (
             summed.selectExpr("k", "cast(window.start as long)", "cast(window.end as long)", "n", "t")
             .writeStream.foreachBatch(self._keep)
-            .outputMode("update")
+            .outputMode(mode)
             .option("checkpointLocation", str(bench.folder / "sparks"))
             .start()
         )
@@ -84,10 +84,10 @@ class Sparks:
         self._query.stop()
 
 
-def ours(bench: Bench, windows: Callable[[], F.Column], **settings: object) -> ckpt.Run:
+def ours(bench: Bench, windows: Callable[[], F.Column], mode: str = "update", **settings: object) -> ckpt.Run:
     job = bench.job(**settings)
     rows = job.source("in", bench.source()).withWatermark("at", DELAY)
-    summed = rows.groupBy("k", windows()).agg(n=ckpt.count(), t=ckpt.sum("v"))
+    summed = rows.groupBy("k", windows()).agg(mode, n=ckpt.count(), t=ckpt.sum("v"))
     summed.to(bench.sink(), name="out")
     return drain(job)
 
@@ -121,6 +121,34 @@ def test_every_batch_shows_what_sparks_update_mode_shows(bench: Bench, without_i
     assert shown_by_ours(bench) == sparks.shown
     assert progress_totals(run)["late"] > 0
     sparks.end()
+
+
+def test_append_shows_every_window_once_as_sparks_append_mode_does(bench: Bench) -> None:
+    windows = lambda: F.window("at", WINDOW)  # noqa: E731
+    put(bench, 0)
+    sparks = Sparks(bench, windows, "append")
+    for last in (4, len(BATCHES)):
+        for number in range(bench.number, last):
+            put(bench, number)
+        sparks.catch_up()
+        run = ours(bench, windows, "append")  # the second one is a restart
+    assert shown_by_ours(bench) == sparks.shown
+    assert set(sparks.shown.values()) == {1}
+    assert windows_kept(bench) == sparks.windows_kept()
+    assert progress_totals(run)["late"] > 0
+    sparks.end()
+
+
+def test_append_where_no_window_closes_is_refused_with_the_mode_of_each_row(bench: Bench) -> None:
+    rows = bench.job().source("in", bench.source())
+    for grouped in (
+        rows.groupBy("k"),
+        rows.groupBy(F.window("at", WINDOW)),
+        rows.withWatermark("at", DELAY).groupBy("k"),
+    ):
+        with pytest.raises(ckpt.CkptError) as refused:
+            grouped.agg("append", n=ckpt.count())
+        assert (refused.value.condition, 'agg("each row"' in refused.value.hint) == ("CKPT_GRAPH_INVALID", True)
 
 
 @pytest.mark.long

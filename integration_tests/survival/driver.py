@@ -140,7 +140,7 @@ def _operate(parsed: ckpt.Stream, options: argparse.Namespace) -> ckpt.Stream:
         return parsed
     grouped = parsed.groupBy("k")
     if options.operator == "agg":
-        return grouped.agg("append", "sums", count=ckpt.count(), total=ckpt.sum("v"))
+        return grouped.agg("each row", "sums", count=ckpt.count(), total=ckpt.sum("v"))
     function = _noting_pids(options.pids) if options.pids else running
     no_timeout = GroupStateTimeout.NoTimeout
     return grouped.applyInPandasWithState(function, OUTPUT, "count long, total long", "append", no_timeout, "sums")

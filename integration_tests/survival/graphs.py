@@ -19,7 +19,7 @@ Sinks = Callable[[str], Sink]
 
 def counting(stream: ckpt.Stream, key: str, name: str) -> ckpt.Stream:
     """Every row of the stream with its number `n` among the rows of its `key`, an SQL expression."""
-    return stream.groupBy(F.expr(key).alias("key")).agg("append", name, n=ckpt.count())
+    return stream.groupBy(F.expr(key).alias("key")).agg("each row", name, n=ckpt.count())
 
 
 def chain(job: ckpt.Job, rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
@@ -77,7 +77,7 @@ def clocks(job: ckpt.Job, rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | 
         for each, delay in ((rows, "1 second"), (others, "3 seconds"))
     ]
     counted = timed[0].union(timed[1]).groupBy("k", F.window("time", f"{WINDOW_S} seconds"))
-    windows = counted.agg("append", "windows", n=ckpt.count())
+    windows = counted.agg("each row", "windows", n=ckpt.count())
     return windows.selectExpr("concat(k, '/', unix_seconds(window.start)) AS key", "n")
 
 

@@ -64,7 +64,9 @@ class Place:
 def sums(job: ckpt.Job, place: Place) -> ckpt.Stream:
     """Running count and sum per key, one output per input, to the table."""
     rows = job.source("rows", place.source())
-    return rows.groupBy("k").agg("append", "sums", count=ckpt.count(), total=ckpt.sum("v")).to(place.sink(), name="out")
+    return (
+        rows.groupBy("k").agg("each row", "sums", count=ckpt.count(), total=ckpt.sum("v")).to(place.sink(), name="out")
+    )
 
 
 def drained(job: ckpt.Job, restore: str | int = "latest") -> Any:

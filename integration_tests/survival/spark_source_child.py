@@ -33,7 +33,7 @@ def main(table: str, store: str) -> None:
     batches = job.source("batches", ckpt.SparkSource("rate-micro-batch", {"rowsPerBatch": 10}))
     seconds = job.source("seconds", ckpt.SparkSource("rate", {"rowsPerSecond": 20}))
     both = batches.withColumn("s", F.lit("batches")).union(seconds.withColumn("s", F.lit("seconds")))
-    rows = both.groupBy("s").agg("append", "sums", n=ckpt.count(), total=ckpt.sum("value"))
+    rows = both.groupBy("s").agg("each row", "sums", n=ckpt.count(), total=ckpt.sum("value"))
     rows.to(DeltaSink(table), name="out")
     published = Published()
     job.addListener(published)

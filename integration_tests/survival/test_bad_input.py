@@ -40,7 +40,7 @@ def test_a_bad_record_ends_the_run_and_is_named(place: Place, broker: Broker) ->
     assert producer.flush(30) == 0
     job = place.job()
     rows = job.source("rows", KafkaSource(broker.servers, topic)).parse("value", RECORD, alias="r").select("r.*")
-    rows.groupBy("k").agg("append", total=ckpt.sum("v")).to(place.sink(), name="out")
+    rows.groupBy("k").agg("each row", total=ckpt.sum("v")).to(place.sink(), name="out")
 
     run = job.start()
     with pytest.raises(BadRecord) as raised:
@@ -59,7 +59,7 @@ def _dropping(place: Place, **settings: object) -> ckpt.Job:
     job = place.job(**settings)
     texts = job.source("rows", place.source("text string"))
     rows = texts.parse("text", RECORD, alias="r", onError="drop").select("r.*")
-    rows.groupBy("k").agg("append", count=ckpt.count()).to(place.sink(), name="out")
+    rows.groupBy("k").agg("each row", count=ckpt.count()).to(place.sink(), name="out")
     return job
 
 
@@ -100,7 +100,7 @@ def test_records_dropped_before_and_after_the_operator_are_all_counted(place: Pl
     job = place.job(shuffle_partitions=1)
     texts = job.source("rows", place.source("text string"))
     rows = texts.parse("text", RECORD, alias="r", onError="drop").select("r.*")
-    counted = rows.groupBy("k").agg("append", count=ckpt.count())
+    counted = rows.groupBy("k").agg("each row", count=ckpt.count())
     odd = counted.withColumn("again", F.when(F.col("count") == 1, F.lit("{")).otherwise(F.lit("{}")))
     odd.parse("again", "x long", onError="drop").to(place.sink(), name="out")
 

@@ -152,7 +152,7 @@ def test_static_joins_stand_before_and_after_the_operator(place: Place) -> None:
         place.write(number, [{"k": key, "v": value, "n": number} for key, value in rows])
         job = place.job()
         rated = job.source("rows", place.source()).join(rates, "k").withColumn("v", F.col("v") * F.col("rate"))
-        totals = rated.groupBy("k").agg("append", total=ckpt.sum("v"))
+        totals = rated.groupBy("k").agg("each row", total=ckpt.sum("v"))
         named = totals.join(names, "k").filter("total > 0").select("name", "total")
         named.to(place.sink(), name="out")
         drained(job)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 def job(place: Place, settings: dict[str, Any] | None = None, **source: Any) -> Any:
     made = place.job(**(settings or {}))
     rows = made.source("rows", place.source(**source))
-    sums = rows.groupBy("k").agg("append", "sums", count=ckpt.count(), total=ckpt.sum("v"))
+    sums = rows.groupBy("k").agg("each row", "sums", count=ckpt.count(), total=ckpt.sum("v"))
     sums.to(place.sink(), name="out")
     return made
 

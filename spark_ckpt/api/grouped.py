@@ -12,13 +12,20 @@ from pyspark.sql.types import StructType
 
 from spark_ckpt.api.elsewhere import not_on_co_grouped, not_on_grouped
 from spark_ckpt.errors import GraphInvalid
-from spark_ckpt.plan.graph import InputNode, OperatorNode, UnionNode, check_read_once, event_time_of, struct_of
+from spark_ckpt.plan.graph import (
+    InputNode,
+    OperatorNode,
+    UnionNode,
+    check_read_once,
+    event_time_of,
+    struct_of,
+)
 from spark_ckpt.plan.input_plan import TIME, GroupedInput, input_plan
 from spark_ckpt.plan.onward_plan import pandas_options
 from spark_ckpt.plan.window_lineage import closing_of, is_window
 from spark_ckpt.spark_internals.column_names import column_of
 from spark_ckpt.spark_internals.plans import streaming_template
-from spark_ckpt.tasks.operators.aggregations import APPEND, Aggregate, running_aggregates
+from spark_ckpt.tasks.operators.aggregations import EACH_ROW, Aggregate, running_aggregates
 from spark_ckpt.tasks.operators.keyed_function import CoGroupFunction, UserFunction, keyed_function
 from spark_ckpt.tasks.operators.operator import Binding, KeyedOperator
 from spark_ckpt.tasks.operators.vectorized import VectorizedFunction, vectorized_function
@@ -84,13 +91,14 @@ class GroupedStream:
 
         Output modes:
 
-        - "update": one row per changed key and batch (keys and aggregates).
-        - "append": every input row with the running values as of that row.
+        - "update": one row per changed key and batch (keys and aggregates), as in Spark.
+        - "append": one row per key when the watermark has closed it, as in Spark. Only for groupings that close.
+        - "each row": every input row with the running values as of that row.
 
         Windows: `groupBy("k", F.window("at", "10 minutes"))`, or its `start` or `end` as a column, after
-        `withWatermark("at", ...)`. As in Spark's update mode, a row is late if the previous batch's watermark has
-        reached its window's end. Late rows are dropped and counted (`run.lastProgress["late"]`). When the batch's own
-        watermark reaches a window's end, the window's state is removed.
+        `withWatermark("at", ...)`. As in Spark, a row is late if the previous batch's watermark has reached its
+        window's end. Late rows are dropped and counted (`run.lastProgress["late"]`). When the batch's own watermark
+        reaches a window's end, the window's state is removed.
 
         Other groupings are never closed: no row is late, and the state stays. A grouping closes only with a window of
         the watermark's column, or with that column itself.
@@ -98,7 +106,7 @@ class GroupedStream:
         Raises `GraphInvalid`.
         """
         _check_aggregates(outputMode, name, aggregates)
-        flat, windows = self._with_flat_windows(keep=outputMode == APPEND)
+        flat, windows = self._with_flat_windows(keep=outputMode == EACH_ROW)
         operator = running_aggregates(aggregates, flat._schema, flat._keys, outputMode, windows)
         # without a watermark no key can close
         timed = event_time_of(flat._stream._node) is not None

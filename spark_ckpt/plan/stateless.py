@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _KEYED = "use groupBy(...) and an operator of the stream itself: agg, applyInPandasWithState or applyVectorized"
-_FIRST = 'groupBy("id").agg(outputMode="append", seen=ckpt.count()).filter("seen = 1") keeps the first row of every id'
-_COUNTED = 'number the rows of a key with groupBy(...).agg(outputMode="append", number=ckpt.count()), then filter'
+_FIRST = 'groupBy("id").agg(outputMode="each row", seen=ckpt.count()).filter("seen = 1") keeps the first row of every id'
+_COUNTED = 'number the rows of a key with groupBy(...).agg(outputMode="each row", number=ckpt.count()), then filter'
 _ORDER = "rows of a key arrive in the order of the source; order the table or topic where it is read"
 _TWO_STREAMS = (
     'join the streams themselves, on columns of the same name: orders.join(payments, on="k", ttl="1 day");'

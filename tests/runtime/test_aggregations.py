@@ -2,6 +2,7 @@ import datetime as dt
 import math
 from decimal import ROUND_HALF_UP, Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -144,7 +145,7 @@ def run(operator, group, rows, struct, keys, hasher=spread):
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_running_values_are_those_of_a_loop_over_the_rows(tmp_path_factory, batches, hasher, keys):
     folder, store = tmp_path_factory.mktemp("levels"), MemoryStore()
-    operator = agg.running_aggregates(SPECS, ROW, keys, "append")
+    operator = agg.running_aggregates(SPECS, ROW, keys, "each row")
     cache, model = cache_of(operator.schema, folder, store), {}
     group = KeyGroupState(operator.schema, cache, 0)
     for epoch, rows in enumerate(batches, 1):
@@ -163,12 +164,12 @@ def test_running_values_are_those_of_a_loop_over_the_rows(tmp_path_factory, batc
 @given(st.lists(ROWS, max_size=3))
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 def test_update_shows_each_changed_key_once_with_its_latest_values(tmp_path_factory, batches):
-    operators = {shape: agg.running_aggregates(SPECS, ROW, ["who"], shape) for shape in ("append", "update")}
+    operators = {shape: agg.running_aggregates(SPECS, ROW, ["who"], shape) for shape in ("each row", "update")}
     groups = {shape: group_of(each.schema, tmp_path_factory.mktemp(shape)) for shape, each in operators.items()}
     for rows in batches:
         shown = {shape: run(each, groups[shape], rows, ROW, ["who"]) for shape, each in operators.items()}
-        latest = {row["who"]: row for row in shown["append"]}
-        assert [row["who"] for row in shown["update"]] == list(dict.fromkeys(row["who"] for row in shown["append"]))
+        latest = {row["who"]: row for row in shown["each row"]}
+        assert [row["who"] for row in shown["update"]] == list(dict.fromkeys(row["who"] for row in shown["each row"]))
         for row in shown["update"]:
             assert {k: canonical(v) for k, v in row.items()} == {k: canonical(latest[row["who"]][k]) for k in row}
 
@@ -176,7 +177,7 @@ def test_update_shows_each_changed_key_once_with_its_latest_values(tmp_path_fact
 def one(kind, spec, *batches):
     """The last running value of one aggregate over one key."""
     struct = StructType([StructField("k", LongType()), StructField("v", kind)])
-    operator = agg.running_aggregates({"r": spec}, struct, ["k"], "append")
+    operator = agg.running_aggregates({"r": spec}, struct, ["k"], "each row")
     group, shown = group_of(operator.schema, FOLDER), []
     for values in batches:
         shown += [row["r"] for row in run(operator, group, [(1, value) for value in values], struct, ["k"])]
@@ -207,7 +208,7 @@ def test_a_sum_beyond_a_long_is_an_error_and_the_greatest_long_is_not():
         one(LongType(), agg.sum("v"), [greatest], [1])
 
 
-@pytest.mark.parametrize("mode", ["update", "append"])
+@pytest.mark.parametrize("mode", ["update", "each row"])
 @pytest.mark.parametrize("kind", [LongType(), DecimalType(38, 0)])
 def test_an_overflow_names_operator_key_and_column(tmp_path, kind, mode):
     big = Decimal("9" * 38) if isinstance(kind, DecimalType) else 2**63 - 1
@@ -259,7 +260,7 @@ def test_every_ordered_type_has_extremes(kind, values, low, high):
 )
 def test_a_time_in_a_session_of_another_zone_is_the_instant_of_the_state(spec):
     struct = StructType([StructField("k", LongType()), StructField("at", TimestampType())])
-    operator = agg.running_aggregates({"r": spec}, struct, ["k"], "append")
+    operator = agg.running_aggregates({"r": spec}, struct, ["k"], "each row")
     group, moment = group_of(operator.schema, FOLDER), dt.datetime(2024, 11, 3, 6, 30, tzinfo=dt.UTC)
     shown = []
     for zone in ("UTC", "America/New_York", "Asia/Kathmandu"):
@@ -268,6 +269,21 @@ def test_a_time_in_a_session_of_another_zone_is_the_instant_of_the_state(spec):
         for table in operator.process(with_hash(zoned, ["k"], spread), group, Clock(0)):
             shown += table["r"].to_pylist()
     assert shown == [moment] * 3
+
+
+@pytest.mark.parametrize("mode", ["update", "each row"])
+@pytest.mark.parametrize("kind", [DoubleType(), FloatType()], ids=["double", "float"])
+def test_a_key_of_minus_zero_goes_out_as_zero_and_every_nan_as_one(mode, kind):
+    struct = StructType([StructField("k", kind), StructField("v", DoubleType())])
+    operator = agg.running_aggregates({"n": agg.count()}, struct, ["k"], mode)
+    group, shown = group_of(operator.schema, FOLDER), []
+    other_nan = np.array([0xFFF8000000000001], np.uint64).view(np.float64)[0]
+    for keys in ([-0.0, None], [0.0], [-0.0, math.nan], [other_nan]):
+        shown += run(operator, group, [(key, -0.0) for key in keys], struct, ["k"])
+    assert [(repr(row["k"]), row["n"]) for row in shown] == [
+        *(("0.0", 1), ("None", 1), ("0.0", 2), ("0.0", 3), ("nan", 1), ("nan", 2))
+    ]
+    assert {repr(row.get("v", -0.0)) for row in shown} == {"-0.0"}, "only keys are normalised"
 
 
 def test_nan_is_greater_than_everything():
@@ -304,7 +320,7 @@ def test_aggregates_that_cannot_be_are_refused_when_declared(spec, hint):
 
 def test_an_aggregate_named_like_a_column_is_refused():
     with pytest.raises(GraphInvalid, match="'x'"):
-        agg.running_aggregates({"x": agg.sum("x")}, ROW, ["who"], "append")
+        agg.running_aggregates({"x": agg.sum("x")}, ROW, ["who"], "each row")
     with pytest.raises(GraphInvalid, match="'who'"):
         agg.running_aggregates({"who": agg.count()}, ROW, ["who"], "update")
 

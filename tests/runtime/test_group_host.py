@@ -57,7 +57,7 @@ class Told:
 
 @pytest.fixture
 def host(tmp_path):
-    operator = agg.running_aggregates({"total": agg.sum("v")}, ROW, ["k"], "append")
+    operator = agg.running_aggregates({"total": agg.sum("v")}, ROW, ["k"], "each row")
     return GroupHost(
         name="sum", keys=("k",), operator=operator, key_groups=KEY_GROUPS, tasks=1, incarnation=2, base_epoch=4,
         base_watermark_ms=0, base_late_ms=0, chains={}, location=Location(str(tmp_path / "state")), cache=str(tmp_path / "cache"),

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 import spark_ckpt.tasks.operators.aggregations as agg
+from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.tasks.operators.operator import Binding, Clock
 from spark_ckpt.tasks.operators.window_keys import Closing, WindowKey
 from spark_ckpt.tasks.rows import NO_TIMEOUT, OP, arrow_schema
@@ -182,8 +183,34 @@ def test_a_time_between_two_milliseconds_closes_at_the_later_one(tmp_path):
     assert life.live() == 0
 
 
-def test_append_drops_late_rows_and_forgets_too_and_shows_the_rows_without_helper_columns(tmp_path):
-    life = Life(tmp_path, mode="append")
+@given(st.lists(ROWS, max_size=10), st.lists(st.booleans(), min_size=10, max_size=10))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_append_shows_a_window_once_when_it_has_closed_as_spark_does(tmp_path_factory, batches, barriers):
+    life, model = Life(tmp_path_factory.mktemp("windows"), mode="append"), Model()
+    for rows, barrier in zip(batches, barriers, strict=False):
+        rows = [row(*each) for each in rows]
+        before, watermark_ms = dict(model.state), life.watermark_ms
+        changed, late = model.batch(rows, life.late_ms, watermark_ms)
+        closed = {key: value for key, value in (before | changed).items() if key not in model.state}
+        shown = life.batch(rows)
+        assert {(e["k"], e["w"]["start"], e["w"]["end"]): (e["n"], e["total"]) for e in shown} == closed
+        assert len(shown) == len(closed)
+        assert life.group.counters.late_rows == late
+        if barrier:
+            life.barrier()
+        assert life.live() == len(model.state)
+
+
+def test_append_of_a_grouping_that_no_watermark_closes_is_refused_with_the_mode_of_each_row():
+    operator = agg.running_aggregates(SPECS, ROW, ["k"], "append")
+    with pytest.raises(GraphInvalid) as refused:
+        operator.bind(Binding("windows", "at"))
+    assert 'agg("each row"' in refused.value.hint
+    assert refused.value.context["operator"] == "windows"
+
+
+def test_each_row_drops_late_rows_and_forgets_too_and_shows_the_rows_without_helper_columns(tmp_path):
+    life = Life(tmp_path, mode="each row")
     assert [field.name for field in life.operator.output] == ["k", "v", "at", "n", "total"]
     assert [each["total"] for each in life.batch([row("a", 1, 3), row("a", 2, 4), row("b", 0, 90)])] == [1, 3, 0]
     life.batch([])

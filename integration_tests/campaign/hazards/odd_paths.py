@@ -61,7 +61,7 @@ class OddPath(Scene):
         inbox = self._root("inbox") / "in"
         rows = job.source("s", FilesSource(str(inbox), "json", "k string, v long"))
         if self._keyed:
-            rows = rows.groupBy("k").agg(outputMode="append", name="totals", total=ckpt.sum("v"))
+            rows = rows.groupBy("k").agg(outputMode="each row", name="totals", total=ckpt.sum("v"))
         keys = {"keys": ["k"]} if self._engine == "spark" and self._keyed else {}
         rows.to(DeltaSink(str(self._table), engine=self._engine, **keys), name="out")  # type: ignore[arg-type]
         return job
@@ -151,7 +151,7 @@ class OddColumn(Scene):
         out = str(self._folder / "out")
         if self._role == "key":
             key = quoted if "." in self._name or "`" in self._name else self._name
-            rows = rows.groupBy(key).agg(outputMode="append", name="totals", count=ckpt.count())
+            rows = rows.groupBy(key).agg(outputMode="each row", name="totals", count=ckpt.count())
         if self._role == "merge key":
             rows.to(DeltaSink(out, engine="spark", keys=[self._name]), name="out")
         else:

@@ -1,7 +1,7 @@
 """Built-in running aggregates: declared, vectorised, with Spark's types and null rules.
 
-There are two output modes. "append" returns every input row with the aggregates after it. "update" returns one row per
-key that has rows in the batch.
+There are three output modes. "update" returns one row per key that has rows in the batch, and "append" one row per key
+when the watermark has closed it, both as in Spark. "each row" returns every input row with the aggregates after it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ from spark_ckpt.tasks.state.key_index import Keys, distinct_keys
 if TYPE_CHECKING:
     from spark_ckpt.tasks.rows import Array
 
-APPEND, UPDATE = "append", "update"
+EACH_ROW, APPEND, UPDATE = "each row", "append", "update"
+_MODES = (UPDATE, APPEND, EACH_ROW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def running_aggregates(
     """Return the operator of `aggregates`, which are named by their output columns.
 
     - `schema`: the input's schema; `keys`: the key columns.
-    - `output_mode`: "append" or "update".
+    - `output_mode`: "update", "append" or "each row".
     - `windows`: windows whose two key columns are one struct in the output.
 
     Raises `GraphInvalid`.
@@ -165,7 +166,7 @@ class RunningAggregates:
     """Operator of running aggregates; see `running_aggregates`.
 
     If the watermark closes keys, late rows are dropped and counted, and the state of closed keys is removed. Spark's
-    own aggregation in update mode does the same.
+    own aggregation does the same.
     """
 
     def __init__(
@@ -176,10 +177,13 @@ class RunningAggregates:
         output_mode: str,
         windows: Sequence[WindowKey] = (),
     ) -> None:
-        if output_mode not in (APPEND, UPDATE):
-            raise GraphInvalid(f"unknown output mode {output_mode!r}", hint="use 'append' or 'update'")
+        if output_mode not in _MODES:
+            raise GraphInvalid(
+                f"unknown output mode {output_mode!r}", hint=f"use one of {', '.join(map(repr, _MODES))}"
+            )
         rows = arrow_schema(schema)
-        self.output_mode = output_mode
+        self._mode = output_mode
+        self.output_mode = UPDATE if output_mode == UPDATE else APPEND
         self.timeout = GroupStateTimeout.NoTimeout
         self._specs = tuple(specs)
         self._folds = tuple(fold_of(spec, rows) for spec in specs)
@@ -192,7 +196,18 @@ class RunningAggregates:
         self._closing: Closing | None = None
 
     def bind(self, binding: Binding) -> RunningAggregates:
-        """Return a copy that has its name, the watermark column, and the rule by which the watermark closes keys."""
+        """Return a copy that has its name, the watermark column, and the rule by which the watermark closes keys.
+
+        Raises `GraphInvalid` for "append" without such a rule.
+        """
+        if self._mode == APPEND and binding.closing is None:
+            raise GraphInvalid(
+                'agg("each row") emits a key when the watermark has closed it, and no watermark closes this grouping',
+                operator=binding.name,
+                hint='agg("each row", ...) emits every input row with the values as of that row, agg("update", ...) one row '
+                'per changed key and batch; for "append" group by a window of the watermark\'s column: '
+                'withWatermark("at", "10 minutes").groupBy(F.window("at", "1 hour"))',
+            )
         bound = copy.copy(self)
         bound._binding, bound._timeouts = binding, self._timeouts.bound(binding)
         bound._closing = binding.closing
@@ -207,7 +222,7 @@ class RunningAggregates:
         if rows is not None and rows.num_rows:
             # rows first: keys are closed with this batch's watermark, rows are late by the previous one
             yield from self._on_rows(self._on_time(rows, group, clock), group)
-        self._forget_closed(group, clock)
+        yield from self._close(group, clock)
 
     def _on_time(self, rows: pa.Table, group: KeyGroupState, clock: Clock) -> pa.Table:
         rows = self._timeouts.on_time(rows, group, clock)
@@ -227,7 +242,9 @@ class RunningAggregates:
         state = pa.table([part for parts in latest for part in parts], schema=self.schema.state)
         timeouts = self._closing.timeouts_ms(keys.table) if self._closing else None
         group.put(keys.table, keys.hashes, state, timeout_ms=timeouts)
-        output = self._appended(rows, keys, after) if self.output_mode == APPEND else self._updated(keys, latest)
+        if self._mode == APPEND:
+            return
+        output = self._with_each_row(rows, keys, after) if self._mode == EACH_ROW else self._per_key(keys, latest)
         group.counters.rows_out += output.num_rows
         yield output
 
@@ -241,7 +258,8 @@ class RunningAggregates:
         state = rows_at(found.resolved.state, at)
         group.put(rows_at(found.keys, at), found.hashes[at], state, timeout_ms=timeouts[at])
 
-    def _forget_closed(self, group: KeyGroupState, clock: Clock) -> None:
+    def _close(self, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
+        """Remove the keys that the watermark has closed, and in "append" emit them."""
         if self._closing is None or clock.watermark_ms is None:
             return
         # expired() excludes its bound; a window that ends exactly at the watermark is closed
@@ -249,18 +267,25 @@ class RunningAggregates:
         group.counters.keys_timed_out += len(closed.hashes)
         gone = np.ones(len(closed.hashes), np.bool_)
         group.put(closed.keys, closed.hashes, closed.resolved.state, removed=gone)
+        if self._mode == APPEND and len(gone):
+            at = np.arange(len(gone))
+            keys = Keys(closed.keys, closed.hashes, row_key=at, first_row=at)
+            group.counters.rows_out += len(gone)
+            yield self._per_key(keys, self._by_fold(closed.resolved.state))
 
     def _run(self, rows: pa.Table, segments: Segments, keys: Keys, resolved: Resolved) -> list[list[Array]]:
-        after, at = [], 0
-        for spec, fold in zip(self._specs, self._folds, strict=True):
-            names = self.schema.state.names[at : at + len(fold.parts)]
-            at += len(names)
+        after = []
+        for spec, fold, before in zip(self._specs, self._folds, self._by_fold(resolved.state), strict=True):
             # a count of rows counts the hash, which is never null
             values = _labelled_utc(column(rows, spec.column or KEY_HASH))
-            before = [column(resolved.state, name) for name in names]
             with self._placed(spec, keys, keys.row_key):
                 after.append(fold.run(segments, values, before))
         return after
+
+    def _by_fold(self, state: pa.Table) -> list[list[Array]]:
+        """Return the state columns of every aggregate."""
+        names = iter(self.schema.state.names)
+        return [[column(state, next(names)) for _ in fold.parts] for fold in self._folds]
 
     @contextmanager
     def _placed(self, spec: Aggregate, keys: Keys, key_of: Int64s) -> Iterator[None]:
@@ -274,13 +299,17 @@ class RunningAggregates:
             error.context.setdefault("column", spec.name)
             raise
 
-    def _appended(self, rows: pa.Table, keys: Keys, after: Sequence[Sequence[Array]]) -> pa.Table:
+    def _with_each_row(self, rows: pa.Table, keys: Keys, after: Sequence[Sequence[Array]]) -> pa.Table:
         table = user_columns(rows)
+        for at, name in enumerate(table.column_names):
+            if name in keys.table.column_names and pa.types.is_floating(table.schema.field(at).type):
+                # the key as all of its rows have it: no -0.0, one NaN
+                table = table.set_column(at, name, taken(column(keys.table, name), keys.row_key))
         for spec, values in zip(self._specs, self._shown(after, keys, keys.row_key), strict=True):
             table = table.append_column(spec.name, values)
         return conform(table, self._arrow)
 
-    def _updated(self, keys: Keys, latest: Sequence[Sequence[Array]]) -> pa.Table:
+    def _per_key(self, keys: Keys, latest: Sequence[Sequence[Array]]) -> pa.Table:
         shown = self._shown(latest, keys, np.arange(len(keys)))
         names = [*self.schema.key.names, *(spec.name for spec in self._specs)]
         return nested(pa.table([*keys.table.columns, *shown], names=names), self._windows).cast(self._arrow)
@@ -304,11 +333,11 @@ class RunningAggregates:
         shown = [pa.field(spec.name, fold.shown()) for spec, fold in zip(self._specs, self._folds, strict=True)]
         parts = {part for window in self._windows for part in (window.start, window.end)}
         given = [field for field in rows if field.name not in parts]  # the struct itself is among them
-        schema = pa.schema([*(given if self.output_mode == APPEND else self.schema.key), *shown])
+        schema = pa.schema([*(given if self._mode == EACH_ROW else self.schema.key), *shown])
         twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
         if twice is not None:
             raise GraphInvalid(f"output column {twice!r} occurs twice", hint="rename the aggregate with .alias()")
-        return schema if self.output_mode == APPEND else nested_schema(schema, self._windows)
+        return schema if self._mode == EACH_ROW else nested_schema(schema, self._windows)
 
 
 def _labelled_utc(values: Array) -> Array:
