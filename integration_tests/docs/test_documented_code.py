@@ -96,7 +96,7 @@ def test_the_page_about_operators_runs_as_written(tmp_path):
     clicks = [("1", "home", "08:10"), ("1", "home", "08:10"), ("2", "home", "08:30"), ("3", "home", "10:00")]
     lines = [f'{{"id": "{id}", "page": "{page}", "at": "2024-07-01 {at}:00"}}\n' for id, page, at in clicks]
     (tmp_path / "click_inbox" / "1.json").write_text("".join(lines))
-    folders = ("store", "inbox", "totals_table", "spent_table", "click_inbox", "views_table")
+    folders = ("store", "inbox", "totals_table", "spent_table", "click_inbox", "views_table", "once_table")
     names = {name: str(tmp_path / name) for name in folders}
 
     exec(compile(python_blocks("docs/operators.md"), "docs/operators.md", "exec"), names)
@@ -106,6 +106,8 @@ def test_the_page_about_operators_runs_as_written(tmp_path):
             assert {row["customer"]: row["total"] for row in rows} == {"ada": 6.5, "bob": 1.0}
         views = DeltaTable(names["views_table"]).to_pyarrow_table().to_pylist()
         assert [(row["page"], row["window"]["start"].hour, row["n"]) for row in views] == [("home", 8, 3)]
+        once = DeltaTable(names["once_table"]).to_pyarrow_table()
+        assert sorted(once.column("id").to_pylist()) == ["1", "2", "3"]
     finally:
         names["spark"].stop()
 

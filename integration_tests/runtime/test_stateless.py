@@ -289,7 +289,5 @@ def test_without_the_refusal_a_restart_shows_duplicates_again(bench: Bench, monk
 
 
 def test_what_the_refusal_advises_keeps_the_first_row_of_every_id_over_a_restart(bench: Bench) -> None:
-    advised = without_duplicates(
-        bench, lambda rows: rows.groupBy("k").agg(outputMode="each row", seen=ckpt.count()).filter("seen = 1")
-    )
+    advised = without_duplicates(bench, lambda rows: rows.dropDuplicates(["k"]))
     assert advised == [("a",), ("b",)]

@@ -23,7 +23,7 @@ _SOURCE = 'declare inputs with job.source("name", source), for example FilesSour
 _START = "job.start() runs the job and returns a run with awaitTermination, stop, lastProgress and savepoint"
 _LOOK = "nothing runs before job.start(), and a stream has no end: look at what the sink holds, or at run.lastProgress"
 _AGG = 'groupBy("key").agg(n=ckpt.count(), total=ckpt.sum("value")) keeps running aggregates in epochs'
-_FIRST = 'groupBy("id").agg(outputMode="each row", seen=ckpt.count()).filter("seen = 1") keeps the first row of every id'
+_FIRST = "write dropDuplicates(): it keeps the first of equal rows"
 _COUNTED = 'number the rows of a key with groupBy(...).agg(outputMode="each row", number=ckpt.count()), then filter'
 _ORDER = "rows of a key arrive in the order of the source; order the table or topic where it is read"
 _NOWHERE = "a stream's rows are nowhere until a sink holds them; what is read again and again is a static DataFrame"
@@ -44,7 +44,7 @@ _ON_STREAM = {
         ("count", "collect", "show", "head", "take", "first", "tail", "toPandas", "toArrow", "isEmpty"), _LOOK
     ),
     **dict.fromkeys(("agg", "cube", "rollup", "groupingSets", "pivot", "describe", "summary"), _AGG),
-    **dict.fromkeys(("distinct", "dropDuplicates", "drop_duplicates", "dropDuplicatesWithinWatermark"), _FIRST),
+    **dict.fromkeys(("distinct", "drop_duplicates"), _FIRST),
     **dict.fromkeys(("limit", "offset"), _COUNTED),
     **dict.fromkeys(("sort", "orderBy", "sortWithinPartitions"), _ORDER),
     **dict.fromkeys(("rdd", "cache", "persist", "unpersist", "checkpoint", "localCheckpoint"), _NOWHERE),

@@ -16,6 +16,7 @@ from spark_ckpt.plan.graph import (
     InputNode,
     OperatorNode,
     UnionNode,
+    WatermarkNode,
     check_read_once,
     event_time_of,
     struct_of,
@@ -26,6 +27,7 @@ from spark_ckpt.plan.window_lineage import closing_of, is_window
 from spark_ckpt.spark_internals.column_names import column_of
 from spark_ckpt.spark_internals.plans import streaming_template
 from spark_ckpt.tasks.operators.aggregations import EACH_ROW, Aggregate, running_aggregates
+from spark_ckpt.tasks.operators.first_rows import STATE, FirstRows
 from spark_ckpt.tasks.operators.keyed_function import CoGroupFunction, UserFunction, keyed_function
 from spark_ckpt.tasks.operators.operator import Binding, KeyedOperator
 from spark_ckpt.tasks.operators.vectorized import VectorizedFunction, vectorized_function
@@ -111,6 +113,22 @@ class GroupedStream:
         # without a watermark no key can close
         timed = event_time_of(flat._stream._node) is not None
         return flat._operate(operator, name, closing_of(flat._stream._template, flat._keys) if timed else None)
+
+    def _first_rows(self, name: str, within_watermark: bool) -> Stream:
+        """Emit the first row of every key; see `Stream.dropDuplicates` and `Stream.dropDuplicatesWithinWatermark`."""
+        declared, rule = event_time_of(self._stream._node), FirstRows()
+        if within_watermark:
+            if not isinstance(declared, WatermarkNode):
+                raise GraphInvalid(
+                    "dropDuplicatesWithinWatermark needs a watermark on its own input",
+                    hint='call withWatermark("column", "10 minutes") first; after an operator put an edge between, '
+                    'through("name")',
+                )
+            rule = FirstRows(declared.column, declared.delay_ms)
+        elif declared is not None and declared.column in self._keys:
+            rule = FirstRows(declared.column)
+        timeout = GroupStateTimeout.NoTimeout if declared is None else GroupStateTimeout.EventTimeTimeout
+        return self.applyVectorized(rule, self._schema, STATE, name, timeout)
 
     def _with_flat_windows(self, keep: bool) -> tuple[GroupedStream, list[WindowKey]]:
         """Return the same grouping with every window struct as two columns.

@@ -7,7 +7,7 @@ them. Operations that compute something divert them first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NoReturn
 
@@ -177,8 +177,8 @@ class Stream:
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Stream:
         """Apply any stateless function from DataFrame to DataFrame. It is called again for every incarnation or batch.
 
-        Operations that remember rows are refused on this line, since no epoch would hold their state: an aggregation,
-        `dropDuplicates`, `limit`, a sort, a join of two streams, Spark's own stateful functions.
+        Operations that remember rows are refused on this line, since no epoch would hold their state: an aggregation, a
+        deduplication, `limit`, a sort, a join of two streams, Spark's own stateful functions.
         """
         return self._diverted()._then("transform", function)
 
@@ -278,6 +278,31 @@ class Stream:
         if not names:
             raise GraphInvalid("groupBy needs at least one key")
         return GroupedStream(stream, tuple(names))
+
+    def dropDuplicates(self, subset: Sequence[str] | None = None, name: str = "deduplicate") -> Stream:
+        """As `DataFrame.dropDuplicates`: the first row of every key `subset` (default: all columns), by an operator.
+
+        `name` identifies the operator's state in the store. After `withWatermark`, late rows are dropped and counted.
+        A key with the watermark's column among its columns is forgotten when the watermark reaches its time. Other keys
+        stay for ever, as in Spark. Raises `GraphInvalid`.
+        """
+        return self._keyed_by(subset)._first_rows(name, within_watermark=False)
+
+    def dropDuplicatesWithinWatermark(self, subset: Sequence[str] | None = None, name: str = "deduplicate") -> Stream:
+        """As `DataFrame.dropDuplicatesWithinWatermark`: `dropDuplicates` that forgets every key.
+
+        A key is forgotten when the watermark reaches the time of its first row plus the watermark's delay. Raises
+        `GraphInvalid`.
+        """
+        return self._keyed_by(subset)._first_rows(name, within_watermark=True)
+
+    def _keyed_by(self, subset: Sequence[str] | None) -> GroupedStream:
+        keys = self.columns if subset is None else subset
+        if isinstance(keys, str) or not all(isinstance(key, str) and key in self.columns for key in keys):
+            raise GraphInvalid(
+                f"dropDuplicates needs a list of columns, not {keys!r}", hint=f"columns: {', '.join(self.columns)}"
+            )
+        return self.groupBy(*keys)
 
     def to(self, sink: Sink, name: str | None = None, publish_every: str | float | None = None) -> Stream:
         """Write this stream's rows to a sink, exactly once. The stream may continue to an operator and to other sinks.

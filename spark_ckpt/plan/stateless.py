@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _KEYED = "use groupBy(...) and an operator of the stream itself: agg, applyInPandasWithState or applyVectorized"
-_FIRST = 'groupBy("id").agg(outputMode="each row", seen=ckpt.count()).filter("seen = 1") keeps the first row of every id'
+_FIRST = (
+    'call dropDuplicates(["id"]) or dropDuplicatesWithinWatermark(["id"]) on the stream itself: epochs hold their state'
+)
 _COUNTED = 'number the rows of a key with groupBy(...).agg(outputMode="each row", number=ckpt.count()), then filter'
 _ORDER = "rows of a key arrive in the order of the source; order the table or topic where it is read"
 _TWO_STREAMS = (

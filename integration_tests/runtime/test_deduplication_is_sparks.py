@@ -1,0 +1,97 @@
+"""`dropDuplicates` and `dropDuplicatesWithinWatermark` show the rows of Spark's own, and keep as many keys."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from runtime_kit import Bench, drain, progress_totals
+
+import spark_ckpt as ckpt
+
+pytestmark = pytest.mark.spark
+SCHEMA = "k string, v double, at timestamp"
+ZERO = dt.datetime(2024, 7, 1, tzinfo=dt.UTC)
+MINUTES = [  # one batch a line; the delay is an hour
+    [("a", 0), ("a", 1), ("b", 2), (None, 3)],
+    [("c", 300), ("a", 0), (None, 4)],  # the watermark goes to 240
+    [("d", 301), ("a", 290)],
+    [("late", 2), ("a", 291), ("b", 240), ("b", 241), ("c", None)],
+    [("c", 361), ("late", 241)],  # within the watermark c is forgotten from here on
+    [("c", 362), ("c", 363), (None, 400), ("late", 241)],
+    [("e", 900)],
+    [("a", 901), ("d", 850), ("c", None)],
+]
+SHAPES = {
+    "ids": lambda rows: rows.dropDuplicates(["k"]),
+    "ids and times": lambda rows: rows.dropDuplicates(["k", "at"]),
+    "whole rows": lambda rows: rows.dropDuplicates(),
+    "within the watermark": lambda rows: rows.dropDuplicatesWithinWatermark(["k"]),
+}
+
+
+@pytest.fixture
+def bench(bench: Bench) -> Bench:
+    bench.schema = SCHEMA
+    return bench
+
+
+def sparks(bench: Bench, shape: str, shown: Counter[str]) -> int:
+    """Run Spark's query to the end of what is there, and count its rows in `shown`. Return the keys in its state."""
+    rows = bench.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(bench.input()))
+
+    def keep(frame: DataFrame, batch: int) -> None:
+        shown.update(f"{row.k} {row.at}" for row in frame.selectExpr("k", "cast(at as long)").collect())
+
+    # the value is read, so that Spark does not prune the plan
+    query = SHAPES[shape](rows.withWatermark("at", "1 hour")).filter("v >= 0").writeStream.foreachBatch(keep)
+    started = query.option("checkpointLocation", str(bench.folder / "sparks")).trigger(availableNow=True).start()
+    started.awaitTermination()
+    return int(started.lastProgress["stateOperators"][0]["numRowsTotal"])
+
+
+def ours(bench: Bench, shape: str) -> ckpt.Run:
+    job = bench.job()
+    rows = SHAPES[shape](job.source("in", bench.source()).withWatermark("at", "1 hour"))
+    rows.selectExpr("k", "cast(at as long) as at").to(bench.sink(), name="out")
+    return drain(job)
+
+
+@pytest.mark.parametrize(
+    "shape", [*list(SHAPES)[:2], pytest.param(list(SHAPES)[2], marks=pytest.mark.long), list(SHAPES)[3]]
+)
+def test_after_a_watermark_rows_and_state_are_sparks(bench: Bench, shape: str) -> None:
+    shown: Counter[str] = Counter()
+    for batches in (MINUTES[:4], MINUTES[4:]):
+        for rows in batches:
+            bench.put(*[(k, 1.0, None if at is None else ZERO + dt.timedelta(minutes=at)) for k, at in rows])
+        run, keys = ours(bench, shape), sparks(bench, shape, shown)  # the second ones are restarts
+
+    assert Counter(f"{row['k']} {row['at']}" for row in bench.rows()) == shown
+    assert len(ckpt.read_state(str(bench.folder / "store"), "deduplicate")) == keys
+    assert progress_totals(run)["late"] > 0
+
+
+def test_without_a_watermark_a_restart_shows_no_row_again(bench: Bench) -> None:
+    for rows in ([("a", -0.0, None), ("a", 0.0, None), ("b", 1.0, None)], [("a", 0.0, None), ("b", 2.0, None)]):
+        bench.put(*rows)
+        job = bench.job()
+        job.source("in", bench.source()).dropDuplicates(["k", "v"]).select("k", "v").to(bench.sink(), name="out")
+        drain(job)
+    assert bench.values() == [("a", -0.0), ("b", 1.0), ("b", 2.0)]
+
+
+@pytest.mark.parametrize("subset", ["k", ["none"], [1], []])
+def test_what_is_no_list_of_columns_is_refused(bench: Bench, subset: Any) -> None:
+    with pytest.raises(ckpt.CkptError) as refused:
+        bench.job().source("in", bench.source()).dropDuplicates(subset)
+    assert refused.value.condition == "CKPT_GRAPH_INVALID"
+
+
+def test_within_the_watermark_without_one_is_refused(bench: Bench) -> None:
+    with pytest.raises(ckpt.CkptError) as refused:
+        bench.job().source("in", bench.source()).dropDuplicatesWithinWatermark(["k"])
+    assert (refused.value.condition, "withWatermark" in refused.value.hint) == ("CKPT_GRAPH_INVALID", True)

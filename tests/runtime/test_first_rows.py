@@ -1,0 +1,123 @@
+"""Deduplication against a model of Spark's: the first row of a key, late rows dropped, keys forgotten by the watermark."""
+
+import datetime as dt
+import math
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from operator_fixtures import MemoryStore, cache_of, snapshot, with_hash
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+
+from spark_ckpt.tasks.operators.first_rows import STATE, FirstRows
+from spark_ckpt.tasks.operators.operator import Binding, Clock
+from spark_ckpt.tasks.operators.vectorized import vectorized_function
+from spark_ckpt.tasks.rows import NO_TIMEOUT, arrow_schema
+from spark_ckpt.tasks.state.group_state import KeyGroupState
+
+ROW = StructType([StructField("k", StringType()), StructField("at", TimestampType())])
+DELAY_MS = 5000
+RULES = {
+    "all keys stay": (["k"], FirstRows()),
+    "the time is a key": (["k", "at"], FirstRows("at")),
+    "within the watermark": (["k"], FirstRows("at", DELAY_MS)),
+}
+
+
+class Life:
+    """One key group batch by batch, encoded and decoded in between; the watermark follows as Spark moves it."""
+
+    def __init__(self, folder, keys, rule):
+        operator = vectorized_function(rule, ROW, keys, ROW, STATE, timeout="EventTimeTimeout")
+        self.operator, self.keys = operator.bind(Binding("deduplicate", "at")), keys
+        self.store = MemoryStore()
+        self.cache = cache_of(self.operator.schema, folder, self.store)
+        self.group = KeyGroupState(self.operator.schema, self.cache, 0)
+        self.late_ms = self.watermark_ms = self.epoch = 0
+
+    def batch(self, rows):
+        columns = list(zip(*rows, strict=True)) or [()] * 2
+        times = [None if ms is None else dt.datetime.fromtimestamp(ms / 1000, dt.UTC) for ms in columns[1]]
+        table = pa.table([pa.array(columns[0], pa.string()), pa.array(times)], schema=arrow_schema(ROW))
+        self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.cache, 0)
+        clock = Clock(0, self.watermark_ms, self.late_ms)
+        shown = self.operator.process(with_hash(table, self.keys) if rows else None, self.group, clock)
+        found = [(row["k"], _ms(row["at"])) for each in shown for row in each.to_pylist()]
+        self.late_ms = self.watermark_ms
+        newest = max((ms for _, ms in rows if ms is not None), default=0)
+        self.watermark_ms = max(self.watermark_ms, newest - DELAY_MS)
+        return found
+
+    def barrier(self):
+        self.epoch += 1
+        snapshot(self.group, self.store, self.epoch)
+
+    def live(self):
+        return self.group.capture_full(self.epoch).table.num_rows
+
+
+def _ms(at):
+    return None if at is None else round(at.timestamp() * 1000)
+
+
+class Model:
+    """Spark's deduplication, from its documentation and `StreamingDeduplicateWithinWatermarkExec`."""
+
+    def __init__(self, keys, rule):
+        self.keys, self.rule, self.state = keys, rule, {}
+
+    def batch(self, rows, late_ms, watermark_ms):
+        shown = []
+        for row in rows:
+            key, ms = row[: len(self.keys)], row[1]
+            if (ms is None or ms > late_ms) and key not in self.state:
+                self.state[key] = self.forgotten_at(ms)
+                shown.append(row)
+        self.state = {key: ms for key, ms in self.state.items() if ms > watermark_ms}
+        return shown
+
+    def forgotten_at(self, ms):
+        if self.rule.time is None or (ms is None and "at" in self.keys):
+            return math.inf
+        return (ms or 0) + (self.rule.delay_ms or 0)
+
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from([None, *range(0, 40_000, 2500)])), max_size=6
+)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@given(st.lists(ROWS, max_size=10), st.lists(st.booleans(), min_size=10, max_size=10))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_rows_come_out_late_ones_are_dropped_and_keys_are_forgotten_as_in_spark(
+    tmp_path_factory, rule, batches, barriers
+):
+    life, model = Life(tmp_path_factory.mktemp("first"), *RULES[rule]), Model(*RULES[rule])
+    for rows, barrier in zip(batches, barriers, strict=False):
+        expected = model.batch(rows, life.late_ms, life.watermark_ms)
+        assert life.batch(rows) == expected
+        if barrier:
+            life.barrier()
+        assert life.live() == len(model.state)
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept"), [("within the watermark", 2), ("the time is a key", 2), ("all keys stay", 50)]
+)
+def test_state_shrinks_where_the_watermark_forgets_keys(tmp_path, rule, kept):
+    life = Life(tmp_path, *RULES[rule])
+    for number in range(50):
+        life.batch([(f"k{number}", number * 10_000)])
+    life.batch([])
+    assert life.live() <= kept
+
+
+def test_a_time_before_1970_is_forgotten_by_the_first_watermark(tmp_path):
+    life = Life(tmp_path, ["k"], FirstRows("at"))
+    life.late_ms = -(10**12)
+    assert life.batch([("a", -5000)]) == [("a", -5000)]
+    life.watermark_ms = 1
+    life.batch([])
+    assert (life.live(), life.group.earliest_timeout_ms) == (0, NO_TIMEOUT)
