@@ -258,7 +258,7 @@ class DriversWorld(World):
         node.todo.append(DriverCommit("begin", usurps=how == "takeover"))
 
     def _do_look(self, name: str) -> None:
-        """Look at the lease, as `driver.lookout` does."""
+        """Look at the lease, as `driver.standby.lookout` does."""
         node = self.nodes[name]
         node.look_ms = node.local(self.now) + self.times.read_ms
         try:

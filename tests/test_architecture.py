@@ -221,7 +221,7 @@ def test_what_tasks_run_never_loads_what_the_driver_runs():
 @pytest.mark.parametrize(
     ("module", "planted"),
     [
-        ("spark_ckpt.tasks.group_host", "from spark_ckpt.driver.spark_incarnation import SparkIncarnation"),
+        ("spark_ckpt.tasks.group_host", "from spark_ckpt.driver.incarnation import SparkIncarnation"),
         ("spark_ckpt.tasks.staging", "def stage():\n    from spark_ckpt.driver import supervisor"),
         ("spark_ckpt.tasks.rows", "import spark_ckpt.store.epoch_log"),
         ("spark_ckpt.connector", "from spark_ckpt.spark_internals.jvm import jvm_of"),
@@ -235,7 +235,7 @@ def test_a_task_that_loads_the_driver_is_found(module, planted):
 
 
 def test_what_only_type_checkers_see_loads_nothing():
-    planted = "\nif TYPE_CHECKING:\n    from spark_ckpt.driver.spark_incarnation import SparkIncarnation\n"
+    planted = "\nif TYPE_CHECKING:\n    from spark_ckpt.driver.incarnation import SparkIncarnation\n"
     texts = dict(module_texts())
     texts["spark_ckpt.tasks.group_host"] += planted
     assert of_the_driver(texts) == []

@@ -22,7 +22,7 @@ from benchmarks.inside.endless import EndlessSource
 from benchmarks.inside.null_sink import NullSink
 from benchmarks.inside.result_line import result_line
 from benchmarks.inside.sessions import benchmark_session, median_and_spread
-from spark_ckpt.driver.admission import FIRST_BATCH_ROWS
+from spark_ckpt.driver.query.admission import FIRST_BATCH_ROWS
 
 ROWS, KEYS = FIRST_BATCH_ROWS, 10_000
 WORKLOAD = f"{ROWS // 1000}k rows"

@@ -14,7 +14,7 @@ from spark_ckpt_kafka.library import KafkaProducer
 
 import spark_ckpt
 from integration_tests.spark import connected_session
-from spark_ckpt.driver import admission
+from spark_ckpt.driver.query import admission
 
 pytestmark = pytest.mark.spark
 _SMALL, _LIMIT, _ROWS = 10, 40, 100

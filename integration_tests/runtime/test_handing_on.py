@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from runtime_kit import Bench, drain
 
 import spark_ckpt as ckpt
-from spark_ckpt.driver import stage_frames
+from spark_ckpt.driver.query import frames
 from spark_ckpt.tasks.key_hash import key_hash
 
 pytestmark = pytest.mark.spark
@@ -108,13 +108,13 @@ def test_the_next_operator_sees_what_it_would_see_of_sparks_rows(
 ) -> None:
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
     handed: list[object] = []
-    between = stage_frames.onward_between
-    monkeypatch.setattr(stage_frames, "onward_between", lambda *of: handed.append(between(*of)) or handed[-1])
+    between = frames.onward_between
+    monkeypatch.setattr(frames, "onward_between", lambda *of: handed.append(between(*of)) or handed[-1])
     try:
         bench.put(*[(f"k{number % 5}", number % 11) for number in range(100)])
         drain(chain(bench, behind))
         bench.put(*[(f"k{number % 5}", number % 11) for number in range(100, 150)])
-        monkeypatch.setattr(stage_frames, "onward_between", lambda *_: None)
+        monkeypatch.setattr(frames, "onward_between", lambda *_: None)
         drain(chain(bench, behind))
     finally:
         spark.conf.unset("spark.sql.session.timeZone")

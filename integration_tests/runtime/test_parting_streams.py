@@ -11,7 +11,7 @@ from runtime_kit import Bench, drain, manifest_of
 import spark_ckpt as ckpt
 from integration_tests.survival.graphs import counting
 from spark_ckpt import failpoints
-from spark_ckpt.driver import stage_frames, stage_query
+from spark_ckpt.driver.query import frames, stage_query
 from spark_ckpt.errors import EnvironmentUnfit, GraphInvalid
 
 pytestmark = pytest.mark.spark
@@ -79,11 +79,11 @@ def test_rows_of_a_key_come_in_order_to_every_branch(bench: Bench) -> None:
 def test_a_sink_on_the_way_costs_no_step_of_its_own_right_behind_an_operator(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exploder, tapper = stage_frames.exploder, stage_frames.tapper
+    exploder, tapper = frames.exploder, frames.tapper
     made: list[object] = []
     used: list[object] = []
-    monkeypatch.setattr(stage_frames, "tapper", lambda *of: made.append(tapper(*of)) or made[-1])
-    monkeypatch.setattr(stage_frames, "exploder", lambda schema, tap=None: used.append(tap) or exploder(schema, tap))
+    monkeypatch.setattr(frames, "tapper", lambda *of: made.append(tapper(*of)) or made[-1])
+    monkeypatch.setattr(frames, "exploder", lambda schema, tap=None: used.append(tap) or exploder(schema, tap))
     job = bench.job()
     counted = counting(job.source("in", bench.source()), "k", "counts").to(bench.sink("way"), name="way")
     seconds = counted.filter("n > 2").select(F.col("n").alias("was"))

@@ -16,10 +16,10 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not se
 
 DRIVERS = (
     "spark_ckpt.api.job", "spark_ckpt.api.stream", "spark_ckpt.driver.run", "spark_ckpt.driver.supervisor",
-    "spark_ckpt.driver.spark_incarnation",
-    "spark_ckpt.driver.coordinator", "spark_ckpt.driver.publishing", "spark_ckpt.driver.stage_query",
-    "spark_ckpt.driver.control_source", "spark_ckpt.driver.warm_up", "spark_ckpt.store.epoch_log", "spark_ckpt.store.store",
-    "spark_ckpt.spark_internals.jvm", "spark_ckpt_files.source", "spark_ckpt_delta.sink", "typer", "rich",
+    "spark_ckpt.driver.incarnation", "spark_ckpt.driver.coordinator", "spark_ckpt.driver.publishing",
+    "spark_ckpt.driver.query.stage_query", "spark_ckpt.driver.query.control_source", "spark_ckpt.driver.query.warm_up",
+    "spark_ckpt.store.epoch_log", "spark_ckpt.store.store", "spark_ckpt.spark_internals.jvm",
+    "spark_ckpt_files.source", "spark_ckpt_delta.sink", "typer", "rich",
 )  # fmt: skip
 
 

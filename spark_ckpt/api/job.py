@@ -18,8 +18,8 @@ from spark_ckpt.api.stream import Stream
 from spark_ckpt.config import JobConfig, duration_ms
 from spark_ckpt.connector import Sink, Source
 from spark_ckpt.driver.job_plan import JobPlan, planned
+from spark_ckpt.driver.query.warm_up import check_workers, warm_up
 from spark_ckpt.driver.run import Run
-from spark_ckpt.driver.warm_up import check_workers, warm_up
 from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, SinkInvalid, SourceInvalid

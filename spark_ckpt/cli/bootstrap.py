@@ -33,8 +33,8 @@ def bootstrap(
     """
     if epoch is not None and savepoint is not None:
         raise typer.BadParameter("give --epoch or --savepoint, not both")
-    from spark_ckpt.driver.bootstrap import Origin  # loads pyspark, which most commands do not need
-    from spark_ckpt.driver.bootstrap import bootstrap as begin
+    from spark_ckpt.driver.maintenance.bootstrap import Origin  # loads pyspark, which most commands do not need
+    from spark_ckpt.driver.maintenance.bootstrap import bootstrap as begin
 
     origin = open_store_with_state(from_store or store, storage_option)
     number = chosen_epoch(origin.log.state(), epoch, savepoint)

@@ -36,13 +36,13 @@ from spark_ckpt.coordination.messages import (
     SendAhead,
 )
 from spark_ckpt.driver.answering import NoAnswer, answer_within
-from spark_ckpt.driver.batch_phases import Phases
-from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.coordinator import CoordinatorLoop
 from spark_ckpt.driver.epoch_clock import EpochClock
 from spark_ckpt.driver.lanes import Lanes
-from spark_ckpt.driver.materializing import Materializing
+from spark_ckpt.driver.maintenance.materializing import Materializing
 from spark_ckpt.driver.progress import Progress
+from spark_ckpt.driver.query.batch_phases import Phases
+from spark_ckpt.driver.query.control_source import Control
 from spark_ckpt.driver.source_watch import SourceWatch
 from spark_ckpt.epochs.records import Manifest, SinkAck, Timings
 from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced, StoreUnreachable

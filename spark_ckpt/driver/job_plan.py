@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import CostlyCommits, MayNeverEnd, SendsAhead, StagePlan
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, Limits, OperatorShape, SinkPlace
-from spark_ckpt.driver.inputs import check_inputs, remember_in
-from spark_ckpt.driver.state_check import check_in_flight, check_state
+from spark_ckpt.driver.query.inputs import check_inputs, remember_in
+from spark_ckpt.driver.query.state_check import check_in_flight, check_state
 from spark_ckpt.endpoints import identities
 from spark_ckpt.epochs.identity import Confirmed, Found, Standing
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from spark_ckpt.connector import Cursor, Json
 from spark_ckpt.coordination.edges import UNBOUNDED, Bound
-from spark_ckpt.driver.batch_phases import Phases
+from spark_ckpt.driver.query.batch_phases import Phases
 from spark_ckpt.events.listener import OutageEvent
 
 _KEPT = 100

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Self
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.edges import Bound
 from spark_ckpt.driver.companion import Companion
+from spark_ckpt.driver.incarnation import SparkIncarnation
 from spark_ckpt.driver.progress import Progress
-from spark_ckpt.driver.query_failures import typed
+from spark_ckpt.driver.query.failures import typed
 from spark_ckpt.driver.showing import show
 from spark_ckpt.driver.signals import stops
-from spark_ckpt.driver.spark_incarnation import SparkIncarnation
 from spark_ckpt.driver.supervisor import Supervisor
 from spark_ckpt.endpoints.markers import refuse_newer_sinks
 from spark_ckpt.epochs.names import valid_name
@@ -26,7 +26,7 @@ from spark_ckpt.events.listener import RunListener
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.driver.standing_by import StandingBy
+    from spark_ckpt.driver.standby.standing_by import StandingBy
     from spark_ckpt.epochs.records import EpochBrief
 
 _log = logging.getLogger(__name__)
@@ -288,7 +288,9 @@ class Run:
 def _standing_by(
     plan: JobPlan, supervisor: Supervisor, listeners: Sequence[RunListener], progress: Progress
 ) -> StandingBy:
-    from spark_ckpt.driver.standing_by import StandingBy  # imported only by a standby: it would slow down other starts
+    from spark_ckpt.driver.standby.standing_by import (
+        StandingBy,  # imported only by a standby: it would slow down other starts
+    )
 
     return StandingBy(plan, supervisor, listeners, progress)
 

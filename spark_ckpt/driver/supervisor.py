@@ -20,9 +20,9 @@ from spark_ckpt.connector import Cursor
 from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.coordination.patience import Ended, GiveUp, Patience, Pause, stop_bound_ms
 from spark_ckpt.coordination.standby import NO_OTHERS
+from spark_ckpt.driver.incarnation import Ending, SparkIncarnation
 from spark_ckpt.driver.progress import Progress
-from spark_ckpt.driver.query_failures import typed
-from spark_ckpt.driver.spark_incarnation import Ending, SparkIncarnation
+from spark_ckpt.driver.query.failures import typed
 from spark_ckpt.endpoints import identities
 from spark_ckpt.endpoints.markers import sinks_taken_back
 from spark_ckpt.epochs.identity import check_unchanged

@@ -20,7 +20,7 @@ HOMES = (
     "spark_ckpt.api.elsewhere",
     "spark_ckpt.tasks.failures",
     "spark_ckpt.plan.stateless",
-    "spark_ckpt.driver.query_failures",
+    "spark_ckpt.driver.query.failures",
 )
 """Modules that define errors, the core first: the others load much, and only on demand."""
 

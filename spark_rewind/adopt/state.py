@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_ckpt.driver.query_failures import QueryFailed, failure_by
+from spark_ckpt.driver.query.failures import QueryFailed, failure_by
 from spark_ckpt.epochs.records import OperatorSnapshot, StateFile
 from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged, CkptError, GraphInvalid
 from spark_ckpt.plan.graph import ddl

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ckpt.coordination.patience import Ended, GiveUp, Kind, Patience, Pause, kind_of
-from spark_ckpt.driver.query_failures import QueryFailed
+from spark_ckpt.driver.query.failures import QueryFailed
 from spark_ckpt.errors import BadRecord, CkptError, Fenced, StoreFull, StoreUnreachable, WorkersNotStarted
 
 FULL, LOST, BAD = StoreFull("full"), QueryFailed("executor lost"), BadRecord("x")

@@ -19,13 +19,13 @@ from spark_ckpt.config import JobConfig
 from spark_ckpt.connector import EpochOutput, PublishReceipt, StagePlan
 from spark_ckpt.coordination.markers import BARRIER, ControlMarker
 from spark_ckpt.coordination.reports import Report
-from spark_ckpt.driver import spark_incarnation as incarnation_module
-from spark_ckpt.driver import stage as stage_module
-from spark_ckpt.driver.batch_phases import Phases
+from spark_ckpt.driver import incarnation as incarnation_module
+from spark_ckpt.driver.incarnation import SparkIncarnation
 from spark_ckpt.driver.job_plan import JobPlan
-from spark_ckpt.driver.offset_log import BatchOffsets
 from spark_ckpt.driver.progress import Progress
-from spark_ckpt.driver.spark_incarnation import SparkIncarnation
+from spark_ckpt.driver.query import stage as stage_module
+from spark_ckpt.driver.query.batch_phases import Phases
+from spark_ckpt.driver.query.offset_log import BatchOffsets
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Holder
 from spark_ckpt.events.announcer import Announcer

@@ -12,10 +12,10 @@ from spark_ckpt.connector import StagePlan
 from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.driver import run as run_module
 from spark_ckpt.driver import supervisor as supervisor_module
+from spark_ckpt.driver.incarnation import Ending
 from spark_ckpt.driver.job_plan import JobPlan
-from spark_ckpt.driver.query_failures import QueryFailed
+from spark_ckpt.driver.query.failures import QueryFailed
 from spark_ckpt.driver.run import Run
-from spark_ckpt.driver.spark_incarnation import Ending
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.plan.graph import SinkBinding, SourceNode
 from spark_ckpt.store.store import Store

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from incarnation_kit import Bench, eventually
 
-from spark_ckpt.driver.batch_phases import Phases, PhaseWatch, phases_in
 from spark_ckpt.driver.progress import Progress
+from spark_ckpt.driver.query.batch_phases import Phases, PhaseWatch, phases_in
 
 COUNTS = {"numInputRows": 10, "numOutputRows": 4, "rejected": 1, "late": 2}
 TOOK_MS = {"latestOffset": 11, "walCommit": 12, "queryPlanning": 90, "addBatch": 400, "triggerExecution": 530}

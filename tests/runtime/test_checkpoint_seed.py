@@ -1,7 +1,7 @@
 """What a fresh checkpoint holds so that Spark's own sources begin at a cut."""
 
 from spark_ckpt.connector import Seed
-from spark_ckpt.driver.checkpoint_seed import seed_files
+from spark_ckpt.driver.query.checkpoint_seed import seed_files
 from spark_ckpt.plan.graph import OperatorNode, SourceNode, UnionNode
 from spark_ckpt.plan.plan_order import PlanOrder
 

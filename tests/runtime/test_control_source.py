@@ -1,7 +1,7 @@
 import pytest
 
 from spark_ckpt.coordination.markers import BARRIER, NO_MARKER, OPEN, ControlMarker
-from spark_ckpt.driver.control_source import Control, marker_number
+from spark_ckpt.driver.query.control_source import Control, marker_number
 
 
 def test_the_stream_gets_what_was_injected_before_it_was_there():

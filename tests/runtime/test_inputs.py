@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_ckpt.driver.inputs import InputRetention, check_inputs, remember_in
+from spark_ckpt.driver.query.inputs import InputRetention, check_inputs, remember_in
 from spark_ckpt.epochs.retention import RetentionReport
 from spark_ckpt.errors import SourceInvalid
 from spark_ckpt.store.store import Store

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_ckpt.driver import materializing
-from spark_ckpt.driver.materializing import Materializing
+from spark_ckpt.driver.maintenance import materializing
+from spark_ckpt.driver.maintenance.materializing import Materializing
 from spark_ckpt.epochs.retention import RetentionReport
 
 WAIT_S = 120

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from spark_ckpt.driver.offset_log import read_batch_offsets
+from spark_ckpt.driver.query.offset_log import read_batch_offsets
 from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt.plan.graph import SourceNode
 from spark_ckpt.plan.plan_order import PlanOrder

@@ -10,7 +10,7 @@ from py4j.java_gateway import GatewayProperty
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from spark_ckpt.driver.query_failures import JvmGone, QueryFailed, failure_by, failure_in, failure_of, typed
+from spark_ckpt.driver.query.failures import JvmGone, QueryFailed, failure_by, failure_in, failure_of, typed
 from spark_ckpt.errors import (
     BadRecord,
     CkptError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ckpt.driver.stage_query import make_folders, query_settings
+from spark_ckpt.driver.query.stage_query import make_folders, query_settings
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 

@@ -11,9 +11,9 @@ from run_kit import STOPPED, Bench, FakeIncarnation, ended, failed
 from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.driver import run as run_module
 from spark_ckpt.driver import supervisor as supervisor_module
-from spark_ckpt.driver.query_failures import QueryFailed
+from spark_ckpt.driver.incarnation import Ending
+from spark_ckpt.driver.query.failures import QueryFailed
 from spark_ckpt.driver.run import Run
-from spark_ckpt.driver.spark_incarnation import Ending
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.errors import (
     ConfigInvalid,

@@ -17,8 +17,8 @@ from spark_ckpt.content import damaged
 from spark_ckpt.coordination.markers import OPEN, ControlMarker
 from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.coordination.reports import Report
-from spark_ckpt.driver import spark_incarnation as incarnation_module
-from spark_ckpt.driver.local_folder import LocalFolder
+from spark_ckpt.driver import incarnation as incarnation_module
+from spark_ckpt.driver.query.local_folder import LocalFolder
 from spark_ckpt.errors import (
     EpochDamaged,
     Fenced,

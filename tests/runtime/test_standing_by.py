@@ -6,8 +6,8 @@ import pytest
 from incarnation_kit import ELSEWHERE, JOB, WAIT_S, eventually
 from run_kit import Bench, ended, failed
 
-from spark_ckpt.driver import follower as follower_module
-from spark_ckpt.driver import lookout as lookout_module
+from spark_ckpt.driver.standby import follower as follower_module
+from spark_ckpt.driver.standby import lookout as lookout_module
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
 from spark_ckpt.errors import GraphInvalid, StoreInUse, StoreUnreachable
 from spark_ckpt.events.listener import RunListener

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.types import StructType
 
-from spark_ckpt.driver import stage_query
-from spark_ckpt.driver.stage_query import StageQuery
+from spark_ckpt.driver.query import stage_query
+from spark_ckpt.driver.query.stage_query import StageQuery
 from spark_ckpt.plan.graph import SourceNode
 from spark_ckpt.spark_internals.batch_action import Interrupted, leave_interruptions_out_of_the_log
 

@@ -12,10 +12,10 @@ from incarnation_kit import Bench, eventually
 
 from checkpoint_protocols.lease.messages import LeaseSettings
 from spark_ckpt.coordination.messages import Outcome
-from spark_ckpt.driver import duty as duty_module
-from spark_ckpt.driver import upkeep as upkeep_module
-from spark_ckpt.driver.follower import name_of_a_wait
-from spark_ckpt.driver.upkeep import Upkeep
+from spark_ckpt.driver.maintenance import duty as duty_module
+from spark_ckpt.driver.maintenance import upkeep as upkeep_module
+from spark_ckpt.driver.maintenance.upkeep import Upkeep
+from spark_ckpt.driver.standby.follower import name_of_a_wait
 from spark_ckpt.errors import StateSchemaChanged
 from spark_ckpt.store.standbys import Standbys
 

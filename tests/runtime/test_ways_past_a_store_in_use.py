@@ -9,7 +9,7 @@ from incarnation_kit import ELSEWHERE, JOB, WAIT_S
 from run_kit import Bench
 
 from spark_ckpt.config import CONF_PREFIX, JobConfig
-from spark_ckpt.driver import follower as follower_module
+from spark_ckpt.driver.standby import follower as follower_module
 from spark_ckpt.errors import StoreInUse
 from spark_ckpt.store.store import Store
 

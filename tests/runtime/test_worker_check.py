@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark.errors import PySparkException
 
-from spark_ckpt.driver import warm_up
-from spark_ckpt.driver.warm_up import check_workers
+from spark_ckpt.driver.query import warm_up
+from spark_ckpt.driver.query.warm_up import check_workers
 from spark_ckpt.errors import EnvironmentUnfit
 
 OTHER = "/opt/other/bin/python"

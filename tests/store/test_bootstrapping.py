@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from store_world import ELSEWHERE, JOB, OPERATOR, World
 
-from spark_ckpt.driver.bootstrap import Origin, bootstrap
+from spark_ckpt.driver.maintenance.bootstrap import Origin, bootstrap
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, StoreInUse
 from spark_ckpt.store.store import Store
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from store_world import ELSEWHERE, JOB, OPERATOR, World, key_hash
 
-from spark_ckpt.driver.rescale import rescale
+from spark_ckpt.driver.maintenance.rescale import rescale
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, EpochNotFound, StoreInUse
 from spark_ckpt.store.ddl import arrow_schema

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from store_world import EDGE, World
 
-from spark_ckpt.driver.state_check import check_in_flight
+from spark_ckpt.driver.query.state_check import check_in_flight
 from spark_ckpt.epochs.records import EdgeCut, Manifest, StagedFileRecord
 from spark_ckpt.errors import GraphInvalid, StateSchemaChanged
 from spark_ckpt.spark_internals.arrow_types import spark_schema_of

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType
 from store_world import OPERATOR, World
 
-from spark_ckpt.driver.state_check import check_state
+from spark_ckpt.driver.query.state_check import check_state
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.errors import StateSchemaChanged
 from spark_ckpt.plan.graph import ddl

@@ -15,15 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_ckpt.driver.local_folder import LocalFolder
-from spark_ckpt.driver.rehearsal import can_rehearse, rehearse, remove, runs_here, scratch_for, stage_behind
+from spark_ckpt.driver.query.local_folder import LocalFolder
+from spark_ckpt.driver.standby.rehearsal import can_rehearse, rehearse, remove, runs_here, scratch_for, stage_behind
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound
 from spark_ckpt.store.holder import current_holder, provably_dead
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.driver.stage import Stage
+    from spark_ckpt.driver.query.stage import Stage
 
 _log = logging.getLogger(__name__)
 _FOLLOW_S = 0.25

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from typing import TYPE_CHECKING
 
-from spark_ckpt.driver.query_failures import failure_by
+from spark_ckpt.driver.query.failures import failure_by
 from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt.spark_internals.python_workers import workers_python
 from spark_ckpt.spark_session.worker_python import is_this_python

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.delegation import StandbyLease
-from spark_ckpt.driver.duty import lease_of
+from spark_ckpt.driver.maintenance.duty import lease_of
 from spark_ckpt.epochs.records import UpkeepEnded
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import CkptError, Fenced
@@ -25,9 +25,9 @@ from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.upkeep import UpkeepLog, damage_of, under_lease
 
 if TYPE_CHECKING:
-    from spark_ckpt.driver.duty import Say
     from spark_ckpt.driver.job_plan import JobPlan
-    from spark_ckpt.driver.lookout import Lookout
+    from spark_ckpt.driver.maintenance.duty import Say
+    from spark_ckpt.driver.standby.lookout import Lookout
     from spark_ckpt.epochs.log_state import LogState
 
 _log = logging.getLogger(__name__)

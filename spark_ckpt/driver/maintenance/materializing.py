@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_ckpt.coordination.messages import MaterializeTables
-from spark_ckpt.driver import duty as duty_module
-from spark_ckpt.driver.duty import Duty, Say
-from spark_ckpt.driver.inputs import InputRetention
+from spark_ckpt.driver.maintenance import duty as duty_module
+from spark_ckpt.driver.maintenance.duty import Duty, Say
+from spark_ckpt.driver.query.inputs import InputRetention
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.retention import Retention, RetentionReport
 

@@ -13,11 +13,11 @@ from spark_ckpt.coordination.edges import Bound
 from spark_ckpt.coordination.messages import BatchDone
 from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.coordination.reports import Report
-from spark_ckpt.driver.control_source import Control
-from spark_ckpt.driver.edge_stream import EdgeStream
-from spark_ckpt.driver.offset_log import BatchOffsets
-from spark_ckpt.driver.stage_frames import StageDescription
-from spark_ckpt.driver.stage_query import RunningQuery, StageQuery
+from spark_ckpt.driver.query.control_source import Control
+from spark_ckpt.driver.query.edge_stream import EdgeStream
+from spark_ckpt.driver.query.frames import StageDescription
+from spark_ckpt.driver.query.offset_log import BatchOffsets
+from spark_ckpt.driver.query.stage_query import RunningQuery, StageQuery
 from spark_ckpt.epochs.parts import differing
 from spark_ckpt.store.widening import types_change
 from spark_ckpt.tasks.group_host import GroupHost

@@ -30,20 +30,20 @@ from spark_ckpt.coordination.messages import (
 )
 from spark_ckpt.coordination.reports import Report, action_parts_ms
 from spark_ckpt.coordination.standby import again_ms
-from spark_ckpt.driver.batch_phases import PhaseWatch
-from spark_ckpt.driver.control_source import Control
 from spark_ckpt.driver.coordinator import CoordinatorLoop
 from spark_ckpt.driver.effects import Effects
 from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.lease_keeper import LeaseKeeper
-from spark_ckpt.driver.local_folder import LocalFolder
-from spark_ckpt.driver.materializing import Materializing
-from spark_ckpt.driver.offset_log import BatchOffsets
+from spark_ckpt.driver.maintenance.materializing import Materializing
 from spark_ckpt.driver.progress import Progress
-from spark_ckpt.driver.query_failures import failure_of, is_running
+from spark_ckpt.driver.query.batch_phases import PhaseWatch
+from spark_ckpt.driver.query.control_source import Control
+from spark_ckpt.driver.query.failures import failure_of, is_running
+from spark_ckpt.driver.query.local_folder import LocalFolder
+from spark_ckpt.driver.query.offset_log import BatchOffsets
+from spark_ckpt.driver.query.stage import Stage
+from spark_ckpt.driver.query.stage_query import RunningQuery, stop_within
 from spark_ckpt.driver.source_watch import SourceWatch
-from spark_ckpt.driver.stage import Stage
-from spark_ckpt.driver.stage_query import RunningQuery, stop_within
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
 from spark_ckpt.events.announcer import Announcer

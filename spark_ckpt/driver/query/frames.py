@@ -32,8 +32,8 @@ from pyspark.sql import functions as F
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.coordination.edges import Bound
-from spark_ckpt.driver.admission import small
-from spark_ckpt.driver.control_source import Control, control_rows
+from spark_ckpt.driver.query.admission import small
+from spark_ckpt.driver.query.control_source import Control, control_rows
 from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt.plan.graph import (
     EdgeNode,
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from spark_ckpt.driver.edge_stream import EdgeStream
+    from spark_ckpt.driver.query.edge_stream import EdgeStream
 
 STAGED = "staged long"
 """Schema of a step that stages rows; it emits no row."""

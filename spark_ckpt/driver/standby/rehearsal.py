@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.coordination.markers import OPEN, ControlMarkers
 from spark_ckpt.coordination.protocol import EpochProtocol
-from spark_ckpt.driver.control_source import Control
-from spark_ckpt.driver.query_failures import failure_of, is_running
-from spark_ckpt.driver.stage import Stage
-from spark_ckpt.driver.stage_query import stop_within
+from spark_ckpt.driver.query.control_source import Control
+from spark_ckpt.driver.query.failures import failure_of, is_running
+from spark_ckpt.driver.query.stage import Stage
+from spark_ckpt.driver.query.stage_query import stop_within
 from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.store.location import Location
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_ckpt.driver.dealing import LEASE_MS, Dealing, behind
+from spark_ckpt.driver.maintenance.dealing import LEASE_MS, Dealing, behind
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.standby import TakeOver, TakeoverLost, TakeoverWon
-from spark_ckpt.driver.follower import Follower, name_of_a_wait
-from spark_ckpt.driver.lookout import Lookout
-from spark_ckpt.driver.upkeep import Upkeep
+from spark_ckpt.driver.maintenance.upkeep import Upkeep
+from spark_ckpt.driver.standby.follower import Follower, name_of_a_wait
+from spark_ckpt.driver.standby.lookout import Lookout
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import StoreInUse, StoreOutage
 from spark_ckpt.events.announcer import Announcer

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spark_ckpt.driver.control_source import marker_number
-from spark_ckpt.driver.edge_stream import taken_up_to
+from spark_ckpt.driver.query.control_source import marker_number
+from spark_ckpt.driver.query.edge_stream import taken_up_to
 from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt.spark_internals.checkpoint_files import OtherFormat, offsets_path, parse_offsets
 

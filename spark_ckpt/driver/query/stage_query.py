@@ -16,12 +16,12 @@ from spark_ckpt.connector import Json
 from spark_ckpt.coordination.cut import event_times
 from spark_ckpt.coordination.edges import segments_in
 from spark_ckpt.coordination.reports import SOURCES, Report
-from spark_ckpt.driver.admission import lift_limits
-from spark_ckpt.driver.batch_phases import Phases, phases_in
-from spark_ckpt.driver.checkpoint_seed import seed_checkpoint
-from spark_ckpt.driver.offset_log import BatchOffsets, read_batch_offsets
-from spark_ckpt.driver.query_failures import failure_by
-from spark_ckpt.driver.stage_frames import StageDescription, StageFrames
+from spark_ckpt.driver.query.admission import lift_limits
+from spark_ckpt.driver.query.batch_phases import Phases, phases_in
+from spark_ckpt.driver.query.checkpoint_seed import seed_checkpoint
+from spark_ckpt.driver.query.failures import failure_by
+from spark_ckpt.driver.query.frames import StageDescription, StageFrames
+from spark_ckpt.driver.query.offset_log import BatchOffsets, read_batch_offsets
 from spark_ckpt.errors import CkptError, GraphInvalid
 from spark_ckpt.plan.graph import parting_of
 from spark_ckpt.plan.plan_order import PlanOrder
