@@ -16,9 +16,11 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from checkpoint_protocols.machine import Effect
 from spark_ckpt.connector import Cursor
 from spark_ckpt.coordination.messages import (
     EpochRequested,
@@ -36,7 +38,7 @@ from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.lease_keeper import LeaseKeeper
 from spark_ckpt.driver.maintenance.materializing import Materializing
 from spark_ckpt.driver.progress import Progress
-from spark_ckpt.driver.query.batch_phases import PhaseWatch
+from spark_ckpt.driver.query.batch_phases import Phases, PhaseWatch
 from spark_ckpt.driver.query.control_source import Control
 from spark_ckpt.driver.query.failures import failure_of, is_running
 from spark_ckpt.driver.query.local_folder import LocalFolder
@@ -44,7 +46,7 @@ from spark_ckpt.driver.query.offset_log import BatchOffsets
 from spark_ckpt.driver.query.stage import Stage
 from spark_ckpt.driver.query.stage_query import RunningQuery, stop_within
 from spark_ckpt.driver.source_watch import SourceWatch
-from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.identity import Parts, Standing
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.events.listener import OutageEvent
@@ -106,17 +108,12 @@ class SparkIncarnation:
         self._keeper = LeaseKeeper(
             self._renew, plan.config.lease_ms, progress.outage_over, self._missed_renewal, self._fail
         )
-        # Lambdas bind late: the loop and the effects need each other.
-        self._loop = CoordinatorLoop(self._rules, lambda effect: self._effects.carry_out(effect), self._fail)
-        self._phases = PhaseWatch(
-            lambda batch: self._query.phases(batch) if self._query else None,
-            self._loop.set_timer,
-            lambda phases: self._effects.tell_phases(phases),
-        )
+        self._loop = CoordinatorLoop(self._rules, self._carry_out, self._fail)
+        self._phases = PhaseWatch(self._phases_of, self._loop.set_timer, self._tell_phases)
         standing_now, post = protocol.publication.standing, self._loop.post
         self._lanes = Lanes(plan, point.incarnation, point.last, standing_now, post, self._publish_took)
         self._materializing = Materializing(plan, point.incarnation, announcer.kept_up, self._fail)
-        self._watch = SourceWatch(plan, lambda: protocol.publication.standing.sources, self._fail)
+        self._watch = SourceWatch(plan, self._known_sources, self._fail)
         self._effects = Effects(
             plan,
             announcer,
@@ -130,9 +127,23 @@ class SparkIncarnation:
             self._finish,
         )
 
+    # -- between the parts: methods, since the loop and the effects need each other
+
+    def _carry_out(self, effect: Effect) -> None:
+        self._effects.carry_out(effect)
+
+    def _phases_of(self, batch: int) -> Phases | None:
+        return self._query.phases(batch) if self._query else None
+
+    def _tell_phases(self, phases: Phases) -> None:
+        self._effects.tell_phases(phases)
+
+    def _known_sources(self) -> Mapping[str, Parts]:
+        return self._protocol.publication.standing.sources
+
     def _publish_took(self, sink: str, epoch: int, parts_ms: Mapping[str, int]) -> None:
         """Pass on the durations of a publish, on a publisher's thread."""
-        self._loop.post(lambda: self._effects.publish_took(sink, epoch, parts_ms))
+        self._loop.post(partial(self._effects.publish_took, sink, epoch, parts_ms))
 
     @property
     def incarnation(self) -> int:
@@ -191,7 +202,7 @@ class SparkIncarnation:
         If every batch ends an epoch, Spark plans the next batch only after its barrier is in the stream.
         """
         self._effects.hold_plan()
-        self._loop.post(lambda: self._take_in(offsets, reports, duration_ms))
+        self._loop.post(partial(self._take_in, offsets, reports, duration_ms))
         if self._plan.config.every_batch:
             self._effects.wait_for_barrier(self._over.is_set)
 
