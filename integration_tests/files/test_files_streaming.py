@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -218,6 +219,72 @@ def test_json_and_parquet_give_the_rows_that_spark_reads(spark: SparkSession, tm
         )
 
         assert sorted(rows) == expected
+
+
+CSV_FIELDS = {
+    "int": ["7", "-7", "007", "+7", "0x10", " 7", "7 ", "1.0", "1e2", '""', "", "NA", '"NA"', '"7"', "2147483648"],
+    "boolean": ["true", "TRUE", "tRuE", "1", "0", "yes", " true", '""'],
+    "double": [
+        "1.5",
+        " 1.5",
+        "1e999",
+        "nan",
+        "NaN",
+        "inf",
+        "Inf",
+        "-Inf",
+        "+Inf",
+        "Infinity",
+        "+Infinity",
+        "1.5d",
+        "0x1",
+    ],
+    "decimal(10,2)": ["1.5", " 1.5", "1e2", "1.005", '"1,5"', '""'],
+    "string": ["x", " x ", '""', "", "NA", '"NA"', "0x10", '"a ""b"""'],
+    "date": ["2024-01-01", " 2024-01-01", "2024-1-1", "2024-01-01T00:00:00"],
+    "timestamp_ntz": ["2024-01-01T00:00:00", "2024-01-01 00:00:00Z", "2024-01-01", "2024-01-01T00:00:00+01:00"],
+}
+JSON_VALUES = {
+    "int": ["7", "7.0", "1e2", '"7"', "2147483648", "true"],
+    "boolean": ["true", "1", '"true"'],
+    "double": ["1.5", "1", '"1.5"', '"NaN"', "1e999"],
+    "timestamp_ntz": ['"2024-01-01T00:00:00Z"', '"2024-01-01T00:00:00.1234567"', '"2024-01-01T00:00:00+01:00"', "1"],
+    "date": ['"2024-01-01"', '"2024-01-01T00:00:00"', "19000"],
+}
+
+
+@pytest.mark.parametrize(
+    ("format", "values", "null"),
+    [("csv", CSV_FIELDS, ""), ("csv", CSV_FIELDS, "NA"), ("json", JSON_VALUES, "")],
+    ids=["csv", "csv with a null value", "json"],
+)
+def test_no_text_is_read_as_another_value_than_sparks(
+    format: Any, values: dict[str, list[str]], null: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """A text that spark_ckpt refuses is a bad record, whatever Spark makes of it."""
+    different = []
+    for kind, texts in values.items():
+        line = "{n},{text},.\n" if format == "csv" else '{{"n": {n}, "v": {text}}}\n'
+        schema = f"n int, v {kind}" + (", dot string" if format == "csv" else "")
+        folder = tmp_path / kind
+        folder.mkdir()
+        (folder / f"a.{format}").write_text("".join(line.format(n=n, text=text) for n, text in enumerate(texts)))
+        sparks = spark.read.schema(schema).options(nullValue=null, escape='"').format(format).load(str(folder))
+        wanted = {row.n: repr(row.v) for row in sparks.collect()}
+        source = FilesSource(str(folder), format, schema, on_error="keep", header=False, null_value=null)
+        read = values_read(source, spark)
+        assert read, kind
+        different += [(kind, texts[n], found, wanted[n]) for n, found in read.items() if found != wanted[n]]
+    assert not different
+
+
+def values_read(source: FilesSource, spark: SparkSession) -> dict[int, str]:
+    """Return `v` of every record that is no bad one, by `n`."""
+    rows: list[Any] = []
+    with TemporaryDirectory() as checkpoint:
+        frame = source.read(spark, source.start(spark))
+        run(frame, Path(checkpoint), lambda batch, _: rows.extend(batch.collect()))
+    return {row.n: repr(row.v) for row in rows if row["_corrupt_record"] is None}
 
 
 def test_files_written_by_arrow_keep_their_instants(spark: SparkSession, tmp_path: Path) -> None:
