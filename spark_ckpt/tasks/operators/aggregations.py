@@ -202,7 +202,7 @@ class RunningAggregates:
         """
         if self._mode == APPEND and binding.closing is None:
             raise GraphInvalid(
-                'agg("each row") emits a key when the watermark has closed it, and no watermark closes this grouping',
+                'agg("append") emits a key when the watermark has closed it, and no watermark closes this grouping',
                 operator=binding.name,
                 hint='agg("each row", ...) emits every input row with the values as of that row, agg("update", ...) one row '
                 'per changed key and batch; for "append" group by a window of the watermark\'s column: '
