@@ -146,6 +146,11 @@ class JobConfig(BaseModel):
     )
     keep_epochs: int = Field(20, ge=1, description="epochs kept by number")
     keep_age_ms: Duration = _duration("keep_age", "0 seconds", "epochs younger than this are kept too")
+    keep_for_readers_ms: Duration = _duration(
+        "keep_for_readers",
+        "2 days",
+        "epochs with rows that another job has not read over an edge are kept until so old",
+    )
     takeover: bool = Field(False, description="replace a live driver instead of refusing to start")
     standby: bool = Field(
         False, description="if another driver has the job, wait warm for its end and take over: `docs/second-driver.md`"

@@ -20,6 +20,7 @@ from spark_ckpt.epochs.records import (
     Kind,
     LossAccepted,
     Published,
+    ReaderMoved,
     Released,
     SavepointDropped,
     SavepointRecord,
@@ -68,6 +69,14 @@ class UpkeepEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ReaderEntry:
+    """The newest row of a reader of an edge. `moved_ms`: its author's wall clock, ms since 1970 UTC."""
+
+    moved_ms: int
+    row: ReaderMoved
+
+
+@dataclass(frozen=True, slots=True)
 class LogState:
     """Everything that the log has decided so far. Immutable."""
 
@@ -104,6 +113,8 @@ class LogState:
     """Incarnations whose rows the log still has, in order."""
     upkeep: UpkeepEntry | None = None
     """The checkpoint lease that is out, or the last one."""
+    readers: Mapping[str, ReaderEntry] = field(default_factory=dict)
+    """Sources of other jobs that read an edge of this one, by their ids."""
 
     @property
     def is_free(self) -> bool:
@@ -323,6 +334,10 @@ def _loss_accepted(log_state: LogState, record: LossAccepted, at: At) -> LogStat
     )
 
 
+def _reader_moved(log_state: LogState, record: ReaderMoved, at: At) -> LogState:
+    return replace(log_state, readers={**log_state.readers, record.reader: ReaderEntry(at.time_ms, record)})
+
+
 _Apply = Callable[[LogState, AnyRecord, At], LogState]
 _APPLY: Mapping[type, _Apply] = {
     kind: cast(_Apply, apply)
@@ -339,5 +354,6 @@ _APPLY: Mapping[type, _Apply] = {
         (SavepointDropped, _savepoint_dropped),
         (Folded, _folded),
         (LossAccepted, _loss_accepted),
+        (ReaderMoved, _reader_moved),
     )
 }

@@ -409,6 +409,43 @@ class SavepointDropped(Entry):
     name: SavepointName
 
 
+class Position(Record):
+    """Position of a reader on an edge between two jobs: `files` of the `of` files of an epoch are read, and all before.
+
+    - `epoch`: the newest epoch of the sender with rows for the edge that the reader has begun; 0 before the first.
+    - `attempt`: id of that epoch's manifest; empty if the reader began after the epoch without seeing it.
+    """
+
+    epoch: Count = 0
+    attempt: str = ""
+    files: Count = 0
+    of: Count = 0
+
+    @property
+    def whole(self) -> bool:
+        """True if the epoch has no file that is not read."""
+        return self.files == self.of
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.files > self.of:
+            raise ValueError(f"{self.files} of {self.of} files")
+        return self
+
+
+class ReaderMoved(Entry):
+    """Position of another job's source on an edge of this job: retention keeps what comes after it.
+
+    - `reader`: random id of the source.
+    - `place`: its folder in the other job's store, for commands.
+    """
+
+    reader: str
+    place: str
+    edge: SinkName
+    position: Position
+
+
 class Folded(Entry):
     """Summary of rows that were dropped from the log, written when its files are replaced."""
 
@@ -445,4 +482,5 @@ AnyRecord = (
     | SavepointDropped
     | Folded
     | LossAccepted
+    | ReaderMoved
 )

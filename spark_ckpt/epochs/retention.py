@@ -11,11 +11,13 @@ others part of an epoch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.readers import held_epochs
 from spark_ckpt.epochs.records import Manifest
 
 _INCARNATION = re.compile(r"(?:^|-)i(\d+)-")
@@ -25,11 +27,13 @@ _INCARNATION = re.compile(r"(?:^|-)i(\d+)-")
 class Retention:
     """Keep the last `keep_last` epochs, epochs younger than `keep_age_ms`, and savepoints for ever.
 
+    `readers_ms`: keep an epoch for the readers of an edge until it is so old.
     `slack`: number of epochs that must be droppable before any is dropped, because a drop rewrites the log.
     """
 
     keep_last: int = 20
     keep_age_ms: int = 0
+    readers_ms: int = 0
     slack: int = 16
 
 
@@ -43,15 +47,20 @@ class RetentionReport:
     folders: int = 0
 
 
-def kept_epochs(log_state: LogState, policy: Retention, now_ms: int) -> set[int]:
-    """Return the ids of the epochs to keep. `now_ms`: ms since 1970 UTC.
+def kept_epochs(
+    log_state: LogState, policy: Retention, now_ms: int, newest_rows: Mapping[str, int] = MappingProxyType({})
+) -> set[int]:
+    """Return the ids of the epochs to keep.
+
+    `now_ms`: ms since 1970 UTC. `newest_rows`: see `readers.held_epochs`.
 
     - the newest by id, and the newest of the current branch (an older branch stays for a while after a restore),
     - young epochs and savepoints,
     - the epoch that the newest incarnation started from,
     - epochs that some sink may still have to get, and the epochs before them: a restore needs these if unpublished rows
       are damaged,
-    - the newest epoch that defers no rows.
+    - the newest epoch that defers no rows,
+    - epochs that a registered reader of an edge has not read.
 
     A kept epoch also keeps its ancestors, down to the oldest one that a sink has not acknowledged. A job that continues
     from it must know them.
@@ -73,6 +82,7 @@ def kept_epochs(log_state: LogState, policy: Retention, now_ms: int) -> set[int]
         *young,
         *owed_or_behind,
         *log_state.savepoints.values(),
+        *held_epochs(log_state, newest_rows, now_ms - policy.readers_ms),
     }
     # Some of these ids may be 0 (no epoch) or dropped already.
     kept = wanted & log_state.by_id.keys()

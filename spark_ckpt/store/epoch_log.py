@@ -21,6 +21,7 @@ from spark_ckpt.epochs.records import (
     Holder,
     Kind,
     Manifest,
+    ReaderMoved,
     Released,
     SinkAck,
 )
@@ -36,7 +37,7 @@ from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_content import HINT_DAMAGED
 from spark_ckpt.store.log_rows import manifest_of, needed_rows, record_of, row_of, totals
-from spark_ckpt.store.log_table import LogTable, NewRow
+from spark_ckpt.store.log_table import LogRow, LogTable, NewRow
 from spark_ckpt.store.turns import Turns
 
 __all__ = ["EpochLog", "LogState", "RecoveryPoint", "RestoreTarget", "wall_ms"]
@@ -255,6 +256,10 @@ class EpochLog:
         valid_name("savepoint", name)
         self.append(lambda state: proposals.savepoint_dropped(state, name))
 
+    def move_reader(self, moved: ReaderMoved) -> None:
+        """Register a reader of an edge, or move it. The reader's process calls it on the log of the sender."""
+        self.append(lambda state: proposals.reader(state, moved))
+
     def manifest(self, epoch: int) -> Manifest:
         """Return the manifest of `epoch`, checked against its digest.
 
@@ -271,7 +276,8 @@ class EpochLog:
         """
         with self._lock:
             kept = [brief.epoch for brief in self.state().epochs]
-            return [self._manifest(epoch) for epoch in (kept if epochs is None else epochs)]
+            rows = {row.epoch: row for row in self._table.rows if row.kind == "epoch"}
+            return [self._manifest_of(epoch, rows.get(epoch)) for epoch in (kept if epochs is None else epochs)]
 
     def shorten(
         self, keep_epochs: Callable[[LogState], set[int]], fence: Fence = lambda log_state: None
@@ -334,6 +340,9 @@ class EpochLog:
 
     def _manifest(self, epoch: int) -> Manifest:
         row = next((row for row in reversed(self._table.rows) if row.kind == "epoch" and row.epoch == epoch), None)
+        return self._manifest_of(epoch, row)
+
+    def _manifest_of(self, epoch: int, row: LogRow | None) -> Manifest:
         if row is None:
             kept = ", ".join(str(number) for number in sorted(self._state.by_id)) or "none"
             raise EpochNotFound(

@@ -20,6 +20,7 @@ from spark_ckpt.epochs.records import (
     LossAccepted,
     Manifest,
     Published,
+    ReaderMoved,
     Released,
     SavepointDropped,
     SavepointRecord,
@@ -43,6 +44,7 @@ KINDS: dict[str, type[AnyRecord]] = {
     "savepoint-dropped": SavepointDropped,
     "folded": Folded,
     "loss-accepted": LossAccepted,
+    "reader": ReaderMoved,
 }
 NAMES = {model: name for name, model in KINDS.items()}
 _OF_A_LEASE = ("incarnation", "heartbeat", "released", "handover", "upkeep", "upkeep-ended")
@@ -103,6 +105,7 @@ def needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
     needed: set[int] = set()
     newest: dict[str, int] = {}
     savepoints: dict[str, int] = {}
+    readers: dict[str, int] = {}
     incarnations = {row.incarnation for row in rows if row.kind == "epoch" and row.epoch in epochs}
     for row in rows:
         newest[row.kind] = row.seq
@@ -122,5 +125,7 @@ def needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
                 savepoints[record.name] = row.seq
             elif isinstance(record, SavepointDropped):
                 savepoints.pop(record.name, None)
+        elif row.kind == "reader" and isinstance(record := record_of(row), ReaderMoved):
+            readers[record.reader] = row.seq
     lease = {newest[kind] for kind in _OF_A_LEASE if kind in newest}
-    return needed | lease | set(savepoints.values())
+    return needed | lease | set(savepoints.values()) | set(readers.values())

@@ -126,7 +126,7 @@ class LogTable:
         self._loaded_version = -1
         self._appended_version = -1
         self._replaced_version = -1
-        self._opened: tuple[str, pa.Table] | None = None
+        self._opened: tuple[str, _Bodies] | None = None
         self._refreshed_at = _uptime_s()
 
     @classmethod
@@ -228,7 +228,7 @@ class LogTable:
         """Return the body of `row`, checked against its digest. Raises `EpochDamaged`."""
         path = self._content.path_of(row)
         try:
-            body = _body_of(self._with_bodies(path), row.seq)
+            body = self._bodies(path).of(row.seq)
         except EpochDamaged:
             # A fold may have moved the row to another file and deleted this one.
             self.refresh()
@@ -299,16 +299,16 @@ class LogTable:
         delta_log.checkpoint(self._table, self._location)
         return True
 
-    def _with_bodies(self, path: str) -> pa.Table:
-        """Return the `seq` and `body` columns of a file.
+    def _bodies(self, path: str) -> _Bodies:
+        """Return the bodies of a file.
 
         `body` compares each with the digest, whose seal was checked at loading.
         """
         own = self._content.files[path].table
         if own is not None:
-            return own
+            return _Bodies(own)
         if self._opened is None or self._opened[0] != path:
-            self._opened = (path, self._location.read_table(path, columns=["seq", "body"]))
+            self._opened = (path, _Bodies(self._location.read_table(path, columns=["seq", "body"])))
         return self._opened[1]
 
     def _resolve(self, attempt: str, path: str, lost: CommitLost) -> None:
@@ -468,10 +468,17 @@ def _whole(location: Location, path: str, file: LogFile) -> pa.Table:
     return table
 
 
-def _body_of(table: pa.Table, seq: int) -> str | None:
-    seqs = table.column("seq").to_pylist()  # Arrow's own search would load pandas
-    body: str | None = table.column("body")[seqs.index(seq)].as_py() if seq in seqs else None
-    return body
+class _Bodies:
+    """The bodies of a file's rows by `seq`. An index, because retention reads every one."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._column = table.column("body").combine_chunks()
+        self._at = {seq: at for at, seq in enumerate(table.column("seq").to_pylist())}
+
+    def of(self, seq: int) -> str | None:
+        """Return the body of a row; None if the file does not have the row."""
+        body: str | None = self._column[self._at[seq]].as_py() if seq in self._at else None
+        return body
 
 
 def _stats(table: pa.Table) -> str:

@@ -20,6 +20,7 @@ from spark_ckpt.epochs.records import (
     LossAccepted,
     Manifest,
     Published,
+    ReaderMoved,
     Released,
     SavepointDropped,
     SavepointRecord,
@@ -207,6 +208,14 @@ def savepoint_dropped(log_state: LogState, name: str) -> NewRow:
         known = ", ".join(sorted(log_state.savepoints)) or "none"
         raise EpochNotFound(f"there is no savepoint '{name}'", savepoints=known)
     return row_of(SavepointDropped(name=name), epoch=log_state.savepoints[name])
+
+
+def reader(log_state: LogState, moved: ReaderMoved) -> NewRow | None:
+    """Return the row that registers a reader of an edge, or moves it; None if it stands there already."""
+    known = log_state.readers.get(moved.reader)
+    here = (moved.place, moved.edge, moved.position)
+    same = known is not None and (known.row.place, known.row.edge, known.row.position) == here
+    return None if same else row_of(moved, epoch=moved.position.epoch)
 
 
 def _not_behind(log_state: LogState, manifest: Manifest) -> RunFailed:

@@ -19,6 +19,8 @@ from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemas import committed_schema
 
+_COLUMNS = "columns.json"
+
 
 class StagedTable:
     """`<store>/edges/<sink>`. Tasks write into `location`; a file counts once a manifest names it."""
@@ -28,6 +30,18 @@ class StagedTable:
         self.sink = sink
         self._log = log
         self.table = DataTable(location, f"spark_ckpt/edge/{sink}", f"spark_ckpt: rows of sink {sink}")
+
+    def declare(self, columns: str) -> None:
+        """Publish the sink as an edge: other jobs read its rows here. `columns`: Spark's JSON of their schema."""
+        if self.declared() != columns:
+            self.location.write_bytes(_COLUMNS, columns.encode())
+
+    def declared(self) -> str | None:
+        """Return the columns of the edge; None for a sink that is no edge."""
+        try:
+            return self.location.read_bytes(_COLUMNS).decode()
+        except FileNotFoundError:
+            return None
 
     def staged(self, manifest: Manifest) -> tuple[StagedFileRecord, ...]:
         """Return the epoch's files in the store; none if the sink stages elsewhere."""

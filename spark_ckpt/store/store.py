@@ -121,6 +121,11 @@ class Store:
                 self._staged[sink] = StagedTable(location, sink, self.log)
             return self._staged[sink]
 
+    def published_edges(self) -> dict[str, str]:
+        """Return the edges that other jobs may read, each with its columns as Spark's JSON."""
+        columns = {name: self.staged(name).declared() for name in self._tables(_EDGES)}
+        return {name: text for name, text in columns.items() if text is not None}
+
     def edge(self, name: str) -> InFlight:
         """Return the in-flight segments of the edge `name`."""
         with self._lock:
@@ -204,7 +209,8 @@ class Store:
         """
 
         def kept(log_state: LogState) -> set[int]:
-            keep = kept_epochs(log_state, policy, self._now_ms())
+            newest = self.log.manifest(log_state.latest).rows_so_far if log_state.readers and log_state.latest else {}
+            keep = kept_epochs(log_state, policy, self._now_ms(), newest)
             return keep if len(log_state.by_id) - len(keep) > policy.slack else set(log_state.by_id)
 
         with self._lock:

@@ -132,7 +132,7 @@ class Upkeep(threading.Thread):
 
     def _work(self, token: int) -> None:
         config = self._plan.config
-        kept = Retention(keep_last=config.keep_epochs, keep_age_ms=config.keep_age_ms)
+        kept = Retention(config.keep_epochs, config.keep_age_ms, config.keep_for_readers_ms)
         log_state, _ = under_lease(self._store, token, kept, self._guard)
         damage = self._damage(log_state)
         if not self._holding.is_done(_now_ms()):

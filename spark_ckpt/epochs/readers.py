@@ -1,0 +1,82 @@
+"""Readers of an edge between two jobs: a position on the sender's lineage, and the epochs that retention keeps for it.
+
+Pure. Epoch numbers grow along a lineage. A sender that restored an older epoch has epochs of other branches with
+numbers in between. So a position is compared with the lineage first, and by number only on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+
+from spark_ckpt.epochs.log_state import LogState, ReaderEntry
+from spark_ckpt.epochs.records import EpochBrief, Position
+
+
+class Standing(Enum):
+    """Relation of a reader's position to the log of the sender."""
+
+    CURRENT = "every later row is there"
+    UNDONE = "the sender restored an epoch before it: its rows are no rows of the sender any more"
+    GONE = "retention has deleted rows after it"
+
+
+def standing(log_state: LogState, position: Position, rows_before: Callable[[int], int]) -> Standing:
+    """Return the standing of a position.
+
+    `rows_before`: function from an epoch to the newest one before it on its branch that has rows for the edge.
+    """
+    branch = _branch(log_state)
+    if _left(branch, position):
+        return Standing.UNDONE
+    if not branch or position.epoch >= branch[0].epoch:
+        return Standing.CURRENT
+    # The log has forgotten the position's epoch. The oldest kept one knows which epoch had rows before it.
+    before = rows_before(branch[0].epoch)
+    if before < position.epoch:
+        return Standing.UNDONE
+    return Standing.CURRENT if before == position.epoch and position.whole else Standing.GONE
+
+
+def unread(log_state: LogState, edge: str, position: Position) -> list[EpochBrief]:
+    """Return the epochs that may have rows for `edge` after a current position, oldest first."""
+    first = position.epoch + 1 if position.whole else position.epoch
+    return [brief for brief in _branch(log_state) if brief.epoch >= first and edge in brief.sinks]
+
+
+def held_epochs(log_state: LogState, newest_rows: Mapping[str, int], since_ms: int) -> set[int]:
+    """Return the epochs to keep for registered readers.
+
+    - `newest_rows`: per edge the newest epoch of the current branch that has rows for it.
+    - `since_ms`: no epoch committed before is kept for them, ms since 1970 UTC.
+    """
+    firsts = [held_from(log_state, entry, newest_rows, since_ms) for entry in log_state.readers.values()]
+    oldest = min(filter(None, firsts), default=None)
+    return {brief.epoch for brief in log_state.lineage() if oldest is not None and brief.epoch >= oldest}
+
+
+def held_from(log_state: LogState, entry: ReaderEntry, newest_rows: Mapping[str, int], since_ms: int) -> int:
+    """Return the oldest epoch that is kept for a reader; 0 if none is. Parameters as in `held_epochs`."""
+    position, edge = entry.row.position, entry.row.edge
+    nothing_new = position.whole and newest_rows.get(edge, 0) <= position.epoch
+    if nothing_new or _left(_branch(log_state), position):
+        return 0
+    young = (brief.epoch for brief in unread(log_state, edge, position) if brief.created_ms > since_ms)
+    return next(young, 0)
+
+
+def _branch(log_state: LogState) -> list[EpochBrief]:
+    """Return the kept epochs of the current branch, oldest first."""
+    return list(log_state.lineage())[::-1]
+
+
+def _left(branch: Sequence[EpochBrief], position: Position) -> bool:
+    """Return True if the sender's current branch is known not to have the position's epoch."""
+    if not branch:
+        return position.epoch > 0
+    return position.epoch >= branch[0].epoch and not any(_is_of(position, brief) for brief in branch)
+
+
+def _is_of(position: Position, brief: EpochBrief) -> bool:
+    # A log that lost epochs may give a number twice; the id of the manifest tells them apart.
+    return brief.epoch == position.epoch and position.attempt in ("", brief.attempt)
