@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from spark_ckpt.outbox.data_source import OutboxDataSource
     from spark_ckpt.outbox.outbox import Outbox
+    from spark_ckpt.program_edges.edge import Edge
     from spark_ckpt.spark_session.session import session
     from spark_ckpt.tasks.operators.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum
     from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult
@@ -65,6 +66,7 @@ _HOME = {
     "tasks.operators.vectorized": ("KeyBatch", "KeyResult"),
     "spark_session.session": ("session",),
     "api.spark_source": ("SparkSource",),
+    "program_edges.edge": ("Edge",),
     "api.state": ("read_state", "state_frame", "state_version"),
     "api.stream": ("Stream",),
 }  # fmt: skip
@@ -75,6 +77,7 @@ __all__ = [
     "CkptError",
     "CoGroupedStreams",
     "Cursor",
+    "Edge",
     "Epoch",
     "EpochEvent",
     "EpochOutput",

@@ -252,6 +252,18 @@ class Remembers(Protocol):
 
 
 @runtime_checkable
+class HoldsRows(Protocol):
+    """A source whose system keeps rows as long as its readers may need them."""
+
+    def hold(self, kept: Sequence[Cursor]) -> None:
+        """Ask the system to keep every row after the first of `kept`.
+
+        `kept`: cursors of the job's newest kept epochs without a gap, oldest first. A savepoint before a gap is no
+        part of it. Called when the job starts and after it has forgotten epochs.
+        """
+
+
+@runtime_checkable
 class ChecksMemory(Protocol):
     """A source that `Remembers`, and whose folder can be checked without the program of the job.
 

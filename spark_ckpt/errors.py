@@ -366,6 +366,12 @@ class SourceSilent(SourceInvalid):
     retriable = True
 
 
+class SourceUndone(SourceInvalid):
+    """The job that sends over an edge restored an older epoch. This job has rows that the sender has undone."""
+
+    condition = "CKPT_SOURCE_UNDONE"
+
+
 class StartOutOfRange(SourceInvalid):
     """The configured start of a source is not in the topic."""
 

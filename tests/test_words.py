@@ -43,6 +43,7 @@ PAGES: tuple[str, ...] = (
     "docs/moving.md",
     "docs/changing.md",
     "docs/second-driver.md",
+    "docs/edges-between-programs.md",
     "docs/stores.md",
     "docs/state.md",
     "docs/operators.md",

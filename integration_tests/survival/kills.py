@@ -41,13 +41,13 @@ class Kill:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def at_point(point: str, folder: Path) -> Kill:
-    """The driver dies while it, or its child, is exactly at a failpoint."""
+def at_point(point: str, folder: Path, nth: int = 1) -> Kill:
+    """The driver dies while it, or its child, is exactly at a failpoint, for the nth time."""
     once = folder / f"once-{point}"
     once.mkdir()
     freezes = point in (*IN_CHILDREN, *IN_LANES_AHEAD)
-    delay = ":1:1" if point == "COMMITTING" else ""
-    spec = f"{point}:{'stop' if freezes else 'kill'}{delay}"
+    delay = ":1" if point == "COMMITTING" else ""
+    spec = f"{point}:{'stop' if freezes else 'kill'}:{nth}{delay}"
 
     def strike(driver: Driver) -> None:
         if not freezes:

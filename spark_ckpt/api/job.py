@@ -27,6 +27,7 @@ from spark_ckpt.events.listener import RunListener
 from spark_ckpt.observability.companions import companions_of, listeners_of
 from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, Node, SinkBinding, SourceNode, struct_of
 from spark_ckpt.plan.graph_text import graph_text
+from spark_ckpt.program_edges.sink import EdgeSink
 from spark_ckpt.spark_internals.plans import streaming_template
 from spark_ckpt.spark_internals.settings import unfit_setting
 from spark_ckpt.spark_versions import require_spark_of_jobs
@@ -132,6 +133,8 @@ class Job:
         """Write records that cannot be parsed to a side table, exactly once: columns reason, position, record."""
         # the sink is bound in `plan`, so that the call order of rejectsTo and to() does not matter
         self._rejects = _checked_sink(sink)
+        if isinstance(sink, EdgeSink):
+            sink.named(REJECTED)
 
     def addListener(self, listener: RunListener) -> None:
         """Add a listener that receives the job's epochs while it runs."""
@@ -229,7 +232,8 @@ class Job:
 
     def _bind(self, sink: Sink, node: Node, schema: StructType, name: str | None, publish_every: object = None) -> None:
         _checked_sink(sink)
-        chosen = valid_name("sink", name or sink.describe().get("kind", "sink"))
+        known = sink.named(name) if isinstance(sink, EdgeSink) else name or sink.describe().get("kind", "sink")
+        chosen = valid_name("sink", known)
         if chosen == REJECTED:
             raise GraphInvalid(f"'{REJECTED}' is the name of the side output", hint="give the sink another name")
         if chosen in self._bindings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, seconds, size, utc
+from spark_ckpt.cli.readers import readers_of
 from spark_ckpt.cli.stores import first_epoch, open_store, status_of
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.log_state import LogState
@@ -26,6 +27,8 @@ def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: Storag
         print_epochs(opened.log, log_state)
     else:
         print_line(f"no epochs yet; {first_epoch(log_state)}")
+    for reader in readers_of(opened.log, log_state):
+        print_line(f"reader of edge {reader.entry.row.edge}: {reader.sentence}")
 
 
 def print_epochs(log: EpochLog, log_state: LogState) -> None:
@@ -57,6 +60,7 @@ def _fields(log: EpochLog, log_state: LogState) -> dict[str, Json]:
         "driver": driver_fields(log_state),
         "acked": dict(log_state.acked),
         "savepoints": dict(log_state.savepoints),
+        "readers": [each.fields for each in readers_of(log, log_state)],
         "epochs": [epoch_fields(log, log_state, brief) for brief in log_state.epochs],
     }
 

@@ -17,12 +17,14 @@ from spark_ckpt.cli.asked_sinks import refusal_of, sinks_behind
 from spark_ckpt.cli.checks import Finding
 from spark_ckpt.cli.list import driver_of
 from spark_ckpt.cli.output import utc
+from spark_ckpt.cli.readers import readers_of
 from spark_ckpt.cli.stores import first_epoch
 from spark_ckpt.cli.verify import damages
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.errors import CkptError, StoreForeign
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import Actions, CommitLost
+from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.existing import existing_store, job_of
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemes import store_location
@@ -35,6 +37,8 @@ _RACES, _LOCAL_RACES = 32, 4
 """Numbers of races. A server that checks first and writes later lets both writers win in one race of ten, measured with two
 such servers. On a disk one system call creates a file."""
 _START_S = 60.0
+_LATE_MS = 3_600_000
+"""Age of an epoch that is kept for a reader which is worth a warning."""
 
 
 def store_findings(uri: str, options: Mapping[str, str]) -> Iterator[Finding]:
@@ -63,6 +67,7 @@ def _contents(location: Location) -> Iterator[Finding]:
     yield Finding("driver", "ok", driver_of(log_state))
     yield _newest(store, log_state)
     yield from _sinks(store)
+    yield from _readers(store, log_state)
 
 
 def _sinks(store: Store) -> Iterator[Finding]:
@@ -72,6 +77,16 @@ def _sinks(store: Store) -> Iterator[Finding]:
     if (error := refusal_of(store, late)) is not None:
         for each in late:
             yield Finding(f"sink {each.sink}", "fail", each.sentence, error.hint)
+
+
+def _readers(store: Store, log_state: LogState) -> Iterator[Finding]:
+    for reader in readers_of(store.log, log_state):
+        check, old = f"reader of {reader.entry.row.edge}", wall_ms() - _LATE_MS
+        late = bool(reader.held) and log_state.by_id[reader.held[0]].created_ms < old
+        hint = (
+            "start that job; the setting keep_for_readers of this one bounds how long rows wait for it" if late else ""
+        )
+        yield Finding(check, "warn" if late else "ok", reader.sentence, hint)
 
 
 def _newest(store: Store, log_state: LogState) -> Finding:

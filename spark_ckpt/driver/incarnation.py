@@ -180,6 +180,7 @@ class SparkIncarnation:
         incarnation.
         """
         self._folder.make(self._levels)
+        self._plan.declare_edges()
         # The tables return to this epoch: readers should not see epochs that a restore left.
         if self.last_epoch:
             self._materializing.begin(self._protocol.cut.base)

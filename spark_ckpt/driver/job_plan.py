@@ -34,6 +34,7 @@ from spark_ckpt.plan.graph import (
     operators_of,
     sources_of,
 )
+from spark_ckpt.program_edges.sink import EdgeSink
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.rejects import REJECTED
 from spark_ckpt.tasks.rows import arrow_schema
@@ -171,6 +172,12 @@ class JobPlan:
             store=self.store.location.uri,
             every_batch=self.config.every_batch,
         )
+
+    def declare_edges(self) -> None:
+        """Write the columns of edges to other jobs, so that a reader can start before there are rows."""
+        for binding in self.bindings:
+            if isinstance(binding.sink, EdgeSink):
+                self.store.staged(binding.name).declare(binding.schema.json())
 
     def place(self, sink: str) -> SinkPlace:
         """Return the location of a sink's staged rows and the time of its publishes."""

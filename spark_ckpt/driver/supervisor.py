@@ -23,6 +23,7 @@ from spark_ckpt.coordination.standby import NO_OTHERS
 from spark_ckpt.driver.incarnation import Ending, SparkIncarnation
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query.failures import typed
+from spark_ckpt.driver.query.inputs import with_epoch_to_restore
 from spark_ckpt.endpoints import identities
 from spark_ckpt.endpoints.markers import sinks_taken_back
 from spark_ckpt.epochs.identity import check_unchanged
@@ -180,7 +181,7 @@ class Supervisor:
         except CkptError:
             return error
         if newest == log.own_incarnation:
-            return error
+            return with_epoch_to_restore(error, self._plan)
         return Fenced(
             f"incarnation {newest} took over",
             incarnation=self.living.incarnation,

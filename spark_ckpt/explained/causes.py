@@ -133,6 +133,12 @@ _STORES: Mapping[str, ErrorCause] = {
         "epoch was not committed.",
         "The job asks again in its next incarnation. If it ends, check that the brokers or the table can be reached, and start it.",
     ),
+    "CKPT_SOURCE_UNDONE": ErrorCause(
+        "The job whose edge this one reads was restored to an epoch before rows that this job has read already. They are in its "
+        "state, and the sender will send other rows instead.",
+        "Start this job with `restore=N`; the message names the newest epoch N that has read nothing of the undone rows. It "
+        "continues from there on the sender's new branch. docs/edges-between-programs.md has an example.",
+    ),
     "CKPT_START_OUT_OF_RANGE": ErrorCause(
         "`start` names an offset that the topic does not have: a position from another cluster or topic, or retention removed it.",
         "Give `start` an offset within the range that the message names, 'earliest' or 'latest', and start the job again.",

@@ -23,6 +23,7 @@ from spark_ckpt.outbox.rule import NO_CHANGES, Accepted, owners
 from spark_ckpt.outbox.running import OutboxRun, OutboxSettings
 from spark_ckpt.outbox.staging import FrameBatch, checked_schema
 from spark_ckpt.place import local_path
+from spark_ckpt.program_edges.sink import EdgeSink
 from spark_ckpt.spark_internals.writers import checkpoint_of, dataframe_of, function_of, output_mode_of, runs_remotely
 from spark_ckpt.store.schemes import store_location
 
@@ -282,6 +283,10 @@ def _described(rows: SinkRows) -> str:
 
 def _rows(name: str, sink: Sink | SinkRows) -> SinkRows:
     rows = sink if isinstance(sink, SinkRows) else SinkRows(sink)
+    if isinstance(rows.sink, EdgeSink):
+        raise ConfigInvalid(
+            f"'{name}' is an edge, which is between jobs", hint="write to a table or a topic, or make it a job"
+        )
     if not isinstance(rows.sink, Sink):
         raise ConfigInvalid(f"'{name}' is no sink", hint="give a sink object, e.g. DeltaSink(table) or KafkaSink(...)")
     return rows

@@ -61,8 +61,9 @@ class Materializing(threading.Thread):
         self._asked.put(None)
 
     def run(self) -> None:
-        """Update the tables until `close`."""
+        """Register sources where rows are kept for them, then update the tables until `close`."""
         try:
+            self._inputs.hold()
             while self._take(self._waiting()):
                 self._rested_s = time.monotonic() + REST_S
         except BaseException as error:  # noqa: BLE001 - handed to the run, which ends with it
@@ -104,7 +105,7 @@ class Materializing(threading.Thread):
             return done
         self._materialize(manifest)
         config = self._plan.config
-        kept = Retention(keep_last=config.keep_epochs, keep_age_ms=config.keep_age_ms)
+        kept = Retention(config.keep_epochs, config.keep_age_ms, config.keep_for_readers_ms)
         self._inputs.follow(self._plan.store.retain(kept))
         return True
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from spark_ckpt.connector import Remembers
+from spark_ckpt.connector import HoldsRows, Remembers
 from spark_ckpt.epochs.parts import differing
-from spark_ckpt.errors import CkptError
+from spark_ckpt.errors import CkptError, SourceInvalid, SourceUndone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +47,46 @@ def check_inputs(plan: JobPlan, base: Manifest, fresh: AbstractSet[str] = frozen
     for name, source in sources.items():
         before, now = (epoch.source_identities.get(name, {}) for epoch in (base, newest))
         if name in newest.cursors and name not in fresh and not (now and differing(before, now)):
-            source.check_cursor(base.cursors.get(name), newest.cursors[name])
+            try:
+                source.check_cursor(base.cursors.get(name), newest.cursors[name])
+            except SourceUndone as error:
+                raise _with_restore(error, plan, name, source, base.epoch) from error
+
+
+def with_epoch_to_restore(error: CkptError, plan: JobPlan) -> CkptError:
+    """Return the error of a query, with the epoch to restore if a source's rows were undone while it ran."""
+    if isinstance(error, SourceUndone):
+        try:
+            check_inputs(plan, plan.store.log.manifest(plan.store.log.state().latest))
+        except SourceUndone as advised:
+            return advised
+        except CkptError as other:
+            _log.info("job=%s no epoch to restore could be found: %s", plan.job, other)
+    return error
+
+
+def _with_restore(error: SourceUndone, plan: JobPlan, name: str, source: Remembers, epoch: int) -> SourceUndone:
+    back = _newest_readable(plan, name, source, epoch)
+    store = plan.store.location.uri
+    hint = (
+        f"start with job.start(restore={back}): epoch {back} has read nothing of it, and the job continues from there "
+        f"(first see what it would do: spark-ckpt restore {store} {back} --dry-run)"
+        if back is not None
+        else "every kept epoch has read undone rows: start the job with a new store"
+    )
+    return SourceUndone(error.what, hint=hint, **{**error.context, "source": name, "restore": back})
+
+
+def _newest_readable(plan: JobPlan, name: str, source: Remembers, epoch: int) -> int | None:
+    """Return the newest epoch up to `epoch` on its branch from which the source can be read; None if there is none."""
+    log = plan.store.log
+    for brief in log.state().lineage(epoch):
+        cursor = log.manifest(brief.epoch).cursors.get(name)
+        with suppress(SourceInvalid):
+            if cursor is not None:
+                source.check_cursor(cursor, cursor)
+                return brief.epoch
+    return None
 
 
 class InputRetention:
@@ -65,10 +105,28 @@ class InputRetention:
         if not self._sources or (self._begun and not report.epochs):
             return
         self._begun = True
+        self.hold()
         try:
             self._release()
         except CkptError as error:
             _log.warning("job=%s input could not be released: %s", self._plan.job, error)
+
+    def hold(self) -> None:
+        """Register the job's position where sources keep rows for it. A failure is only logged, and the next call repeats
+        it.
+        """
+        holding = {name: source for name, source in self._sources.items() if isinstance(source, HoldsRows)}
+        if not holding:
+            return
+        log = self._plan.store.log
+        try:
+            # The lineage ends at a gap, so old savepoints do not hold rows of another system.
+            branch = sorted(brief.epoch for brief in log.state().lineage())
+            cursors = [each.cursors for each in log.manifests(branch)]
+            for name, source in holding.items():
+                source.hold([each[name] for each in cursors if name in each])
+        except CkptError as error:
+            _log.warning("job=%s the position of a source could not be registered: %s", self._plan.job, error)
 
     def _release(self) -> None:
         log = self._plan.store.log

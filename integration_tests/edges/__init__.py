@@ -1,0 +1,1 @@
+"""Programs joined by edges, killed and restored."""

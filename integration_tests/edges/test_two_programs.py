@@ -1,0 +1,144 @@
+"""Two programs joined by an edge: rows pass exactly once through SIGKILL of both, and a restore of the sender is said."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+import spark_ckpt as ckpt
+from integration_tests.edges.two_programs import described, parsed
+from integration_tests.spark import connected_session
+from integration_tests.survival.kills import at_point
+from integration_tests.survival.process import Lives
+from spark_ckpt.errors import SourceUndone
+from spark_ckpt.store.store import Store
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
+KEYS, FILES, ROWS = 7, 14, 25
+ENOUGH_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    yield from connected_session()
+
+
+@dataclass
+class Pair:
+    """Both programs, their input, and what has to come out."""
+
+    spark: SparkSession
+    root: Path
+    written: int = 0
+
+    def __post_init__(self) -> None:
+        self.lives = Lives(
+            self.root / "lives", ["--root", str(self.root)], program="integration_tests.edges.two_programs"
+        )
+
+    def write(self, files: int) -> None:
+        folder = self.root / "in"
+        folder.mkdir(exist_ok=True)
+        for _ in range(files):
+            numbers = range(self.written * ROWS, (self.written + 1) * ROWS)
+            lines = (json.dumps({"k": f"k{number % KEYS}", "v": number}) + "\n" for number in numbers)
+            hidden = folder / f".{self.written:03}.json"
+            hidden.write_text("".join(lines))
+            hidden.rename(folder / f"{self.written:03}.json")
+            self.written += 1
+
+    def live_and_die(self, role: str, point: str, nth: int = 1) -> None:
+        kill = at_point(point, self._folder(role, point), nth)
+        with self.lives.start(role, environment=kill.environment) as driver:
+            kill.strike(driver)
+
+    def _folder(self, role: str, point: str) -> Path:
+        folder = self.root / f"{role}-{point}"
+        folder.mkdir()
+        return folder
+
+    def drain(self, role: str, restore: str | int = "latest") -> None:
+        """A life that takes in all there is, in the test's own process."""
+        self.lives.drain_on(self.spark, role, "--restore", str(restore))
+
+    def running(self, role: str) -> ckpt.Run:
+        """A life that waits for rows, in the test's own process."""
+        options = parsed([role, "--root", str(self.root), "--events", str(self.root / "events")])
+        return described(self.spark, options).start()
+
+    def store(self, role: str) -> Store:
+        return Store.open(str(self.root / role), role)
+
+    def expected(self) -> dict[str, tuple[int, int, int]]:
+        values = range(self.written * ROWS)
+        counts = Counter(f"k{value % KEYS}" for value in values)
+        return {
+            key: (count, sum(value for value in values if f"k{value % KEYS}" == key), 0)
+            for key, count in counts.items()
+        }
+
+    def state(self) -> dict[str, tuple[int, int, int]]:
+        """The reader's state: newest number, sum, breaks of the sequence."""
+        store = self.store("totals")
+        rows = store.state("check").read(store.log.state().latest).to_pylist()
+        return {row["k"]: (row["last"], row["total"], row["wrong"]) for row in rows}
+
+    def table(self) -> Counter[tuple[object, ...]]:
+        uris = DeltaTable(str(self.root / "table")).file_uris()
+        rows = [row for uri in uris for row in pq.read_table(uri, partitioning=None).to_pylist()]
+        return Counter((row["k"], row["last"]) for row in rows)
+
+
+def test_rows_pass_exactly_once_although_both_programs_are_killed(spark: SparkSession, tmp_path: Path) -> None:
+    pair = Pair(spark, tmp_path)
+    pair.write(FILES // 2)
+    pair.live_and_die("orders", "EPOCH_COMMITTING", nth=2)  # the first epoch pins the sources, and has no rows
+    pair.live_and_die("orders", "EPOCH_COMMITTED")
+    pair.live_and_die("totals", "STAGED")
+    pair.write(FILES - FILES // 2)
+    pair.live_and_die("orders", "STAGED")
+    pair.live_and_die("totals", "EPOCH_COMMITTED")
+    pair.drain("orders")
+    pair.drain("totals")
+
+    assert pair.state() == pair.expected()
+    once = {(key, number): 1 for key, (count, _, _) in pair.expected().items() for number in range(1, count + 1)}
+    assert pair.table() == once
+
+
+def test_a_reader_of_a_restored_sender_is_told_the_epoch_to_restore(spark: SparkSession, tmp_path: Path) -> None:
+    pair = Pair(spark, tmp_path)
+    for files in (2, 2, 3):
+        pair.write(files)
+        pair.drain("orders")
+        pair.drain("totals")
+    [reader] = pair.store("orders").log.state().readers.values()
+    assert Path(reader.row.place) == tmp_path / "totals" / "sources" / "totals"
+
+    cursors = [each.cursors["totals"]["epoch"] for each in pair.store("totals").log.manifests()]
+    middle = sorted(set(cursors))[-2]
+    assert isinstance(middle, int)
+    run = pair.running("totals")
+    pair.drain("orders", restore=middle)
+    with pytest.raises(SourceUndone) as while_it_ran:
+        run.awaitTermination(ENOUGH_S)
+    pair.write(1)
+    pair.drain("orders")
+    with pytest.raises(SourceUndone) as at_start:
+        pair.drain("totals")
+    back = at_start.value.context["restore"]
+    assert [each.value.context["source"] for each in (while_it_ran, at_start)] == ["totals", "totals"]
+    assert while_it_ran.value.context["restore"] == back
+    assert isinstance(back, int)
+    assert pair.store("totals").log.manifest(back).cursors["totals"]["epoch"] == middle
+
+    pair.drain("totals", restore=back)
+    assert pair.state() == pair.expected()

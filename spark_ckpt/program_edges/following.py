@@ -1,0 +1,181 @@
+"""The sender's epoch log as a reader of one of its edges sees it: positions, files, and what is wrong with a position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import takewhile
+
+from pydantic import ValidationError
+
+from spark_ckpt.connector import Cursor, StagedFile
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.readers import Standing, standing, unread
+from spark_ckpt.epochs.records import EpochBrief, Manifest, Position
+from spark_ckpt.errors import EpochNotFound, SourceInvalid, SourceUndone, StoreForeign
+from spark_ckpt.program_edges.segments import EdgeFile
+from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.store import Store
+
+
+def position_of(cursor: Cursor) -> Position:
+    """Return the position of a cursor. Raises `SourceInvalid` for a cursor of another source."""
+    try:
+        return Position.model_validate(dict(cursor))
+    except ValidationError as error:
+        raise SourceInvalid(
+            "this is not a position on an edge between jobs",
+            cursor=str(dict(cursor))[:200],
+            hint="keep each source's name in the program",
+        ) from error
+
+
+class EdgeLog:
+    """Follows one edge of the job in `store`. Every call reads the log again."""
+
+    def __init__(self, store: Store, edge: str) -> None:
+        self.store = store
+        self._edge = edge
+        self._files: dict[str, tuple[StagedFile, ...]] = {}
+
+    @classmethod
+    def open(cls, uri: str, edge: str, job: str | None, storage_options: Mapping[str, str]) -> EdgeLog:
+        """Open the sender's store. Raises `SourceInvalid` if it is missing, of another owner, or has no such edge."""
+        try:
+            store = existing_store(uri, storage_options)
+        except StoreForeign as error:
+            raise SourceInvalid(
+                f"there is no store of a job at {uri}",
+                hint="check the path; the sending job creates its store when it starts",
+            ) from error
+        owner = store.log.state()
+        if owner.kind != "job":
+            raise SourceInvalid(
+                f"{uri} is the store of the outbox '{owner.job}', whose sinks have its rows",
+                hint="read the table or topic that the outbox writes; edges are between jobs",
+            )
+        if job is not None and owner.job != job:
+            raise SourceInvalid(
+                f"{uri} is the store of job '{owner.job}', not of '{job}'", hint="correct store= or job="
+            )
+        edges = store.published_edges()
+        if edge not in edges:
+            there = ", ".join(sorted(edges)) or "none"
+            raise SourceInvalid(
+                f"job '{owner.job}' has no edge '{edge}'; its edges: {there}",
+                hint=f'end a stream of that job with to(ckpt.Edge("{edge}")), and start it',
+            )
+        return cls(store, edge)
+
+    def end(self) -> Position:
+        """Return the position after everything that the sender has committed."""
+        log_state = self.store.log.state()
+        return (
+            self._after(self._manifest(log_state.latest).rows_so_far.get(self._edge, 0))
+            if log_state.latest
+            else Position()
+        )
+
+    def beginning(self) -> Position:
+        """Return the position before the oldest rows that the sender keeps on its current branch."""
+        oldest = list(self.store.log.state().lineage())[-1:]
+        return Position(epoch=self._rows_before(oldest[0].epoch)) if oldest else Position()
+
+    def require(self, position: Position) -> None:
+        """Raise `SourceUndone` if the sender restored an epoch before the position, `SourceInvalid` if rows after it are
+        gone.
+        """
+        self._state_at(position)
+
+    def _state_at(self, position: Position) -> LogState:
+        """Return the state of the log, in which the position is current. Raises as `require`."""
+        log_state = self.store.log.state()
+        where = {"edge": self._edge, "sender": self.store.location.uri, "epoch": position.epoch}
+        match standing(log_state, position, self._rows_before):
+            case Standing.UNDONE:
+                raise SourceUndone(
+                    f"job '{log_state.job}' has restored an older epoch: its epoch {position.epoch}, whose rows this job has"
+                    " read, is undone",
+                    hint="restore this job to an epoch that has read nothing of it",
+                    **where,
+                )
+            case Standing.GONE:
+                raise SourceInvalid(
+                    f"job '{log_state.job}' has deleted rows of edge '{self._edge}' after epoch {position.epoch}, which this"
+                    " job has not read",
+                    hint="a reader that is away for longer than the sender's setting keep_for_readers loses them: restore a "
+                    "newer epoch if there is one, else start this job with a new store; then raise the setting",
+                    **where,
+                )
+        return log_state
+
+    def is_current(self, position: Position) -> bool:
+        """Return True if every row after the position can be read."""
+        return standing(self.store.log.state(), position, self._rows_before) is Standing.CURRENT
+
+    def next_end(self, start: Position, files: int | None, size: int | None, last: Position | None) -> Position:
+        """Return the end of a batch that begins at `start`: at least one file if there is any, whole files.
+
+        - `files`, `size`: limits in files and bytes; None for no limit.
+        - `last`: position that the batch does not go beyond.
+        """
+        end, taken, weight = start, 0, 0
+        for after, file in self._unread(start):
+            taken, weight = taken + 1, weight + file.size
+            beyond = last is not None and _key(after) > _key(last)
+            full = taken > 1 and ((files is not None and taken > files) or (size is not None and weight > size))
+            if beyond or full:
+                break
+            end = after
+        return end
+
+    def between(self, start: Position, end: Position) -> list[EdgeFile]:
+        """Return the files between two positions, in order. Raises as `require`."""
+        self.require(end)
+        return [file for _, file in takewhile(lambda each: _key(each[0]) <= _key(end), self._unread(start))]
+
+    def _unread(self, start: Position) -> Iterator[tuple[Position, EdgeFile]]:
+        """Yield every file after `start` with the position right after it."""
+        log_state = self._state_at(start)
+        self._forget_before(start, log_state)
+        for brief in unread(log_state, self._edge, start):
+            files = self._staged(brief)
+            begun = start.files if brief.epoch == start.epoch else 0
+            for number, file in list(enumerate(files, 1))[begun:]:
+                here = Position(epoch=brief.epoch, attempt=brief.attempt, files=number, of=len(files))
+                yield here, EdgeFile(brief.epoch, file)
+
+    def _after(self, epoch: int) -> Position:
+        brief = self.store.log.state().by_id.get(epoch)
+        if brief is None:
+            return Position(epoch=epoch)
+        files = len(self._staged(brief))
+        return Position(epoch=epoch, attempt=brief.attempt, files=files, of=files)
+
+    def _staged(self, brief: EpochBrief) -> tuple[StagedFile, ...]:
+        known = self._files.get(brief.attempt)
+        if known is None:
+            # An earlier sink of this name may have staged elsewhere; those files are not the edge's.
+            staged = self.store.staged(self._edge).staged(self._manifest(brief.epoch))
+            known = self._files[brief.attempt] = tuple(file.staged_file() for file in staged)
+        return known
+
+    def _forget_before(self, start: Position, log_state: LogState) -> None:
+        kept = {brief.attempt for brief in log_state.by_id.values() if brief.epoch >= start.epoch}
+        self._files = {attempt: files for attempt, files in self._files.items() if attempt in kept}
+
+    def _rows_before(self, epoch: int) -> int:
+        return self._manifest(epoch).rows_before.get(self._edge, 0)
+
+    def _manifest(self, epoch: int) -> Manifest:
+        try:
+            return self.store.log.manifest(epoch)
+        except EpochNotFound as error:
+            # Retention of the sender was quicker than this process.
+            raise SourceInvalid(
+                f"the sender has deleted its epoch {epoch} meanwhile", hint="start the job again", edge=self._edge
+            ) from error
+
+
+def _key(position: Position) -> tuple[int, int]:
+    """Order of positions of one lineage."""
+    return position.epoch, position.files

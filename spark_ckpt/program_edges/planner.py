@@ -1,0 +1,107 @@
+"""Python data source of an edge: plans batches from the sender's log, in a process next to the driver.
+
+Tasks get a `SegmentReader` only, so that no worker loads the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_ckpt.connector_parts.file_stream import FileStreamReader, file_runs
+from spark_ckpt.connector_parts.read_limits import ReadAllAvailable, ReadLimit
+from spark_ckpt.epochs.records import Position
+from spark_ckpt.program_edges.following import EdgeLog, position_of
+from spark_ckpt.program_edges.segments import SegmentReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT_NAME = "spark_ckpt_edge"
+SECRET_OPTION = "secret_storage_options"  # noqa: S105 - the name of an option
+"""Spark shows the options of a plan, except values of options whose name contains `secret`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSettings:
+    """Settings of a reader, besides schema and position. `storage_options` may hold credentials and is never shown."""
+
+    store: str
+    edge: str
+    job: str | None
+    files_per_batch: int
+    bytes_per_batch: int
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def options(self) -> dict[str, str]:
+        """Return the settings as options of a Spark reader."""
+        visible = asdict(self)
+        secret = visible.pop("storage_options")
+        return {"settings": json.dumps(visible), SECRET_OPTION: json.dumps(secret)}
+
+    @classmethod
+    def of_options(cls, options: Mapping[str, str]) -> EdgeSettings:
+        """Return the settings of reader options; the inverse of `options`."""
+        return cls(**json.loads(options["settings"]), storage_options=json.loads(options[SECRET_OPTION]))
+
+    def open(self) -> EdgeLog:
+        """Open the sender's log. Raises `SourceInvalid`."""
+        return EdgeLog.open(self.store, self.edge, self.job, self.storage_options)
+
+
+class EdgeDataSource(DataSource):
+    """Python data source for Spark. Options: `settings`, `secret_storage_options`, `cursor` and `schema`, all JSON."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `spark.readStream.format(...)`."""
+        return FORMAT_NAME
+
+    def schema(self) -> StructType:
+        """Return the edge's columns at the time of `EdgeSource.read`."""
+        return StructType.fromJson(json.loads(self.options["schema"]))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the planner of a query."""
+        settings = EdgeSettings.of_options(self.options)
+        return EdgeStreamReader(settings, schema, position_of(json.loads(self.options["cursor"])))
+
+
+class EdgeStreamReader(FileStreamReader):
+    """Plans batches. A batch may end between two files of an epoch, and the next one continues there."""
+
+    def __init__(self, settings: EdgeSettings, schema: StructType, initial: Position) -> None:
+        super().__init__(initial.model_dump(), settings.files_per_batch)
+        self._settings = settings
+        self._schema = schema
+        self._log = settings.open()
+        self._last: Position | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Arrive in tasks as their part."""
+        location = self._log.store.staged(self._settings.edge).location
+        return SegmentReader, (self._settings.edge, location, self._schema)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Set the newest epoch as the end of an AvailableNow query."""
+        self._last = self._log.end()
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
+        """Return the end of the next batch: whole files, limited in number and bytes."""
+        every = isinstance(limit, ReadAllAvailable)
+        files, size = (None, None) if every else (self._files_of(limit), self._settings.bytes_per_batch)
+        return self._log.next_end(Position.model_validate(start), files, size, self._last).model_dump()
+
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
+        """Return the files between two offsets; every replay returns the same files."""
+        return file_runs(self._log.between(Position.model_validate(start), Position.model_validate(end)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition's files."""
+        location = self._log.store.staged(self._settings.edge).location
+        return SegmentReader(self._settings.edge, location, self._schema).read(partition)

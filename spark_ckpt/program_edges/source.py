@@ -1,0 +1,142 @@
+"""Reading side of an edge between jobs: follows the sender's log, and registers its position there."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from spark_ckpt.connector import Cursor, Folder
+from spark_ckpt.epochs.names import valid_name
+from spark_ckpt.epochs.records import ReaderMoved
+from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.program_edges.following import EdgeLog, position_of
+from spark_ckpt.program_edges.planner import FORMAT_NAME, EdgeDataSource, EdgeSettings
+from spark_ckpt.store.schemes import store_location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_ID = "reader"
+
+
+@dataclass(slots=True)
+class EdgeSource:
+    """Rows of an edge of another job. `Edge` describes the parameters."""
+
+    edge: str
+    store: str
+    job: str | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    begins: Literal["earliest", "latest"] = "earliest"
+    files_per_batch: int = 256
+    bytes_per_batch: int = 128 << 20
+    _folder: Folder | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        valid_name("edge", self.edge)
+        # Absolute: Python workers run in the folder where Java was started.
+        self.store = store_location(self.store, self.storage_options).uri
+
+    def check(self, spark: SparkSession) -> None:
+        """Raise `SourceInvalid` if there is no such store, job or edge."""
+        self._open()
+
+    def start(self, spark: SparkSession) -> Cursor:
+        """Return the position before the oldest rows that the sender keeps, or after the newest."""
+        log = self._open()
+        return (log.beginning() if self.begins == "earliest" else log.end()).model_dump()
+
+    def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
+        """Return a streaming DataFrame of the rows after `cursor`. Raises `SourceUndone`, `SourceInvalid`."""
+        log, position = self._open(), position_of(cursor)
+        log.require(position)
+        spark.dataSource.register(EdgeDataSource)
+        return (
+            spark.readStream.format(FORMAT_NAME)
+            .options(**self._settings().options())
+            .option("schema", _schema_of(log, self.edge).json())
+            .option("cursor", position.model_dump_json())
+            .load()
+        )
+
+    def cursor(self, offset: str, previous: Cursor) -> Cursor:
+        """Return the cursor of an offset: Spark's offset of this source is a cursor already."""
+        return position_of(json.loads(offset)).model_dump()
+
+    def end(self, spark: SparkSession) -> Cursor:
+        """Return the position after the sender's newest epoch."""
+        return self._open().end().model_dump()
+
+    def reached(self, cursor: Cursor, end: Cursor) -> bool:
+        """Return True if everything up to `end` is read."""
+        here, there = position_of(cursor), position_of(end)
+        return (here.epoch, here.files) >= (there.epoch, there.files)
+
+    def lag(self, cursor: Cursor, end: Cursor) -> int:
+        """Return the number of rows between two positions."""
+        return sum(file.staged.rows for file in self._open().between(position_of(cursor), position_of(end)))
+
+    def identity(self, spark: SparkSession) -> Mapping[str, str]:
+        """Return the endpoint: the sender's store and the edge."""
+        store = self._open().store
+        return {"kind": "edge", "path": store.location.uri, "store id": store.id, "job": store.job, "edge": self.edge}
+
+    def describe(self) -> Mapping[str, str]:
+        """Return kind, store and edge."""
+        return {"kind": "edge", "path": self.store, "edge": self.edge}
+
+    def remember_in(self, folder: Folder) -> None:
+        """Set the folder with the id by which the sender knows this source."""
+        self._folder = folder
+
+    def check_cursor(self, cursor: Cursor | None, newest: Cursor) -> None:
+        """Raise `SourceUndone` or `SourceInvalid` if the job cannot read on from `cursor`."""
+        if cursor is not None:
+            self._open().require(position_of(cursor))
+
+    def release(self, kept: Sequence[Cursor]) -> None:
+        """Do nothing: see `hold`."""
+
+    def hold(self, kept: Sequence[Cursor]) -> None:
+        """Write the oldest of `kept` into the sender's log: its retention keeps every later row.
+
+        Cursors of undone rows, or of another sender, do not count.
+        """
+        log = self._open()
+        position = next((each for each in map(position_of, kept) if log.is_current(each)), None)
+        if self._folder is not None and position is not None:
+            reader, place = _id_in(self._folder), self._folder.uri
+            log.store.log.move_reader(ReaderMoved(reader=reader, place=place, edge=self.edge, position=position))
+
+    def _open(self) -> EdgeLog:
+        return self._settings().open()
+
+    def _settings(self) -> EdgeSettings:
+        return EdgeSettings(
+            self.store, self.edge, self.job, self.files_per_batch, self.bytes_per_batch, dict(self.storage_options)
+        )
+
+
+def _schema_of(log: EdgeLog, edge: str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    try:
+        return StructType.fromJson(json.loads(log.store.published_edges()[edge])).toNullable()
+    except (KeyError, ValueError) as error:
+        raise SourceInvalid(
+            f"the columns of edge '{edge}' cannot be read", hint="start the sending job once more: it writes them"
+        ) from error
+
+
+def _id_in(folder: Folder) -> str:
+    """Return the source's id, which moves with its job's store."""
+    try:
+        return folder.read_bytes(_ID).decode()
+    except FileNotFoundError:
+        fresh = uuid.uuid4().hex
+        folder.write_bytes(_ID, fresh.encode())
+        return fresh
