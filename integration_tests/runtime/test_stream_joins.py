@@ -11,14 +11,15 @@ from runtime_kit import Bench, drain, manifest_of
 
 import spark_ckpt as ckpt
 from spark_ckpt.cli.app import exit_code
+from spark_ckpt.driver import input_clock
 from spark_ckpt.errors import GraphInvalid
 
 pytestmark = pytest.mark.spark
 
 
-def joined(bench: Bench, **how: str) -> ckpt.Job:
+def joined(bench: Bench, interval: str = "1 hour", **how: str) -> ckpt.Job:
     """`orders` and `payments`, both (k string, v long)."""
-    job = bench.job()
+    job = bench.job(interval=interval)
     orders = job.source("orders", bench.source("orders")).select("k", F.col("v").alias("item"))
     payments = job.source("payments", bench.source("payments")).select("k", F.col("v").alias("paid"))
     orders.join(payments, on="k", **how).select("k", "item", "paid").to(bench.sink(), name="out")
@@ -71,6 +72,23 @@ def test_a_left_join_puts_out_what_met_nothing_once_its_time_is_over(bench: Benc
     drain(joined(bench, how="left", ttl="1 millisecond"))
     bench.put(("c", 3), into="payments")
     drain(joined(bench, how="left", ttl="1 millisecond"))
+
+    assert bench.values() == [("a", 1, 10), ("b", 2, None)]
+
+
+@pytest.mark.parametrize("interval", ["1 hour", "every batch"])
+def test_a_left_row_meets_the_match_that_waits_behind_other_rows_after_a_downtime(
+    bench: Bench, interval: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ttl is over when the driver comes back: the waiting rows are read before a key is forgotten."""
+    monkeypatch.setattr(
+        input_clock, "LEAST_S", 3600.0
+    )  # a run asks at its start only, so the first one forgets nothing
+    bench.put(("a", 1), ("b", 2), into="orders")
+    drain(joined(bench, interval, how="left", ttl="1 millisecond"))
+    bench.put(("other", 0), into="payments")  # a batch reads one file
+    bench.put(("a", 10), into="payments")
+    drain(joined(bench, interval, how="left", ttl="1 millisecond"))
 
     assert bench.values() == [("a", 1, 10), ("b", 2, None)]
 

@@ -159,8 +159,8 @@ class Stream:
         Two streams join on columns that both have by name, "inner" or "left". Every row joins all earlier rows of its
         key from the other side, so the state called `name` keeps both sides. Rows with a null in the key join nothing.
 
-        With a `ttl` ("1 hour"), a key without rows on both sides for that long (processing time) is removed. A left
-        join needs a `ttl`: it then emits the key's unmatched left rows.
+        With a `ttl` ("1 hour"), a key without rows on both sides for that long (processing time) is removed, once the
+        job has read all rows that came before. A left join needs a `ttl`: it then emits the key's unmatched left rows.
 
         Raises `GraphInvalid`.
         """

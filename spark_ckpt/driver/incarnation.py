@@ -34,6 +34,7 @@ from spark_ckpt.coordination.reports import Report, action_parts_ms
 from spark_ckpt.coordination.standby import again_ms
 from spark_ckpt.driver.coordinator import CoordinatorLoop
 from spark_ckpt.driver.effects import Effects
+from spark_ckpt.driver.input_clock import input_clock
 from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.lease_keeper import LeaseKeeper
 from spark_ckpt.driver.maintenance.materializing import Materializing
@@ -104,7 +105,10 @@ class SparkIncarnation:
         protocol, self._rules = recorded(plan.config.trace_dir, shape, point, standing, acked)
         self._protocol = protocol
         self._control = Control()
-        self._stage = Stage(plan, point.incarnation, protocol, self._control, targets, self._folder.path, key_groups)
+        self._inputs = input_clock(plan)
+        self._stage = Stage(
+            plan, point.incarnation, protocol, self._control, targets, self._folder.path, key_groups, self._inputs
+        )
         self._keeper = LeaseKeeper(
             self._renew, plan.config.lease_ms, progress.outage_over, self._missed_renewal, self._fail
         )
@@ -115,17 +119,9 @@ class SparkIncarnation:
         self._materializing = Materializing(plan, point.incarnation, announcer.kept_up, self._fail)
         self._watch = SourceWatch(plan, self._known_sources, self._fail)
         self._effects = Effects(
-            plan,
-            announcer,
-            progress,
-            self._control,
-            self._lanes,
-            self._materializing,
-            self._loop,
-            self._watch,
-            self._served,
-            self._finish,
-        )
+            plan, announcer, progress, self._control, self._lanes, self._materializing, self._loop, self._watch,
+            self._served, self._finish,
+        )  # fmt: skip
 
     # -- between the parts: methods, since the loop and the effects need each other
 
@@ -190,6 +186,8 @@ class SparkIncarnation:
             raise self._ending.error
         self._announcer.started(self.last_epoch, self._point.restored_from)
         self._lanes.start()
+        if self._inputs is not None:
+            self._inputs.begin()
         behind = self._stage.is_behind()
         self._loop.handle(QueryStarting(behind))
         self._loop.start()
@@ -285,6 +283,8 @@ class SparkIncarnation:
         """
         self._keeper.close()
         self._watch.close()
+        if self._inputs is not None:
+            self._inputs.close()
         stopped = ending.outcome is Outcome.STOPPED
         if stopped and not self._abandoned:
             self._leave(ending)
@@ -304,7 +304,7 @@ class SparkIncarnation:
         _join(self._lanes.give_up(), time.monotonic() + _GIVE_UP_S)
         # The loop is over, so no update is queued after this.
         self._materializing.close()
-        _join([self._materializing, self._watch], deadline_s)
+        _join([self._materializing, self._watch, *([self._inputs] if self._inputs else [])], deadline_s)
         self._watch.disconnect()
 
     def _leave(self, ending: Ending) -> None:

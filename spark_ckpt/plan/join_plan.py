@@ -33,7 +33,9 @@ class JoinPlan:
         output = StructType([*self.key_types, *self.left, *self.right])
         timeout = GroupStateTimeout.NoTimeout if self.ttl_ms is None else GroupStateTimeout.ProcessingTimeTimeout
         join = StreamJoin(self.keys, tuple(self.left.names), tuple(self.right.names), self.keeps_left, self.ttl_ms)
-        return vectorized_function(join, sides.schema, self.keys, output, state, timeout=timeout, inputs=sides.named)
+        return vectorized_function(
+            join, sides.schema, self.keys, output, state, timeout=timeout, inputs=sides.named, ttl_ms=self.ttl_ms
+        )
 
 
 def join_plan(left: StructType, right: StructType, on: object, how: str, ttl: str | int | None) -> JoinPlan:

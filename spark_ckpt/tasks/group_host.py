@@ -26,6 +26,7 @@ from spark_ckpt.coordination.markers import AHEAD, BARRIERS
 from spark_ckpt.coordination.reports import scope_of_group
 from spark_ckpt.epochs.records import StateFile
 from spark_ckpt.tasks.blobs import outputs_to_blobs
+from spark_ckpt.tasks.input_time import inputs_read_ms
 from spark_ckpt.tasks.key_expression import key_hash_of
 from spark_ckpt.tasks.late_watermark import late_watermark_ms
 from spark_ckpt.tasks.onward import PACKED, Onward, unsafe
@@ -208,11 +209,12 @@ class _GroupCall:
             yield pd.DataFrame({BLOB: blobs})
 
     def _clock(self) -> Clock:
+        processing_ms, inputs_ms = self._state.getCurrentProcessingTimeMs(), inputs_read_ms()
         try:
             watermark_ms = max(self._state.getCurrentWatermarkMs(), self._host.base_watermark_ms)
         except PySparkException:  # Spark raises it if the query has no watermark
-            return Clock(self._state.getCurrentProcessingTimeMs())
-        return Clock(self._state.getCurrentProcessingTimeMs(), watermark_ms, late_watermark_ms())
+            return Clock(processing_ms, inputs_ms=inputs_ms)
+        return Clock(processing_ms, watermark_ms, late_watermark_ms(), inputs_ms)
 
     def _account(self) -> dict[str, Json]:
         return {"late": self._held.counters.late_rows}

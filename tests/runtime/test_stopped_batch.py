@@ -30,7 +30,7 @@ def run_batch(monkeypatch):
     told = []
 
     def run(*, over):
-        stage = SimpleNamespace(ends=(SourceNode("in", None, StructType()),), hosts={}, marks=())
+        stage = SimpleNamespace(ends=(SourceNode("in", None, StructType()),), hosts={}, marks=(), inputs=None)
         spark = SimpleNamespace(sparkContext=None)
         StageQuery(spark, stage, lambda *batch: told.append(batch), lambda: over)._run_batch(None, 7)
 

@@ -48,11 +48,15 @@ class Joined:
         self.cache = cache_of(self.operator.schema, folder, self.store)
         self.group = KeyGroupState(self.operator.schema, self.cache, 0)
 
-    def batch(self, *rows, now=1000):
-        """`rows`: side, key, value; what comes out as (key, left value, right value)."""
+    def batch(self, *rows, now=1000, read=None):
+        """`rows`: side, key, value; what comes out as (key, left value, right value). `read`: clock of the inputs."""
         table = self.table(rows) if rows else None
         self.group = KeyGroupState.decode(self.group.encode(), self.operator.schema, self.cache, 0)
-        found = [each for table in self.operator.process(table, self.group, Clock(now)) for each in table.to_pylist()]
+        found = [
+            each
+            for table in self.operator.process(table, self.group, Clock(now, inputs_ms=read))
+            for each in table.to_pylist()
+        ]
         return [(row["k"], row.get("item"), row.get("paid")) for row in found]
 
     def table(self, rows):
@@ -115,6 +119,19 @@ def test_a_left_join_puts_out_what_met_nothing_when_the_key_is_forgotten(tmp_pat
     assert joined.batch((R, "a", 1), now=1000) == [("a", "x", 1)]
     assert sorted(joined.batch(now=120_000)) == [("b", "y", None), ("b", "z", None)]
     assert joined.batch(now=240_000) == []
+
+
+def test_a_key_waits_for_a_match_that_may_be_in_an_input(tmp_path):
+    joined = Joined(tmp_path, how="left", ttl="1 minute")
+    joined.batch((L, "a", "x"), (L, "b", "y"), now=0, read=0)
+    assert joined.batch((R, "c", 1), now=600_000, read=0) == [], "a downtime, and a backlog"
+    assert joined.batch((R, "a", 1), now=600_001, read=0) == [("a", "x", 1)]
+    assert joined.batch(now=600_002, read=60_000) == [], "read up to the last moment of the ttl"
+    assert joined.batch(now=600_003, read=60_001) == [("b", "y", None)]
+    assert joined.batch(now=900_000, read=660_001) == []
+    assert joined.batch((R, "a", 2), now=900_001, read=660_001) == [("a", "x", 2)], (
+        "its ttl was over, its row came first"
+    )
 
 
 SIDES = st.tuples(st.sampled_from([L, R]), st.sampled_from("abc"), st.integers(0, 3))

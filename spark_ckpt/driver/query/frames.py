@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from spark_ckpt.driver.input_clock import InputClock
     from spark_ckpt.driver.query.edge_stream import EdgeStream
 
 STAGED = "staged long"
@@ -87,6 +88,7 @@ class StageDescription:
     - `behind`: rows wait, so the first batch is kept small.
     - `edges`: by name. `bound`: limit of each.
     - `marks`: event times of the operators' inputs; the number of a mark is that of its clock.
+    - `inputs`: clock of the operators that wait for their inputs; None without one.
     - `input_tasks`: maximum number of tasks that read an operator's input. More tasks than run at a time would only
       wait for each other's Python workers.
     """
@@ -108,6 +110,7 @@ class StageDescription:
     marks: Sequence[Mark] = ()
     newest_ms: Mapping[int, int] = field(default_factory=dict)
     """Newest event times of the clocks before the query starts, by number."""
+    inputs: InputClock | None = None
 
 
 class StageFrames:

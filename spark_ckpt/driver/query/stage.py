@@ -23,6 +23,7 @@ from spark_ckpt.store.widening import types_change
 from spark_ckpt.tasks.group_host import GroupHost
 
 if TYPE_CHECKING:
+    from spark_ckpt.driver.input_clock import InputClock
     from spark_ckpt.driver.job_plan import JobPlan
     from spark_ckpt.plan.graph import EdgeNode, OperatorNode, SourceNode
 
@@ -31,7 +32,7 @@ class Stage:
     """The query of one incarnation.
 
     `targets`: per source, the cursor at which a draining run ends. `cache`: this incarnation's own folder.
-    `key_groups`: number of key groups by operator.
+    `key_groups`: number of key groups by operator. `inputs`: clock of operators that wait for their inputs.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Stage:
         targets: Mapping[str, Cursor],
         cache: Path,
         key_groups: Mapping[str, int],
+        inputs: InputClock | None = None,
     ) -> None:
         self._plan = plan
         self._incarnation = incarnation
@@ -51,6 +53,7 @@ class Stage:
         self._targets = dict(targets)
         self._cache = cache
         self._key_groups = key_groups
+        self._inputs = inputs
 
     def starts(self) -> Mapping[str, Cursor]:
         """Return the start positions of sources that have no cursor."""
@@ -101,7 +104,9 @@ class Stage:
         for node, line in zip(self._plan.sources, offsets.sources, strict=True):
             if line is not None:
                 cursors[node.name] = node.source.cursor(line, cursors[node.name])
-        drained = bool(self._targets) and self._reached(cursors, self._targets)
+        if self._inputs is not None:
+            self._inputs.batch_ended(cursors)
+        drained = bool(self._targets) and self._reached(cursors, self._targets) and self._timed_out_in(offsets.batch)
         return BatchDone(
             offsets.batch,
             cursors,
@@ -112,6 +117,10 @@ class Stage:
             drained,
             offsets.taken,
         )
+
+    def _timed_out_in(self, batch: int) -> bool:
+        """Return true if keys could time out in the batch. Without that a draining run might never remove a key."""
+        return self._inputs is None or self._inputs.ran_in(batch)
 
     def _reached(self, cursors: Mapping[str, Cursor], ends: Mapping[str, Cursor]) -> bool:
         """Return true if every source with an end in `ends` has been read up to it."""
@@ -138,6 +147,7 @@ class Stage:
             bound=self._bound,
             marks=plan.marks,
             newest_ms=self._newest_ms(),
+            inputs=self._inputs,
         )
 
     def _newest_ms(self) -> dict[int, int]:

@@ -129,6 +129,8 @@ class StageQuery:
             if batch == 0 and self._stage.behind:
                 inputs = enumerate(self._order.sources)
                 lift_limits(self._spark, self._stage.name, {number: each.source for number, each in inputs if each})
+            if self._stage.inputs is not None:
+                self._stage.inputs.batch_begins(batch)
             if self._late is not None:
                 # Rows are late by the watermark of the batch before, as in Spark; a task cannot ask Spark for it.
                 self._late.begin(self._offsets(batch).watermark_ms)

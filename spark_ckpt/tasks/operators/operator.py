@@ -17,13 +17,15 @@ from spark_ckpt.tasks.state.group_state import KeyGroupState
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The two clocks of one micro-batch, in epoch milliseconds; both are constant during the batch."""
+    """The clocks of one micro-batch, in epoch milliseconds; all are constant during the batch."""
 
     processing_ms: int
     watermark_ms: int | None = None
     """The watermark. None: the query has no watermark. 0: it has one that has not advanced yet."""
     late_ms: int | None = None
     """The watermark that decides which rows are late: that of the previous batch. None without a watermark."""
+    inputs_ms: int | None = None
+    """Time up to which the job has read its inputs, for operators that wait for them. None: they do not wait."""
 
 
 @dataclass(frozen=True, slots=True)

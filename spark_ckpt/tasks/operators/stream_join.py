@@ -1,7 +1,8 @@
 """The join of two streams as an operator: every row joins all earlier rows of its key from the other side.
 
-The state is both sides' rows of a key, in order of arrival. `ttl` removes a key that had no rows for that long. A left
-join then emits its unmatched left rows. Flink's regular join also keeps both sides ("Joins", Flink SQL documentation).
+The state is both sides' rows of a key, in order of arrival. `ttl` removes a key that had no rows for that long, by the
+clock of the inputs (`driver/input_clock`). A left join then emits its unmatched left rows. Flink's regular join also
+keeps both sides ("Joins", Flink SQL documentation).
 This module runs in tasks; `join_plan` sets it up.
 """
 

@@ -21,17 +21,21 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Spark's timeout configuration and the watermarked column."""
+    """Spark's timeout configuration and the watermarked column.
+
+    `waits_for_inputs`: a processing time is not due while a row that came before it may wait in an input.
+    """
 
     kind: str = GroupStateTimeout.NoTimeout
     event_time: str | None = None
+    waits_for_inputs: bool = False
 
     @classmethod
-    def of(cls, kind: str) -> Timeouts:
+    def of(cls, kind: str, *, waits_for_inputs: bool = False) -> Timeouts:
         """Return timeouts of a kind that Spark knows. Raises `GraphInvalid` for others."""
         if kind not in _KINDS:
             raise GraphInvalid(f"unknown timeout {kind!r}", hint=f"use one of {', '.join(_KINDS)}")
-        return cls(kind)
+        return cls(kind, waits_for_inputs=waits_for_inputs)
 
     def bound(self, binding: Binding) -> Timeouts:
         """Return a copy with the watermarked column. Raises `GraphInvalid` for EventTimeTimeout without one."""
@@ -46,7 +50,9 @@ class Timeouts:
     def now(self, clock: Clock) -> int | None:
         """Return the time that due timeouts are before, in epoch milliseconds; None without timeouts."""
         if self.kind == GroupStateTimeout.ProcessingTimeTimeout:
-            return clock.processing_ms
+            if not self.waits_for_inputs or clock.inputs_ms is None:
+                return clock.processing_ms
+            return min(clock.processing_ms, clock.inputs_ms)
         return clock.watermark_ms if self.kind == GroupStateTimeout.EventTimeTimeout else None
 
     def on_time(self, rows: pa.Table, group: KeyGroupState, clock: Clock) -> pa.Table:

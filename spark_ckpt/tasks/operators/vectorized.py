@@ -207,6 +207,7 @@ def vectorized_function(
     *,
     frames: bool = False,
     inputs: tuple[NamedInput, ...] = (),
+    ttl_ms: int | None = None,
 ) -> VectorizedOperator:
     """Return the operator over `func(KeyBatch) -> KeyResult`.
 
@@ -214,10 +215,12 @@ def vectorized_function(
     - `output`, `state`: schemas of the output and of the state.
     - `frames`: pass pandas frames in place of Arrow tables.
     - `inputs`: if given, the batch has each input by its name.
+    - `ttl_ms`: least time of a key in milliseconds. If given, keys time out only when the job has read all rows that
+      came before.
 
     Raises `GraphInvalid`.
     """
-    return VectorizedOperator(func, schema, keys, output, state, output_mode, timeout, frames, inputs)
+    return VectorizedOperator(func, schema, keys, output, state, output_mode, timeout, frames, inputs, ttl_ms)
 
 
 class VectorizedOperator:
@@ -234,17 +237,19 @@ class VectorizedOperator:
         timeout: str,
         frames: bool,
         inputs: tuple[NamedInput, ...],
+        ttl_ms: int | None,
     ) -> None:
         self.schema = state_schema(StructType([schema[key] for key in keys]), state)
         self.output = output
         self.output_mode = output_mode
         self.timeout = timeout
+        self.ttl_ms = ttl_ms
         self._func = func
         self._input = arrow_schema(schema)
         self._inputs = inputs
         self._state_type = state
         self._frames = frames
-        self._timeouts = Timeouts.of(timeout)
+        self._timeouts = Timeouts.of(timeout, waits_for_inputs=ttl_ms is not None)
         self._binding = Binding()
 
     def bind(self, binding: Binding) -> VectorizedOperator:
