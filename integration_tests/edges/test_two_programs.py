@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import spark_ckpt as ckpt
 from integration_tests.edges.two_programs import described, parsed
 from integration_tests.spark import connected_session
 from integration_tests.survival.kills import at_point
-from integration_tests.survival.process import Lives
+from integration_tests.survival.process import ROOT, Lives
 from spark_ckpt.errors import SourceUndone
 from spark_ckpt.store.store import Store
 
@@ -142,3 +143,19 @@ def test_a_reader_of_a_restored_sender_is_told_the_epoch_to_restore(spark: Spark
 
     pair.drain("totals", restore=back)
     assert pair.state() == pair.expected()
+
+
+def test_the_page_about_edges_runs_as_written(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "inbox").mkdir()
+    orders = [
+        {"customer": "ada", "amount": 9.0},
+        {"customer": "bob", "amount": 4.0},
+        {"customer": "ada", "amount": 3.0},
+    ]
+    (tmp_path / "inbox" / "1.json").write_text("".join(json.dumps(order) + "\n" for order in orders))
+    page = (ROOT / "docs" / "edges-between-programs.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+
+    exec(compile(code, "edges-between-programs.md", "exec"), {"spark": spark, "root": str(tmp_path)})
+
+    assert DeltaTable(str(tmp_path / "large")).to_pyarrow_table().to_pylist() == [{"customer": "ada", "total": 12.0}]
