@@ -16,7 +16,7 @@ from spark_ckpt.cli.output import print_facts, print_json, print_line, print_tab
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.log_state import LogState, taken_back
-from spark_ckpt.epochs.records import Kind
+from spark_ckpt.epochs.records import Kind, ReaderMoved
 from spark_ckpt.epochs.recovery import RestorePlan, SinkPlan, plan
 from spark_ckpt.epochs.recovery_text import restore_call, sink_lines
 from spark_ckpt.errors import ConfigInvalid
@@ -79,7 +79,15 @@ def _print_plan(log_state: LogState, planned: RestorePlan, inputs: Sequence[Inpu
     _print_state(planned)
     for sink in planned.sinks:
         _print_sink(planned, sink, log_state.kind)
+    if planned.abandoned:
+        for entry in log_state.readers.values():
+            print_line(f"\nreader of edge {entry.row.edge}: {_undone(entry.row, planned.abandoned[0])}")
     print_line(f"\nNothing was changed. To do it: {call}")
+
+
+def _undone(reader: ReaderMoved, first: int) -> str:
+    """Return the effect on a job that reads an edge. `first`: the oldest epoch that is undone."""
+    return f"{reader.place} stops with CKPT_SOURCE_UNDONE if it has read rows of epoch {first} or later, and says its restore="
 
 
 def _fields(log_state: LogState, planned: RestorePlan) -> dict[str, Json]:

@@ -14,6 +14,7 @@ from sender_store import EDGE, ELSEWHERE, SendingStore
 
 import spark_ckpt as ckpt
 from spark_ckpt.cli.readers import readers_of
+from spark_ckpt.cli.restore import restore
 from spark_ckpt.cli.store_check import store_findings
 from spark_ckpt.connector import Sink
 from spark_ckpt.driver.job_plan import JobPlan
@@ -416,3 +417,13 @@ def test_a_sender_that_cannot_be_reached_does_not_end_the_reader(
     monkeypatch.setattr(EdgeSource, "hold", away)
     InputRetention(own.plan).hold()
     assert "the sender's disk is away" in caplog.text
+
+
+def test_a_dry_run_of_a_restore_names_the_readers(sender: SendingStore, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(3):
+        sender.commit(sender.rows(1))
+    registered(sender, [edge(sender).end(NO_SPARK)], "/data/reader/sources/totals")
+    restore(sender.store.location.uri, "1", dry_run=True)
+    assert "/data/reader/sources/totals stops with CKPT_SOURCE_UNDONE" in capsys.readouterr().out
+    restore(sender.store.location.uri, "latest", dry_run=True)
+    assert "CKPT_SOURCE_UNDONE" not in capsys.readouterr().out
