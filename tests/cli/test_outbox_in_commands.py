@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from spark_ckpt.cli.verbs import OWN
 from spark_ckpt.epochs.records import Holder, Manifest, SinkAck, StagedOutput
 from spark_ckpt.errors import ConfigInvalid, HandoverFailed
 from spark_ckpt.observability.page.facts import facts_of
@@ -81,6 +82,15 @@ LOOKS = (
     ("rescale", "totals", "--key-groups", "4"),
     ("bootstrap", "totals", "--of", "sums"),
 )
+
+
+ELSEWHERE = {"ui", "report", "doctor"}
+"""Commands with tests of their own about outboxes: the page's facts below, `doctor` in test_doctor.py."""
+WITHOUT_A_STORE = {"explain", "connectors", "jars", "prepare"}
+
+
+def test_every_command_that_reads_a_store_is_tried_on_an_outbox():
+    assert {look[0] for look in LOOKS} | ELSEWHERE | WITHOUT_A_STORE == {verb.name for verb in OWN}
 
 
 @pytest.mark.parametrize("which", ["empty", "store", "branched"])
