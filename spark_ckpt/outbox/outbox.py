@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from spark_ckpt.epochs.log_state import LogState
     from spark_ckpt.events.listener import RunListener
     from spark_ckpt.spark_internals.writers import Writer
+    from spark_ckpt.store.store import Store
 
 
 class Outbox:
@@ -139,14 +141,16 @@ class Outbox:
         remote = runs_remotely()
         with suppress(CkptError):  # of the run before; what it left unpublished follows
             self.close()
+        store: Store | None = None
         if remote:
             self._refuse_remote()
         else:
-            _refuse_foreign(settings)
+            store = settings.opened()
+            _refuse_foreign(settings, store.log.state())
         frame = dataframe_of(writer)
         if frame is not None:
             _check_rows(settings, frame, asks_sinks=not remote)
-        function = self._function = BatchFunction(settings)
+        function = self._function = BatchFunction(settings, store)
         if not remote:
             # Metrics are served from the start, so that a port in use is an error of this call.
             function.listeners = [*self._listeners, *metrics_listeners(settings.metrics, settings.name)]
@@ -198,13 +202,15 @@ class Outbox:
 class BatchFunction:
     """The function of `foreachBatch`. Only its settings are pickled: each process opens the store by itself.
 
+    - `store`: the open store; None to open it at the first batch.
     - `listeners`: None to make those of the settings at the first batch.
     - `query`: the running query, if this process has it.
     - `error`: ended the query.
     """
 
-    def __init__(self, settings: OutboxSettings) -> None:
+    def __init__(self, settings: OutboxSettings, store: Store | None = None) -> None:
         self._settings = settings
+        self._store = store
         self._run: OutboxRun | None = None
         self.listeners: list[RunListener] | None = None
         self.query: StreamingQuery | None = None
@@ -213,7 +219,9 @@ class BatchFunction:
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Handle one micro-batch. Every error reaches Spark, which then does not commit the batch."""
         if self._run is None:
-            self._run = OutboxRun(self._settings, self._events())
+            # After an error the store is opened again: it may be another one by then.
+            store, self._store = self._store, None
+            self._run = OutboxRun(self._settings, self._events(), store)
         try:
             self._run.call(FrameBatch(frame, number))
         except BaseException as error:
@@ -227,7 +235,7 @@ class BatchFunction:
         """Publish the epoch of a batch that Spark committed and a dead driver did not publish. `frame`: of the query."""
         if self._settings.accepted != NO_CHANGES or self._settings.confirmed != Confirmed():
             return
-        run = OutboxRun(self._settings, self._events())
+        run = OutboxRun(self._settings, self._events(), self._store)
         try:
             run.recover(FrameBatch(frame, -1))
         except BaseException as error:
@@ -361,10 +369,9 @@ def _started(writer: Writer) -> StreamingQuery:
         ) from error
 
 
-def _refuse_foreign(settings: OutboxSettings) -> None:
+def _refuse_foreign(settings: OutboxSettings, log_state: LogState) -> None:
     """Raise `QueryForeign` before the query starts, if its checkpoint belongs to another query."""
-    query, log_state = settings.checkpoint_files().query(), settings.opened().log.state()
-    known = owners(log_state)
+    query, known = settings.checkpoint_files().query(), owners(log_state)
     # A named epoch is judged with the first batch: the query may have had the outbox before.
     confirmed = settings.accepted.query == query or settings.accepted.restore is not None
     if query is None or not known or query in known or confirmed:

@@ -168,13 +168,15 @@ def prepared(store: Store, name: str, rows: SinkRows, schema: StructType, spark:
 
 
 class OutboxRun:
-    """One run of a query: from the first call of its function to an error or the end."""
+    """One run of a query: from the first call of its function to an error or the end. `store`: the open one, if it is."""
 
-    def __init__(self, settings: OutboxSettings, events: OutboxEvents | None = None) -> None:
+    def __init__(
+        self, settings: OutboxSettings, events: OutboxEvents | None = None, store: Store | None = None
+    ) -> None:
         self._settings = settings
         self._events = events or OutboxEvents(settings.name)
         self._staged_rows = 0
-        self._store = settings.opened()
+        self._store = store or settings.opened()
         self._checkpoint = settings.checkpoint_files()
         self._protocol = OutboxProtocol(settings.name, settings.accepted, settings.run, settings.overlap)
         self._sinks: dict[str, Prepared] = {}
