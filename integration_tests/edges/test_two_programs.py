@@ -98,15 +98,26 @@ class Pair:
         return Counter((row["k"], row["last"]) for row in rows)
 
 
-def test_rows_pass_exactly_once_although_both_programs_are_killed(spark: SparkSession, tmp_path: Path) -> None:
+BOTH = (("orders", "EPOCH_COMMITTED", 1), ("totals", "STAGED", 1))
+EVERYWHERE = (
+    ("orders", "EPOCH_COMMITTING", 2),  # the first epoch pins the sources, and has no rows
+    *BOTH,
+    ("orders", "STAGED", 1),
+    ("totals", "EPOCH_COMMITTED", 1),
+)
+
+
+@pytest.mark.parametrize("kills", [BOTH, pytest.param(EVERYWHERE, marks=pytest.mark.long)], ids=["both", "everywhere"])
+def test_rows_pass_exactly_once_although_both_programs_are_killed(
+    spark: SparkSession, tmp_path: Path, kills: tuple[tuple[str, str, int], ...]
+) -> None:
     pair = Pair(spark, tmp_path)
     pair.write(FILES // 2)
-    pair.live_and_die("orders", "EPOCH_COMMITTING", nth=2)  # the first epoch pins the sources, and has no rows
-    pair.live_and_die("orders", "EPOCH_COMMITTED")
-    pair.live_and_die("totals", "STAGED")
-    pair.write(FILES - FILES // 2)
-    pair.live_and_die("orders", "STAGED")
-    pair.live_and_die("totals", "EPOCH_COMMITTED")
+    for number, (role, point, nth) in enumerate(kills):
+        if number == len(BOTH):
+            pair.write(FILES - FILES // 2)
+        pair.live_and_die(role, point, nth)
+    pair.write(FILES - pair.written)
     pair.drain("orders")
     pair.drain("totals")
 

@@ -51,18 +51,30 @@ def test_the_readmes_query_runs_as_written(
     assert DeltaTable("tables/gold").to_pyarrow_table(columns=["customer"]).num_rows == 2
 
 
-DEATHS = "EPOCH_COMMITTING:kill:2,EPOCH_COMMITTED:kill:2,ACKED:kill:4,STAGED:kill:5"
-"""Before the outbox's commit; after it; when one of two sinks has the epoch; in a task. Many more: the campaign `outbox`."""
+DEATHS = ("EPOCH_COMMITTED:kill:2", "ACKED:kill:4", "STAGED:kill:5")
+"""After the outbox's commit; when one of two sinks has the epoch; in a task. Many more: the campaign `outbox`."""
+BEFORE = "EPOCH_COMMITTING:kill:2"
+"""Before the commit."""
 
 
-@pytest.mark.parametrize("overlap", [(), pytest.param(("--overlap",), marks=pytest.mark.long)], ids=["", "overlap"])
+@pytest.mark.parametrize(
+    ("deaths", "overlap"),
+    [
+        (DEATHS, ()),
+        pytest.param((BEFORE, *DEATHS), (), marks=pytest.mark.long),
+        pytest.param((BEFORE, *DEATHS), ("--overlap",), marks=pytest.mark.long),
+    ],
+    ids=["", "everywhere", "overlap"],
+)
 def test_every_row_is_once_in_kafka_and_delta_whenever_the_driver_dies(
-    tmp_path: Path, broker: Broker, overlap: tuple[str, ...]
+    tmp_path: Path, broker: Broker, deaths: tuple[str, ...], overlap: tuple[str, ...]
 ) -> None:
     place, topic = Place(tmp_path), create_topic(broker.servers, "outbox")
     write_files(place.inbox, FILES)
-    killed, failed = live_until_done(place, DEATHS, "--servers", broker.servers, "--topic", topic, *overlap, most=8)
-    assert killed == 3
+    killed, failed = live_until_done(
+        place, ",".join(deaths), "--servers", broker.servers, "--topic", topic, *overlap, most=8
+    )
+    assert killed == len(deaths) - 1
     assert failed >= 1
     assert place.rows("gold") == expected(FILES)
     assert records(broker.servers, topic) == expected(FILES)

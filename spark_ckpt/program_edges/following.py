@@ -55,7 +55,8 @@ class EdgeLog:
             )
         if job is not None and owner.job != job:
             raise SourceInvalid(
-                f"{uri} is the store of job '{owner.job}', not of '{job}'", hint="correct store= or job="
+                f"{uri} is the store of job '{owner.job}', not of '{job}'",
+                hint="name the sending job and its store in ckpt.Edge",
             )
         edges = store.published_edges()
         if edge not in edges:
