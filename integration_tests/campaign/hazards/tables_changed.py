@@ -181,7 +181,8 @@ class TableChanged(Scene):
 
     def wanted(self) -> Rows:
         first, more = Counter(self._first), Counter(self._more)
-        if self._undone or not self._changed:
+        elsewhere = self._accepted and not self._change.replaces  # the new table has no constraint
+        if self._undone or elsewhere or not self._changed:
             return first + more
         more = Counter(self._change.allowed(self._more))
         if self._change.replaces:
