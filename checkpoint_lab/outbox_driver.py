@@ -21,7 +21,7 @@ from spark_ckpt.epochs.records import StagedFileRecord
 from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.epochs.retention import staged_files
 from spark_ckpt.epochs.sinks_ahead import refusal
-from spark_ckpt.epochs.ways_back import past_the_marker, way_back
+from spark_ckpt.epochs.ways_back import with_publish_advice
 from spark_ckpt.errors import BatchUnexpected, CkptError, Fenced, PublishFailed, QueryForeign, StoreOutage
 from spark_ckpt.outbox.advice import of_outbox
 from spark_ckpt.outbox.protocol import (
@@ -396,11 +396,15 @@ class OutboxDriver:
 
     def _advised(self, error: CkptError, sink: str, output: EpochOutput) -> CkptError:
         """Return the error with the epoch to restore, if the sink's marker is of another branch."""
-        log_state = self.log.state()
-        back = way_back(error, sink, output.epoch, self.log.state, self.log.manifest, self.store.verify)
-        advised = past_the_marker(error, sink, output.beside, back)
+        log = self.log
+        try:
+            advised = with_publish_advice(
+                error, sink, output.epoch, output.beside, log.state, log.manifest, self.store.verify, "store"
+            )
+        except CkptError:  # the log was replaced by an older one
+            return error
         if advised is not error:
-            advised.hint = of_outbox(advised.hint, log_state)
+            advised.hint = of_outbox(advised.hint, log.state())
         return advised
 
     def _end_of_publish(self, sink: str, error: CkptError | None) -> None:

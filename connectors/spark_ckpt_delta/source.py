@@ -123,7 +123,9 @@ class DeltaSource:
         if files_per_batch < 1 or bytes_per_batch < 1:
             raise ConfigInvalid("files_per_batch and bytes_per_batch are at least 1")
         check_table_path(table, "a source's table")
-        self._settings = DeltaSettings(table, on_change, files_per_batch, bytes_per_batch, dict(storage_options or {}))
+        self._settings = DeltaSettings(
+            table, on_change, files_per_batch, bytes_per_batch, storage_options=dict(storage_options or {})
+        )
         self._start = start
         self._table_id = TableId(self._open, self._entry)
 

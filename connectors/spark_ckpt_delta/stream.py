@@ -5,8 +5,8 @@ append.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from spark_ckpt.connector_parts.file_stream import FileRun, FileStreamReader, file_runs
 from spark_ckpt.connector_parts.read_limits import ReadAllAvailable, ReadLimit
+from spark_ckpt.connector_parts.reader_settings import ReaderSettings
 from spark_ckpt.tasks.worker_process import prepare_worker
 from spark_ckpt_delta.changes import Bounds, History, OnChange, Position
 from spark_ckpt_delta.log import filesystem, open_table
@@ -23,30 +24,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT_NAME = "spark_ckpt_delta"
-SECRET_OPTION = "secret_storage_options"  # noqa: S105 - the name of an option
-"""Spark shows the options of a plan, except values of options whose name contains `secret`."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaSettings:
-    """Settings of a reader, besides schema and position. `storage_options` may hold credentials and is never shown."""
+class DeltaSettings(ReaderSettings):
+    """Settings of a reader, besides schema and position."""
 
     table: str
     on_change: OnChange
     files_per_batch: int
     bytes_per_batch: int
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def options(self) -> dict[str, str]:
-        """Return the settings as options of a Spark reader."""
-        visible = asdict(self)
-        secret = visible.pop("storage_options")
-        return {"settings": json.dumps(visible), SECRET_OPTION: json.dumps(secret)}
-
-    @classmethod
-    def of_options(cls, options: Mapping[str, str]) -> DeltaSettings:
-        """Return the settings of reader options; the inverse of `options`."""
-        return cls(**json.loads(options["settings"]), storage_options=json.loads(options[SECRET_OPTION]))
 
 
 class DeltaDataSource(DataSource):

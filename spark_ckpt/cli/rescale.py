@@ -26,9 +26,8 @@ def rescale(
     More groups let more tasks share the operator's work. Multiples of the old number are repartitioned group by group;
     other numbers need more memory. The job continues from the new epoch; earlier epochs stay unchanged.
     """
-    from spark_ckpt.driver.maintenance.rescale import (
-        rescale as deal_out,  # loads pyspark, which most commands do not need
-    )
+    # It loads pyspark, which most commands do not need.
+    from spark_ckpt.driver.maintenance.rescale import rescale as deal_out
 
     done = deal_out(open_store_with_state(store, storage_option), operator, key_groups)
     if as_json:

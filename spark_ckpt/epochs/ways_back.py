@@ -153,3 +153,24 @@ def past_the_marker(error: CkptError, sink: str, diverged: Collection[int], back
     hint = f"go on with job.start(restore={back}): no rows are lost, but those that {sink} has of epoch {marker} come again"
     context = {**error.context, "would be repeated": f"{sink} has epoch {marker}"}
     return PublishConflict(error.what, hint=hint, **context)
+
+
+def with_publish_advice(
+    error: CkptError,
+    sink: str,
+    epoch: int,
+    diverged: Collection[int],
+    log_state: Callable[[], LogState],
+    read: Read,
+    verify: Verify,
+    store: str,
+) -> CkptError:
+    """Return the error of a failed publish, with all the advice above. For a host that reads the log by itself.
+
+    Parameters as in `way_back`, `past_the_marker` and `with_recovery_advice`. Raises the errors of reading the log.
+    """
+    manifest, now = read(epoch), log_state()
+    back = way_back(error, sink, epoch, log_state, read, verify)
+    unanswered = {each: max(epochs) for each in now.sinks if (epochs := now.awaited(each))}
+    told = past_the_marker(error, sink, diverged, back)
+    return with_recovery_advice(told, sink, manifest, now.acked, store, back, unanswered)

@@ -26,7 +26,7 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Manifest, SinkAck, StagedFileRecord
 from spark_ckpt.epochs.restore import RestoreTarget, choose
 from spark_ckpt.epochs.retention import Retention
-from spark_ckpt.epochs.ways_back import past_the_marker, way_back, with_recovery_advice
+from spark_ckpt.epochs.ways_back import with_publish_advice
 from spark_ckpt.errors import CkptError, Fenced, IdentityChanged, PublishConflict, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.outbox.background import Background
@@ -407,14 +407,19 @@ class OutboxRun:
         """Return the error of a publish with the epoch to restore, if the rows can never be published."""
         log = self._store.log
         try:
-            manifest, log_state = log.manifest(output.epoch), log.state()
-            back = way_back(error, sink, output.epoch, log.state, log.manifest, self._store.verify)
+            return with_publish_advice(
+                error,
+                sink,
+                output.epoch,
+                output.beside,
+                log.state,
+                log.manifest,
+                self._store.verify,
+                self._store.location.uri,
+            )
         except CkptError as other:
             _log.info("outbox=%s sink=%s: no advice, the log cannot be read: %s", self._settings.name, sink, other.what)
             return error
-        unanswered = {each: max(epochs) for each in log_state.sinks if (epochs := log_state.awaited(each))}
-        told = past_the_marker(error, sink, output.beside, back)
-        return with_recovery_advice(told, sink, manifest, log_state.acked, self._store.location.uri, back, unanswered)
 
     def _publish_to(self, sink: str, output: EpochOutput, spark: SparkSession) -> PublishReceipt:
         """Try once. A failed publisher is replaced: it no longer knows how the sink stands."""

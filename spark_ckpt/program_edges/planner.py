@@ -6,8 +6,8 @@ Tasks get a `SegmentReader` only, so that no worker loads the log.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from spark_ckpt.connector_parts.file_stream import FileStreamReader, file_runs
 from spark_ckpt.connector_parts.read_limits import ReadAllAvailable, ReadLimit
+from spark_ckpt.connector_parts.reader_settings import ReaderSettings
 from spark_ckpt.epochs.records import Position
 from spark_ckpt.program_edges.following import EdgeLog, position_of
 from spark_ckpt.program_edges.segments import SegmentReader
@@ -23,31 +24,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT_NAME = "spark_ckpt_edge"
-SECRET_OPTION = "secret_storage_options"  # noqa: S105 - the name of an option
-"""Spark shows the options of a plan, except values of options whose name contains `secret`."""
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeSettings:
-    """Settings of a reader, besides schema and position. `storage_options` may hold credentials and is never shown."""
+class EdgeSettings(ReaderSettings):
+    """Settings of a reader, besides schema and position."""
 
     store: str
     edge: str
     job: str | None
     files_per_batch: int
     bytes_per_batch: int
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def options(self) -> dict[str, str]:
-        """Return the settings as options of a Spark reader."""
-        visible = asdict(self)
-        secret = visible.pop("storage_options")
-        return {"settings": json.dumps(visible), SECRET_OPTION: json.dumps(secret)}
-
-    @classmethod
-    def of_options(cls, options: Mapping[str, str]) -> EdgeSettings:
-        """Return the settings of reader options; the inverse of `options`."""
-        return cls(**json.loads(options["settings"]), storage_options=json.loads(options[SECRET_OPTION]))
 
     def open(self) -> EdgeLog:
         """Open the sender's log. Raises `SourceInvalid`."""

@@ -117,7 +117,12 @@ class EdgeSource:
 
     def _settings(self) -> EdgeSettings:
         return EdgeSettings(
-            self.store, self.edge, self.job, self.files_per_batch, self.bytes_per_batch, dict(self.storage_options)
+            self.store,
+            self.edge,
+            self.job,
+            self.files_per_batch,
+            self.bytes_per_batch,
+            storage_options=dict(self.storage_options),
         )
 
 

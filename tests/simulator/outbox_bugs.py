@@ -10,6 +10,7 @@ from dataclasses import replace
 from checkpoint_lab import outbox_driver, spark_driver
 from checkpoint_lab.outbox_driver import OutboxDriver
 from checkpoint_lab.outbox_store import SparkCheckpoint
+from spark_ckpt.epochs import ways_back
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import BatchUnexpected, CkptError, QueryForeign
 from spark_ckpt.outbox import protocol, rule
@@ -359,7 +360,7 @@ def a_start_publishes_nothing_without_a_batch(monkeypatch):
 
 
 def the_error_of_another_branchs_marker_names_no_step(monkeypatch):
-    monkeypatch.setattr(outbox_driver, "past_the_marker", lambda error, *_: error)
+    monkeypatch.setattr(ways_back, "past_the_marker", lambda error, *_: error)
 
 
 HAD = [

@@ -1,4 +1,4 @@
-"""Streaming query of one incarnation: one Spark action per micro-batch, reports out. `stage_frames` builds its plan."""
+"""Streaming query of one incarnation: one Spark action per micro-batch, reports out. `frames` builds its plan."""
 
 from __future__ import annotations
 
