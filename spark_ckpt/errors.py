@@ -280,6 +280,13 @@ class RewindUnderWay(CkptError):
     exit_code = 4
 
 
+class RestoreUnderWay(CkptError):
+    """A restore of several stores to one line has begun and has not reached all of them."""
+
+    condition = "CKPT_RESTORE_UNDER_WAY"
+    exit_code = 4
+
+
 class RewindUnsupported(CkptError):
     """A plan cannot be carried out: a rewind is not correct for a feature of a table, a sink, or a kind of start."""
 

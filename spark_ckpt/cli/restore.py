@@ -1,4 +1,4 @@
-"""`spark-ckpt restore --dry-run`: the effects of restoring an epoch."""
+"""`spark-ckpt restore`: the effects of restoring an epoch of one store; several stores restored to one line."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import typer
 
 from spark_ckpt.cli.asked_sinks import sinks_behind
 from spark_ckpt.cli.inputs import InputAgain, inputs_again
+from spark_ckpt.cli.line import restore_stores
 from spark_ckpt.cli.list import driver_fields, driver_of
-from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
+from spark_ckpt.cli.options import AsJson, StorageOptions
 from spark_ckpt.cli.output import print_facts, print_json, print_line, print_table, size, utc
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
@@ -25,9 +26,15 @@ from spark_ckpt.wording import epochs, one_or_many
 
 
 def restore(
-    store: StoreUri,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help='"latest", an epoch number, or a savepoint.')],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen. Required: see below.")] = False,
+    stores: Annotated[
+        list[str], typer.Argument(metavar="STORE TARGET | STORE...", help="A store and a target, or stores and --to.")
+    ],
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="LINE", help="latest, line-N, PROGRAM@EPOCH or a time, for all stores."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing. Required without --to.")] = False,
+    fence: Annotated[bool, typer.Option("--fence", help="With --to: take the lease from drivers that run.")] = False,
     accept_new_sink: Annotated[
         list[str] | None,
         typer.Option(metavar="SINK", help="This sink is another table or topic from now on. May be repeated."),
@@ -35,11 +42,34 @@ def restore(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Show the effects of restoring an epoch; changes nothing.
+    """Show the effects of restoring an epoch, or restore several stores to one line (--to).
 
-    The job itself restores, at a start with job.start(restore=...). Only then is it known that the program fits the
-    state, and that no other driver runs. An outbox follows its query, which goes back first.
+    TARGET is "latest", an epoch number, or a savepoint. Without --to nothing is changed: the job itself restores, at a
+    start with job.start(restore=...). Only then is it known that the program fits the state, and that no other driver
+    runs. An outbox follows its query, which goes back first.
+
+    With --to, the stores of programs that edges join go to one consistent line. A restore that was interrupted blocks
+    starts; run the same command again.
     """
+    if to is not None:
+        restore_stores([open_store(each, storage_option) for each in stores], to, dry_run, fence, as_json)
+        return
+    if len(stores) != 2 or fence:
+        raise ConfigInvalid(
+            "restore takes one store and a target, or any number of stores and --to",
+            hint="spark-ckpt restore STORE TARGET --dry-run, or spark-ckpt restore STORE... --to line-42",
+        )
+    _of_one_store(stores[0], stores[1], dry_run, accept_new_sink, as_json, storage_option)
+
+
+def _of_one_store(
+    store: str,
+    target: str,
+    dry_run: bool,
+    accept_new_sink: list[str] | None,
+    as_json: bool,
+    storage_option: list[str] | None,
+) -> None:
     wanted = int(target) if target.isdecimal() else target
     new = list(accept_new_sink or [])
     opened = open_store(store, storage_option)

@@ -42,6 +42,7 @@ OWN = (
     Verb("diff", "spark_ckpt.cli.diff", "diff", "What changed in the state between epochs."),
     Verb("savepoint", "spark_ckpt.cli.savepoint", "app"),
     Verb("restore", "spark_ckpt.cli.restore", "restore", "The effects of restoring an epoch."),
+    Verb("line", "spark_ckpt.cli.line", "line", "Consistent cuts over the stores of several programs."),
     Verb("rescale", "spark_ckpt.cli.rescale", "rescale", "Another number of key groups for an operator."),
     Verb("bootstrap", "spark_ckpt.cli.bootstrap", "bootstrap", "State for an operator that is new in a job."),
     Verb(

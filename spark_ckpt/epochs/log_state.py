@@ -17,6 +17,7 @@ from spark_ckpt.epochs.records import (
     Heartbeat,
     Holder,
     IncarnationRecord,
+    IndexSaid,
     Kind,
     LossAccepted,
     Published,
@@ -122,6 +123,12 @@ class LogState:
         return self.holder is None or self.lease_expires_ms == 0
 
     @property
+    def index(self) -> int:
+        """The newest index that the newest epoch serves; 0 without `protocol="index"`."""
+        newest = self.by_id.get(self.latest)
+        return newest.index if newest is not None else 0
+
+    @property
     def handover_asked(self) -> bool:
         """True if the newest incarnation was requested to hand over to a standby."""
         return self.handover_of == self.incarnation > 0
@@ -200,6 +207,8 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
             log_state = _epochs(log_state, [record for _, record in rows if isinstance(record, EpochBrief)], at)
         else:
             log_state = _APPLY[type(newest)](log_state, newest, at)
+        if isinstance(newest, IndexSaid):
+            _say_index(by_id, newest)
     return replace(log_state, by_id=by_id, owed=debts.owed())
 
 
@@ -338,6 +347,16 @@ def _reader_moved(log_state: LogState, record: ReaderMoved, at: At) -> LogState:
     return replace(log_state, readers={**log_state.readers, record.reader: ReaderEntry(at.time_ms, record)})
 
 
+def _index_said(log_state: LogState, record: IndexSaid, at: At) -> LogState:
+    return log_state  # `_say_index` changes the epoch
+
+
+def _say_index(by_id: dict[int, EpochBrief], record: IndexSaid) -> None:
+    brief = by_id.get(record.epoch)
+    if brief is not None and record.index > brief.index:
+        by_id[record.epoch] = brief.model_copy(update={"index": record.index})
+
+
 _Apply = Callable[[LogState, AnyRecord, At], LogState]
 _APPLY: Mapping[type, _Apply] = {
     kind: cast(_Apply, apply)
@@ -355,5 +374,6 @@ _APPLY: Mapping[type, _Apply] = {
         (Folded, _folded),
         (LossAccepted, _loss_accepted),
         (ReaderMoved, _reader_moved),
+        (IndexSaid, _index_said),
     )
 }

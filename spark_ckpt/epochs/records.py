@@ -286,7 +286,12 @@ class IncarnationRecord(Entry):
 
 
 class EpochBrief(Entry):
-    """Part of a manifest that the log's state keeps. `holds`: sinks whose rows a later epoch publishes."""
+    """Part of a manifest that the log's state keeps.
+
+    - `holds`: sinks whose rows a later epoch publishes.
+    - `index`: the newest index of `protocol="index"` that the epoch serves; 0 without that protocol.
+    - `after`: the newest index that its base serves. It stamps the rows of the epoch.
+    """
 
     epoch: Count
     incarnation: Count
@@ -305,9 +310,11 @@ class EpochBrief(Entry):
     timings: Timings | None = None
     spark_batch: SparkBatch | None = None
     state_bytes: Count | None = None
+    index: Count = 0
+    after: Count = 0
 
     @classmethod
-    def of(cls, manifest: Manifest, lease_expires_ms: int) -> EpochBrief:
+    def of(cls, manifest: Manifest, lease_expires_ms: int, index: int = 0, after: int = 0) -> EpochBrief:
         """Return the brief of a manifest whose commit renews the lease until `lease_expires_ms` (ms since 1970 UTC)."""
         shared = {name: getattr(manifest, name) for name in cls.model_fields if name in Manifest.model_fields}
         state_bytes = sum(file.size_bytes for each in manifest.operators.values() for file in each.files)
@@ -315,7 +322,15 @@ class EpochBrief(Entry):
             tuple(sorted(manifest.outputs)),
             tuple(sorted(sink for sink, held in manifest.held.items() if held.files)),
         )
-        return cls(**shared, sinks=sinks, holds=holds, lease_expires_ms=lease_expires_ms, state_bytes=state_bytes)
+        return cls(
+            **shared,
+            sinks=sinks,
+            holds=holds,
+            lease_expires_ms=lease_expires_ms,
+            state_bytes=state_bytes,
+            index=index,
+            after=after,
+        )
 
 
 class Heartbeat(Entry):
@@ -446,6 +461,14 @@ class ReaderMoved(Entry):
     position: Position
 
 
+class IndexSaid(Entry):
+    """The newest epoch serves `index`, too: its program has nothing new to put into another epoch."""
+
+    incarnation: Count
+    epoch: Count
+    index: Count
+
+
 class Folded(Entry):
     """Summary of rows that were dropped from the log, written when its files are replaced."""
 
@@ -483,4 +506,5 @@ AnyRecord = (
     | Folded
     | LossAccepted
     | ReaderMoved
+    | IndexSaid
 )

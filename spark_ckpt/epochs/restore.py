@@ -42,6 +42,13 @@ No outbox can have such a name. Until the rewind releases the lease, only the re
 """
 
 
+RESTORING_LINE = "restore to "
+"""Beginning of the lease holder's name while several stores are restored to one line; the target follows.
+
+Until the restore has reached all stores and frees their leases, only the restore itself begins incarnations.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
     """The point that a new incarnation continues from."""

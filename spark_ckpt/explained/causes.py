@@ -305,6 +305,10 @@ _PLAIN_QUERIES: Mapping[str, ErrorCause] = {
         "A rewind began and did not end: its process was killed, or it still runs.",
         "Run `spark-ckpt rewind apply` (or `undo`) with the same plan again. It continues where it stopped.",
     ),
+    "CKPT_RESTORE_UNDER_WAY": ErrorCause(
+        "A restore of several stores to one line began and did not end: its process was killed, or it still runs.",
+        "Run the same `spark-ckpt restore STORE... --to LINE` again. It continues with the stores that are left.",
+    ),
     "CKPT_REWIND_UNSUPPORTED": ErrorCause(
         "A table feature, a sink or a kind of start in the plan cannot be rolled back correctly.",
         "Restore that table yourself, or choose a target that does not touch it; docs/rewind.md lists the "

@@ -153,6 +153,7 @@ class EpochLog:
 
         def propose(log_state: LogState) -> NewRow:
             proposals.refuse_if_rewinding(log_state, holder)
+            proposals.refuse_if_restoring(log_state, holder)
             proposals.refuse_if_adopting(log_state, holder)
             if not takeover:
                 proposals.refuse_if_held(log_state, self._own_incarnation, self._now_ms(), ended)
@@ -167,14 +168,15 @@ class EpochLog:
             self._own_incarnation = begun[0].incarnation
         return begun[0]
 
-    def commit_epoch(self, manifest: Manifest) -> LogState:
+    def commit_epoch(self, manifest: Manifest, index: int = 0) -> LogState:
         """Commit an epoch: append its manifest, which also renews the lease. Return the log state before the commit.
 
-        A repeated call with the same manifest changes nothing.
+        A repeated call with the same manifest changes nothing. `index`: the index that the epoch serves at least, with
+        `protocol="index"`.
 
         Raises `Fenced` if a newer incarnation exists, and a retriable `StoreOutage` if the outcome is unknown.
         """
-        return self.append(lambda state: proposals.epoch(state, manifest, self._now_ms()))
+        return self.append(lambda state: proposals.epoch(state, manifest, self._now_ms(), index))
 
     def renew(self, incarnation: int, lease_ms: int) -> LogState:
         """Renew the lease of an idle holder for `lease_ms` milliseconds.
@@ -259,6 +261,14 @@ class EpochLog:
     def move_reader(self, moved: ReaderMoved) -> None:
         """Register a reader of an edge, or move it. The reader's process calls it on the log of the sender."""
         self.append(lambda state: proposals.reader(state, moved))
+
+    def say_index(self, incarnation: int, epoch: int, index: int) -> LogState:
+        """Record that the newest epoch serves `index`, too; nothing happens if a newer epoch exists. Raises `Fenced`."""
+        return self.append(lambda state: proposals.index_said(state, incarnation, epoch, index))
+
+    def now_ms(self) -> int:
+        """Return the log's wall clock, ms since 1970 UTC."""
+        return self._now_ms()
 
     def manifest(self, epoch: int) -> Manifest:
         """Return the manifest of `epoch`, checked against its digest.

@@ -17,6 +17,7 @@ from spark_ckpt.epochs.records import (
     HandoverAsked,
     Heartbeat,
     IncarnationRecord,
+    IndexSaid,
     LossAccepted,
     Manifest,
     Published,
@@ -45,6 +46,7 @@ KINDS: dict[str, type[AnyRecord]] = {
     "folded": Folded,
     "loss-accepted": LossAccepted,
     "reader": ReaderMoved,
+    "index": IndexSaid,
 }
 NAMES = {model: name for name, model in KINDS.items()}
 _OF_A_LEASE = ("incarnation", "heartbeat", "released", "handover", "upkeep", "upkeep-ended")
@@ -106,6 +108,7 @@ def needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
     newest: dict[str, int] = {}
     savepoints: dict[str, int] = {}
     readers: dict[str, int] = {}
+    said: dict[int, int] = {}
     incarnations = {row.incarnation for row in rows if row.kind == "epoch" and row.epoch in epochs}
     for row in rows:
         newest[row.kind] = row.seq
@@ -127,5 +130,7 @@ def needed_rows(rows: Sequence[LogRow], epochs: set[int]) -> set[int]:
                 savepoints.pop(record.name, None)
         elif row.kind == "reader" and isinstance(record := record_of(row), ReaderMoved):
             readers[record.reader] = row.seq
+        elif row.kind == "index" and row.epoch in epochs:
+            said[row.epoch] = row.seq
     lease = {newest[kind] for kind in _OF_A_LEASE if kind in newest}
-    return needed | lease | set(savepoints.values()) | set(readers.values())
+    return needed | lease | set(savepoints.values()) | set(readers.values()) | set(said.values())

@@ -17,6 +17,7 @@ from spark_ckpt.epochs.records import (
     Heartbeat,
     Holder,
     IncarnationRecord,
+    IndexSaid,
     LossAccepted,
     Manifest,
     Published,
@@ -26,8 +27,16 @@ from spark_ckpt.epochs.records import (
     SavepointRecord,
     SinkAck,
 )
-from spark_ckpt.epochs.restore import ADOPTING, REWINDING, RecoveryPoint
-from spark_ckpt.errors import ConfigInvalid, EpochNotFound, Fenced, RewindUnderWay, RunFailed, StoreInUse
+from spark_ckpt.epochs.restore import ADOPTING, RESTORING_LINE, REWINDING, RecoveryPoint
+from spark_ckpt.errors import (
+    ConfigInvalid,
+    EpochNotFound,
+    Fenced,
+    RestoreUnderWay,
+    RewindUnderWay,
+    RunFailed,
+    StoreInUse,
+)
 from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.log_rows import row_of
 from spark_ckpt.store.log_table import NewRow
@@ -55,9 +64,30 @@ def refuse_if_held(log_state: LogState, own: int | None, now_ms: int, ended: int
         return
     if ended is not None:
         _refuse_if_moved(log_state, ended)
-    # A holder that provably died on this host need not be waited for.
-    elif log_state.lease_expires_ms > now_ms and not provably_dead(log_state.holder):
+    elif is_held(log_state, now_ms):
         raise _in_use(log_state)
+
+
+def is_held(log_state: LogState, now_ms: int) -> bool:
+    """Return True while the lease's holder may be alive. `now_ms`: the wall clock, ms since 1970 UTC."""
+    # A holder that provably died on this host need not be waited for.
+    return log_state.holder is not None and log_state.lease_expires_ms > now_ms and not provably_dead(log_state.holder)
+
+
+def refuse_if_restoring(log_state: LogState, holder: Holder) -> None:
+    """Raise `RestoreUnderWay` while a restore of several stores, other than `holder`, has this one.
+
+    No clock ends it: a start in between would mix epochs of two lines.
+    """
+    known = log_state.holder
+    if known is None or log_state.is_free or not known.name.startswith(RESTORING_LINE) or known.name == holder.name:
+        return
+    target = known.name.removeprefix(RESTORING_LINE)
+    raise RestoreUnderWay(
+        f"a restore of several stores to {target} has begun and is not over",
+        target=target,
+        hint=f"run the same command again, with the same stores: spark-ckpt restore STORE... --to {target}",
+    )
 
 
 def refuse_if_rewinding(log_state: LogState, holder: Holder) -> None:
@@ -110,8 +140,10 @@ def incarnation(
     return row_of(record, point.incarnation, point.manifest.epoch)
 
 
-def epoch(log_state: LogState, manifest: Manifest, now_ms: int) -> NewRow | None:
+def epoch(log_state: LogState, manifest: Manifest, now_ms: int, index: int = 0) -> NewRow | None:
     """Return the row that commits `manifest` and renews the lease. Return None if the log has it already.
+
+    `index`: the index that the epoch serves at least; 0 without `protocol="index"`.
 
     Raises `Fenced`, and `RunFailed` if the manifest does not extend the log.
     """
@@ -127,7 +159,9 @@ def epoch(log_state: LogState, manifest: Manifest, now_ms: int) -> NewRow | None
         or (manifest.base, manifest.previous) != (log_state.latest, log_state.last)
     ):
         raise _not_behind(log_state, manifest)
-    brief = EpochBrief.of(manifest, now_ms + log_state.lease_ms)
+    # Read on this state: a row of `IndexSaid` may have raised the base's index since the epoch was cut.
+    after = log_state.index if index else 0
+    brief = EpochBrief.of(manifest, now_ms + log_state.lease_ms, max(index, after), after)
     body = manifest.model_dump_json()
     return NewRow("epoch", manifest.epoch, manifest.incarnation, manifest.attempt, brief.model_dump_json(), body)
 
@@ -216,6 +250,17 @@ def reader(log_state: LogState, moved: ReaderMoved) -> NewRow | None:
     here = (moved.place, moved.edge, moved.position)
     same = known is not None and (known.row.place, known.row.edge, known.row.position) == here
     return None if same else row_of(moved, epoch=moved.position.epoch)
+
+
+def index_said(log_state: LogState, by: int, named: int, index: int) -> NewRow | None:
+    """Return the row by which epoch `named` serves `index`, too.
+
+    Return None if it does already, or if a newer epoch exists. Raises `Fenced`.
+    """
+    fence(log_state, by)
+    if log_state.latest != named or named not in log_state.by_id or index <= log_state.index:
+        return None
+    return row_of(IndexSaid(incarnation=by, epoch=named, index=index), by, named)
 
 
 def _not_behind(log_state: LogState, manifest: Manifest) -> RunFailed:

@@ -15,6 +15,7 @@ GIVEN = {
     "state": ["PLACE", OPERATOR],
     "diff": ["PLACE", OPERATOR, "1", "2"],
     "restore": ["PLACE", "1", "--dry-run"],
+    "line": ["PLACE"],
     "rescale": ["PLACE", OPERATOR, "--key-groups", "2"],
     "bootstrap": ["PLACE", "new", "--of", OPERATOR],
     "adopt": ["PLACE", "NEW", "--job", "adopted"],

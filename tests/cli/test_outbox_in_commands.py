@@ -74,6 +74,7 @@ LOOKS = (
     ("restore", "0"),
     ("savepoint", "add", "before"),
     ("savepoint", "list"),
+    ("line",),
     ("lease",),
     ("handover",),
     ("accept-loss", "--epoch", "9"),

@@ -423,7 +423,7 @@ def test_a_dry_run_of_a_restore_names_the_readers(sender: SendingStore, capsys: 
     for _ in range(3):
         sender.commit(sender.rows(1))
     registered(sender, [edge(sender).end(NO_SPARK)], "/data/reader/sources/totals")
-    restore(sender.store.location.uri, "1", dry_run=True)
+    restore([sender.store.location.uri, "1"], dry_run=True)
     assert "/data/reader/sources/totals stops with CKPT_SOURCE_UNDONE" in capsys.readouterr().out
-    restore(sender.store.location.uri, "latest", dry_run=True)
+    restore([sender.store.location.uri, "latest"], dry_run=True)
     assert "CKPT_SOURCE_UNDONE" not in capsys.readouterr().out

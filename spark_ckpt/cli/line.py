@@ -1,0 +1,154 @@
+"""`spark-ckpt line`: consistent cuts over the stores of several programs, and the restore of all stores to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+from spark_ckpt.cli.list import driver_of
+from spark_ckpt.cli.options import AsJson, StorageOptions
+from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, utc
+from spark_ckpt.cli.stores import open_store
+from spark_ckpt.connector import Json
+from spark_ckpt.epochs.lines import Line, Program, greatest, lines, through, to_target
+from spark_ckpt.epochs.recovery import RestorePlan, plan
+from spark_ckpt.epochs.recovery_text import sink_lines
+from spark_ckpt.errors import ConfigInvalid, EpochNotFound
+from spark_ckpt.program_edges.line_stores import Outside, StoreLines, read_stores, restore_line
+from spark_ckpt.store.store import Store
+from spark_ckpt.wording import epochs
+
+
+def line(
+    stores: Annotated[list[str], typer.Argument(metavar="STORE...", help="The stores of the programs.")],
+    most: Annotated[int, typer.Option("--last", min=1, help="Lines to list.")] = 10,
+    why: Annotated[
+        str | None, typer.Option("--why", metavar="PROGRAM@EPOCH", help="Say why an epoch is in no line.")
+    ] = None,
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """List consistent cuts over programs that edges join, newest first: one epoch of each.
+
+    No program of a cut has read rows that its sender has not committed in the cut. With protocol="index" cuts have
+    names. Changes nothing.
+    """
+    known = read_stores([open_store(each, storage_option) for each in stores])
+    if why is not None:
+        _print_why(known.programs, why, as_json)
+        return
+    found = lines(known.programs, most)
+    # Without a line the search itself says why.
+    reasons = greatest(known.programs).reasons
+    if as_json:
+        print_json({"lines": [_fields(each) for each in found], "reasons": list(reasons), **_outside_json(known)})
+        return
+    names = list(known.programs)
+    rows = [
+        (each.name or "-", _taken(known.programs, each), *(Id(each.epochs[name]) for name in names)) for each in found
+    ]
+    print_table(("line", "taken", *names), rows)
+    for reason in reasons:
+        print_line(f"\n{reason}")
+    for each in known.outside:
+        print_line(f"\n{_outside(each)}")
+
+
+def restore_stores(stores: Sequence[Store], target: str, dry_run: bool, fence: bool, as_json: bool) -> None:
+    """Restore several stores to the line that `target` names, or only show it (`dry_run`)."""
+    known = read_stores(stores)
+    chosen = to_target(known.programs, target)
+    plans = {
+        name: plan(each.log_state, chosen.epochs[name], each.store.log.manifest, each.store.verify)
+        for name, each in known.stores.items()
+    }
+    began = {} if dry_run else restore_line(known, chosen, target, fence)
+    if as_json:
+        programs: dict[str, Json] = {name: _plan_fields(planned) for name, planned in plans.items()}
+        print_json({**_fields(chosen), "programs": programs, "incarnations": dict(began), **_outside_json(known)})
+        return
+    for name, planned in plans.items():
+        _print_plan(known, name, planned)
+    for reason in chosen.reasons:
+        print_line(f"\n{reason}")
+    for each in known.outside:
+        print_line(f"\n{_outside(each)}")
+    if dry_run:
+        print_line(f"\nNothing was changed. To do it: the same command without --dry-run ({target})")
+    else:
+        print_line("\nDone. Start the programs as usual: each continues from its epoch of the line.")
+
+
+def _print_plan(known: StoreLines, name: str, planned: RestorePlan) -> None:
+    log_state = known.stores[name].log_state
+    print_facts(
+        {
+            "program": name,
+            "restores": f"epoch {planned.epoch}, taken {utc(planned.created_ms)}",
+            "leaves": epochs(planned.abandoned) if planned.abandoned else None,
+            "driver now": driver_of(log_state),
+        }
+    )
+    for sink in planned.sinks:
+        if sink.sink in known.stores[name].store.published_edges():
+            continue  # readers of an edge go back with it
+        for sentence in sink_lines(planned.epoch, sink):
+            print_line(f"  - sink {sink.sink}: {sentence}")
+    print_line()
+
+
+def _print_why(programs: Mapping[str, Program], why: str, as_json: bool) -> None:
+    name, at, epoch = why.rpartition("@")
+    if not at or not epoch.isdecimal():
+        raise ConfigInvalid(f"--why {why} is not PROGRAM@EPOCH", hint="write for example --why orders@17")
+    try:
+        found = through(programs, name, int(epoch))
+    except EpochNotFound as error:
+        if error.context.get("reasons") is None:
+            raise
+        reasons = str(error.context["reasons"]).split("; ")
+        if as_json:
+            print_json({"in_a_line": False, "reasons": list(reasons)})
+            return
+        print_line(f"{error.what}:")
+        for reason in reasons:
+            print_line(f"  - {reason}")
+        return
+    if as_json:
+        print_json({"in_a_line": True, **_fields(found)})
+        return
+    print_line("it is in this line: " + ", ".join(f"{each}@{at}" for each, at in found.epochs.items()))
+
+
+def _fields(found: Line) -> dict[str, Json]:
+    return {"line": found.name or None, "epochs": dict(found.epochs), "reasons": list(found.reasons)}
+
+
+def _plan_fields(planned: RestorePlan) -> dict[str, Json]:
+    return {
+        "epoch": planned.epoch,
+        "taken": iso(planned.created_ms),
+        "leaves": list(planned.abandoned),
+        "sinks": {sink.sink: list(sink_lines(planned.epoch, sink)) for sink in planned.sinks},
+    }
+
+
+def _outside_json(known: StoreLines) -> dict[str, Json]:
+    return {"outside": [_outside(each) for each in known.outside]}
+
+
+def _outside(each: Outside) -> str:
+    if each.reads:
+        return (
+            f"{each.program} reads edge {each.edge} of {each.place}, which is not among the stores: it does not go back"
+        )
+    return (
+        f"edge {each.edge} of {each.program} is read at {each.place}, which is not among the stores: "
+        "it stops with CKPT_SOURCE_UNDONE if it has read more"
+    )
+
+
+def _taken(programs: Mapping[str, Program], found: Line) -> str:
+    return utc(max(programs[name].at(epoch).created_ms for name, epoch in found.epochs.items()))

@@ -1,0 +1,191 @@
+"""The stores of several programs as one graph, and a restore of all of them to one line.
+
+The logs are the journal of a restore. It begins an incarnation in every store that continues from the epoch of the line,
+which fences a driver that still runs. Its lease has a name that blocks every start until the restore has reached all
+stores. A restore that was killed is run again with the same target: it finds its own leases and continues.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from spark_ckpt.epochs.lines import UNDONE, CutEpoch, Input, Line, Program
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.readers import Standing, standing
+from spark_ckpt.epochs.records import Manifest, Position
+from spark_ckpt.epochs.restore import RESTORING_LINE
+from spark_ckpt.errors import ConfigInvalid, StoreInUse
+from spark_ckpt.program_edges.following import position_of
+from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.proposals import is_held
+from spark_ckpt.store.store import Store
+
+_LEASE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramStore:
+    """A program's store, with its log state and the manifests of its current branch, oldest first."""
+
+    name: str
+    store: Store
+    log_state: LogState
+    manifests: tuple[Manifest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """An end of an edge whose store was not given: `program` reads from it (`reads`), or is read there."""
+
+    program: str
+    edge: str
+    place: str
+    reads: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLines:
+    """Programs of several stores, joined by their edges."""
+
+    stores: Mapping[str, ProgramStore]
+    programs: Mapping[str, Program]
+    outside: tuple[Outside, ...]
+
+
+def read_stores(stores: Sequence[Store]) -> StoreLines:
+    """Read the logs of the stores. Raises `ConfigInvalid` for a store given twice, of an outbox, or without an epoch."""
+    if len({store.id for store in stores}) < len(stores):
+        raise ConfigInvalid("a store is given twice", hint="give the store of each program once")
+    shared = {job for job, count in Counter(store.job for store in stores).items() if count > 1}
+    # A place tells two jobs of one name apart.
+    named = {store.location.uri if store.job in shared else store.job: store for store in stores}
+    known = {name: _read(name, store) for name, store in named.items()}
+    by_id = {each.log_state.store_id: each for each in known.values()}
+    programs = {name: _program(each, by_id) for name, each in known.items()}
+    return StoreLines(known, programs, tuple(_outside(known, by_id)))
+
+
+def restore_line(known: StoreLines, line: Line, target: str, fence: bool) -> dict[str, int]:
+    """Restore every store to its epoch of the line; return the incarnations that did it.
+
+    - `target`: the target as the user wrote it; it identifies the restore in the logs.
+    - `fence`: take the lease from drivers that run. They end with `CKPT_FENCED`.
+
+    Raises `StoreInUse` before anything is changed if a driver runs and `fence` is false.
+    """
+    name = f"{RESTORING_LINE}{target}"
+    if not fence:
+        for each in known.stores.values():
+            _refuse_running(each, name)
+    holder, done = current_holder(name), {}
+    # Readers first: none of them runs on with rows that its sender has undone already.
+    for program in _readers_first(known.programs):
+        log, epoch = known.stores[program].store.log, line.epochs[program]
+        log_state = log.state()
+        if _is_own(log_state, name) and log_state.latest == epoch:
+            done[program] = log_state.incarnation
+            continue
+        takes = fence or _is_own(log_state, name)
+        done[program] = log.begin_incarnation(holder, epoch, _LEASE_MS, takeover=takes).incarnation
+    for program, incarnation in done.items():
+        known.stores[program].store.log.release(incarnation, f"restored to {target}")
+    return done
+
+
+def _is_own(log_state: LogState, name: str) -> bool:
+    return not log_state.is_free and log_state.holder is not None and log_state.holder.name == name
+
+
+def _refuse_running(each: ProgramStore, name: str) -> None:
+    log_state = each.store.log.state()
+    if is_held(log_state, each.store.log.now_ms()) and not _is_own(log_state, name):
+        raise StoreInUse(
+            f"a driver runs {each.name}; nothing was changed",
+            holder=log_state.holder,
+            hint="stop it, or give --fence: it ends with CKPT_FENCED, and its standby or next start continues from the line",
+        )
+
+
+def _readers_first(programs: Mapping[str, Program]) -> list[str]:
+    left, order = dict(programs), list[str]()
+    while left:
+        senders = {each.sender for program in left.values() for each in program.inputs.values()}
+        # In a loop every program has a reader; any one of them begins.
+        free = [name for name in left if name not in senders] or [next(iter(left))]
+        order += free
+        left = {name: program for name, program in left.items() if name not in free}
+    return order
+
+
+def _read(name: str, store: Store) -> ProgramStore:
+    log_state = store.log.state()
+    if log_state.kind != "job":
+        raise ConfigInvalid(
+            f"{store.location.uri} is the store of outbox '{log_state.job}'",
+            hint="spark-ckpt rewind plan --outbox STORE restores its query; an outbox has no edges, so no line goes through it",
+        )
+    branch = [brief.epoch for brief in log_state.lineage()][::-1]
+    if not branch:
+        raise ConfigInvalid(f"job '{store.job}' has no epoch yet", hint="start it, or leave its store out")
+    return ProgramStore(name, store, log_state, tuple(store.log.manifests(branch)))
+
+
+def _edge_sources(manifest: Manifest) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yield the sources of a manifest that are edges, with their endpoints."""
+    yield from ((name, parts) for name, parts in manifest.source_identities.items() if parts.get("kind") == "edge")
+
+
+def _program(each: ProgramStore, by_id: Mapping[str, ProgramStore]) -> Program:
+    newest = each.manifests[-1]
+    inputs = {
+        source: Input(sender.name, parts["edge"], sender.manifests[0].rows_before.get(parts["edge"], 0))
+        for source, parts in _edge_sources(newest)
+        if (sender := by_id.get(parts["store id"])) is not None
+    }
+    epochs = [
+        CutEpoch(
+            manifest.epoch,
+            manifest.created_ms,
+            brief.index,
+            brief.after,
+            {
+                source: _read_up_to(manifest, source, by_id[parts["store id"]], parts["edge"])
+                for source, parts in _edge_sources(manifest)
+                if parts["store id"] in by_id and source in inputs
+            },
+        )
+        for manifest in each.manifests
+        if (brief := each.log_state.by_id[manifest.epoch])
+    ]
+    return Program(each.name, tuple(epochs), inputs)
+
+
+def _read_up_to(manifest: Manifest, source: str, sender: ProgramStore, edge: str) -> int:
+    if source not in manifest.cursors:
+        return 0  # the program had not begun to read it
+    position: Position = position_of(manifest.cursors[source])
+    match standing(sender.log_state, position, partial(_rows_before, sender, edge)):
+        case Standing.UNDONE:
+            return UNDONE
+        case Standing.GONE if not position.whole:
+            # Its rest is deleted: rows of this epoch are missing, as if none had been read.
+            return position.epoch - 1
+    return position.epoch
+
+
+def _rows_before(sender: ProgramStore, edge: str, epoch: int) -> int:
+    found = next(each for each in sender.manifests if each.epoch == epoch)
+    return found.rows_before.get(edge, 0)
+
+
+def _outside(known: Mapping[str, ProgramStore], by_id: Mapping[str, ProgramStore]) -> Iterator[Outside]:
+    for each in known.values():
+        for _, parts in _edge_sources(each.manifests[-1]):
+            if parts["store id"] not in by_id:
+                yield Outside(each.name, parts["edge"], parts.get("path", ""), reads=True)
+        for entry in each.log_state.readers.values():
+            if not any(entry.row.place.startswith(f"{one.store.location.uri}/") for one in known.values()):
+                yield Outside(each.name, entry.row.edge, entry.row.place, reads=False)

@@ -1,0 +1,220 @@
+"""`spark-ckpt line` and `spark-ckpt restore --to` over stores of programs that edges join."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_ckpt.epochs.lines import Line, to_target
+from spark_ckpt.errors import ConfigInvalid, Fenced, RestoreUnderWay, StoreInUse
+from spark_ckpt.program_edges.line_stores import read_stores, restore_line
+from spark_ckpt.store import epoch_log
+from tests.cli.cli_world import CommandLine
+from tests.edges.line_kit import ELSEWHERE, ProgramKit
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capsys)
+
+
+class Trio:
+    """orders -> totals -> alerts, four rounds: orders 1 to 4, each reader with the rows of the sender's epoch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.orders = ProgramKit(folder, "orders")
+        self.totals = ProgramKit(folder, "totals", self.orders)
+        self.alerts = ProgramKit(folder, "alerts", self.totals)
+        self.programs = (self.orders, self.totals, self.alerts)
+        for number in range(1, 5):
+            self.round(index=10 * number)
+
+    def round(self, index: int = 0) -> None:
+        self.orders.commit(index=index)
+        self.totals.read(self.orders)
+        self.totals.commit(index=index)
+        self.alerts.read(self.totals)
+        self.alerts.commit(index=index)
+
+    def stop(self) -> None:
+        for each in self.programs:
+            each.stop()
+
+    @property
+    def uris(self) -> list[str]:
+        return [each.store.location.uri for each in self.programs]
+
+    def latest(self) -> dict[str, int]:
+        return {each.name: each.store.log.state().latest for each in self.programs}
+
+    def known(self):
+        return read_stores([each.store.reopened() for each in self.programs])
+
+
+@pytest.fixture
+def trio(tmp_path: Path) -> Trio:
+    return Trio(tmp_path)
+
+
+def test_the_command_lists_lines_of_all_programs_with_their_names(command: CommandLine, trio: Trio) -> None:
+    trio.totals.commit(index=40)
+    found = command("line", *trio.uris, "--json").json["lines"]
+
+    assert found[0] == {"line": None, "epochs": {"orders": 4, "totals": 5, "alerts": 4}, "reasons": []}
+    assert {"line": "line-40", "epochs": {"orders": 4, "totals": 4, "alerts": 4}, "reasons": []} in found
+    text = command("line", *trio.uris).out
+    assert text.splitlines()[0].split() == ["line", "taken", "orders", "totals", "alerts"]
+
+
+def test_the_command_says_why_an_epoch_is_in_no_line(command: CommandLine, trio: Trio) -> None:
+    trio.orders.begin(3)
+    trio.orders.commit()
+    found = command("line", *trio.uris, "--why", "alerts@4", "--json").json
+    assert found["in_a_line"] is False
+    assert any("totals goes back from epoch 4 to epoch 3" in reason for reason in found["reasons"])
+    assert command("line", *trio.uris, "--why", "alerts@3", "--json").json["in_a_line"] is True
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [("orders@2", (2, 2, 2)), ("totals@3", (4, 3, 3)), ("line-30", (3, 3, 3)), ("latest", (4, 4, 4))],
+)
+def test_a_restore_takes_every_store_to_its_epoch_of_the_line(
+    command: CommandLine, trio: Trio, target: str, expected: tuple[int, ...]
+) -> None:
+    trio.stop()
+    before = trio.latest()
+    planned = command("restore", *trio.uris, "--to", target, "--dry-run", "--json").json
+    assert trio.latest() == before
+    assert tuple(planned["epochs"].values()) == expected
+
+    done = command("restore", *trio.uris, "--to", target)
+    assert done.code == 0, done.err
+    assert tuple(trio.latest().values()) == expected
+    assert all(each.store.log.state().is_free for each in trio.programs)
+
+
+def test_programs_continue_from_the_line_and_all_their_rows_are_read_once(command: CommandLine, trio: Trio) -> None:
+    trio.stop()
+    command("restore", *trio.uris, "--to", "orders@2")
+    for each in trio.programs:
+        each.begin("latest")
+    trio.round()
+    assert command("line", *trio.uris, "--json").json["lines"][0]["epochs"] == {"orders": 5, "totals": 5, "alerts": 5}
+
+
+def test_a_running_program_is_refused_by_name_and_nothing_is_changed(command: CommandLine, trio: Trio) -> None:
+    trio.orders.stop()
+    trio.alerts.stop()
+    before = {each.name: each.store.log.state().incarnation for each in trio.programs}
+    refused = command("restore", *trio.uris, "--to", "orders@2")
+    assert refused.code == StoreInUse.exit_code
+    assert "totals" in refused.err
+    assert {each.name: each.store.log.state().incarnation for each in trio.programs} == before
+
+
+def test_a_running_program_is_fenced_if_the_operator_says_so(command: CommandLine, trio: Trio) -> None:
+    assert command("restore", *trio.uris, "--to", "orders@2", "--fence").code == 0
+    with pytest.raises(Fenced):
+        trio.totals.store.log.renew(1, 1000)
+
+
+def test_a_restore_that_was_killed_between_stores_blocks_starts_and_goes_on_when_run_again(
+    command: CommandLine, trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trio.stop()
+    killed_after(trio, "orders@2", stores=2, monkeypatch=monkeypatch)
+    reached = [each for each in trio.programs if each.store.log.state().latest == 2]
+    assert {each.name for each in reached} == {"alerts", "totals"}, "readers first"
+    for each in reached:
+        with pytest.raises(RestoreUnderWay) as refused:
+            each.store.log.begin_incarnation(ELSEWHERE, takeover=True)
+        assert refused.value.context["target"] == "orders@2"
+
+    incarnations = {each.name: each.store.log.state().incarnation for each in reached}
+    assert command("restore", *trio.uris, "--to", "orders@2").code == 0
+    assert set(trio.latest().values()) == {2}
+    assert {each.name: each.store.log.state().incarnation for each in reached} == incarnations, "not restored twice"
+    for each in trio.programs:
+        each.begin("latest")
+
+
+def test_a_restore_to_another_target_does_not_take_over_a_killed_one(
+    command: CommandLine, trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trio.stop()
+    killed_after(trio, "orders@2", stores=1, monkeypatch=monkeypatch)
+    refused = command("restore", *trio.uris, "--to", "orders@1", "--fence")
+    assert refused.code == RestoreUnderWay.exit_code
+    assert "orders@2" in refused.err
+
+
+def killed_after(trio: Trio, target: str, stores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restore that ends after so many stores."""
+    known, reached = trio.known(), []
+    begin = epoch_log.EpochLog.begin_incarnation
+
+    class Killed(Exception):
+        pass
+
+    def counting(self, *arguments, **named):
+        if len(reached) == stores:
+            raise Killed
+        reached.append(self)
+        return begin(self, *arguments, **named)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(epoch_log.EpochLog, "begin_incarnation", counting)
+        restore_line(known, to_target(known.programs, target), target, fence=False)
+
+
+def test_a_reader_whose_store_was_not_given_is_named(command: CommandLine, trio: Trio) -> None:
+    found = command("line", *trio.uris[1:], "--json").json
+    [outside] = found["outside"]
+    assert "totals reads edge out" in outside and trio.uris[0] in outside
+
+
+def test_rows_that_retention_deleted_end_the_line(command: CommandLine, trio: Trio) -> None:
+    trio.stop()
+    trio.orders.forget(4)
+    refused = command("restore", *trio.uris, "--to", "totals@2", "--dry-run")
+    assert refused.code == 5
+    assert "epoch 3 are deleted" in refused.err
+
+
+def test_a_loop_of_programs_goes_back_together(command: CommandLine, tmp_path: Path) -> None:
+    ask = ProgramKit(tmp_path, "ask")
+    answer = ProgramKit(tmp_path, "answer", ask)
+    ask.reads.append(answer)
+    for _ in range(4):
+        ask.read(answer)
+        ask.commit()
+        answer.read(ask)
+        answer.commit()
+    ask.stop()
+    answer.stop()
+    uris = [ask.store.location.uri, answer.store.location.uri]
+    planned = command("restore", *uris, "--to", "ask@2", "--dry-run", "--json").json
+    assert planned["epochs"] == {"ask": 2, "answer": 2}
+
+
+def test_an_epoch_that_says_a_later_index_serves_it_also_after_retention(trio: Trio) -> None:
+    log = trio.orders.store.log
+    log.say_index(log.state().incarnation, 4, 77)
+    log.say_index(log.state().incarnation, 3, 99)
+    assert (log.state().index, log.state().by_id[3].index) == (77, 30)
+    trio.orders.forget(4)
+    assert trio.orders.store.reopened().log.state().index == 77
+    trio.orders.commit(index=70)
+    newest = log.state().by_id[5]
+    assert (newest.after, newest.index) == (77, 77), "the index never decreases"
+
+
+def test_a_store_given_twice_is_refused(trio: Trio) -> None:
+    with pytest.raises(ConfigInvalid):
+        read_stores([trio.orders.store, trio.orders.store.reopened()])
+
+
+def test_a_line_is_text_and_epochs() -> None:
+    assert (Line({"a": 1}).name, Line({"a": 1}, 42).name) == ("", "line-42")
