@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, seconds, size, utc
 from spark_ckpt.cli.readers import readers_of
-from spark_ckpt.cli.stores import first_epoch, open_store, status_of
+from spark_ckpt.cli.stores import first_epoch, open_store
 from spark_ckpt.connector import Json
+from spark_ckpt.epochs.epoch_status import statuses
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief
 from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound, FormatUnknown
 from spark_ckpt.store.epoch_log import EpochLog, wall_ms
-from spark_ckpt.store.holder import provably_dead
+from spark_ckpt.store.holder import provably_dead, runs
 
 
 def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
@@ -33,7 +36,8 @@ def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: Storag
 
 def print_epochs(log: EpochLog, log_state: LogState) -> None:
     """Print one line for each epoch."""
-    rows = [_row(log, log_state, brief) for brief in log_state.epochs]
+    status = _statuses(log_state)
+    rows = [_row(log, log_state, brief, status[brief.epoch]) for brief in log_state.epochs]
     # An outbox has no state and counts no input; its epochs are batches of a query.
     left_out = {"rows in", "state", "reason"} if log_state.kind == "outbox" else {"batch"}
     if not log_state.savepoints:
@@ -52,6 +56,7 @@ def state_bytes(log: EpochLog, epoch: int) -> int | CkptError:
 
 
 def _fields(log: EpochLog, log_state: LogState) -> dict[str, Json]:
+    status = _statuses(log_state)
     return {
         log_state.kind: log_state.job,
         "store_id": log_state.store_id,
@@ -61,17 +66,22 @@ def _fields(log: EpochLog, log_state: LogState) -> dict[str, Json]:
         "acked": dict(log_state.acked),
         "savepoints": dict(log_state.savepoints),
         "readers": [each.fields for each in readers_of(log, log_state)],
-        "epochs": [epoch_fields(log, log_state, brief) for brief in log_state.epochs],
+        "epochs": [epoch_fields(log, log_state, brief, status[brief.epoch]) for brief in log_state.epochs],
     }
 
 
-def epoch_fields(log: EpochLog, log_state: LogState, brief: EpochBrief) -> dict[str, Json]:
+def _statuses(log_state: LogState) -> Mapping[int, str]:
+    now_ms = wall_ms()
+    return statuses(log_state, now_ms, runs(log_state, now_ms))
+
+
+def epoch_fields(log: EpochLog, log_state: LogState, brief: EpochBrief, status: str) -> dict[str, Json]:
     """Return one epoch of `list --json`. `damage`: the error of reading its manifest, else null."""
     weight = state_bytes(log, brief.epoch)
     damage = str(weight) if isinstance(weight, CkptError) else None
     return {
         "epoch": brief.epoch,
-        "status": status_of(log_state, brief),
+        "status": status,
         "incarnation": brief.incarnation,
         "base": brief.base,
         "created": iso(brief.created_ms),
@@ -111,12 +121,12 @@ def driver_fields(log_state: LogState) -> Json:
     }
 
 
-def _row(log: EpochLog, log_state: LogState, brief: EpochBrief) -> dict[str, object]:
+def _row(log: EpochLog, log_state: LogState, brief: EpochBrief, status: str) -> dict[str, object]:
     weight = state_bytes(log, brief.epoch)
     return {
         "epoch": Id(brief.epoch),
         "batch": Id(brief.spark_batch.number) if brief.spark_batch is not None else None,
-        "status": status_of(log_state, brief),
+        "status": status,
         "taken": utc(brief.created_ms),
         "took": seconds(brief.duration_ms),
         "rows in": brief.rows_in,

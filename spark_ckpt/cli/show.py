@@ -43,9 +43,10 @@ def show(
 
 
 def _fields(log: EpochLog, log_state: LogState, manifest: Manifest) -> dict[str, Json]:
+    brief = log_state.by_id[manifest.epoch]
     return {
         log_state.kind: manifest.job,
-        **epoch_fields(log, log_state, log_state.by_id[manifest.epoch]),
+        **epoch_fields(log, log_state, brief, status_of(log_state, brief)),
         "spark_batch": manifest.spark_batch.model_dump() if manifest.spark_batch is not None else None,
         "watermark_ms": manifest.watermark_ms,
         "cursors": plain(manifest.cursors),

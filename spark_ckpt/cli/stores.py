@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_ckpt.cli.options import pairs
+from spark_ckpt.epochs.epoch_status import statuses
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
+from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.holder import runs
 from spark_ckpt.store.store import Store
 
 
@@ -53,9 +56,6 @@ def open_store_with_state(uri: str, storage_options: Sequence[str] | None = None
 
 
 def status_of(log_state: LogState, brief: EpochBrief) -> str:
-    """Return "abandoned" (not in the current branch), "unpublished" (a sink lacks rows of it), or "published"."""
-    if brief.epoch not in {each.epoch for each in log_state.lineage()}:
-        return "abandoned"
-    owed = any(brief.epoch in log_state.unacked(sink) for sink in brief.sinks)
-    held = any(brief.epoch > log_state.acked.get(sink, 0) for sink in brief.holds)
-    return "unpublished" if owed or held else "published"
+    """Return the status of an epoch now, in a word of `epochs.epoch_status`."""
+    now_ms = wall_ms()
+    return statuses(log_state, now_ms, runs(log_state, now_ms), [brief])[brief.epoch]

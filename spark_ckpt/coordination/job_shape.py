@@ -101,7 +101,8 @@ class JobShape:
 
     `operators`: in topological order. `sinks`: in order of declaration; output rows are counted at the first one.
     `store`: URI of the store, for messages. `every_batch`: each batch that is not idle ends an epoch. `ack_wait_ms`:
-    how long an acknowledgement waits for an epoch that carries it into the log.
+    how long an acknowledgement waits for an epoch that carries it into the log; the time between two renewals of the
+    lease, because the row that records it renews the lease as well.
     """
 
     job: str

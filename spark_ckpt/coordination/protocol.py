@@ -581,8 +581,7 @@ class EpochProtocol(Machine[EpochPhase]):
 
     def on_acks_due(self, event: AcksDue) -> list[Effect]:
         """Record acknowledgements that no epoch has carried into the log."""
-        idle = self.open_epoch is None and self.cut.is_idle
-        return self.publication.ack_records.due(self.publication.acks, idle)
+        return self.publication.ack_records.due(self.publication.acks, self.open_epoch is not None)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

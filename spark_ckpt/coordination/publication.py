@@ -15,7 +15,8 @@ do not wait for it:
 
 1. The first acknowledgement of a sink. Until the log holds one, a restart reads a missing marker as "nothing was
    published" and publishes every epoch. If the marker expired meanwhile, the sink would get those rows twice.
-2. An acknowledgement that no epoch carried for `ack_wait_ms` on an idle stream.
+2. An acknowledgement that no epoch carried for `ack_wait_ms`, while no epoch is open. Its row renews the lease, so it
+   takes the place of a renewal and costs no request more.
 """
 
 from __future__ import annotations
@@ -207,15 +208,15 @@ class AckRecords:
         self._waiting = tuple(acks)
         return [ArmTimer(self._wait_ms, AcksDue())]
 
-    def due(self, acks: Sequence[SinkAck], idle: bool) -> list[Effect]:
+    def due(self, acks: Sequence[SinkAck], epoch_opened: bool) -> list[Effect]:
         """Return the effects after the wait is over.
 
-        `acks`: every acknowledgement that no log row records yet. `idle`: no epoch is open, and no row has been read
-        that the next epoch would contain.
+        `acks`: every acknowledgement that no log row records yet. `epoch_opened`: an epoch that will carry them is
+        open.
         """
         # A change during the wait means that epochs are still committed: the next one carries these acknowledgements.
         waited, self._waiting = self._waiting == tuple(acks), None
-        if any(self.is_first(ack.sink) for ack in acks) or (acks and waited and idle):
+        if any(self.is_first(ack.sink) for ack in acks) or (acks and waited and not epoch_opened):
             return [RecordAcks(tuple(acks))]
         return self.wait(acks)
 

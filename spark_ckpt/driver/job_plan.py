@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import CostlyCommits, MayNeverEnd, SendsAhead, StagePlan
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, Limits, OperatorShape, SinkPlace
+from spark_ckpt.coordination.standby import renewal_ms
 from spark_ckpt.driver.query.inputs import check_inputs, remember_in
 from spark_ckpt.driver.query.state_check import check_in_flight, check_state
 from spark_ckpt.endpoints import identities
@@ -171,6 +172,7 @@ class JobPlan:
             edges=tuple(EdgeShape(each.edge.name, ddl(each.edge.schema)) for each in self.edges),
             store=self.store.location.uri,
             every_batch=self.config.every_batch,
+            ack_wait_ms=max(1, renewal_ms(self.config.lease_ms)),
         )
 
     def declare_edges(self) -> None:

@@ -308,7 +308,9 @@ def _upkeep_ended(log_state: LogState, record: UpkeepEnded, at: At) -> LogState:
 
 
 def _published(log_state: LogState, record: Published, at: At) -> LogState:
-    return _acked(log_state, record.acks)
+    acked = _acked(log_state, record.acks)
+    # The row shows that its author runs, so it renews the lease; a late one does not acquire a free lease again.
+    return acked if acked.is_free else _renewed(acked, record.incarnation, at.time_ms + acked.lease_ms, at)
 
 
 def _acked(log_state: LogState, acks: Sequence[SinkAck]) -> LogState:

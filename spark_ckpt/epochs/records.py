@@ -405,7 +405,7 @@ class UpkeepEnded(Entry):
 
 
 class Published(Entry):
-    """Acknowledgements that no later epoch will carry."""
+    """Acknowledgements that no epoch has carried. The row renews the lease for its term, as an epoch does."""
 
     incarnation: Count
     acks: tuple[SinkAck, ...]

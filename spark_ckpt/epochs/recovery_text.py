@@ -17,7 +17,7 @@ def sink_lines(epoch: int, sink: SinkPlan, kind: Kind = "job") -> Iterable[str]:
         yield "another table or topic takes its place and begins with the first new epoch; what was published stays where it is"
         return
     if sink.publish:
-        yield f"{epochs(sink.publish)} ({counted(sink.publish_rows, 'row')}) will be published first"
+        yield f"{epochs(sink.publish)} ({counted(sink.publish_rows, 'row')}) will be published first, as far as the sink lacks them"
     if sink.held_rows:
         yield f"{counted(sink.held_rows, 'row')} that this epoch holds back will be published with the first new one"
     if sink.again:

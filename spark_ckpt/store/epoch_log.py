@@ -202,9 +202,12 @@ class EpochLog:
         """
         self.append(lambda state: proposals.handover(state, incarnation))
 
-    def record_acks(self, incarnation: int, acks: Sequence[SinkAck]) -> None:
-        """Append acknowledgements that no later epoch will carry. Raises `Fenced`."""
-        self.append(lambda state: proposals.acks(state, incarnation, acks))
+    def record_acks(self, incarnation: int, acks: Sequence[SinkAck]) -> LogState:
+        """Append acknowledgements that no epoch has carried, which also renews the lease.
+
+        Return the log state before the append. Raises `Fenced`.
+        """
+        return self.append(lambda state: proposals.acks(state, incarnation, acks))
 
     def accept_loss(self, epoch: int, incarnation: int) -> range:
         """Accept that the log has lost epochs up to `epoch`, of incarnations up to `incarnation`, that sinks may have.

@@ -6,6 +6,7 @@ import os
 import socket
 from pathlib import Path
 
+from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Holder
 
 _PROC = Path("/proc")
@@ -36,6 +37,16 @@ def runs_here(holder: Holder) -> bool:
     return (
         bool(here.boot_id) and (holder.host, holder.boot_id) == (here.host, here.boot_id) and not provably_dead(holder)
     )
+
+
+def runs(log_state: LogState, now_ms: int) -> bool:
+    """Return True if the newest driver may run: its lease holds. `now_ms`: ms since 1970 UTC.
+
+    The driver of an outbox renews no lease while it waits for rows. It may run until its process is known to be gone.
+    """
+    if log_state.kind == "outbox":
+        return not log_state.is_free and log_state.holder is not None and not provably_dead(log_state.holder)
+    return log_state.lease_expires_ms > now_ms
 
 
 def _gone(pid: int) -> bool:

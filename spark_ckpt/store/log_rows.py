@@ -49,7 +49,7 @@ KINDS: dict[str, type[AnyRecord]] = {
     "index": IndexSaid,
 }
 NAMES = {model: name for name, model in KINDS.items()}
-_OF_A_LEASE = ("incarnation", "heartbeat", "released", "handover", "upkeep", "upkeep-ended")
+_OF_A_LEASE = ("incarnation", "heartbeat", "released", "handover", "upkeep", "upkeep-ended", "published")
 """Kinds of rows of which only the newest counts."""
 
 

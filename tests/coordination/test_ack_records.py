@@ -138,9 +138,16 @@ def test_an_idle_jobs_acknowledgement_goes_into_the_log_after_the_wait(job):
     assert job.core.publication.acks == () and job.timers() == []
 
 
-def test_a_job_that_has_read_rows_waits_for_their_epoch(job):
+def test_a_job_with_long_intervals_does_not_wait_for_its_next_epoch(job):
+    """The row takes the place of a renewal, so rows that were read are no reason to wait."""
     job.published(job.decided())
     job.batch()
+    assert job.waited() == [[3]]
+
+
+def test_a_job_with_an_open_epoch_waits_for_its_commit(job):
+    job.published(job.decided())
+    job.tell(EpochRequested(Reason.SAVEPOINT, "another"))
     assert job.waited() == []
     assert job.timers() == [70]
 

@@ -62,7 +62,7 @@ def test_a_report_draws_epochs_graph_incarnations_and_what_going_back_means(file
         "job.start(restore=3)",
         "Incarnations",
         "400 ms",
-        "unpublished",
+        "publishing",
         "waits since",
     ):
         assert expected in seen
@@ -93,7 +93,7 @@ def test_ten_thousand_epochs_are_drawn_within_a_second(tmp_path):
     small = facts_of(told_world(tmp_path / "store").store, NOW_MS)
     job = small | {
         "columns": list(COLUMNS),
-        "epochs": [list(row) for row in rows_of(log_state)],
+        "epochs": [list(row) for row in rows_of(log_state, NOW_MS)],
         "latest": 10_000,
         "newest": None,
     }

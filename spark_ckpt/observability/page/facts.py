@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_ckpt.connector import Json
+from spark_ckpt.epochs.epoch_status import statuses
 from spark_ckpt.epochs.log_state import IncarnationEntry, LogState
 from spark_ckpt.epochs.records import EdgeCut, EpochBrief, Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.errors import CkptError
 from spark_ckpt.json_values import plain
-from spark_ckpt.store.holder import provably_dead
+from spark_ckpt.store.holder import runs
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.store import Store
 
@@ -43,7 +44,7 @@ def facts_of(store: Store, now_ms: int) -> Facts:
         "acked": dict(log_state.acked),
         "incarnations": [_incarnation(each, log_state, now_ms) for each in log_state.incarnations],
         "columns": list(COLUMNS),
-        "epochs": [list(row) for row in rows_of(log_state)],
+        "epochs": [list(row) for row in rows_of(log_state, now_ms)],
         "newest": _newest(store, log_state),
     }
 
@@ -59,16 +60,6 @@ def driver_of(log_state: LogState, now_ms: int) -> Json:
         "lease_until_ms": log_state.lease_expires_ms or None,
         "holds_lease": runs(log_state, now_ms),
     }
-
-
-def runs(log_state: LogState, now_ms: int) -> bool:
-    """Return True if the newest driver may run: its lease holds.
-
-    The driver of an outbox renews no lease while it waits for rows. It may run until its process is known to be gone.
-    """
-    if log_state.kind == "outbox":
-        return not log_state.is_free and log_state.holder is not None and not provably_dead(log_state.holder)
-    return log_state.lease_expires_ms > now_ms
 
 
 def _standby(note: StandbyNote) -> Json:
@@ -108,10 +99,9 @@ def how_it_ended(told: IncarnationEntry, log_state: LogState, now_ms: int) -> st
     return "runs" if runs(log_state, now_ms) else "without a word: its lease is over"
 
 
-def rows_of(log_state: LogState) -> Iterable[tuple[Json, ...]]:
-    """Yield one row for each epoch, oldest first, with the fields of `COLUMNS`."""
-    lineage = {brief.epoch for brief in log_state.lineage()}
-    owed = {sink: set(log_state.unacked(sink)) for sink in log_state.sinks}
+def rows_of(log_state: LogState, now_ms: int) -> Iterable[tuple[Json, ...]]:
+    """Yield one row for each epoch, oldest first, with the fields of `COLUMNS`. `now_ms`: Unix time in ms."""
+    status = statuses(log_state, now_ms, runs(log_state, now_ms))
     later = _acknowledged_later(log_state.by_id.values())
     names: dict[int, list[str]] = {}
     for name, epoch in sorted(log_state.savepoints.items()):
@@ -121,7 +111,7 @@ def rows_of(log_state: LogState) -> Iterable[tuple[Json, ...]]:
             (brief.timings.barrier_ms, brief.timings.snapshot_ms) if brief.timings else (None, None)
         )
         yield (
-            brief.epoch, _status(brief, lineage, owed, log_state.acked),
+            brief.epoch, status[brief.epoch],
             brief.incarnation, brief.base, brief.created_ms, brief.duration_ms,
             barrier_ms, snapshot_ms, later.get((brief.epoch, "decision")), later.get((brief.epoch, "publish")),
             brief.rows_in, brief.rows_out, brief.state_bytes, brief.reason, names.get(brief.epoch, []),
@@ -137,13 +127,6 @@ def _acknowledged_later(briefs: Iterable[EpochBrief]) -> dict[tuple[int, str], i
             # Sinks publish in parallel, so the slowest one counts.
             found[each.epoch, each.part] = max(each.duration_ms, found.get((each.epoch, each.part), 0))
     return found
-
-
-def _status(brief: EpochBrief, lineage: set[int], owed: Mapping[str, set[int]], acked: Mapping[str, int]) -> str:
-    if brief.epoch not in lineage:
-        return "abandoned"
-    held = any(brief.epoch > acked.get(sink, 0) for sink in brief.holds)
-    return "unpublished" if held or any(brief.epoch in owed[sink] for sink in brief.sinks) else "published"
 
 
 def _newest(store: Store, log_state: LogState) -> Json:

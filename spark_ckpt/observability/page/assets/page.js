@@ -2,6 +2,7 @@
 // Everything that comes from a store goes into the page as text (textContent, setAttribute), never as markup.
 const PARTS = ["barrier", "snapshot", "decision", "publish"];
 const REFRESH_MS = 5000, PAGE = 25, MOST_BARS = 240;
+const STATUS_KINDS = { published: "good", publishing: "soft", deferred: "soft", abandoned: "soft" };
 const embedded = document.getElementById("data");
 const live = embedded === null;
 let jobs = [], chosenJob = 0, chosenEpoch = null, first = 0, span = 100;
@@ -162,7 +163,7 @@ function epochTable(job) {
   const turn = (by) => { first = Math.max(0, Math.min(rows.length - 1, first + by)); show(); };
   const ofJob = (...columns) => outbox(job) ? [] : columns;
   const columns = [
-    ["epoch", "number", (row) => row.epoch], ...(outbox(job) ? [["batch", "number", (row) => row.batch]] : []), ["savepoint", "", (row) => row.savepoints.join(", ")], ["status", "", (row) => el("span", { class: row.status === "published" ? "good" : row.status === "abandoned" ? "soft" : "warn" }, row.status)],
+    ["epoch", "number", (row) => row.epoch], ...(outbox(job) ? [["batch", "number", (row) => row.batch]] : []), ["savepoint", "", (row) => row.savepoints.join(", ")], ["status", "", (row) => el("span", { class: STATUS_KINDS[row.status] || "warn" }, row.status)],
     ["decided", "", (row) => moment(row.created_ms)], ...ofJob(["why", "", (row) => row.reason]), ["took", "number", (row) => seconds(row.duration_ms)],
     ...ofJob(...PARTS.map((part) => [part, "number", (row) => seconds(row[`${part}_ms`])]), ["rows in", "number", (row) => number(row.rows_in)]),
     ["rows out", "number", (row) => number(row.rows_out)], ...ofJob(["state", "number", (row) => size(row.state_bytes)]),
