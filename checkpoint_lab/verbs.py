@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from spark_ckpt.cli.verbs import Verb
+from spark_ckpt.cli.verbs import PROTOCOLS, Verb
 
 SIMULATE = Verb(
-    "simulate", "checkpoint_lab.cli.simulate", "simulate", "A protocol under failures, as a story and a diagram."
+    "simulate", "checkpoint_lab.cli.simulate", "simulate", "Run a protocol under failures, and judge it.", PROTOCOLS
 )
-TRACE = Verb("trace", "checkpoint_lab.cli.trace", "trace", "What a job recorded: as a story, and replayed.")
-COMPARE = Verb("compare", "checkpoint_lab.cli.compare", "compare", "What each protocol costs on one workload.")
+TRACE = Verb("trace", "checkpoint_lab.cli.trace", "trace", "Tell and replay what a job recorded.", PROTOCOLS)
+COMPARE = Verb("compare", "checkpoint_lab.cli.compare", "compare", "Compare the costs of all protocols.", PROTOCOLS)

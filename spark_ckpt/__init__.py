@@ -9,24 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from checkpoint_protocols.ids import Epoch, Incarnation
     from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
     from spark_ckpt.api.job import Job
     from spark_ckpt.api.spark_source import SparkSource
     from spark_ckpt.api.state import read_state, state_frame, state_version
     from spark_ckpt.api.stream import Stream
-    from spark_ckpt.connector import (
-        Cursor,
-        EpochOutput,
-        Publisher,
-        PublishReceipt,
-        Sink,
-        SinkContext,
-        SinkRows,
-        Source,
-        StagedFile,
-        StagePlan,
-    )
+    from spark_ckpt.connector import SinkRows
     from spark_ckpt.driver.run import Run
     from spark_ckpt.errors import CkptError
     from spark_ckpt.events.listener import (
@@ -44,14 +32,11 @@ if TYPE_CHECKING:
     from spark_ckpt.outbox.outbox import Outbox
     from spark_ckpt.program_edges.edge import Edge
     from spark_ckpt.spark_session.session import session
-    from spark_ckpt.tasks.operators.aggregations import Aggregate, count, first, last, max, mean, min, stddev, sum
+    from spark_ckpt.tasks.operators.aggregations import Aggregate, avg, count, first, last, max, mean, min, stddev, sum
     from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult
 
 _HOME = {
-    "connector": (
-        "Cursor", "Epoch", "EpochOutput", "Incarnation", "PublishReceipt", "Publisher", "Sink", "SinkContext", "SinkRows",
-        "Source", "StagePlan", "StagedFile",
-    ),
+    "connector": ("SinkRows",),
     "errors": ("CkptError",),
     "outbox.data_source": ("OutboxDataSource",),
     "outbox.outbox": ("Outbox",),
@@ -61,7 +46,7 @@ _HOME = {
         "EpochEvent", "IncarnationEvent", "LagEvent", "OutageEvent", "ProgressEvent", "RetryEvent", "RunListener",
         "StandbyEvent", "UpkeepEvent",
     ),
-    "tasks.operators.aggregations": ("Aggregate", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
+    "tasks.operators.aggregations": ("Aggregate", "avg", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
     "driver.run": ("Run",),
     "tasks.operators.vectorized": ("KeyBatch", "KeyResult"),
     "spark_session.session": ("session",),
@@ -76,13 +61,9 @@ __all__ = [
     "Aggregate",
     "CkptError",
     "CoGroupedStreams",
-    "Cursor",
     "Edge",
-    "Epoch",
     "EpochEvent",
-    "EpochOutput",
     "GroupedStream",
-    "Incarnation",
     "IncarnationEvent",
     "Job",
     "KeyBatch",
@@ -92,21 +73,16 @@ __all__ = [
     "Outbox",
     "OutboxDataSource",
     "ProgressEvent",
-    "PublishReceipt",
-    "Publisher",
     "RetryEvent",
     "Run",
     "RunListener",
-    "Sink",
-    "SinkContext",
     "SinkRows",
-    "Source",
     "SparkSource",
-    "StagePlan",
-    "StagedFile",
     "StandbyEvent",
     "Stream",
     "UpkeepEvent",
+    "__version__",
+    "avg",
     "count",
     "first",
     "last",
@@ -122,10 +98,27 @@ __all__ = [
 ]
 
 
+_OF_CONNECTORS = (
+    "Cursor", "Epoch", "EpochOutput", "Incarnation", "PublishReceipt", "Publisher", "Sink", "SinkContext", "Source",
+    "StagePlan", "StagedFile",
+)  # fmt: skip
+_OF_PACKAGES = {
+    "DeltaSink": "spark_ckpt_delta",
+    "DeltaSource": "spark_ckpt_delta",
+    "FilesSource": "spark_ckpt_files",
+    "KafkaSink": "spark_ckpt_kafka",
+    "KafkaSource": "spark_ckpt_kafka",
+}
+
+
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("spark-ckpt")
     module = _MODULE_OF.get(name)
     if module is None:
-        raise AttributeError(f"module 'spark_ckpt' has no attribute {name!r}")
+        raise _missing(name)
     try:
         value = getattr(import_module(f"spark_ckpt.{module}"), name)
     except ImportError:  # another PySpark lacks modules that jobs need
@@ -135,6 +128,14 @@ def __getattr__(name: str) -> object:
         raise
     globals()[name] = value
     return value
+
+
+def _missing(name: str) -> AttributeError:
+    from spark_ckpt.errors import NameUnknown
+
+    home = "spark_ckpt.connector" if name in _OF_CONNECTORS else _OF_PACKAGES.get(name)
+    hint = f"write: from {home} import {name}" if home else ""
+    return NameUnknown.of("spark_ckpt", name, [*__all__, *_OF_PACKAGES], hint)
 
 
 def __dir__() -> list[str]:

@@ -1,50 +1,53 @@
 """Settings of a job: arguments of `Job`, the same as `spark.ckpt.*` conf keys, and their defaults.
 
 Arguments win over conf keys, conf keys over defaults. An unknown key is an error that names the nearest known one.
-Durations are texts as Spark writes them ("5 seconds", "200 milliseconds", "2 minutes") or numbers of seconds.
+Durations are texts ("5 seconds", "200 ms", "5m", "1 hour 30 min"), `timedelta`s or numbers of seconds.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Self, TypedDict
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.wording import did_you_mean, snake_case
 
 CONF_PREFIX = "spark.ckpt."
 
 _UNIT_MS = {
-    "millisecond": 1,
-    "ms": 1,
-    "second": 1000,
-    "s": 1000,
-    "minute": 60_000,
-    "hour": 3_600_000,
-    "day": 86_400_000,
+    **dict.fromkeys(("ms", "msec", "msecs", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1000),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+    **dict.fromkeys(("w", "week", "weeks"), 7 * 86_400_000),
 }
-_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|milliseconds?|seconds?|minutes?|hours?|days?)\s*$")
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)[\s,]*")
 
 
 def duration_ms(value: object) -> int:
-    """Return the milliseconds of a duration: "5 seconds", "200 ms", or a number of seconds.
+    """Return the milliseconds of a duration: "5 seconds", "5m", "1 hour 30 min", a `timedelta`, or a number of seconds.
 
     Raises TypeError for another type, ValueError for another text or for more than 366 days.
     """
+    if isinstance(value, timedelta):
+        return _checked_ms(value / timedelta(milliseconds=1), value)
     # A bool is an int in Python: True must not mean one second.
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError(f"a duration such as '5 seconds' was expected, not {value!r}")
     if isinstance(value, int | float):
         return _checked_ms(value * 1000, value)
-    match = _DURATION.match(value.lower())
-    if match is None:
-        raise ValueError(f"'{value}' is no duration; write for example '5 seconds', '200 milliseconds' or '2 minutes'")
-    unit = match[2] if match[2] in _UNIT_MS else match[2].removesuffix("s")
-    return _checked_ms(float(match[1]) * _UNIT_MS[unit], value)
+    # Spark's own texts may begin with "interval".
+    text = value.lower().strip().removeprefix("interval ").strip()
+    parts = _PART.findall(text)
+    if not parts or _PART.sub("", text) or any(unit not in _UNIT_MS for _, unit in parts):
+        raise ValueError(f"'{value}' is no duration; write for example '5 seconds', '200 ms', '5m' or '1 hour 30 min'")
+    return _checked_ms(sum(float(count) * _UNIT_MS[unit] for count, unit in parts), value)
 
 
 def _checked_ms(milliseconds: float, written: object) -> int:
@@ -88,6 +91,45 @@ def _duration(name: str, default: str, description: str) -> int:
 
 PAGE = "127.0.0.1:4141"
 """Address of a job's page if it is requested without one."""
+
+
+DurationText = str | float | timedelta
+"""A duration as a user writes it: "5 seconds", "5m", a `timedelta`, or a number of seconds."""
+
+
+class JobSettings(TypedDict, total=False):
+    """Settings of `Job(...)` for editors and type checkers; `JobConfig` has their meaning and defaults."""
+
+    interval: DurationText
+    timeout: DurationText
+    trigger: DurationText
+    lease: DurationText
+    publish_timeout: DurationText
+    store_patience: DurationText
+    stop_timeout: DurationText | None
+    handle_signals: bool
+    key_groups: int | None
+    shuffle_partitions: int | None
+    max_failed_epochs: int
+    max_unpublished: int
+    send_ahead: bool
+    max_in_flight: int
+    keep_epochs: int
+    keep_age: DurationText
+    keep_for_readers: DurationText
+    takeover: bool
+    standby: bool
+    accept_new_sink: str | Sequence[str]
+    accept_new_source: str | Sequence[str]
+    accept_moved: str | Sequence[str]
+    accept_dropped_operator: str | Sequence[str]
+    run_dir: str | None
+    local_dir: str | Path | None
+    trace_dir: str | Path | None
+    metrics: str | Sequence[str]
+    lag_interval: DurationText
+    lineage: str | None
+    ui: str | None
 
 
 class JobConfig(BaseModel):
@@ -228,8 +270,7 @@ def _field_of(key: str) -> str:
 def _known(name: str, written: str | None = None) -> str:
     if name in setting_names():
         return name
-    near = difflib.get_close_matches(name, setting_names(), n=1)
-    meant = f"did you mean '{near[0]}'?" if near else f"known settings: {', '.join(setting_names())}"
+    meant = did_you_mean(snake_case(name), setting_names()) or f"known settings: {', '.join(setting_names())}"
     raise ConfigInvalid(f"there is no setting '{written or name}'", hint=meant)
 
 

@@ -13,7 +13,12 @@ Keyword arguments become fields of the message. Never pass a secret.
 from __future__ import annotations
 
 from textwrap import indent
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from spark_ckpt.wording import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class CkptError(Exception):
@@ -54,6 +59,21 @@ def _inline_or_below(value: str) -> str:
 
 def _rebuild(cls: type[CkptError], what: str, hint: str, context: dict[str, object]) -> CkptError:
     return cls(what, hint=hint, **context)
+
+
+class NameUnknown(CkptError, AttributeError):
+    """A module has no such name. Also an `AttributeError`, so that `hasattr` returns False."""
+
+    condition = "CKPT_NAME_UNKNOWN"
+    exit_code = 2
+
+    @classmethod
+    def of(cls, module: str, name: str, known: Iterable[str], hint: str = "") -> AttributeError:
+        """Return the error of `module.name` with `hint`, or the nearest known name; a plain error without both."""
+        what = f"module {module!r} has no attribute {name!r}"
+        # Python itself asks modules for such names
+        hint = "" if name.startswith("__") else hint or did_you_mean(name, known)
+        return cls(what, hint=hint) if hint else AttributeError(what)
 
 
 class ConfigInvalid(CkptError):

@@ -1,8 +1,10 @@
-"""Counts in sentences: one row, two rows, epoch 5 was, epochs 5 and 6 were."""
+"""Counts in sentences (one row, two rows, epochs 5 and 6 were), and the known name nearest to a mistyped one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 
 def counted(count: int, one: str, many: str = "") -> str:
@@ -22,3 +24,15 @@ def epochs(numbers: Sequence[int]) -> str:
     if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
         return f"epochs {numbers[0]} to {numbers[-1]}"
     return f"epochs {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the question for the known name nearest to `name`, letter case aside; empty if none is near."""
+    by_lower = {each.lower(): each for each in known}
+    near = get_close_matches(name.lower(), by_lower, n=1)
+    return f"did you mean '{by_lower[near[0]]}'?" if near else ""
+
+
+def snake_case(name: str) -> str:
+    """Return "keepEpochs" as "keep_epochs"."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

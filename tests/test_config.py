@@ -1,6 +1,9 @@
+from datetime import timedelta
+from typing import get_type_hints
+
 import pytest
 
-from spark_ckpt.config import JobConfig, duration_ms
+from spark_ckpt.config import JobConfig, JobSettings, duration_ms, setting_names
 from spark_ckpt.errors import ConfigInvalid
 
 
@@ -12,6 +15,13 @@ from spark_ckpt.errors import ConfigInvalid
         ("2 minutes", 120_000),
         ("1.5 s", 1500),
         ("7 ms", 7),
+        ("5m", 300_000),
+        ("5 sec", 5000),
+        ("1 hour", 3_600_000),
+        ("1h30m", 5_400_000),
+        ("interval 1 hour 30 minutes", 5_400_000),
+        ("2 weeks", 1_209_600_000),
+        (timedelta(minutes=2), 120_000),
         (2, 2000),
         (0.5, 500),
     ],
@@ -73,3 +83,7 @@ def test_a_start_says_where_the_page_is_else_the_setting_does(asked, shown):
 def test_a_mistyped_interval_is_told_of_an_epoch_per_batch_too():
     with pytest.raises(ConfigInvalid, match="'every batch'"):
         JobConfig.of({"interval": "every bach"}, {})
+
+
+def test_editors_complete_every_setting_and_no_other():
+    assert sorted(get_type_hints(JobSettings)) == sorted(setting_names())

@@ -125,7 +125,7 @@ def _print(load: Workload, measured: Mapping[str, Sequence[sim.Measurement]]) ->
         f"{load.graph.name}, {counted(load.inputs, 'row')} a source, {counted(len(load.seeds), 'seed')} from "
         f"{load.seeds[0]}, skew {load.skew_ms:.0f} ms, killed: {killed}\n"
     )
-    print_table(COLUMNS, [_row(name, found) for name, found in measured.items()])
+    print_table(COLUMNS, [[_rounded(each) for each in _row(name, found)] for name, found in measured.items()])
     print_line(MEANINGS.format(state_bytes=load.state_bytes))
     print_line(JUDGED)
     for name, found in measured.items():
@@ -167,6 +167,11 @@ def _measure(name: str, load: Workload, seed: int, options: Mapping[str, Json]) 
 
 def _mean(values: Sequence[float]) -> float:
     return round(statistics.fmean(values), 1) if values else 0.0
+
+
+def _rounded(value: Json) -> Json:
+    """Return a mean of ten or more as a whole number: the seeds differ by more than its decimals."""
+    return round(value) if isinstance(value, float) and (value >= 10 or value == 0) else value
 
 
 def _row(name: str, measured: Sequence[sim.Measurement]) -> list[Json]:

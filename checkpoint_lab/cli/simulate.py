@@ -237,10 +237,8 @@ def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, record:
     if as_json:
         print_json(_fields(scenario, outcome))
     else:
-        print_line(f"{title}\n\n{told}\n{sim.chart(outcome.moments)}")
-        print_facts(
-            {"verdict": _verdict(scenario, outcome), **outcome.counts, "diagram": str(diagram) if diagram else None}
-        )
+        print_line(f"{title}\n\nverdict: {_verdict(scenario, outcome)}\n\n{told}\n{sim.chart(outcome.moments)}")
+        print_facts({**outcome.counts, "diagram": str(diagram) if diagram else None})
         if not outcome.ok:
             _smallest(scenario, outcome)
     if not outcome.ok:
@@ -258,8 +256,8 @@ def _again(file: Path, diagram: Path | None, everything: bool, as_json: bool) ->
     if as_json:
         print_json({"steps": len(recorded.chosen), "verdict": verdict, "difference": differs})
     else:
-        print_line(f"{told}\n{sim.chart(recorded.moments)}")
         print_facts({"verdict": verdict, "replayed": differs or f"{len(recorded.chosen)} steps, all as recorded"})
+        print_line(f"\n{told}\n{sim.chart(recorded.moments)}")
     if error or differs:
         raise typer.Exit(VIOLATED)
 
@@ -332,11 +330,12 @@ def _many(scenario: sim.Scenario, schedules: int, processes: int, as_json: bool)
     }
     if as_json:
         print_json(facts | {"failed_seeds": list(failed[:100])})
-    else:
+    elif failed:
+        print_line(f"verdict: {len(failed)} of {report.schedules} failed; {_verdict(scenario, report.failures[0])}")
+        print_line(f"see it with --seed {failed[0]} and without --schedules\n")
         print_facts(facts)
-    if failed and not as_json:
-        print_line(
-            f"\nfirst failure: {_verdict(scenario, report.failures[0])}\nsee it with --seed {failed[0]} and without --schedules"
-        )
+    else:
+        print_line("verdict: every schedule exactly as without failures\n")
+        print_facts(facts)
     if failed:
         raise typer.Exit(VIOLATED)

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from checkpoint_protocols.ids import Epoch
 from spark_ckpt.connector import PublishedEpoch, Publisher, SelectsRows, SinkContext, StagePlan
+from spark_ckpt.connector_parts.arguments import checks_arguments
 from spark_ckpt.errors import CkptError, ConfigInvalid, SinkInvalid
 from spark_ckpt.place import check_table_path
 from spark_ckpt.spark_internals.time_zones import session_zone
@@ -41,6 +42,16 @@ if TYPE_CHECKING:
 NullKeys: TypeAlias = Literal["refuse", "match"]
 
 
+_ELSEWHERE = {
+    "path": "write table=",
+    "mode": 'a job appends; with engine="spark" and keys=[...] it merges',
+    "checkpointLocation": "a job keeps its progress in its store; a sink needs none",
+    "partitionBy": "write partition_by=",
+    "txnAppId": "the sink writes its own transaction marker",
+}
+
+
+@checks_arguments(_ELSEWHERE)
 class DeltaSink(SelectsRows):
     """Write rows exactly once into the Delta table at `table`, a path or URI.
 

@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_ckpt.connector import Adopted, Cursor
+from spark_ckpt.connector_parts.arguments import checks_arguments
 from spark_ckpt.connector_parts.table_id import TableId
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 from spark_ckpt.place import check_table_path
@@ -91,6 +92,17 @@ def _unreadable(offset: str, why: str) -> SourceInvalid:
     )
 
 
+_ELSEWHERE = {
+    "path": "write table=",
+    "startingVersion": 'write start= a version, "earliest" or "latest"',
+    "startingTimestamp": 'write start= a version, "earliest" or "latest"',
+    "ignoreChanges": 'write on_change="skip"',
+    "skipChangeCommits": 'write on_change="skip"',
+    "ignoreDeletes": 'write on_change="skip"',
+}
+
+
+@checks_arguments(_ELSEWHERE)
 class DeltaSource:
     """Read the rows appended to a Delta table. `table` is a path or URI, `storage_options` are deltalake's.
 

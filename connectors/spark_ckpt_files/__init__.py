@@ -20,7 +20,9 @@ CONNECTOR = Connector("files", contract=1, sources=("FilesSource",))
 def __getattr__(name: str) -> object:
     """Import a public name at first use: a task that reads a file loads nothing of the driver."""
     if name != "FilesSource":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from spark_ckpt.errors import NameUnknown
+
+        raise NameUnknown.of(__name__, name, __all__)
     from spark_ckpt_files.source import FilesSource
 
     return FilesSource

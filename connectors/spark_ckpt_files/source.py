@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from spark_ckpt.connector import Cursor, Folder
+from spark_ckpt.connector_parts.arguments import checks_arguments
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 from spark_ckpt.place import place_of
 from spark_ckpt.spark_internals.time_zones import session_zone
@@ -35,6 +36,16 @@ _FORGETTING_PAYS = 10_000
 _NAMED_MAX = 5
 
 
+_ELSEWHERE = {
+    "latestFirst": 'a job reads files in order of time; start="latest" leaves out those that are there',
+    "sep": "write delimiter=",
+    "maxFileSize": "write bytes_per_batch=",
+    "mode": 'write on_error="fail", "drop" or "keep"',
+    "columnNameOfCorruptRecord": 'write on_error="keep": the column is _corrupt_record',
+}
+
+
+@checks_arguments(_ELSEWHERE)
 class FilesSource:
     """Read a directory. Each file is consumed once, in Spark's order: by modification time, then by name.
 

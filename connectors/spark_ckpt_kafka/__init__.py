@@ -27,5 +27,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from spark_ckpt.errors import NameUnknown
+
+        raise NameUnknown.of(__name__, name, __all__)
     return getattr(import_module(_HOMES[name]), name)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.wording import did_you_mean
 
 REDACTED = "*****"
 
@@ -183,7 +184,7 @@ def tuning(options: Mapping[str, str]) -> Tuning:
     if unknown:
         raise ConfigInvalid(
             f"unknown Kafka sink option(s): {', '.join(unknown)}",
-            hint=f"known: {', '.join(sorted([*known, *_SECURITY]))}",
+            hint=did_you_mean(unknown[0], [*known, *_SECURITY]) or f"known: {', '.join(sorted([*known, *_SECURITY]))}",
         )
     values: dict[str, Any] = {
         known[name]: _compression(text) if name == "compression.type" else _number(name, text)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import PublishedEpoch, SelectsRows, SinkContext, StagePlan
+from spark_ckpt.connector_parts.arguments import checks_arguments
 from spark_ckpt.errors import ConfigInvalid, SinkInvalid
 from spark_ckpt_kafka.control import ControlError, KafkaControl
 from spark_ckpt_kafka.limits import longest_transaction_ms, record_rules, topic_limits
@@ -44,6 +45,15 @@ _SPARK = {
 MAX_LANES = 64
 
 
+_ELSEWHERE = {
+    "servers": "write bootstrap_servers=",
+    "transactional_id": "the sink names its transactions itself: <store id>.<sink>.<lane>",
+    "key": 'give the rows a column key: select("key", "value")',
+    "value": 'give the rows a column value: selectExpr("to_json(struct(*)) as value")',
+}
+
+
+@checks_arguments(_ELSEWHERE)
 @dataclass(frozen=True)
 class KafkaSink(SelectsRows):
     """Write rows with a column value (and key, headers, topic, partition, timestamp) to Kafka, exactly once.
@@ -71,7 +81,7 @@ class KafkaSink(SelectsRows):
     See docs/operations.md for a topic whose settings change later.
     """
 
-    servers: str
+    bootstrap_servers: str
     topic: str | None = None
     lanes: int = 1
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
@@ -197,7 +207,7 @@ class KafkaSink(SelectsRows):
 
     def _configuration(self) -> tuple[Connection, Tuning]:
         security, others = split_options(self.options)
-        return Connection(self.servers, security), tuning(others)
+        return Connection(self.bootstrap_servers, security), tuning(others)
 
 
 def _check_transaction(wanted_ms: int, longest_ms: int | None) -> None:

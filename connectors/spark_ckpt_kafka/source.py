@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Adopted, Cursor
+from spark_ckpt.connector_parts.arguments import checks_arguments
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit, SourceInvalid
+from spark_ckpt.wording import did_you_mean
 from spark_ckpt_kafka import positions
 from spark_ckpt_kafka.control import ControlError, KafkaControl, KeptControl
 from spark_ckpt_kafka.options import Connection, redacted, split_options
@@ -106,6 +108,20 @@ Start = str | Mapping[str, Mapping[str, int]]
 """Start of a new job: "earliest", "latest" or offsets by topic and partition."""
 
 
+_SPARKS = {
+    "subscribe": 'write topic="orders" or topics=["orders", "refunds"]',
+    "subscribePattern": 'write pattern="orders-.*"',
+    "assign": "a job reads all partitions of its topics: write topic=, topics= or pattern=",
+    "startingOffsets": 'write start="earliest", "latest" or {topic: {partition: offset}}',
+    "startingTimestamp": 'write start="earliest", "latest" or {topic: {partition: offset}}',
+    "endingOffsets": "job.start(availableNow=True) ends a job at the topics' ends",
+    "group_id": "a job keeps its offsets in the store; shown_group= shows them in a consumer group",
+    "servers": "write bootstrap_servers=",
+    **{name: f'write options={{"{name}": ...}}' for name in sorted(_READER_OPTIONS)},
+}
+
+
+@checks_arguments(_SPARKS)
 class KafkaSource:
     """Read a topic, several topics, or all topics that match a pattern, with Spark's columns.
 
@@ -123,7 +139,7 @@ class KafkaSource:
 
     def __init__(
         self,
-        servers: str,
+        bootstrap_servers: str,
         topic: str | None = None,
         *,
         topics: Sequence[str] = (),
@@ -139,7 +155,7 @@ class KafkaSource:
         self._topics = Subscription(named, pattern)
         self._start: Start = start
         security, others = split_options(options or {})
-        self._connection = Connection(servers, security)
+        self._connection = Connection(bootstrap_servers, security)
         self._kept = KeptControl(self._connection)
         self._consumer, self._reader = _split_reader_options(others)
         self._committed = self._consumer[_ISOLATION] == "read_committed"
@@ -302,7 +318,8 @@ def _split_reader_options(options: Mapping[str, str]) -> tuple[dict[str, str], d
     if unknown := sorted(name for name in consumer if "." not in name):
         raise ConfigInvalid(
             f"unknown Kafka source option {unknown[0]!r}",
-            hint=f"known: {', '.join(sorted(_READER_OPTIONS))}, and Kafka's dotted names",
+            hint=did_you_mean(unknown[0], _READER_OPTIONS)
+            or f"known: {', '.join(sorted(_READER_OPTIONS))}, and Kafka's dotted names",
         )
     return _CONSUMER | consumer, reader
 

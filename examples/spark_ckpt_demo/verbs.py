@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from spark_ckpt.cli.verbs import Verb
+from spark_ckpt.cli.verbs import PROTOCOLS, Verb
 
-DEMO = Verb("demo", "spark_ckpt_demo.cli.demo", "demo", "See it work: kill, restart, proof, restore.")
+DEMO = Verb("demo", "spark_ckpt_demo.cli.demo", "demo", "See it work: kill, restart, proof, restore.", PROTOCOLS)

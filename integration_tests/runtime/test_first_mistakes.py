@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from runtime_kit import Bench, drain, totals
 
 import spark_ckpt as ckpt
+from spark_ckpt.connector import Source
 
 pytestmark = pytest.mark.spark
 
@@ -33,6 +34,9 @@ pytestmark = pytest.mark.spark
         ("crossJoin", "transform(lambda frame: frame.crossJoin(...))"),
         ("repartition", "transform(lambda frame: frame.repartition(...))"),
         ("v", 'stream["v"]'),
+        ("applyInPandasWithState", 'groupBy("key").applyInPandasWithState'),
+        ("applyVectorized", "group first"),
+        ("withColum", "'withColumn'"),
     ],
 )
 def test_a_name_of_sparks_that_a_stream_lacks_says_what_to_use(bench: Bench, name: str, hint: str) -> None:
@@ -82,7 +86,7 @@ def test_a_name_that_nobody_knows_is_a_plain_attribute_error(bench: Bench) -> No
     assert copy.copy(stream).columns == ["k", "v"]
 
 
-@pytest.mark.parametrize("given", ["rate", None, ckpt.Source])
+@pytest.mark.parametrize("given", ["rate", None, Source])
 def test_what_is_no_source_is_refused_by_name(bench: Bench, given: object) -> None:
     with pytest.raises(ckpt.CkptError, match="is no source") as refused:
         bench.job().source("r", given)
@@ -131,23 +135,55 @@ def test_an_aggregate_that_is_called_like_a_setting_is_told(bench: Bench, settin
     assert "rename its column" in refused.value.hint
 
 
+def wrong_mode(grouped: Any) -> object:
+    return grouped.applyInPandasWithState(list, "k string", "n long", "complete", "NoTimeout")
+
+
 @pytest.mark.parametrize(
-    "mistake",
+    ("mistake", "advice"),
     [
-        lambda grouped: grouped.agg(F.sum("v").alias("t")),
-        lambda grouped: grouped.agg("update", F.sum("v").alias("t")),
-        lambda grouped: grouped.agg(n=F.count("*")),
-        lambda grouped: grouped.agg({"v": "sum"}),
-        lambda grouped: grouped.agg("update", "totals", n="count"),
+        (lambda grouped: grouped.agg(F.sum("v")), "F.sum(...).alias("),
+        (lambda grouped: grouped.agg(n=F.countDistinct("v")), "dropDuplicates first"),
+        (lambda grouped: grouped.agg(n=F.collect_list("v")), "there are avg, count"),
+        (lambda grouped: grouped.agg(t=F.sum(F.col("v") * 2)), "withColumn"),
+        (lambda grouped: grouped.agg(t=F.sum("v") + 1), "after agg"),
+        (lambda grouped: grouped.agg(t=F.col("v")), "agg(total=F.sum("),
+        (lambda grouped: grouped.agg({"v": "sum"}), "agg(total=F.sum("),
+        (lambda grouped: grouped.agg("update", "totals", n="count"), "agg(total=F.sum("),
+        (lambda grouped: grouped.agg(), "agg(total=F.sum("),
+        (lambda grouped: grouped.agg(n=F.sum("amount")), "k, v"),
+        (lambda grouped: grouped.agg("complete", n=F.count("*")), "'update'"),
+        (wrong_mode, "'update'"),
     ],
-    ids=["a Column", "a Column after the mode", "a named Column", "a dict", "a text"],
 )
-def test_aggregates_of_sparks_lead_to_those_of_a_job(bench: Bench, mistake: Callable[[Any], object]) -> None:
+def test_a_mistake_with_aggregates_says_what_to_write(
+    bench: Bench, mistake: Callable[[Any], object], advice: str
+) -> None:
     grouped = bench.job().source("in", bench.source()).groupBy("k")
     with pytest.raises(ckpt.CkptError) as refused:
         mistake(grouped)
     assert refused.value.condition == "CKPT_GRAPH_INVALID"
-    assert 'agg(total=ckpt.sum("value")' in refused.value.hint
+    assert advice in refused.value.hint
+
+
+def test_functions_of_spark_are_the_aggregates_of_a_job(bench: Bench) -> None:
+    grouped = bench.job().source("in", bench.source()).groupBy("k")
+    by_spark = grouped.agg(
+        F.sum("v").alias("total"), F.count("*").alias("n"), name="by_spark", most=F.max("v"), mean=F.avg(F.col("v")),
+        least=F.min("v"), some=F.count("v"), newest=F.last("v", ignorenulls=True),
+    )  # fmt: skip
+    ours = grouped.agg(
+        name="ours", total=ckpt.sum("v"), n=ckpt.count(), most=ckpt.max("v"), mean=ckpt.avg("v"),
+        least=ckpt.min("v"), some=ckpt.count("v"), newest=ckpt.last("v", ignore_nulls=True),
+    )  # fmt: skip
+    assert by_spark.schema == ours.schema
+
+    job = bench.job()
+    rows = job.source("in", bench.source())
+    rows.groupBy("k").agg(F.sum("v").alias("total"), n=F.count("*"), some=F.count("v")).to(bench.sink())
+    bench.put(("a", 1), ("a", None), ("b", 5))
+    drain(job)
+    assert sorted(bench.values()) == [("a", 1, 2, 1), ("b", 5, 1, 1)]
 
 
 def test_the_view_that_the_hint_names_is_read_inside_of_transform(bench: Bench) -> None:

@@ -39,6 +39,7 @@ from spark_ckpt.spark_internals import (
     running_query,
     settings,
 )
+from spark_ckpt.spark_internals.aggregate_columns import AggregateCall, aggregate_call
 from spark_ckpt.spark_internals.arrow_types import arrow_schema_of, spark_schema_of
 from spark_ckpt.spark_internals.batch_action import Interrupted
 from spark_ckpt.spark_internals.captured_errors import causes_of, message_of, without_plan
@@ -122,6 +123,28 @@ def _(spark: SparkSession) -> None:
 @of("PythonUtils.toSeq")
 def _(spark: SparkSession) -> None:
     assert items_of(seq(spark, ["a", "b"])) == ["a", "b"]
+
+
+# -- aggregate_columns ----------------------------------------------------------------------------------------------------
+
+
+@of("Column._jc", "UnresolvedFunction.arguments", "UnresolvedAttribute.nameParts")
+def _(spark: SparkSession) -> None:
+    assert aggregate_call(F.sum("v")) == AggregateCall("sum", ("v",))
+    assert aggregate_call(F.count("*")) in (AggregateCall("count", ()), AggregateCall("count", (), (1,)))
+    assert aggregate_call(F.count_distinct("v")).distinct
+    assert aggregate_call(F.sum(F.col("v") + 1)).columns is None
+    assert aggregate_call(F.col("v")) is None
+
+
+@of("Alias.name")
+def _(spark: SparkSession) -> None:
+    assert aggregate_call(F.avg("v").alias("mean")) == AggregateCall("avg", ("v",), alias="mean")
+
+
+@of("Literal.value")
+def _(spark: SparkSession) -> None:
+    assert aggregate_call(F.last("v", ignorenulls=True)).literals == (True,)
 
 
 # -- launching ------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.wording import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ _SOURCE = 'declare inputs with job.source("name", source), for example FilesSour
 _START = "job.start() runs the job and returns a run with awaitTermination, stop, lastProgress and savepoint"
 _LOOK = "nothing runs before job.start(), and a stream has no end: look at what the sink holds, or at run.lastProgress"
 _AGG = 'groupBy("key").agg(n=ckpt.count(), total=ckpt.sum("value")) keeps running aggregates in epochs'
+_GROUP_FIRST = 'state is kept per key: group first, stream.groupBy("key").applyInPandasWithState(...)'
 _FIRST = "write dropDuplicates(): it keeps the first of equal rows"
 _COUNTED = 'number the rows of a key with groupBy(...).agg(outputMode="each row", number=ckpt.count()), then filter'
 _ORDER = "rows of a key arrive in the order of the source; order the table or topic where it is read"
@@ -45,6 +47,7 @@ _ON_STREAM = {
     ),
     **dict.fromkeys(("agg", "cube", "rollup", "groupingSets", "pivot", "describe", "summary"), _AGG),
     **dict.fromkeys(("distinct", "drop_duplicates"), _FIRST),
+    **dict.fromkeys(("applyInPandasWithState", "applyVectorized"), _GROUP_FIRST),
     **dict.fromkeys(("limit", "offset"), _COUNTED),
     **dict.fromkeys(("sort", "orderBy", "sortWithinPartitions"), _ORDER),
     **dict.fromkeys(("rdd", "cache", "persist", "unpersist", "checkpoint", "localCheckpoint"), _NOWHERE),
@@ -84,28 +87,28 @@ class NotHere(GraphInvalid, AttributeError):
     condition = "CKPT_NOT_HERE"
 
 
-def not_on_stream(name: str, columns: Sequence[str]) -> AttributeError:
+def not_on_stream(name: str, kind: type, columns: Sequence[str]) -> AttributeError:
     """Return the error of `stream.name`, with a hint for public names of a DataFrame and for the stream's columns."""
     if name in columns:
         return NotHere(
             f"a stream has no attribute '{name}'", hint=f'the column is stream["{name}"], or F.col("{name}")'
         )
-    return _not_here("stream", name, _ON_STREAM) or _stateless(name) or _plain("Stream", name)
+    return _not_here("stream", name, _ON_STREAM) or _stateless(name) or _mistyped(kind, "stream", name, columns)
 
 
-def not_on_grouped(name: str) -> AttributeError:
+def not_on_grouped(name: str, kind: type) -> AttributeError:
     """Return the error of `stream.groupBy(...).name`."""
-    return _not_here("grouped stream", name, _ON_GROUPED) or _plain("GroupedStream", name)
+    return _not_here("grouped stream", name, _ON_GROUPED) or _mistyped(kind, "grouped stream", name)
 
 
-def not_on_co_grouped(name: str) -> AttributeError:
+def not_on_co_grouped(name: str, kind: type) -> AttributeError:
     """Return the error of `job.cogroup(...).name`."""
-    return _not_here("co-group", name, _ON_CO_GROUPED) or _plain("CoGroupedStreams", name)
+    return _not_here("co-group", name, _ON_CO_GROUPED) or _mistyped(kind, "co-group", name)
 
 
-def not_on_job(name: str) -> AttributeError:
+def not_on_job(name: str, kind: type) -> AttributeError:
     """Return the error of `job.name`."""
-    return _not_here("job", name, _ON_JOB) or _plain("Job", name)
+    return _not_here("job", name, _ON_JOB) or _mistyped(kind, "job", name)
 
 
 def _not_here(what: str, name: str, hints: Mapping[str, str]) -> NotHere | None:
@@ -123,5 +126,10 @@ def _stateless(name: str) -> NotHere | None:
     )
 
 
-def _plain(kind: str, name: str) -> AttributeError:
-    return AttributeError(f"'{kind}' object has no attribute '{name}'")
+def _mistyped(kind: type, what: str, name: str, columns: Sequence[str] = ()) -> AttributeError:
+    """Return the error of a name that is near a name of the class or a column; else a plain `AttributeError`."""
+    public = [each for each in dir(kind) if not each.startswith("_")]
+    meant = "" if name.startswith("_") else did_you_mean(name, [*public, *columns])
+    if meant:
+        return NotHere(f"a {what} has no '{name}'", hint=meant)
+    return AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial, reduce
 from typing import TYPE_CHECKING, NoReturn
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
+from spark_ckpt.api.aggregates import AGGREGATE, agg_call
 from spark_ckpt.api.elsewhere import not_on_co_grouped, not_on_grouped
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.plan.graph import (
@@ -26,7 +27,7 @@ from spark_ckpt.plan.onward_plan import pandas_options
 from spark_ckpt.plan.window_lineage import closing_of, is_window
 from spark_ckpt.spark_internals.column_names import column_of
 from spark_ckpt.spark_internals.plans import streaming_template
-from spark_ckpt.tasks.operators.aggregations import EACH_ROW, Aggregate, running_aggregates
+from spark_ckpt.tasks.operators.aggregations import EACH_ROW, UPDATE, Aggregate, running_aggregates
 from spark_ckpt.tasks.operators.first_rows import STATE, FirstRows
 from spark_ckpt.tasks.operators.keyed_function import CoGroupFunction, UserFunction, keyed_function
 from spark_ckpt.tasks.operators.operator import Binding, KeyedOperator
@@ -88,8 +89,17 @@ class GroupedStream:
         operator = vectorized_function(func, self._schema, self._keys, output, state, timeout=timeoutConf)
         return self._operate(operator, name or _function_name(func))
 
-    def agg(self, outputMode: str = "update", name: str = "aggregate", **aggregates: Aggregate) -> Stream:
-        """Compute running aggregates: `agg(total=ckpt.sum("v"), n=ckpt.count())`.
+    def agg(
+        self,
+        *given: str | Aggregate | Column,
+        outputMode: str = UPDATE,
+        name: str = AGGREGATE,
+        **aggregates: Aggregate | Column,
+    ) -> Stream:
+        """Compute running aggregates: `agg(total=F.sum("v"), n=F.count("*"))`, or `agg(F.sum("v").alias("total"))`.
+
+        Spark's functions `sum`, `count`, `avg`, `min`, `max`, `first`, `last` and `stddev` of a column are taken, and
+        those of spark_ckpt (`ckpt.sum("v")`, `ckpt.count()`). The first text is the output mode, the second the name.
 
         Output modes:
 
@@ -107,12 +117,12 @@ class GroupedStream:
 
         Raises `GraphInvalid`.
         """
-        _check_aggregates(outputMode, name, aggregates)
-        flat, windows = self._with_flat_windows(keep=outputMode == EACH_ROW)
-        operator = running_aggregates(aggregates, flat._schema, flat._keys, outputMode, windows)
+        call = agg_call(given, outputMode, name, aggregates)
+        flat, windows = self._with_flat_windows(keep=call.output_mode == EACH_ROW)
+        operator = running_aggregates(call.aggregates, flat._schema, flat._keys, call.output_mode, windows)
         # without a watermark no key can close
         timed = event_time_of(flat._stream._node) is not None
-        return flat._operate(operator, name, closing_of(flat._stream._template, flat._keys) if timed else None)
+        return flat._operate(operator, call.name, closing_of(flat._stream._template, flat._keys) if timed else None)
 
     def _first_rows(self, name: str, within_watermark: bool) -> Stream:
         """Emit the first row of every key; see `Stream.dropDuplicates` and `Stream.dropDuplicatesWithinWatermark`."""
@@ -150,7 +160,7 @@ class GroupedStream:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise not_on_grouped(name)
+            raise not_on_grouped(name, type(self))
 
     @property
     def _schema(self) -> StructType:
@@ -216,7 +226,7 @@ class CoGroupedStreams:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise not_on_co_grouped(name)
+            raise not_on_co_grouped(name, type(self))
 
     def _event_times(self) -> dict[str, str]:
         found = {name: _event_time(each._stream, name) for name, each in self._inputs.items()}
@@ -270,22 +280,3 @@ def _function_name(function: Callable[..., object]) -> str:
     """Return the function's name if it can name state in the store, else "operator" (for example for a lambda)."""
     name = str(getattr(function, "__name__", ""))
     return name if name.isidentifier() else "operator"
-
-
-def _check_aggregates(output_mode: object, name: object, aggregates: Mapping[str, object]) -> None:
-    if isinstance(name, Aggregate) or isinstance(output_mode, Aggregate):
-        raise GraphInvalid(
-            "agg: 'name' and 'outputMode' are settings, no aggregates",
-            hint="call the aggregate else, and rename its column",
-        )
-    given = {"agg's first argument": output_mode, "agg's second argument": name}
-    given = {said: value for said, value in given.items() if not isinstance(value, str)}
-    given |= {f"agg: '{column}'": value for column, value in aggregates.items() if not isinstance(value, Aggregate)}
-    for said, value in given.items():
-        raise GraphInvalid(
-            f"{said} is a {type(value).__name__}, which no epoch can keep",
-            hint='name each aggregate by its output column, with functions of spark_ckpt: agg(total=ckpt.sum("value"), '
-            "n=ckpt.count())",
-        )
-    if not aggregates:
-        raise GraphInvalid("agg needs at least one aggregate", hint='for example agg(total=ckpt.sum("value"))')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Unpack
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -15,7 +15,7 @@ from spark_ckpt.api.elsewhere import not_on_job
 from spark_ckpt.api.feedback import Feedback
 from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
 from spark_ckpt.api.stream import Stream
-from spark_ckpt.config import JobConfig, duration_ms
+from spark_ckpt.config import JobConfig, JobSettings, duration_ms
 from spark_ckpt.connector import Sink, Source
 from spark_ckpt.driver.job_plan import JobPlan, planned
 from spark_ckpt.driver.query.warm_up import check_workers, warm_up
@@ -60,7 +60,7 @@ class Job:
         store: str,
         storage_options: dict[str, str] | None = None,
         protocol: str = "barrier",
-        **settings: object,
+        **settings: Unpack[JobSettings],
     ) -> None:
         require_spark_of_jobs("ckpt.Job")
         self.spark = spark
@@ -95,7 +95,7 @@ class Job:
     if not TYPE_CHECKING:  # type checkers see the defined attributes only
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise not_on_job(name)
+            raise not_on_job(name, type(self))
 
     def source(self, name: str, source: Source) -> Stream:
         """Add a named input. The name identifies its cursor in the store. The source is checked immediately.

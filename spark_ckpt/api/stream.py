@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType, TimestampType
 
 from spark_ckpt.api.elsewhere import not_on_stream
 from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
-from spark_ckpt.config import duration_ms
+from spark_ckpt.config import DurationText, duration_ms
 from spark_ckpt.connector import Sink
 from spark_ckpt.connector_parts.parsing import OnError, parsed_column
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
@@ -88,7 +88,7 @@ class Stream:
     if not TYPE_CHECKING:  # type checkers see the defined attributes only
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise not_on_stream(name, () if name.startswith("_") else self.columns)
+            raise not_on_stream(name, type(self), () if name.startswith("_") else self.columns)
 
     def printSchema(self) -> None:
         """Print the schema as Spark does."""
@@ -151,7 +151,7 @@ class Stream:
         other: DataFrame | Stream,
         on: str | list[str] | Column | None = None,
         how: str = "inner",
-        ttl: str | None = None,
+        ttl: DurationText | None = None,
         name: str = "join",
     ) -> Stream:
         """Join with a static (batch) DataFrame as `DataFrame.join`, or with another stream as an operator.
@@ -304,7 +304,7 @@ class Stream:
             )
         return self.groupBy(*keys)
 
-    def to(self, sink: Sink, name: str | None = None, publish_every: str | float | None = None) -> Stream:
+    def to(self, sink: Sink, name: str | None = None, publish_every: DurationText | None = None) -> Stream:
         """Write this stream's rows to a sink, exactly once. The stream may continue to an operator and to other sinks.
 
         - `name` identifies the sink in the store; default: its kind.

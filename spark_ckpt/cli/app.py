@@ -7,14 +7,40 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from contextlib import AbstractContextManager
+from typing import Annotated, NoReturn, Protocol
 
 import typer
+from typer.core import TyperGroup
 
-from spark_ckpt.cli.verbs import find_verbs
+import spark_ckpt
+from spark_ckpt.cli.output import print_line
+from spark_ckpt.cli.verbs import GROUPS, OTHER, find_verbs, verbs
 from spark_ckpt.errors import CkptError
 
 INTERRUPTED = 130
+
+
+class _Formatter(Protocol):
+    """The two methods of click's help formatter that a section needs; typer brings its own copy of click."""
+
+    def section(self, name: str) -> AbstractContextManager[None]: ...
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30) -> None: ...
+
+
+class _GroupedHelp(TyperGroup):
+    """Lists the commands under the headings of `GROUPS`."""
+
+    def format_commands(self, ctx: object, formatter: _Formatter) -> None:
+        """Write one section of the help for each heading that has commands."""
+        group_of = {verb.name: verb.group for verb in verbs()}
+        for heading in GROUPS:
+            named = [name for name in self.commands if group_of.get(name, OTHER) == heading]
+            rows = [(name, self.commands[name].get_short_help_str(100)) for name in named]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows, col_max=14)
 
 
 def application(first: str | None = None) -> typer.Typer:
@@ -24,6 +50,7 @@ def application(first: str | None = None) -> typer.Typer:
     """
     app = typer.Typer(
         name="spark-ckpt",
+        cls=_GroupedHelp,
         help="Look into the store of a job or outbox: epochs, state, savepoints, what a restore would do. Try protocols.",
         epilog=(
             "Every command but ui takes --json. Exit codes: 0 done; "
@@ -43,8 +70,18 @@ def application(first: str | None = None) -> typer.Typer:
     return app
 
 
-def _group() -> None:
-    """Do nothing: with a callback, an application of one command still takes the command's name."""
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print_line(f"spark-ckpt {spark_ckpt.__version__}")
+        raise typer.Exit
+
+
+def _group(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """With a callback, an application of one command still takes the command's name."""
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:

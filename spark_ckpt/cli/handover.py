@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
+from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, seconds_of
 from spark_ckpt.cli.output import print_json, print_line
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
@@ -28,7 +28,7 @@ first run of the job's plan.
 
 def handover(
     store: StoreUri,
-    timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds until the wait is given up.")] = 120.0,
+    timeout: Annotated[str, typer.Option("--timeout", help="Longest wait, such as 90s or 5m.")] = "2m",
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
@@ -37,13 +37,14 @@ def handover(
     Refused if no driver runs the job or no standby waits. Prints the gap between the old driver's last epoch and the
     new driver's first one, by this process's clock.
     """
+    wait_s = seconds_of(timeout, "--timeout")
     opened = open_store(store, storage_option)
     before = opened.log.state()
     _refuse(before, Standbys(opened.location))
     opened.log.ask_handover(before.incarnation)
     watch = _Watch(opened.log, before)
-    if not watch.until_begun(time.monotonic() + timeout):
-        raise _not_begun(watch.log_state, before, timeout)
+    if not watch.until_begun(time.monotonic() + wait_s):
+        raise _not_begun(watch.log_state, before, wait_s)
     watch.until_first_epoch(time.monotonic() + _FIRST_EPOCH_S)
     gap_s = watch.gap_s
     if as_json:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from spark_ckpt.config import duration_ms
 from spark_ckpt.errors import ConfigInvalid
 
 StoreUri = Annotated[str, typer.Argument(metavar="STORE", help="The store of a job or outbox: a folder or URL.")]
@@ -46,3 +47,11 @@ def pairs(written: Sequence[str] | None, what: str) -> dict[str, str]:
             raise ConfigInvalid(f"{what} number {number} is not NAME=VALUE", hint=f"write {what} NAME=VALUE")
         found[name.strip()] = value
     return found
+
+
+def seconds_of(written: str, option: str) -> float:
+    """Return the seconds of a duration such as "5m"; a plain number is seconds. Raises `ConfigInvalid`."""
+    try:
+        return duration_ms(float(written) if written.replace(".", "", 1).isdecimal() else written) / 1000
+    except ValueError as error:
+        raise ConfigInvalid(f"{option}: {error}", hint=f"write for example {option} 5m") from None

@@ -33,7 +33,7 @@ def restore(
         str | None,
         typer.Option("--to", metavar="LINE", help="latest, line-N, PROGRAM@EPOCH or a time, for all stores."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing. Required without --to.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --to: change nothing.")] = False,
     fence: Annotated[bool, typer.Option("--fence", help="With --to: take the lease from drivers that run.")] = False,
     accept_new_sink: Annotated[
         list[str] | None,
@@ -42,11 +42,11 @@ def restore(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Show the effects of restoring an epoch, or restore several stores to one line (--to).
+    """Show the consequences of restoring an epoch, or restore several stores to one line (--to).
 
-    TARGET is "latest", an epoch number, or a savepoint. Without --to nothing is changed: the job itself restores, at a
-    start with job.start(restore=...). Only then is it known that the program fits the state, and that no other driver
-    runs. An outbox follows its query, which goes back first.
+    TARGET is "latest", an epoch number, or a savepoint. Without --to the command is a plan and changes nothing: the job
+    itself restores, at a start with job.start(restore=...). Only then is it known that the program fits the state, and
+    that no other driver runs. An outbox follows its query, which goes back first.
 
     With --to, the stores of programs that edges join go to one consistent line. A restore that was interrupted blocks
     starts; run the same command again.
@@ -57,15 +57,14 @@ def restore(
     if len(stores) != 2 or fence:
         raise ConfigInvalid(
             "restore takes one store and a target, or any number of stores and --to",
-            hint="spark-ckpt restore STORE TARGET --dry-run, or spark-ckpt restore STORE... --to line-42",
+            hint="spark-ckpt restore STORE TARGET, or spark-ckpt restore STORE... --to line-42",
         )
-    _of_one_store(stores[0], stores[1], dry_run, accept_new_sink, as_json, storage_option)
+    _of_one_store(stores[0], stores[1], accept_new_sink, as_json, storage_option)
 
 
 def _of_one_store(
     store: str,
     target: str,
-    dry_run: bool,
     accept_new_sink: list[str] | None,
     as_json: bool,
     storage_option: list[str] | None,
@@ -74,12 +73,6 @@ def _of_one_store(
     new = list(accept_new_sink or [])
     opened = open_store(store, storage_option)
     call = restore_call(opened.log.state(), wanted, new)
-    if not dry_run:
-        kind = opened.log.state().kind
-        raise ConfigInvalid(
-            f"{'an outbox' if kind == 'outbox' else 'a job'} is restored by starting it, not from the command line",
-            hint=f"show its effects with --dry-run, then: {call}",
-        )
     found, not_compared = sinks_behind(opened)
     late = [each for each in found if each.sink not in new]
     log_state = taken_back(opened.log.state(), {each.sink: each.has for each in late})
@@ -103,15 +96,16 @@ def _of_one_store(
 
 def _print_plan(log_state: LogState, planned: RestorePlan, inputs: Sequence[InputAgain], call: str) -> None:
     _print_head(log_state, planned)
-    _print_sources(planned)
-    for each in inputs:
-        print_line(f"\nsource {each.source}: {each.sentence}")
-    _print_state(planned)
+    # the consequences first: rows that come again, and who has rows that are undone
     for sink in planned.sinks:
         _print_sink(planned, sink, log_state.kind)
     if planned.abandoned:
         for entry in log_state.readers.values():
             print_line(f"\nreader of edge {entry.row.edge}: {_undone(entry.row, planned.abandoned[0])}")
+    for each in inputs:
+        print_line(f"\nsource {each.source}: {each.sentence}")
+    _print_sources(planned)
+    _print_state(planned)
     print_line(f"\nNothing was changed. To do it: {call}")
 
 

@@ -17,50 +17,56 @@ from spark_ckpt.errors import EnvironmentUnfit
 GROUP = "spark_ckpt.verbs"
 
 
+LOOK, CHANGE, RUN = "Look into a store", "Change a store", "Run and hand over jobs"
+CHECK, PLAIN, PROTOCOLS = "Check and set up", "Plain queries", "Try it, and protocols"
+OTHER = "Of other packages"
+GROUPS = (LOOK, CHANGE, RUN, CHECK, PLAIN, PROTOCOLS, OTHER)
+"""Headings of the help, in order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A command or a group of commands: `member` of `module`."""
+    """A command or a group of commands: `member` of `module`. `group` is its heading in the help."""
 
     name: str
     module: str
     member: str
     short_help: str = ""
+    group: str = OTHER
 
     def add_to(self, app: typer.Typer) -> None:
         """Load the command. Other modules stay unloaded: loading all of them takes longer than most commands run."""
         member = getattr(import_module(self.module), self.member)
         if isinstance(member, typer.Typer):
-            app.add_typer(member, name=self.name)
+            app.add_typer(member, name=self.name, short_help=self.short_help)
         else:
             app.command(self.name, short_help=self.short_help)(member)
 
 
+_CLI = "spark_ckpt.cli"
 OWN = (
-    Verb("list", "spark_ckpt.cli.list", "list_epochs", "The epochs that can be restored."),
-    Verb("show", "spark_ckpt.cli.show", "show", "What one epoch consists of."),
-    Verb("state", "spark_ckpt.cli.state", "state", "An operator's state at an epoch."),
-    Verb("diff", "spark_ckpt.cli.diff", "diff", "What changed in the state between epochs."),
-    Verb("savepoint", "spark_ckpt.cli.savepoint", "app"),
-    Verb("restore", "spark_ckpt.cli.restore", "restore", "The effects of restoring an epoch."),
-    Verb("line", "spark_ckpt.cli.line", "line", "Consistent cuts over the stores of several programs."),
-    Verb("rescale", "spark_ckpt.cli.rescale", "rescale", "Another number of key groups for an operator."),
-    Verb("bootstrap", "spark_ckpt.cli.bootstrap", "bootstrap", "State for an operator that is new in a job."),
+    Verb("list", f"{_CLI}.list", "list_epochs", "List the epochs that can be restored.", LOOK),
+    Verb("show", f"{_CLI}.show", "show", "Show one epoch: cursors, state, output.", LOOK),
+    Verb("state", f"{_CLI}.state", "state", "Print an operator's state at an epoch.", LOOK),
+    Verb("diff", f"{_CLI}.diff", "diff", "Compare the state of two epochs.", LOOK),
+    Verb("ui", f"{_CLI}.ui", "ui", "Serve the page of jobs to a browser.", LOOK),
+    Verb("report", f"{_CLI}.report", "report", "Write the page as one HTML file.", LOOK),
+    Verb("savepoint", f"{_CLI}.savepoint", "app", "Name epochs, so that they are kept for ever.", CHANGE),
+    Verb("restore", f"{_CLI}.restore", "restore", "Show what restoring an epoch changes; restore a line.", CHANGE),
+    Verb("line", f"{_CLI}.line", "line", "List consistent cuts over the stores of several programs.", LOOK),
+    Verb("rescale", f"{_CLI}.rescale", "rescale", "Change the number of an operator's key groups.", CHANGE),
+    Verb("bootstrap", f"{_CLI}.bootstrap", "bootstrap", "Give state to an operator that is new in a job.", CHANGE),
     Verb(
-        "accept-loss",
-        "spark_ckpt.cli.accept_loss",
-        "accept_loss",
-        "Continue although the store has lost epochs that sinks have.",
+        "accept-loss", f"{_CLI}.accept_loss", "accept_loss", "Continue without epochs that the store has lost.", CHANGE
     ),
-    Verb("ui", "spark_ckpt.cli.ui", "ui", "Jobs in a browser: epochs, graph, incarnations, state."),
-    Verb("report", "spark_ckpt.cli.report", "report", "The same as one HTML file."),
-    Verb("lease", "spark_ckpt.cli.lease", "lease", "The driver of a job, and its standbys."),
-    Verb("handover", "spark_ckpt.cli.handover", "handover", "The driver hands the job over to a standby."),
-    Verb("verify", "spark_ckpt.cli.verify", "verify", "Check the files of every epoch."),
-    Verb("explain", "spark_ckpt.cli.explain", "explain", "What an error means, and what ends it."),
-    Verb("doctor", "spark_ckpt.cli.doctor", "doctor", "Whether everything a job needs is here."),
-    Verb("connectors", "spark_ckpt.cli.connectors", "connectors", "Sources and sinks that are installed."),
-    Verb("jars", "spark_ckpt.cli.jars", "jars", "A connector's jars, for spark-submit."),
-    Verb("prepare", "spark_ckpt.cli.prepare", "prepare", "Make later starts on this machine fast."),
+    Verb("lease", f"{_CLI}.lease", "lease", "Show the driver of a job, and its standbys.", RUN),
+    Verb("handover", f"{_CLI}.handover", "handover", "Hand a job over to a standby.", RUN),
+    Verb("verify", f"{_CLI}.verify", "verify", "Check the files of every epoch.", CHECK),
+    Verb("explain", f"{_CLI}.explain", "explain", "Explain an error and its cure.", CHECK),
+    Verb("doctor", f"{_CLI}.doctor", "doctor", "Check this machine, a store and a broker.", CHECK),
+    Verb("connectors", f"{_CLI}.connectors", "connectors", "List the installed sources and sinks.", CHECK),
+    Verb("jars", f"{_CLI}.jars", "jars", "Print a connector's jars, for spark-submit.", CHECK),
+    Verb("prepare", f"{_CLI}.prepare", "prepare", "Make later starts on this machine fast.", CHECK),
 )
 
 

@@ -34,6 +34,10 @@ _SETTINGS: Mapping[str, ErrorCause] = {
         "The program calls a method that Spark's DataFrame has and a stream of a job does not.",
         "Use what the message names instead; docs/porting.md maps Spark's calls to these.",
     ),
+    "CKPT_NAME_UNKNOWN": ErrorCause(
+        "The program asks `spark_ckpt` or a connector's package for a name that it does not have.",
+        "Write the name that the message proposes; docs/api.md lists the names.",
+    ),
     "CKPT_OPERATION_REFUSED": ErrorCause(
         "An operation keeps something between batches (an aggregate, a join, `dropDuplicates`) or cannot be "
         "replayed. Spark's own state "

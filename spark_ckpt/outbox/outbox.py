@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
 
-from spark_ckpt.config import duration_ms
+from spark_ckpt.config import DurationText, duration_ms
 from spark_ckpt.connector import Sink, SinkRows
 from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.names import valid_name
@@ -74,7 +74,7 @@ class Outbox:
         sinks: Mapping[str, Sink | SinkRows],
         storage_options: Mapping[str, str] | None = None,
         keep_epochs: int = 100,
-        publish_timeout: str = "2 minutes",
+        publish_timeout: DurationText = "2 minutes",
         overlap: bool = False,
         metrics: str | Collection[str] = (),
         lineage: str | None = None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import ArrayType, BooleanType, StructType
 
-from spark_ckpt.config import duration_ms
+from spark_ckpt.config import DurationText, duration_ms
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.plan.input_plan import InputPlan
 from spark_ckpt.tasks.operators.stream_join import LEFT_ROWS, PRESENT, RIGHT_ROWS, StreamJoin
@@ -38,7 +38,7 @@ class JoinPlan:
         )
 
 
-def join_plan(left: StructType, right: StructType, on: object, how: str, ttl: str | int | None) -> JoinPlan:
+def join_plan(left: StructType, right: StructType, on: object, how: str, ttl: DurationText | None) -> JoinPlan:
     """Check a join of two streams.
 
     - `on`: names of columns that both have.
@@ -84,7 +84,7 @@ def _keeps_left(how: str) -> bool:
     return _HOWS[how]
 
 
-def _ttl_ms(ttl: str | int | None) -> int | None:
+def _ttl_ms(ttl: DurationText | None) -> int | None:
     if ttl is None:
         return None
     try:

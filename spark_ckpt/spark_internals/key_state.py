@@ -50,6 +50,16 @@ class KeyState(GroupState):
         return self._value
 
 
+def value_given_to_update(error: Exception) -> tuple[object] | None:
+    """Return the value that `GroupState.update` could not make a row of, in a tuple; None for any other error."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    if at is None or type(error) is not TypeError or at.tb_frame.f_code is not GroupState.update.__code__:
+        return None
+    return (at.tb_frame.f_locals.get("newValue"),)
+
+
 def key_states(
     values: Iterable[Row],
     exists: Iterable[bool],

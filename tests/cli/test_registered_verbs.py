@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+import spark_ckpt
 from spark_ckpt.cli.app import exit_code
-from spark_ckpt.cli.verbs import verbs
+from spark_ckpt.cli.verbs import GROUPS, OTHER, verbs
 from spark_ckpt.errors import EnvironmentUnfit
 
 MODULE = """
@@ -55,3 +56,24 @@ def test_a_broken_package_costs_no_other_command(bring, capsys):
     assert exit_code(["explain", "CKPT_STORE_IN_USE"]) == 0
     assert exit_code(["simulate", "--seed", "1", "--steps", "5"]) == 0
     capsys.readouterr()
+
+
+def test_the_help_lists_every_command_once_in_groups(capsys):
+    assert exit_code(["--help"]) == 0
+    shown = capsys.readouterr().out
+    headings = [line.removesuffix(":") for line in shown.splitlines() if line.endswith(":") and line[:1].isupper()]
+    assert [each for each in headings if each != "Options"] == [each for each in GROUPS if each != OTHER]
+    for verb in verbs():
+        assert verb.short_help.endswith("."), verb.name
+        assert shown.count(f"\n  {verb.name}  ") == 1, verb.name
+
+
+def test_a_command_of_another_package_has_its_own_heading(bring, capsys):
+    bring("say", "SAY")
+    assert exit_code(["--help"]) == 0
+    assert f"{OTHER}:\n  say" in capsys.readouterr().out
+
+
+def test_the_version_is_printed(capsys):
+    assert exit_code(["--version"]) == 0
+    assert capsys.readouterr().out == f"spark-ckpt {spark_ckpt.__version__}\n"

@@ -306,8 +306,8 @@ def test_a_very_long_key_is_cut_in_the_message(tmp_path):
 
 
 @pytest.mark.parametrize("result", [pd.DataFrame({"k": ["a"], "total": [1]}), None, 5])
-def test_a_result_that_is_no_iterable_of_rows_is_sparks_error(tmp_path, result):
-    with pytest.raises(UserFunctionFailed, match="UDF_RETURN_TYPE"):
+def test_a_result_that_is_no_iterable_of_rows_is_refused(tmp_path, result):
+    with pytest.raises(OutputInvalid, match="the function returned"):
         Harness(lambda key, frames, state: result, tmp_path).batch([row("a")])
 
 

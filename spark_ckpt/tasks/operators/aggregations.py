@@ -51,6 +51,7 @@ from spark_ckpt.tasks.rows import (
 )
 from spark_ckpt.tasks.state.group_state import KeyGroupState, Resolved
 from spark_ckpt.tasks.state.key_index import Keys, distinct_keys
+from spark_ckpt.wording import did_you_mean
 
 if TYPE_CHECKING:
     from spark_ckpt.tasks.rows import Array
@@ -96,6 +97,9 @@ def max(column: str) -> Aggregate:
 def mean(column: str) -> Aggregate:
     """Average the values that are not null: a double, or a decimal for decimals."""
     return Aggregate("mean", column, f"mean_{column}")
+
+
+avg = mean
 
 
 def stddev(column: str) -> Aggregate:
@@ -178,8 +182,12 @@ class RunningAggregates:
         windows: Sequence[WindowKey] = (),
     ) -> None:
         if output_mode not in _MODES:
+            meant = did_you_mean(str(output_mode), _MODES)
+            choices = f"use one of {', '.join(map(repr, _MODES))}"
+            why = "no epoch holds a whole result table: take 'update', which emits the changed rows"
             raise GraphInvalid(
-                f"unknown output mode {output_mode!r}", hint=f"use one of {', '.join(map(repr, _MODES))}"
+                f"unknown output mode {output_mode!r}",
+                hint=why if output_mode == "complete" else f"{meant + ' ' if meant else ''}{choices}",
             )
         rows = arrow_schema(schema)
         self._mode = output_mode

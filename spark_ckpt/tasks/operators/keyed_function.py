@@ -18,15 +18,15 @@ from typing import NamedTuple, cast
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark.errors import PySparkTypeError
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import Row, StructType
 
-from spark_ckpt.spark_internals.key_state import NO_TIMESTAMP, KeyState, key_states
-from spark_ckpt.tasks.failures import OutputInvalid, types_of, user_function_failed
+from spark_ckpt.errors import CkptError
+from spark_ckpt.spark_internals.key_state import NO_TIMESTAMP, KeyState, key_states, value_given_to_update
+from spark_ckpt.tasks.failures import OutputInvalid, bounded, types_of, user_function_failed
 from spark_ckpt.tasks.operators.key_frames import FramesByInput, FramesOf, KeyFrames, OneInput
 from spark_ckpt.tasks.operators.named_inputs import NamedInput
-from spark_ckpt.tasks.operators.operator import Binding, Clock
+from spark_ckpt.tasks.operators.operator import Binding, Clock, checked_output_mode
 from spark_ckpt.tasks.operators.output_rows import OutputRows
 from spark_ckpt.tasks.operators.pandas_rows import key_tuples
 from spark_ckpt.tasks.operators.timeouts import Timeouts
@@ -34,6 +34,7 @@ from spark_ckpt.tasks.rows import NO_TIMEOUT, Bools, Int64s, state_schema
 from spark_ckpt.tasks.state.group_state import KeyGroupState, Resolved
 from spark_ckpt.tasks.state.key_index import distinct_keys
 from spark_ckpt.tasks.state.python_values import to_arrow, to_python
+from spark_ckpt.tasks.user_frames import user_traceback
 from spark_ckpt.wording import counted
 
 _ALLOCATIONS_PER_COLLECTION = 200_000
@@ -94,7 +95,7 @@ class KeyedFunction:
     ) -> None:
         self.schema = state_schema(StructType([schema[key] for key in keys]), state)
         self.output = output
-        self.output_mode = output_mode
+        self.output_mode = checked_output_mode(output_mode)
         self.timeout = timeout
         self._func = cast("Callable[[Key, KeyFrames, GroupState], Iterable[Yielded]]", func)
         self._frames = frames
@@ -160,7 +161,7 @@ class KeyedFunction:
                 error.at(self._binding.name, key)
                 raise
             except Exception as error:
-                raise user_function_failed(self._binding.name, key, error) from error
+                raise self._failed(key, error) from error
         self._write(called, states, group)
 
     def _states(self, called: _KeyRows, clock: Clock) -> list[KeyState]:
@@ -235,6 +236,20 @@ class KeyedFunction:
         fields = zip(columns, self._state_type.fields, self.schema.state, strict=True)
         return pa.table([to_arrow(each, field, to.type) for each, field, to in fields], schema=self.schema.state)
 
+    def _failed(self, key: Key, error: Exception) -> CkptError:
+        """Return the error of the function, or of a single value that it gave to `update` in place of a tuple."""
+        given = value_given_to_update(error)
+        if given is None:
+            return user_function_failed(self._binding.name, key, error)
+        names = ", ".join(self._state_type.names)
+        refused = OutputInvalid(
+            f"update() was given {bounded(given[0])} ({type(given[0]).__name__}), not a tuple of the state's columns",
+            hint=f"write state.update(({names},)): a tuple, also for one column",
+            traceback=user_traceback(error) or None,
+        )
+        refused.at(self._binding.name, key)
+        return refused
+
 
 @contextmanager
 def _rare_garbage_collection() -> Iterator[None]:
@@ -248,10 +263,22 @@ def _rare_garbage_collection() -> Iterator[None]:
 
 
 def _iterable(result: object) -> Iterable[object]:
-    """Return the function's result if it is an iterable of rows or frames; otherwise raise Spark's error."""
-    if isinstance(result, pd.DataFrame) or not isinstance(result, Iterable):
-        raise PySparkTypeError(
-            errorClass="UDF_RETURN_TYPE",
-            messageParameters={"expected": "iterable of pandas.DataFrame", "actual": type(result).__name__},
+    """Return the function's result if it is an iterable of rows or frames. Raises `OutputInvalid`."""
+    if result is None:
+        raise OutputInvalid(
+            "the function returned None, not rows: it has no yield",
+            hint="yield each output row, for example `yield (key[0], total)`; a function without output rows ends with "
+            "`return iter(())`",
+        )
+    if isinstance(result, pd.DataFrame | dict | str):
+        kind = "DataFrame" if isinstance(result, pd.DataFrame) else type(result).__name__
+        raise OutputInvalid(
+            f"the function returned a {kind}, not an iterable of rows or frames",
+            hint="write `yield` instead of `return`: a function emits any number of rows or frames for a key",
+        )
+    if not isinstance(result, Iterable):
+        raise OutputInvalid(
+            f"the function returned {bounded(result)} ({type(result).__name__}), not an iterable of rows or frames",
+            hint="yield each output row as a tuple, a dict or a DataFrame",
         )
     return result

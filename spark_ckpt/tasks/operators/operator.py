@@ -9,10 +9,12 @@ from typing import Protocol, Self
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.tasks.operators.pandas_rows import PandasOptions
 from spark_ckpt.tasks.operators.window_keys import Closing
 from spark_ckpt.tasks.rows import StateSchema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
+from spark_ckpt.wording import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,22 @@ class Binding:
     event_time: str | None = None
     options: PandasOptions = field(default_factory=PandasOptions)
     closing: Closing | None = None
+
+
+OUTPUT_MODES = ("append", "update")
+
+
+def checked_output_mode(mode: str) -> str:
+    """Return Spark's output mode of a keyed function, in lower case. Raises `GraphInvalid`."""
+    plain = mode.lower() if isinstance(mode, str) else ""
+    if plain not in OUTPUT_MODES:
+        meant = did_you_mean(plain, OUTPUT_MODES)
+        why = "no epoch holds a whole result table: take 'update', which emits the changed rows"
+        raise GraphInvalid(
+            f"unknown output mode {mode!r}",
+            hint=why if plain == "complete" else f"{meant + ' ' if meant else ''}use 'append' or 'update'",
+        )
+    return plain
 
 
 class KeyedOperator(Protocol):

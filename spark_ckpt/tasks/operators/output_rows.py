@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark.errors import PySparkRuntimeError, PySparkTypeError
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -63,8 +62,7 @@ class OutputRows:
     def add(self, item: object) -> None:
         """Add one yielded item.
 
-        - Raises Spark's own error for anything except a row or a frame, and for a frame of another width.
-        - Raises `OutputInvalid` for a tuple or dict of another shape.
+        Raises `OutputInvalid` for anything except a row or a frame, and for one of another shape.
         """
         if isinstance(item, tuple):
             self._add_row(item)
@@ -73,12 +71,9 @@ class OutputRows:
         elif isinstance(item, Mapping):
             self._add_row([item.get(name) for name in self._checked(item)])
         else:
-            raise PySparkTypeError(
-                errorClass="UDF_RETURN_TYPE",
-                messageParameters={
-                    "expected": "iterator of pandas.DataFrame",
-                    "actual": f"iterator of {type(item).__name__}",
-                },
+            raise OutputInvalid(
+                f"the function yielded {bounded(item)} ({type(item).__name__}), which is no row and no frame",
+                hint=f"yield a tuple, a dict or a DataFrame with the columns {', '.join(self._schema.names)}",
             )
 
     def tables(self) -> list[pa.Table]:
@@ -112,15 +107,25 @@ class OutputRows:
 
     def _add_frame(self, frame: pd.DataFrame) -> None:
         if len(frame.columns) != len(self._schema) and not (len(frame.columns) == 0 and frame.empty):
-            raise PySparkRuntimeError(
-                errorClass="RESULT_COLUMN_SCHEMA_MISMATCH",
-                messageParameters={"expected": str(len(self._schema)), "actual": str(len(frame.columns))},
-            )
+            raise self._other_columns(frame)
         if frame.empty:
             return
         if self._rows:
             self._flush_rows()
         self._frames.add(frame)
+
+    def _other_columns(self, frame: pd.DataFrame) -> OutputInvalid:
+        have = list(map(str, frame.columns))
+        lacks = [name for name in self._schema.names if name not in have]
+        beyond = [name for name in have if name not in self._schema.names]
+        wrong = f"lacks {bounded(lacks)}" if lacks else f"has {bounded(beyond or have)} beyond the schema"
+        return OutputInvalid(
+            f"a yielded frame {wrong}: it has {counted(len(have), 'column')}, the {self._what} schema has"
+            f" {counted(len(self._schema), 'column')}",
+            hint=f"columns of the {self._what}: {', '.join(self._schema.names)}; add the missing ones to the frame, or change "
+            "the declared schema",
+            column=lacks[0] if lacks else None,
+        )
 
     def _flush_rows(self) -> None:
         if self._rows:

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.tasks.operators.operator import Binding, Clock
 from spark_ckpt.tasks.state.group_state import KeyGroupState
+from spark_ckpt.wording import did_you_mean
 
 _KINDS = (
     GroupStateTimeout.NoTimeout,
@@ -34,7 +35,10 @@ class Timeouts:
     def of(cls, kind: str, *, waits_for_inputs: bool = False) -> Timeouts:
         """Return timeouts of a kind that Spark knows. Raises `GraphInvalid` for others."""
         if kind not in _KINDS:
-            raise GraphInvalid(f"unknown timeout {kind!r}", hint=f"use one of {', '.join(_KINDS)}")
+            meant = did_you_mean(str(kind), _KINDS)
+            raise GraphInvalid(
+                f"unknown timeout {kind!r}", hint=f"{meant + ' ' if meant else ''}use one of {', '.join(_KINDS)}"
+            )
         return cls(kind, waits_for_inputs=waits_for_inputs)
 
     def bound(self, binding: Binding) -> Timeouts:
