@@ -223,6 +223,20 @@ class StateSchemaChanged(CkptError):
     exit_code = 5
 
 
+class SparkStateUncaptured(CkptError):
+    """Files of the state of Spark's own operators were gone, or not committed by Spark, when an epoch needed them."""
+
+    condition = "CKPT_SPARK_STATE_UNCAPTURED"
+    retriable = True
+
+
+class SparkStateChanged(CkptError):
+    """Spark refuses the state of an epoch: the program's own operators of Spark, or their schemas, are others now."""
+
+    condition = "CKPT_SPARK_STATE_CHANGED"
+    exit_code = 5
+
+
 class CheckpointForeign(CkptError):
     """A folder is not the checkpoint of a plain Spark query, or not one that a rewind can be planned for."""
 

@@ -29,15 +29,17 @@ from spark_ckpt.plan.graph import (
     EventTimeNode,
     Node,
     OperatorNode,
+    SparkNode,
     TransformNode,
     UnionNode,
     WatermarkNode,
     event_time_of,
     leaves_of,
     operators_of,
+    segment,
 )
 from spark_ckpt.plan.join_plan import JoinPlan, join_plan
-from spark_ckpt.plan.stateless import Refused, check_operation
+from spark_ckpt.plan.stateless import Refused, check_operation, check_with_state
 from spark_ckpt.plan.stateless_graph import is_read_by_spark
 from spark_ckpt.plan.users_line import users_line
 from spark_ckpt.plan.window_lineage import without_marks
@@ -174,13 +176,37 @@ class Stream:
             raise GraphInvalid("join: ttl is for two streams; nothing is kept of a static table")
         return self._diverted()._then("join", lambda frame: frame.join(other, on, how))
 
-    def transform(self, function: Callable[[DataFrame], DataFrame]) -> Stream:
-        """Apply any stateless function from DataFrame to DataFrame. It is called again for every incarnation or batch.
+    def transform(
+        self,
+        function: Callable[..., DataFrame],
+        *args: object,
+        outputMode: str = "append",
+        **kwargs: object,
+    ) -> Stream:
+        """Apply a function from DataFrame to DataFrame, as `DataFrame.transform`. It is called again for every incarnation.
 
-        Operations that remember rows are refused on this line, since no epoch would hold their state: an aggregation, a
-        deduplication, `limit`, a sort, a join of two streams, Spark's own stateful functions.
+        The function may contain Spark's own stateful operators: `withWatermark`, aggregations, `dropDuplicates`,
+        `dropDuplicatesWithinWatermark`, `distinct`, stream-stream joins, `applyInPandasWithState`,
+        `transformWithState`. Their state is part of every epoch. `outputMode` is that of Spark's query: "append" or
+        "update".
+
+        A stream among `args` is passed as its DataFrame: `orders.transform(joined, payments)`.
+
+        Refused on this line, because no epoch has their state: `limit`, a sort, window functions, and stateful operators
+        after an operator of the job. Raises `GraphInvalid`.
         """
-        return self._diverted()._then("transform", function)
+        streams = [self, *(each for each in args if isinstance(each, Stream))]
+
+        def call(frames: Sequence[DataFrame]) -> DataFrame:
+            others = iter(frames[1:])
+            given = [next(others) if isinstance(each, Stream) else each for each in args]
+            return function(frames[0], *given, **kwargs)
+
+        if any(operators_of(each._node) for each in streams):
+            if len(streams) > 1:
+                raise _behind_operator(operators_of(*(each._node for each in streams))[0])
+            return self._diverted()._then("transform", lambda frame: call([frame]))
+        return self._with_spark(streams, call, checked_mode(outputMode))
 
     def mapInPandas(
         self, function: Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]], schema: StructType | str
@@ -215,6 +241,12 @@ class Stream:
                 f"withWatermark is behind operator '{behind.name}'; event time begins at sources",
                 hint=f"declare it on the input of '{behind.name}', and name the column of its output that is event time:"
                 f" withEventTime('{eventTime}'); or put an edge between: .through('{behind.name}-out')",
+            )
+        kept = next((each for each in segment(self._node) if isinstance(each, SparkNode)), None)
+        if kept is not None:
+            raise GraphInvalid(
+                f"withWatermark is behind {kept.verb}, whose rows have the watermark of its input",
+                hint="declare it before; or put an edge between, where event time begins anew: .through('rows')",
             )
         self._check_time("withWatermark", eventTime)
         try:
@@ -363,6 +395,34 @@ class Stream:
             ) from None
         return self._next(TransformNode(self._node, verb, apply, line), tried)
 
+    def _with_spark(
+        self, streams: Sequence[Stream], call: Callable[[Sequence[DataFrame]], DataFrame], output_mode: str
+    ) -> Stream:
+        """Record a function that may contain Spark's own stateful operators."""
+        line = users_line()
+        given = [each._diverted() for each in streams]
+        frames = [each._template for each in given]
+        try:
+            spark_reads = all(is_read_by_spark(each._node) for each in given)
+            tried = check_with_state(frames, call(frames), output_mode, spark_reads=spark_reads)
+        except Refused as error:
+            raise error.at("transform", line) from None
+        except AnalysisException as error:
+            raise GraphInvalid(
+                f"transform: {_first_line(error)}", hint=f"the stream has {self.schema.simpleString()}", line=line
+            ) from None
+        if not tried.keeps and len(given) == 1:
+            node: Node = TransformNode(given[0]._node, "transform", lambda frame: call([frame]), line)
+            return self._next(node, tried.frame)
+        place = {number: at for at, number in enumerate(tried.order)}
+        verb = ", ".join(dict.fromkeys(tried.keeps)) or "transform"
+        parents = tuple(given[number]._node for number in tried.order)
+        spark = SparkNode(
+            parents, verb, lambda rows: call([rows[place[n]] for n in range(len(rows))]), output_mode, line
+        )
+        # The plan ends here: what follows is tried on rows of this schema, with Spark's marks of event time.
+        return self._next(spark, streaming_template(self._job.spark, tried.frame.schema))
+
     def _selected(self, verb: str, select: Callable[..., DataFrame]) -> Stream:
         """Divert rejected rows first unless columns are only dropped, reordered or renamed.
 
@@ -400,6 +460,24 @@ class Stream:
         except AnalysisException as error:
             raise GraphInvalid(f"union: {_first_line(error)}") from None
         return self._next(UnionNode((left._node, right._node), combine), tried)
+
+
+def checked_mode(output_mode: str) -> str:
+    """Return the output mode of Spark's own operators. Raises `GraphInvalid` for another one than "append" or "update"."""
+    if output_mode not in ("append", "update"):
+        what = "every batch would hold the whole result" if output_mode == "complete" else "it is no output mode"
+        raise GraphInvalid(
+            f"transform: outputMode={output_mode!r}: {what}",
+            hint='"append" emits final rows, "update" the changed ones; a DeltaSink with keys keeps the newest per key',
+        )
+    return output_mode
+
+
+def _behind_operator(operator: OperatorNode) -> Refused:
+    return Refused(
+        f"transform: streams meet behind operator '{operator.name}', where Spark has no watermark",
+        hint=f"put an edge behind it: .through('{operator.name}-out')",
+    )
 
 
 def _named_key(stream: Stream, key: str | Column) -> tuple[Stream, str]:

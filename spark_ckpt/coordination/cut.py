@@ -141,6 +141,8 @@ class EndedEpoch:
     edges: Mapping[str, EdgeCut] = field(default_factory=dict)
     watermarks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Watermarks in milliseconds, by operator and input."""
+    batch: int | None = None
+    """Micro-batch with the barrier; None before the first batch."""
 
 
 class EpochBuilder:
@@ -167,6 +169,8 @@ class EpochBuilder:
         # Deltas of this incarnation extend the chains of `base`: state files of committed epochs are reused.
         self.chains: Chains = _chains_of(base)
         """Snapshot files of every key group as of the newest barrier."""
+        self.batch: int | None = None
+        """Number of the newest batch; None before the first one."""
         self.late_rows: Mapping[str, int] = {}
         """Late rows of the newest batch, by operator; operators without late rows are absent."""
 
@@ -241,6 +245,7 @@ class EpochBuilder:
             frozenset(self.voted.pop(epoch, ())),
             self.edges.cuts(),
             self.watermarks.by_operator,
+            self.batch,
         )
         self.gathered, self.moved = Gathered(), False
         self.closed[epoch] = ended
@@ -419,6 +424,7 @@ class Cut:
         # Compared with the batch before: a batch without new input leaves the stream idle.
         moved = dict(event.cursors) != self.cursors
         self.cursors = dict(event.cursors)
+        self.builder.batch = event.batch
         counts = self.builder.add(event.watermark_ms, event.reports, moved, event.taken)
         by_name = (self.builder.rows_in_flight, self.builder.late_rows)
         return CountBatch(event.batch, self.base.epoch, counts, event.duration_ms, dict(self.cursors), *by_name)

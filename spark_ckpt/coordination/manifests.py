@@ -17,6 +17,7 @@ from spark_ckpt.epochs.records import (
     OperatorSnapshot,
     Reason,
     SinkAck,
+    SparkState,
     StagedFileRecord,
     StagedOutput,
     Timings,
@@ -86,7 +87,7 @@ def pinned_of(shape: JobShape, ended: EndedEpoch, lineage: Lineage, base: Manife
     """
     manifest = manifest_of(shape, ended, lineage, "initial", ())
     operators = {name: _as_written(each, base.operators.get(name)) for name, each in manifest.operators.items()}
-    return manifest.model_copy(update={"operators": operators})
+    return manifest.model_copy(update={"operators": operators, "spark_state": base.spark_state})
 
 
 def _as_written(snapshot: OperatorSnapshot, base: OperatorSnapshot | None) -> OperatorSnapshot:
@@ -101,6 +102,11 @@ def stamped(manifest: Manifest, attempt: str, created_ms: int) -> Manifest:
 def identified(manifest: Manifest, sources: Mapping[str, Parts]) -> Manifest:
     """Return the manifest with the sources' endpoints, read after the epoch's last batch."""
     return manifest.model_copy(update={"source_identities": {name: dict(parts) for name, parts in sources.items()}})
+
+
+def with_spark_state(manifest: Manifest, state: SparkState) -> Manifest:
+    """Return the manifest with the state of Spark's own operators, captured after the epoch's last batch."""
+    return manifest.model_copy(update={"spark_state": state})
 
 
 def measured(manifest: Manifest, timings: Timings, graph: tuple[GraphNode, ...]) -> Manifest:
@@ -126,6 +132,16 @@ def snapshot_of(operator: OperatorShape, ended: EndedEpoch) -> OperatorSnapshot:
     )
 
 
+SPARK_OPERATORS = "spark operators"
+"""Name of the state of Spark's own operators among those of the job. No operator of a job may have a blank."""
+
+
+def state_bytes_of(manifest: Manifest) -> dict[str, int]:
+    """Return the size of the state in bytes by operator."""
+    sizes = {name: sum(file.size_bytes for file in each.files) for name, each in manifest.operators.items()}
+    return sizes if manifest.spark_state is None else {**sizes, SPARK_OPERATORS: manifest.spark_state.state_bytes}
+
+
 def _staged(shape: JobShape, ended: EndedEpoch) -> dict[str, StagedOutput]:
     staged = {}
     for sink, place in shape.sinks.items():
@@ -146,6 +162,6 @@ def summary_of(manifest: Manifest) -> dict[str, Json]:
         "state_rows_changed": sum(file.rows for file in changed),
         "state_bytes_written": sum(file.size_bytes for file in changed),
         "rejected": sum(manifest.rejected.values()),
-        "state_bytes": {name: sum(file.size_bytes for file in each.files) for name, each in manifest.operators.items()},
+        "state_bytes": state_bytes_of(manifest),
         "sinks": list(manifest.outputs),
     }

@@ -209,11 +209,13 @@ class CommitEpoch(Effect):
     """Append the manifest to the log, with the id of a new attempt and the time.
 
     Answered by `EpochCommitted`, `CommitFenced` or `CommitOverdue`. If the outcome is unknown the incarnation
-    ends, and the next one reads the log. `names`: savepoints that this epoch serves.
+    ends, and the next one reads the log. `names`: savepoints that this epoch serves. `batch`: the micro-batch that
+    ended the epoch, whose state of Spark's own operators belongs to it; None for an epoch before the first batch.
     """
 
     manifest: Manifest
     names: tuple[str, ...] = ()
+    batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -446,7 +446,7 @@ class EpochProtocol(Machine[EpochPhase]):
         # A barrier starts a batch even without rows. So an idle stream prefetches none, or it would never rest.
         further = self.shape.every_batch and not idle and not opened.reason.final
         prefetched = [self.cut.prefetch(Epoch(opened.epoch + 1), self.now_ms)] if further else []
-        return [*prefetched, bound, CommitEpoch(manifest, names)]
+        return [*prefetched, bound, CommitEpoch(manifest, names, ended.batch)]
 
     def _lineage(self) -> Lineage:
         took_ms = round(self.now_ms - self._barrier_at_ms)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from checkpoint_protocols.machine import Effect
 from checkpoint_protocols.vocabulary import Note
 from spark_ckpt.connector import Json
-from spark_ckpt.coordination.manifests import identified, measured, stamped, summary_of
+from spark_ckpt.coordination.manifests import identified, measured, stamped, summary_of, with_spark_state
 from spark_ckpt.coordination.messages import (
     AcksRecorded,
     ArmTimer,
@@ -44,7 +44,7 @@ from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query.batch_phases import Phases
 from spark_ckpt.driver.query.control_source import Control
 from spark_ckpt.driver.source_watch import SourceWatch
-from spark_ckpt.epochs.records import Manifest, SinkAck, Timings
+from spark_ckpt.epochs.records import Manifest, SinkAck, SparkState, Timings
 from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced, StoreUnreachable
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.failpoints import Failpoint, hit
@@ -61,7 +61,7 @@ class Effects:
     """Effects of one incarnation; runs on the coordinator's thread.
 
     `loop`: receives the answers. `served`: called with the log's previous state after each commit. `finish`: ends the
-    incarnation.
+    incarnation. `spark_state`: captures the state of Spark's own operators after a batch; None for a job without them.
     """
 
     def __init__(
@@ -76,7 +76,9 @@ class Effects:
         watch: SourceWatch,
         served: Callable[[LogState], None],
         finish: Callable[[Outcome, BaseException | None], None],
+        spark_state: Callable[[int], SparkState] | None = None,
     ) -> None:
+        self._spark_state = spark_state
         self._plan = plan
         self._announcer = announcer
         self._progress = progress
@@ -180,6 +182,8 @@ class Effects:
         try:
             # Read after the epoch's last batch: an unchanged endpoint confirms all rows of the epoch.
             manifest = identified(manifest, self._watch.identities())
+            if self._spark_state is not None and effect.batch is not None:
+                manifest = with_spark_state(manifest, self._spark_state(effect.batch))
         except CkptError as error:
             self._finish(Outcome.FAILED, error)
             return

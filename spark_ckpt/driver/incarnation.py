@@ -44,10 +44,12 @@ from spark_ckpt.driver.query.control_source import Control
 from spark_ckpt.driver.query.failures import failure_of, is_running
 from spark_ckpt.driver.query.local_folder import LocalFolder
 from spark_ckpt.driver.query.offset_log import BatchOffsets
+from spark_ckpt.driver.query.spark_state import CheckpointState, checkpoint_state
 from spark_ckpt.driver.query.stage import Stage
 from spark_ckpt.driver.query.stage_query import RunningQuery, stop_within
 from spark_ckpt.driver.source_watch import SourceWatch
 from spark_ckpt.epochs.identity import Parts, Standing
+from spark_ckpt.epochs.records import SparkState
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.events.listener import OutageEvent
@@ -106,9 +108,11 @@ class SparkIncarnation:
         self._protocol = protocol
         self._control = Control()
         self._inputs = input_clock(plan)
+        spark_state = checkpoint_state(plan, point)
         self._stage = Stage(
-            plan, point.incarnation, protocol, self._control, targets, self._folder.path, key_groups, self._inputs
-        )
+            plan, point.incarnation, protocol, self._control, targets, self._folder.path, key_groups, self._inputs,
+            spark_state,
+        )  # fmt: skip
         self._keeper = LeaseKeeper(
             self._renew, plan.config.lease_ms, progress.outage_over, self._missed_renewal, self._fail
         )
@@ -120,7 +124,7 @@ class SparkIncarnation:
         self._watch = SourceWatch(plan, self._known_sources, self._fail)
         self._effects = Effects(
             plan, announcer, progress, self._control, self._lanes, self._materializing, self._loop, self._watch,
-            self._served, self._finish,
+            self._served, self._finish, partial(self._spark_state_after, spark_state) if spark_state else None,
         )  # fmt: skip
 
     # -- between the parts: methods, since the loop and the effects need each other
@@ -130,6 +134,10 @@ class SparkIncarnation:
 
     def _phases_of(self, batch: int) -> Phases | None:
         return self._query.phases(batch) if self._query else None
+
+    def _spark_state_after(self, state: CheckpointState, batch: int) -> SparkState:
+        """Capture the state of Spark's own operators after a batch, which Spark commits meanwhile."""
+        return state.after(batch, self._plan.config.timeout_ms, self._over.is_set)
 
     def _tell_phases(self, phases: Phases) -> None:
         self._effects.tell_phases(phases)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import CostlyCommits, MayNeverEnd, SendsAhead, StagePlan
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, Limits, OperatorShape, SinkPlace
+from spark_ckpt.coordination.manifests import SPARK_OPERATORS
 from spark_ckpt.coordination.standby import renewal_ms
 from spark_ckpt.driver.query.inputs import check_inputs, remember_in
-from spark_ckpt.driver.query.state_check import check_in_flight, check_state
+from spark_ckpt.driver.query.state_check import check_in_flight, check_spark_state, check_state
 from spark_ckpt.endpoints import identities
 from spark_ckpt.epochs.identity import Confirmed, Found, Standing
 from spark_ckpt.epochs.restore import LATEST, RestoreTarget
@@ -34,6 +35,7 @@ from spark_ckpt.plan.graph import (
     marks_of,
     operators_of,
     sources_of,
+    spark_nodes_of,
 )
 from spark_ckpt.program_edges.sink import EdgeSink
 from spark_ckpt.store.location import Location
@@ -75,6 +77,11 @@ class JobPlan:
     def marks(self) -> list[Mark]:
         """Event times of the operators' inputs."""
         return marks_of(*self.operators)
+
+    @property
+    def spark_mode(self) -> str | None:
+        """Output mode of Spark's own stateful operators; None for a job without them."""
+        return next((node.output_mode for node in spark_nodes_of(*self.ends)), None)
 
     @property
     def ends(self) -> tuple[Node, ...]:
@@ -223,6 +230,7 @@ class JobPlan:
             )
         for name, snapshot in base.operators.items():
             self._check_snapshot(name, snapshot, base)
+        check_spark_state(self, base)
         check_in_flight({each.edge.name: ddl(each.edge.schema) for each in self.edges}, base)
 
     def _check_dropped(self) -> None:
@@ -244,7 +252,8 @@ class JobPlan:
         self.check_base(chosen.base, chosen.unpublished)
         standing = identities.reconciled(log, log_state, chosen.base, chosen.unpublished, self.found, self.confirmed)
         check_inputs(self, chosen.base, standing.fresh)
-        gone = sorted(self.confirmed.dropped_operators - set(chosen.base.operators))
+        known = {*chosen.base.operators, *([SPARK_OPERATORS] if chosen.base.spark_state else [])}
+        gone = sorted(self.confirmed.dropped_operators - known)
         needless = tuple(f"accept_dropped_operator={name!r}" for name in gone)
         return replace(standing, unneeded=(*standing.unneeded, *needless))
 

@@ -79,6 +79,30 @@ class OperatorSnapshot(Record):
     late_rows: Count = 0
 
 
+class SparkState(Record):
+    """State of Spark's own operators after a micro-batch: files that Spark's state stores wrote, named by an index.
+
+    - `incarnation`, `batch`: the query that ran the batch, and Spark's number of it.
+    - `index`: path of the index below `SparkStates.location`, with its size and digest.
+    - `files`, `state_bytes`: number and size of the files that the index names.
+    - `provider`: class of Spark's state store; `checkpoint_format`: with 2, file names have the ids of attempts.
+    - `partitions`: number of state partitions, which never changes.
+    - `operators`: Spark's names of the operators, in the order of its numbers. The job's own ones are among them.
+    """
+
+    incarnation: Count
+    batch: Count
+    index: Path
+    size_bytes: Count
+    sha256: Digest
+    files: Count
+    state_bytes: Count
+    provider: str
+    checkpoint_format: Annotated[int, Field(ge=1)]
+    partitions: Annotated[int, Field(ge=1)]
+    operators: tuple[str, ...]
+
+
 class StagedFileRecord(Record):
     """A staged file as the log records it. `connector.StagedFile` is its counterpart outside of the store."""
 
@@ -208,6 +232,7 @@ class Manifest(Record):
       missing.
     - `late_watermark_ms`: watermark that decides if rows of the next batch are late. It is one batch older than
       `watermark_ms`. None before the first epoch.
+    - `spark_state`: state of Spark's own operators; None for a job without them.
     - `spark_batch`: the micro-batch that the epoch of an outbox stands for; None for a job.
     - `timings`, `graph`: for observability only.
     """
@@ -229,6 +254,7 @@ class Manifest(Record):
     outputs: dict[SinkName, StagedOutput] = {}
     held: dict[SinkName, StagedOutput] = {}
     edges: dict[EdgeName, EdgeCut] = {}
+    spark_state: SparkState | None = None
     rows_in: int = 0
     rows_out: int = 0
     rejected: dict[str, int] = {}
@@ -318,6 +344,7 @@ class EpochBrief(Entry):
         """Return the brief of a manifest whose commit renews the lease until `lease_expires_ms` (ms since 1970 UTC)."""
         shared = {name: getattr(manifest, name) for name in cls.model_fields if name in Manifest.model_fields}
         state_bytes = sum(file.size_bytes for each in manifest.operators.values() for file in each.files)
+        state_bytes += manifest.spark_state.state_bytes if manifest.spark_state else 0
         sinks, holds = (
             tuple(sorted(manifest.outputs)),
             tuple(sorted(sink for sink, held in manifest.held.items() if held.files)),

@@ -136,6 +136,23 @@ class UnionNode:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SparkNode:
+    """Spark's own stateful operators, as a user's function builds them from one or several streams.
+
+    - `parents`: the streams, in the order in which Spark's plan reads them.
+    - `apply`: the function; it takes their DataFrames in this order.
+    - `output_mode`: "append" or "update".
+    - `line`: the program's line that recorded it.
+    """
+
+    parents: tuple[Node, ...]
+    verb: str
+    apply: Callable[[Sequence[DataFrame]], DataFrame]
+    output_mode: str
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class WatermarkNode:
     """Event time in `column` (timestamp), late by at most `delay_ms` milliseconds."""
 
@@ -182,7 +199,7 @@ class OperatorNode:
 Leaf = SourceNode | EdgeNode | OperatorNode
 """Origin of the rows of a chain of operations."""
 
-Node = Leaf | TransformNode | InputNode | UnionNode | WatermarkNode | EventTimeNode
+Node = Leaf | TransformNode | InputNode | UnionNode | SparkNode | WatermarkNode | EventTimeNode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -264,6 +281,8 @@ def build(
             rows = leaf(node)
         case UnionNode():
             rows = reduce(node.combine, [build(parent, leaf, at) for parent in node.parents])
+        case SparkNode():
+            rows = node.apply([build(parent, leaf, at) for parent in node.parents])
         case TransformNode():
             rows = node.apply(build(node.parent, leaf, at))
         case InputNode():
@@ -281,6 +300,7 @@ def ends_of(bindings: Sequence[SinkBinding | EdgeBinding]) -> tuple[Node, ...]:
     sunk = list(dict.fromkeys(binding.node for binding in bindings))
     passed = {above for node in sunk for above in islice(upstream(node), 1, None)}
     ends = [node for node in sunk if node not in passed]
+    _check_spark_runs_once(ends)
     parting = parting_of(*ends)
     # the sort is stable: other ends keep their order, which Spark's numbering of inputs follows
     return tuple(sorted(ends, key=lambda end: parting not in leaves_of(end)))
@@ -331,6 +351,23 @@ def _needed_twice(*ends: Node) -> list[OperatorNode]:
     return [leaf for leaf, count in times.items() if count > 1]
 
 
+def _check_spark_runs_once(ends: Sequence[Node]) -> None:
+    """Raise `GraphInvalid` if Spark would run its own operators once per stream, each with a state of its own."""
+    readers = [*ends, *(each.parent for each in operators_of(*ends))]
+    times = Counter(above for node in readers for above in segment(node) if isinstance(above, SparkNode))
+    if twice := next((node for node, count in times.items() if count > 1), None):
+        raise GraphInvalid(
+            f"streams part behind {twice.verb}, whose operators keep state: Spark would keep it once per stream",
+            hint="put an edge behind it, where streams may part as behind a source: .through('rows')",
+            line=twice.line or None,
+        )
+
+
+def spark_nodes_of(*nodes: Node) -> list[SparkNode]:
+    """Return the places above the nodes with Spark's own stateful operators, including operators' inputs."""
+    return list(dict.fromkeys(above for node in nodes for above in upstream(node) if isinstance(above, SparkNode)))
+
+
 def _cannot_part(operator: OperatorNode, what: str) -> GraphInvalid:
     return GraphInvalid(
         what,
@@ -346,7 +383,7 @@ def segment(node: Node) -> Iterator[Node]:
     A union's inputs are yielded from the left.
     """
     yield node
-    if isinstance(node, UnionNode):
+    if isinstance(node, UnionNode | SparkNode):
         for parent in node.parents:
             yield from segment(parent)
     elif not isinstance(node, Leaf):
@@ -407,8 +444,20 @@ def _reached(start: str, feeds: Mapping[str, set[str]]) -> set[str]:
 
 
 def event_time_of(node: Node) -> WatermarkNode | EventTimeNode | None:
-    """Return the nearest event time declared above, up to the next operator; None if there is none."""
-    return next((above for above in segment(node) if isinstance(above, WatermarkNode | EventTimeNode)), None)
+    """Return the nearest event time declared above, up to the next operator; None if there is none.
+
+    Spark's own operators end it as ours do: their rows may be older than the watermark.
+    """
+    match node:
+        case WatermarkNode() | EventTimeNode():
+            return node
+        case UnionNode():
+            found = [declared for parent in node.parents if (declared := event_time_of(parent)) is not None]
+            return found[0] if found else None
+        case TransformNode() | InputNode():
+            return event_time_of(node.parent)
+        case _:
+            return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from spark_ckpt.plan.graph import (
     OperatorNode,
     SinkBinding,
     SourceNode,
+    SparkNode,
     TransformNode,
     UnionNode,
     WatermarkNode,
@@ -103,6 +104,8 @@ def _name(node: Node) -> str:
             return f"input '{node.name}' by {', '.join(node.keys)}"
         case EventTimeNode():
             return f"withEventTime {node.column}"
+        case SparkNode():
+            return f"{node.verb} with Spark's state ({node.output_mode})"
         case TransformNode():
             return node.verb
 
@@ -111,7 +114,7 @@ def _parents(node: Node) -> tuple[Node, ...]:
     match node:
         case SourceNode() | EdgeNode():
             return ()
-        case UnionNode():
+        case UnionNode() | SparkNode():
             return node.parents
         case OperatorNode(parent=UnionNode(parents=(InputNode(), *_)) as inputs):
             return inputs.parents

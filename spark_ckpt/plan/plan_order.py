@@ -11,7 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from spark_ckpt.plan.graph import EdgeNode, Node, OperatorNode, SourceNode, UnionNode, heads_of, operators_of
+from spark_ckpt.plan.graph import (
+    EdgeNode,
+    Node,
+    OperatorNode,
+    SourceNode,
+    SparkNode,
+    UnionNode,
+    heads_of,
+    operators_of,
+)
 
 Input = SourceNode | EdgeNode | None
 Each = TypeVar("Each")
@@ -67,7 +76,7 @@ def _read(node: Node) -> Iterator[Input]:
         case OperatorNode():
             yield None
             yield from _read(node.parent)
-        case UnionNode():
+        case UnionNode() | SparkNode():
             for parent in node.parents:
                 yield from _read(parent)
         case _:

@@ -1,10 +1,12 @@
-"""The DataFrame operations that a stream may contain: operations that keep nothing from one row or batch to the next.
+"""The DataFrame operations that a stream may contain, checked in Spark's analysed plan.
 
-Spark's checkpoint is disposable here, so everything that Spark keeps between batches is lost at every restart. A
-deduplication would show rows again, an aggregation would start empty, and a limit would pass as many rows once more.
-Only the stage's own operator has state that epochs hold. So the analysed plan of a stream's rows may contain only nodes
-of `STATELESS_NODES`. A node on no list is refused, too. The static side of a join may be anything: Spark reads it
-again.
+- Operations that keep nothing from one row or batch to the next: nodes of `STATELESS_NODES`.
+- Spark's own stateful operators (`STATEFUL_NODES`), where the state of Spark's operators is part of the epochs: inside
+  `transform`, before the job's own operators.
+
+Everything else that keeps rows is refused, because every restart would lose it: Spark's checkpoint is disposable here.
+A `limit` would pass as many rows once more. A node on no list is refused, too. The static side of a join may be
+anything: Spark reads it again.
 
 Functions that return another value when they run again (`rand`, `uuid`, a user's Python function) are allowed. The task
 that computes a sink's rows also stages them, and a commit refers to these files. So committed rows are never computed
@@ -16,14 +18,17 @@ empty text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.spark_internals.event_time import CLOCK_NODE
 from spark_ckpt.spark_internals.plans import (
+    EVENT_TIME_NODES,
     JOIN_NODE,
     REFERENCE_NODE,
+    STATEFUL_NODES,
     STATELESS_NODES,
     TEMPLATE_NODE,
     PlanNode,
@@ -74,6 +79,20 @@ class Refused(GraphInvalid):
         return Refused(f"{verb}: {self.what}", hint=self.hint, **self.context, line=line or None)
 
 
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A recorded operation that was tried on empty streams.
+
+    - `frame`: its result.
+    - `keeps`: the operators of Spark in it that keep state, in words; empty for a stateless one.
+    - `order`: numbers of the streams given, in the order in which Spark's plan reads them.
+    """
+
+    frame: DataFrame
+    keeps: tuple[str, ...]
+    order: tuple[int, ...]
+
+
 def check_operation(given: DataFrame, result: object, *, spark_reads: bool = False) -> DataFrame:
     """Check the result of a recorded operation on the stream `given`, a `streaming_template`, and return it.
 
@@ -81,29 +100,58 @@ def check_operation(given: DataFrame, result: object, *, spark_reads: bool = Fal
 
     Raises `Refused`, or Spark's own `AnalysisException` for operations that Spark cannot stream.
     """
-    frame = _checked(result, spark_reads)
-    inputs = list(_inputs(analysed(frame)))
-    if any(leaf.name != TEMPLATE_NODE for leaf in inputs):
-        raise Refused("the result reads another stream than the one given", hint=_UNSEEN_INPUT)
-    if len(inputs) != len(list(_inputs(analysed(given)))):
-        raise Refused(
-            "the stream given is read more than once; Spark reads it each time to a position of its own", hint=_TWICE
-        )
+    frame, _ = _checked(result, spark_reads)
+    _order([given], frame)
     return frame
 
 
-def check_rows(frame: DataFrame, sources: int, clocks: int = 0, *, spark_reads: bool = False) -> DataFrame:
+def check_with_state(
+    given: Sequence[DataFrame], result: object, output_mode: str, *, spark_reads: bool = False
+) -> Tried:
+    """Check the result of a function of the streams `given`, which may contain Spark's own stateful operators.
+
+    `output_mode`: as Spark's query would have it, "append" or "update". Raises as `check_operation`.
+    """
+    frame, keeps = _checked(result, spark_reads, output_mode=output_mode)
+    return Tried(frame, keeps, _order(given, frame))
+
+
+def check_rows(
+    frame: DataFrame, sources: int, clocks: int = 0, *, spark_reads: bool = False, output_mode: str | None = None
+) -> DataFrame:
     """Check the plan of a stream's rows just before it runs, with `sources` declared inputs and `clocks` of event time.
 
-    Raises as `check_operation`.
+    `output_mode`: the mode of Spark's own stateful operators in the plan; None if there may be none. Raises as
+    `check_operation`.
     """
-    inputs = len(list(_inputs(analysed(_checked(frame, spark_reads, clocks)))))
+    checked, _ = _checked(frame, spark_reads, clocks, output_mode)
+    inputs = len(list(_inputs(analysed(checked))))
     if inputs != sources:  # each input is a line of Spark's offset log
         raise Refused(f"the stream reads {inputs} streaming inputs, the job declares {sources}", hint=_UNSEEN_INPUT)
     return frame
 
 
-def _checked(result: object, spark_reads: bool, clocks: int = 0) -> DataFrame:
+def _order(given: Sequence[DataFrame], result: DataFrame) -> tuple[int, ...]:
+    """Return the streams' numbers in the order of Spark's plan. Raises `Refused` unless it reads each exactly once."""
+    leaves = list(_inputs(analysed(result)))
+    if any(leaf.name != TEMPLATE_NODE for leaf in leaves):
+        raise Refused("the result reads another stream than the one given", hint=_UNSEEN_INPUT)
+    inputs = [list(_inputs(analysed(each))) for each in given]
+    if len(leaves) != sum(map(len, inputs)):
+        raise Refused(
+            "a stream given is read more than once, or not at all; Spark reads it each time to a position of its own",
+            hint=_TWICE,
+        )
+    if len(given) == 1:
+        return (0,)
+    owners = {leaf.columns: number for number, each in enumerate(inputs) for leaf in each}
+    return tuple(dict.fromkeys(owners[leaf.columns] for leaf in leaves if leaf.columns in owners))
+
+
+def _checked(
+    result: object, spark_reads: bool, clocks: int = 0, output_mode: str | None = None
+) -> tuple[DataFrame, tuple[str, ...]]:
+    """Return the result, and the operators of Spark in it that keep state, in words."""
     from pyspark.sql import DataFrame
 
     if not isinstance(result, DataFrame):
@@ -112,15 +160,39 @@ def _checked(result: object, spark_reads: bool, clocks: int = 0) -> DataFrame:
         raise Refused("the result is a static DataFrame", hint="return a DataFrame made from the one given")
     plan = analysed(result)
     nodes = list(_streaming(plan))
+    keeps = tuple(STATEFUL_NODES[node.name] for node in nodes if _is_stateful(node)) if output_mode else ()
     # the job inserts clocks itself; any other number of them contains a watermark of the user's
     ours = CLOCK_NODE if sum(node.name == CLOCK_NODE for node in nodes) == clocks else None
     for node in nodes:
-        if node.name != ours:
+        if node.name != ours and not (keeps and (_is_stateful(node) or node.name in EVENT_TIME_NODES)):
             _check_node(node)
+    if keeps and clocks == 0:
+        _check_event_time(plan, False)
     if not spark_reads and not plan.is_deterministic:
         _check_file_functions(nodes)
-    plan.check_for_streaming(result.sparkSession)  # outer joins, expressions that cannot stream
-    return result
+    # outer joins, expressions that cannot stream, operators that the mode does not fit
+    plan.check_for_streaming(result.sparkSession, output_mode or "append")
+    return result, keeps
+
+
+def _check_event_time(node: PlanNode, timed: bool) -> None:
+    """Raise `Refused` for event time that is declared twice on one path: Spark refuses it in the first batch."""
+    declares = node.name == CLOCK_NODE
+    if declares and timed:
+        raise Refused(
+            "a watermark is declared behind another one",
+            operation=CLOCK_NODE,
+            hint="declare it once, on the stream or in the function, before the first operator with state",
+        )
+    for child in node.children:
+        if child.is_streaming:
+            _check_event_time(child, timed or declares)
+
+
+def _is_stateful(node: PlanNode) -> bool:
+    if node.name == JOIN_NODE:
+        return all(child.is_streaming for child in node.children)
+    return node.name in STATEFUL_NODES
 
 
 def _check_node(node: PlanNode) -> None:
@@ -129,9 +201,8 @@ def _check_node(node: PlanNode) -> None:
     if not children:
         return
     # an allow-list: a node that a later Spark adds is refused until it is checked
-    both = name == JOIN_NODE and all(child.is_streaming for child in children)
-    if both or name not in STATELESS_NODES:
-        what = "a join of two streams" if both else name
+    if _is_stateful(node) or name not in STATELESS_NODES:
+        what = "a join of two streams" if name == JOIN_NODE else name
         raise Refused(
             f"{what} needs state, and no epoch has its state: every restart would lose it",
             operation=name,

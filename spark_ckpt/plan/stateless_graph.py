@@ -15,6 +15,7 @@ from spark_ckpt.plan.graph import (
     Node,
     OperatorNode,
     SourceNode,
+    SparkNode,
     TransformNode,
     build,
     leaves_of,
@@ -44,7 +45,10 @@ def checked_rows(
     """
 
     def check(part: Node) -> DataFrame:
-        return check_rows(build(part, read, at), len(reads_of(part)), clocks(part), spark_reads=is_read_by_spark(part))
+        modes = {each.output_mode for each in segment(part) if isinstance(each, SparkNode)}
+        rows, spark_reads = build(part, read, at), is_read_by_spark(part)
+        mode = modes.pop() if modes else None
+        return check_rows(rows, len(reads_of(part)), clocks(part), spark_reads=spark_reads, output_mode=mode)
 
     return _checked(node, check)
 
@@ -88,7 +92,7 @@ def _named(node: Node, check: Callable[[Node], DataFrame], refused: Refused) -> 
         try:
             check(step)
         except Refused as error:
-            if isinstance(step, TransformNode):
+            if isinstance(step, TransformNode | SparkNode):
                 return error.at(step.verb, step.line)
             return error.at(f"source '{step.name}'", "") if isinstance(step, SourceNode) else error
     return refused

@@ -56,8 +56,9 @@ NAMES = (
 
 _VERSION = "v1"
 _NO_OFFSET = "-"
-_ENDED, _BEFORE = -1, -2
-_COMMITTED = f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}'
+_ENDED = -1
+COMMITTED = f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}'
+"""Spark's text about a committed batch without a watermark."""
 
 CHECKPOINT_FOLDERS = ("offsets", "commits", "state")
 """Folders that Spark creates when a query starts.
@@ -104,23 +105,38 @@ def logged_offsets(checkpoint: Path) -> list[tuple[int, Offsets]]:
 
 
 def seeded_checkpoint(
-    offsets: Sequence[str | None], files: Sequence[Mapping[str, str]], metadata: str, query: str
+    offsets: Sequence[str | None],
+    files: Sequence[Mapping[str, str]],
+    metadata: str,
+    query: str,
+    last_batch: int = _ENDED,
+    commit: str = COMMITTED,
 ) -> dict[str, str]:
-    """Return the files of a checkpoint whose first batch, number 0, begins at `offsets`: text by relative path.
+    """Return the files of a checkpoint whose next batch begins at `offsets`: text by relative path.
 
     - `offsets`: one per source in plan order; None for a source that finds its own position.
     - `files`: the files that each source keeps in the checkpoint.
     - `metadata`: see `batch_metadata`.
     - `query`: the query's id. Spark accepts offsets only if the id is present.
+    - `last_batch`: the next one is one more; -1 for a checkpoint without state. `commit`: Spark's text about it.
 
-    Batch -1 is committed, and batch -2 ends at the same position: Spark requests the rows between the two from older
-    sources. The file that Spark looks for first is last.
+    The last batch is committed, and the one before ends at the same position: Spark requests the rows between the two
+    from older sources. The file that Spark looks for first is last.
     """
     written = {"metadata": json.dumps({"id": query})}
     written |= {f"sources/{number}/{name}": text for number, each in enumerate(files) for name, text in each.items()}
     lines = [_NO_OFFSET if offset is None else offset for offset in offsets]
     text = "\n".join([_VERSION, metadata, *lines])
-    return written | {f"commits/{_ENDED}": _COMMITTED, offsets_path(_BEFORE): text, offsets_path(_ENDED): text}
+    return written | {
+        f"commits/{last_batch}": commit,
+        offsets_path(last_batch - 1): text,
+        offsets_path(last_batch): text,
+    }
+
+
+def metadata_of(text: str) -> str:
+    """Return the metadata of a batch from its file of `offsets`, as Spark wrote it."""
+    return text.split("\n", 2)[1]
 
 
 def batch_metadata(spark: SparkSession, shuffle_partitions: int) -> str:

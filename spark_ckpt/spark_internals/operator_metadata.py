@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from spark_ckpt.spark_internals.names import SparkName
@@ -47,6 +49,8 @@ WORDS = {
 """Spark's names of other operators, with the terms that users know."""
 
 _VERSIONS = ("v1", "v2")
+_SCHEMAS = re.compile(r'"[^"\s]*/state/(\d+/_stateSchema/[^"\s]*)"')
+"""Absolute path of a schema, in JSON inside of JSON or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,41 @@ class OperatorMetadata:
 
     name: str
     partitions: int
+
+
+def operators_in(state: Path) -> tuple[str, ...]:
+    """Return Spark's names of the operators in the folder `state` of a checkpoint, in the order of their numbers.
+
+    Raises `UnknownFormat`, `Unreadable`, and OSError.
+    """
+    numbers = sorted(int(each.name) for each in state.iterdir() if each.name.isdecimal())
+    files = [_newest(state / str(number) / OPERATOR_METADATA) for number in numbers]
+    return tuple(parse_operator(file.read_text()).name for file in files if file is not None)
+
+
+def place_schemas(state: Path) -> None:
+    """Let the metadata in a copied folder `state` name the schemas in this folder.
+
+    `transformWithState` names its schemas by absolute paths, which would lead into the checkpoint that was copied.
+    """
+    for folder in state.glob(f"*/{OPERATOR_METADATA}/{METADATA_V2}"):
+        for path in folder.iterdir():
+            text = path.read_text()
+            placed = _SCHEMAS.sub(lambda found: f'"{state.as_uri()}/{found[1]}"', text)
+            if placed != text:
+                path.unlink()  # a link: the other name keeps its content
+                path.write_text(placed)
+
+
+def _newest(folder: Path) -> Path | None:
+    numbered = {int(each.name.partition("_")[0]): each for each in _batches(folder / METADATA_V2)}
+    if numbered:
+        return numbered[max(numbered)]
+    return folder / METADATA_V1 if (folder / METADATA_V1).exists() else None
+
+
+def _batches(folder: Path) -> list[Path]:
+    return [each for each in folder.iterdir() if each.name[0].isdecimal()] if folder.is_dir() else []
 
 
 def parse_operator(text: str) -> OperatorMetadata:

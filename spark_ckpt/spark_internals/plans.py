@@ -104,6 +104,21 @@ _PROJECT, _ALIAS_NODE = "Project", "SubqueryAlias"
 REFERENCE_NODE, TEMPLATE_NODE, JOIN_NODE = "CTERelationRef", "LocalRelation", "Join"
 """Leaf for rows read elsewhere in the plan; leaf of a `streaming_template`; a join."""
 
+STATEFUL_NODES = {
+    "Aggregate": "an aggregation",
+    "Distinct": "distinct",
+    "Deduplicate": "dropDuplicates",
+    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
+    "TransformWithStateInPandas": "transformWithStateInPandas",
+    "TransformWithStateInPySpark": "transformWithState",
+    "Join": "a join of two streams",
+}
+"""Logical nodes, by class name, whose state Spark keeps in its state stores, with the words that users know. A join is one
+if both sides are streams."""
+EVENT_TIME_NODES = frozenset({"EventTimeWatermark", "UpdateEventTimeWatermarkColumn"})
+"""Logical nodes, by class name, that declare event time."""
+
 FILE_FUNCTIONS = frozenset({"InputFileName", "InputFileBlockStart", "InputFileBlockLength"})
 """Expressions, by class name, whose value is of the file that Spark itself reads in the task."""
 
@@ -139,11 +154,20 @@ class PlanNode:
         """Names of the node's functions that ask for the file that Spark reads, such as `input_file_name`."""
         return [name for each in items_of(self._node.expressions()) for name in _file_functions(each)]
 
-    def check_for_streaming(self, spark: SparkSession) -> None:
-        """Run Spark's check of a query in append mode before its start. Raises Spark's `AnalysisException`."""
+    @property
+    def columns(self) -> frozenset[int]:
+        """Ids of the columns of its rows."""
+        return frozenset(each.exprId().id() for each in items_of(self._node.output()))
+
+    def check_for_streaming(self, spark: SparkSession, output_mode: str) -> None:
+        """Run Spark's check of a query before its start, in "append" or "update" mode.
+
+        Raises Spark's `AnalysisException`.
+        """
         jvm = jvm_of(spark)
         checker = scala_object(jvm.org.apache.spark.sql.catalyst.analysis, "UnsupportedOperationChecker")
-        checker.checkForStreaming(self._node, jvm.org.apache.spark.sql.streaming.OutputMode.Append())
+        modes = jvm.org.apache.spark.sql.streaming.OutputMode
+        checker.checkForStreaming(self._node, modes.Update() if output_mode == "update" else modes.Append())
 
 
 def _file_functions(expression: JavaObject) -> Iterator[str]:

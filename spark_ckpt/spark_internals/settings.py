@@ -5,6 +5,7 @@ On the driver.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spark_ckpt.spark_internals.names import SparkName
@@ -128,6 +129,33 @@ QUERY_SETTINGS = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
 }
 """For a query whose checkpoint is disposable; the session's own values apply to its other queries."""
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+def state_settings(spark: SparkSession, provider: str | None, checkpoint_format: int | None) -> dict[str, str]:
+    """Return the settings of a query whose epochs have the state of Spark's own operators.
+
+    `provider`, `checkpoint_format`: of the state to continue from; None to take the session's.
+    """
+    return {
+        PROVIDER: provider or str(spark.conf.get(PROVIDER, QUERY_SETTINGS[PROVIDER])),
+        CHECKPOINT_FORMAT: str(checkpoint_format or spark.conf.get(CHECKPOINT_FORMAT, "1")),
+        # Spark's default: an epoch names the files of its last batch after batches that followed.
+        "spark.sql.streaming.minBatchesToRetain": "100",
+    }
+
+
+def keeps_state_in_rocksdb(settings: Mapping[str, str]) -> bool:
+    """Return True if the state stores are RocksDB's, which need Hadoop's own local file system."""
+    return "RocksDB" in settings.get(PROVIDER, "")
+
+
+UNCHECKED_SETTINGS = {"spark.sql.streaming.unsupportedOperationCheck": "false"}
+"""For a query with operators of Spark and of ours: Spark refuses ours after its own. Each part is checked as it is
+recorded (`stateless.check_with_state`)."""
 
 PUBLISHING_SETTINGS = {
     "spark.sql.parquet.binaryAsString": "false",

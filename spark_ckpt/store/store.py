@@ -33,12 +33,13 @@ from spark_ckpt.store.folders import bucket_of, delete_folder, folders
 from spark_ckpt.store.inflight import InFlight
 from spark_ckpt.store.location import FileInfo, Location, total_size
 from spark_ckpt.store.schemes import store_location
+from spark_ckpt.store.spark_state import SparkStates
 from spark_ckpt.store.staged_table import StagedTable
 from spark_ckpt.store.state_table import StateTable
 from spark_ckpt.store.trim import TRIM_EVERY_MS, trim
 
 HINT_NO_STORE = "check the path; a job creates its store when it starts"
-_STATE, _EDGES, _INFLIGHT, _RUNS, _EPOCHS = "state", "edges", "inflight", "runs", "epochs"
+_STATE, _EDGES, _INFLIGHT, _RUNS, _EPOCHS, _SPARK = "state", "edges", "inflight", "runs", "epochs", "spark"
 
 
 def _go_on() -> None:
@@ -67,6 +68,8 @@ class Store:
         self._states: dict[str, StateTable] = {}
         self._staged: dict[str, StagedTable] = {}
         self._inflight: dict[str, InFlight] = {}
+        self.spark_states = SparkStates(location.child(_SPARK))
+        """Files of the state of Spark's own operators."""
         self._swept_for = -1
         self._trimmed_ms: int | None = None
         self._moved: dict[str, str] = {}
@@ -164,6 +167,8 @@ class Store:
             _verify(place, snapshot.files, deep, epoch=manifest.epoch, operator=operator)
         for edge, cut in manifest.edges.items():
             _verify(self.edge(edge).location, cut.files, deep, epoch=manifest.epoch, edge=edge)
+        if manifest.spark_state is not None:
+            self.spark_states.verify(manifest.spark_state, deep, epoch=manifest.epoch)
         for sink, output in (*manifest.outputs.items(), *manifest.held.items()):
             lacks = manifest.epoch > taken_back.get(sink, manifest.epoch)
             staged_at = self._staged_at(sink, output.root, manifest.epoch, lacks)
@@ -234,6 +239,8 @@ class Store:
         for edge in self._tables(_INFLIGHT):
             guard()
             files += self._sweep_edge(self.edge(edge), dropped, incarnation)
+        guard()
+        files += self.spark_states.sweep(self.log.manifests(), dropped, incarnation)
         guard()
         self._trim_logs()
         # Spark's checkpoints of an earlier incarnation are never read again: each incarnation begins with a fresh

@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from spark_ckpt.store.location import Location, Written
 
 _OUTPUT = f"{BLOB} binary"
-_STATE = "held binary"
+_STATE = "held binary, incarnation long"
+"""Spark's state of a key group. A query may begin with the state of an earlier incarnation, for Spark's own operators;
+ours is restored from its epoch's files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +131,16 @@ class GroupHost:
 
         def run(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
             prepare_worker()
+            if key[0] not in groups:  # an earlier incarnation had other groups; a timeout of one of them is due
+                state.remove()
+                return
             yield from _GroupCall(self, groups[key[0]], state, reports, onward).run(frames)
 
         return run
 
     def state_of(self, group: int, state: GroupState) -> KeyGroupState:
         """Return the group's state: Spark's, or the restored one on the group's first call of an incarnation."""
-        if state.exists:
+        if state.exists and state.get[1] == self.incarnation:
             return KeyGroupState.decode(state.get[0], self.operator.schema, self._levels, group)
         return self._restored(group)
 
@@ -192,7 +197,7 @@ class _GroupCall:
             stays = kind == AHEAD and self._held.is_captured
             account |= {"epoch": epoch} if stays else self._on_barrier(epoch)
         # after the barrier: the snapshot empties the delta that Spark stores
-        self._state.update((self._held.encode(),))
+        self._state.update((self._held.encode(), self._host.incarnation))
         account |= self._moments(processed_ms)
         self._arm_timeout()
         self._reports.send("operator", scope_of_group(self._host.name, self._group), account)

@@ -15,7 +15,8 @@ from integration_tests.rewind.small_spark import SourceChanged, StateMissing
 from spark_ckpt import failpoints
 from spark_ckpt.errors import CheckpointDamaged
 from spark_ckpt.failpoints import FailpointHit
-from spark_rewind import carrying, checkpoint_copy, drafting, shifts, state_copy, table_commits
+from spark_ckpt.spark_internals.state_selection import Counting
+from spark_rewind import carrying, checkpoint_copy, drafting, shifts, table_commits
 from spark_rewind.applying import apply
 from spark_rewind.durable import link_or_copy
 from spark_rewind.positions import DeltaPosition
@@ -101,11 +102,11 @@ def test_a_bug_shows_in_the_tables_or_in_the_queries(tmp_path, monkeypatch, bug)
     pytest.fail(f"{bug}: nobody noticed")
 
 
-def one_version_less(self, query, operator: str, newest: int, **more: bool) -> None:
-    counting(self, query, operator, newest - 1, **more)
+def one_version_less(self, newest: int, *rest, **more: bool) -> None:
+    counting(self, newest - 1, *rest, **more)
 
 
-counting = state_copy._Counting.__init__
+counting = Counting.__init__
 
 
 def uncut(source: Path, target: Path, newest: int) -> None:
@@ -116,7 +117,7 @@ def uncut(source: Path, target: Path, newest: int) -> None:
 @pytest.mark.parametrize(
     ("place", "name", "bug", "told"),
     [
-        (state_copy._Counting, "__init__", one_version_less, "no state of version"),
+        (Counting, "__init__", one_version_less, "no state of version"),
         (checkpoint_copy, "copy_file_log", uncut, "other files than it had read"),
     ],
 )

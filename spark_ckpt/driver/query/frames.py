@@ -23,6 +23,7 @@ operator once per branch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
@@ -50,11 +51,12 @@ from spark_ckpt.plan.graph import (
     parting_of,
     segment,
     sources_of,
+    spark_nodes_of,
 )
 from spark_ckpt.plan.onward_plan import onward_between
 from spark_ckpt.plan.stateless_graph import checked_behind, checked_rows
 from spark_ckpt.spark_internals.batch_action import run_tasks
-from spark_ckpt.spark_internals.column_names import map_in_arrow
+from spark_ckpt.spark_internals.column_names import map_in_arrow, quoted
 from spark_ckpt.spark_internals.event_time import in_event_time, with_clock
 from spark_ckpt.spark_internals.physical_plans import times_computed
 from spark_ckpt.tasks.group_host import GroupHost
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
 
     from spark_ckpt.driver.input_clock import InputClock
     from spark_ckpt.driver.query.edge_stream import EdgeStream
+    from spark_ckpt.driver.query.spark_state import CheckpointState
 
 STAGED = "staged long"
 """Schema of a step that stages rows; it emits no row."""
@@ -111,6 +114,10 @@ class StageDescription:
     newest_ms: Mapping[int, int] = field(default_factory=dict)
     """Newest event times of the clocks before the query starts, by number."""
     inputs: InputClock | None = None
+    spark_mode: str | None = None
+    """Output mode of Spark's own stateful operators; None for a job without them."""
+    spark_state: CheckpointState | None = None
+    """Their state in the query's checkpoint; None for a job without them."""
 
 
 class StageFrames:
@@ -122,6 +129,10 @@ class StageFrames:
         self._reports = reports
         self._steps = 0
         self._pass = _Passage(stage, reports)
+        self._sparks = {
+            above for node in spark_nodes_of(*stage.ends) for above in segment(node) if isinstance(above, WatermarkNode)
+        }
+        """Declarations of event time for Spark's own operators."""
 
     def streaming(self) -> DataFrame:
         """Return the frame for `foreachBatch`: no rows, or the blobs of the operator at the fork."""
@@ -171,7 +182,7 @@ class StageFrames:
 
         `operator`: the operator whose input they are.
         """
-        clocks = _Clocks(self._stage.marks, operator, self._pass)
+        clocks = _Clocks(self._stage.marks, operator, self._pass, self._sparks)
         if not any(isinstance(leaf, OperatorNode) for leaf in leaves_of(node)):
             return checked_rows(node, self._leaf, clocks, clocks.among)
         checked_behind(self._spark, node)
@@ -252,19 +263,29 @@ class StageFrames:
 
 
 class _Clocks:
-    """Adds a clock wherever an operator input declares its event time, in addition to `passage`."""
+    """Adds a clock wherever an operator input declares its event time, in addition to `passage`.
+
+    `sparks`: declarations that Spark's own operators read; they become watermarks of the plan.
+    """
 
     def __init__(
-        self, marks: Sequence[Mark], operator: str | None, passage: Callable[[Node, DataFrame], DataFrame]
+        self,
+        marks: Sequence[Mark],
+        operator: str | None,
+        passage: Callable[[Node, DataFrame], DataFrame],
+        sparks: AbstractSet[Node] = frozenset(),
     ) -> None:
         self._numbers: dict[Node, list[int]] = {}
         for number, mark in enumerate(marks):
             if mark.operator == operator:
                 self._numbers.setdefault(mark.node, []).append(number)
         self._passage = passage
+        self._sparks = sparks
 
     def __call__(self, node: Node, rows: DataFrame) -> DataFrame:
         rows = self._passage(node, rows)
+        if isinstance(node, WatermarkNode) and node in self._sparks:
+            rows = rows.withWatermark(quoted(node.column), f"{node.delay_ms} milliseconds")
         if not (isinstance(node, WatermarkNode) and self._numbers.get(node)):
             return rows
         return with_clock(rows, node.column, node.delay_ms, self._numbers[node].pop(0))

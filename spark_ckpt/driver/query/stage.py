@@ -25,6 +25,7 @@ from spark_ckpt.tasks.group_host import GroupHost
 if TYPE_CHECKING:
     from spark_ckpt.driver.input_clock import InputClock
     from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.driver.query.spark_state import CheckpointState
     from spark_ckpt.plan.graph import EdgeNode, OperatorNode, SourceNode
 
 
@@ -33,6 +34,7 @@ class Stage:
 
     `targets`: per source, the cursor at which a draining run ends. `cache`: this incarnation's own folder.
     `key_groups`: number of key groups by operator. `inputs`: clock of operators that wait for their inputs.
+    `spark_state`: state of Spark's own operators in the query's checkpoint; None for a job without them.
     """
 
     def __init__(
@@ -45,7 +47,9 @@ class Stage:
         cache: Path,
         key_groups: Mapping[str, int],
         inputs: InputClock | None = None,
+        spark_state: CheckpointState | None = None,
     ) -> None:
+        self._spark_state = spark_state
         self._plan = plan
         self._incarnation = incarnation
         self._protocol = protocol
@@ -139,8 +143,8 @@ class Stage:
             hosts=self.hosts(),
             control=self._control,
             checkpoint_uri=plan.checkpoint(self._incarnation).uri,
-            shuffle_partitions=plan.shuffle_partitions,
-            input_tasks=max(plan.shuffle_partitions, plan.parallelism),
+            shuffle_partitions=self._partitions,
+            input_tasks=max(self._partitions, plan.parallelism),
             trigger_ms=plan.config.trigger_ms,
             behind=behind,
             edges={binding.edge.name: self._edge(binding.edge) for binding in plan.edges},
@@ -148,7 +152,15 @@ class Stage:
             marks=plan.marks,
             newest_ms=self._newest_ms(),
             inputs=self._inputs,
+            spark_mode=plan.spark_mode,
+            spark_state=self._spark_state,
         )
+
+    @property
+    def _partitions(self) -> int:
+        """Number of tasks behind a shuffle. The state of Spark's own operators fixes it."""
+        state = self._protocol.cut.base.spark_state
+        return self._plan.shuffle_partitions if state is None else state.partitions
 
     def _newest_ms(self) -> dict[int, int]:
         known = self._protocol.cut.event_times_ms
@@ -172,7 +184,7 @@ class Stage:
             keys=operator.keys,
             operator=operator.operator,
             key_groups=self._key_groups[operator.name],
-            tasks=self._plan.shuffle_partitions,
+            tasks=self._partitions,
             incarnation=self._incarnation,
             base_epoch=protocol.cut.base.epoch,
             base_watermark_ms=protocol.cut.base.watermark_ms,

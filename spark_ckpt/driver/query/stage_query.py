@@ -32,7 +32,10 @@ from spark_ckpt.spark_internals.settings import (
     CHAINED_SETTINGS,
     LOCAL_CHECKPOINT_SETTINGS,
     PARTING_SETTINGS,
+    PARTITIONS,
     QUERY_SETTINGS,
+    UNCHECKED_SETTINGS,
+    keeps_state_in_rocksdb,
 )
 from spark_ckpt.storage_errors import typed_errors_at
 from spark_ckpt.store.location import Location
@@ -58,6 +61,8 @@ Spark's default starts a `readlink` process per file operation. Hadoop's starts 
 checksum, eight per batch. The checkpoint is disposable and needs no checksums. Hadoop's cache is disabled, because it
 holds the file system of the rest of the program.
 """
+_CHECKED_FILES = {"fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem"}
+"""For RocksDB's state stores, which know only this file system."""
 
 
 class StageQuery:
@@ -102,7 +107,9 @@ class StageQuery:
         make_folders(self._stage.checkpoint_uri)
         stage, settings = self._stage, query_settings(self._stage.checkpoint_uri, self._stage.shuffle_partitions)
         modes = {host.output_mode for host in stage.hosts.values()}
-        if len(stage.hosts) > 1:
+        if stage.spark_mode is not None:
+            settings |= _with_sparks_state(stage)
+        elif len(stage.hosts) > 1:
             settings |= CHAINED_SETTINGS
         if parting_of(*stage.ends) is not None:
             settings |= PARTING_SETTINGS
@@ -110,13 +117,20 @@ class StageQuery:
             self._seed()
             frame = self._frames.streaming()
             writer = frame.writeStream.foreachBatch(self._run_batch).queryName(stage.name)
-            mode = modes.pop() if len(modes) == 1 else "append"
+            mode = stage.spark_mode or (modes.pop() if len(modes) == 1 else "append")
             writer = writer.outputMode(mode).trigger(processingTime=f"{stage.trigger_ms} milliseconds")
             return writer.option("checkpointLocation", stage.checkpoint_uri).start()
 
     def _seed(self) -> None:
         stage, order = self._stage, self._order
-        seed_checkpoint(self._spark, Location(stage.checkpoint_uri), order, stage.cursors, stage.shuffle_partitions)
+        location = Location(stage.checkpoint_uri)
+        seed_checkpoint(self._spark, location, order, stage.cursors, stage.shuffle_partitions, stage.spark_state)
+
+    @property
+    def _first(self) -> int:
+        """Number of the query's first batch."""
+        last = None if self._stage.spark_state is None else self._stage.spark_state.last_batch
+        return 0 if last is None else last + 1
 
     # -- one batch ----------------------------------------------------------------------------------------------------
 
@@ -126,7 +140,7 @@ class StageQuery:
         try:
             if self._execution is not None:
                 self._execution.wake()
-            if batch == 0 and self._stage.behind:
+            if batch == self._first and self._stage.behind:
                 inputs = enumerate(self._order.sources)
                 lift_limits(self._spark, self._stage.name, {number: each.source for number, each in inputs if each})
             if self._stage.inputs is not None:
@@ -135,7 +149,7 @@ class StageQuery:
                 # Rows are late by the watermark of the batch before, as in Spark; a task cannot ask Spark for it.
                 self._late.begin(self._offsets(batch).watermark_ms)
             # A fresh Spark checkpoint has no event times; with several inputs the minimum needs all of them.
-            if batch == 0 and len(self._stage.marks) > 1:
+            if batch == self._first and len(self._stage.marks) > 1:
                 self._running.seed_clocks(self._stage.newest_ms)
             began_ms = time.time() * 1000
             self._frames.run(frame)
@@ -236,8 +250,18 @@ def query_settings(checkpoint_uri: str, shuffle_partitions: int) -> dict[str, st
     """Return the settings that the query copies from its session; a disposable checkpoint costs as little as
     possible.
     """
-    partitions = {"spark.sql.shuffle.partitions": str(shuffle_partitions)}
+    partitions = {PARTITIONS: str(shuffle_partitions)}
     return _QUERY_CONF | partitions | ({} if Location(checkpoint_uri).local is None else _LOCAL_FILES)
+
+
+def _with_sparks_state(stage: StageDescription) -> dict[str, str]:
+    """Return the settings of a query with Spark's own stateful operators, in addition to `query_settings`."""
+    settings = dict(stage.spark_state.settings) if stage.spark_state is not None else {}
+    if stage.hosts:
+        settings |= UNCHECKED_SETTINGS
+    if keeps_state_in_rocksdb(settings):
+        settings |= _CHECKED_FILES
+    return settings
 
 
 def make_folders(checkpoint_uri: str) -> None:

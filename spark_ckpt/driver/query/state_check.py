@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from spark_ckpt.coordination.manifests import SPARK_OPERATORS
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
-from spark_ckpt.errors import GraphInvalid, StateSchemaChanged
+from spark_ckpt.errors import ConfigInvalid, GraphInvalid, StateSchemaChanged
+from spark_ckpt.plan.graph import spark_nodes_of
 from spark_ckpt.store.widening import key_differences, value_differences
 from spark_ckpt.wording import counted
+
+if TYPE_CHECKING:
+    from spark_ckpt.driver.job_plan import JobPlan
 
 
 def check_state(snapshot: OperatorSnapshot, key: str, state: str, epoch: int) -> None:
@@ -51,3 +57,41 @@ def check_in_flight(declared: Mapping[str, str], base: Manifest) -> None:
                 hint="columns may be added at the end, and types may widen (docs/changing.md); for anything else run the job as it"
                 " was until nothing is in flight (availableNow=True)",
             )
+
+
+def check_spark_state(plan: JobPlan, base: Manifest) -> None:
+    """Raise unless the job can go on with the state of Spark's own operators at `base`, and keep it.
+
+    Spark compares operators and schemas itself, when the query starts. Raises `GraphInvalid`, `ConfigInvalid`.
+    """
+    state = base.spark_state
+    if plan.spark_mode is None:
+        if state is not None and SPARK_OPERATORS not in plan.confirmed.dropped_operators:
+            raise GraphInvalid(
+                f"epoch {base.epoch} has state of Spark's own operators ({', '.join(state.operators)}), the job has none",
+                hint="run the program that has them; if their state may go, confirm it: "
+                f"job.start(accept_dropped_operator='{SPARK_OPERATORS}')",
+            )
+        return
+    modes = sorted({node.output_mode for node in spark_nodes_of(*plan.ends)})
+    if len(modes) > 1:
+        raise GraphInvalid(
+            "transform has outputMode 'append' in one place and 'update' in another; a query of Spark's has one",
+            hint="use one mode, or two jobs joined by ckpt.Edge",
+        )
+    if len(plan.operators) > 1 and plan.marks:
+        raise GraphInvalid(
+            f"event time passes operators of the job ('{plan.marks[0].operator}') beside operators of Spark",
+            hint="put an edge between them: .through('rows'); or keep windows and timeouts inside transform",
+        )
+    if plan.store.location.local is None or plan.checkpoint(1).local is None:
+        raise ConfigInvalid(
+            "the state of Spark's own operators needs a store on a file system; this one is in an object store",
+            hint="use a store on a local or mounted path that driver and executors share; or the job's own operators",
+        )
+    wanted = plan.config.shuffle_partitions
+    if state is not None and wanted is not None and wanted != state.partitions:
+        raise ConfigInvalid(
+            f"the state of Spark's own operators has {state.partitions} partitions, the setting says {wanted}",
+            hint="drop shuffle_partitions: Spark cannot deal this state out anew",
+        )

@@ -1,0 +1,145 @@
+"""State of Spark's own operators in the checkpoint of one incarnation: laid out at its start, captured at each epoch.
+
+An epoch ends with a batch, and the state of every operator of Spark after a batch is a set of files. A new incarnation
+gets a fresh checkpoint that begins behind the epoch's batch: Spark's texts about this batch without any offset, since
+each source finds its place from the epoch's cursor, and the files of the state. So Spark goes on with the watermark,
+the timers and the batch number of the epoch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_ckpt.epochs.records import SparkState
+from spark_ckpt.errors import SparkStateUncaptured
+from spark_ckpt.spark_internals.checkpoint_files import metadata_of
+from spark_ckpt.spark_internals.operator_metadata import operators_in, place_schemas
+from spark_ckpt.spark_internals.query_logs import COMMITS, OFFSETS, STATE, StateIds, parse_batch, parse_commit
+from spark_ckpt.spark_internals.settings import CHECKPOINT_FORMAT, PARTITIONS, PROVIDER, state_settings
+from spark_ckpt.spark_internals.state_selection import select
+from spark_ckpt.store.spark_state import Known, Moment, SparkStates, StateIndex
+
+if TYPE_CHECKING:
+    from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.epochs.restore import RecoveryPoint
+
+_LOOK_S = 0.002
+
+
+class CheckpointState:
+    """State of Spark's own operators in the checkpoint of one incarnation.
+
+    - `states`: the store's place for it.
+    - `checkpoint`: the local folder of the checkpoint.
+    - `base`: state of the epoch that the incarnation continues from; None to begin empty. `epoch`: that epoch.
+    - `settings`: provider and format of Spark's state stores.
+    """
+
+    def __init__(
+        self,
+        states: SparkStates,
+        checkpoint: Path,
+        incarnation: int,
+        base: SparkState | None,
+        epoch: int,
+        settings: dict[str, str],
+    ) -> None:
+        self._states = states
+        self._checkpoint = checkpoint
+        self._incarnation = incarnation
+        self._base = base
+        self._epoch = epoch
+        self.settings = settings
+        self._known = Known()
+        self._ids: dict[int, StateIds | None] = {}
+        self._operators: tuple[str, ...] = ()
+
+    @property
+    def last_batch(self) -> int | None:
+        """The batch that the checkpoint begins behind; None for a checkpoint that begins with batch 0."""
+        return None if self._base is None else self._base.batch
+
+    def lay_out(self) -> StateIndex | None:
+        """Put the files of the state into the checkpoint; return the index with Spark's texts, None to begin empty.
+
+        Raises `EpochDamaged`, and a `StoreOutage`.
+        """
+        if self._base is None:
+            return None
+        state = self._checkpoint / STATE
+        index, self._known = self._states.lay_out(self._base, state, self._epoch)
+        place_schemas(state)
+        self._read_ids(self._base.batch, index.commit)
+        return index
+
+    def after(self, batch: int, wait_ms: int, is_over: Callable[[], bool]) -> SparkState:
+        """Capture the state after a batch, whose action has ended. Waits until Spark has committed it.
+
+        Spark writes its watermark, and the ids of the state's files, only behind the action. Raises
+        `SparkStateUncaptured`, and a `StoreOutage`.
+        """
+        commit = self._committed(batch, wait_ms, is_over)
+        self._read_ids(batch, commit)
+        state = self._checkpoint / STATE
+        try:
+            text = (self._checkpoint / OFFSETS / str(batch)).read_text()
+            conf = parse_batch(text).conf
+            selected = select(state, batch + 1, batch, self._ids, alone=True)
+            self._operators = self._operators or operators_in(state)
+            moment = Moment(
+                self._incarnation,
+                batch,
+                metadata_of(text),
+                commit,
+                conf.get(PROVIDER, self.settings[PROVIDER]),
+                int(self.settings[CHECKPOINT_FORMAT]),
+                int(conf[PARTITIONS]),
+                self._operators,
+            )
+            return self._states.keep(state, selected.files, moment, self._known)
+        except FileNotFoundError as error:
+            # Spark deletes files of versions that are a hundred batches old.
+            raise _uncaptured(batch, f"{error.filename} is gone") from error
+        except ValueError as error:
+            raise _uncaptured(batch, str(error)) from error
+
+    def _committed(self, batch: int, wait_ms: int, is_over: Callable[[], bool]) -> str:
+        path, until_s = self._checkpoint / COMMITS / str(batch), time.monotonic() + wait_ms / 1000
+        while True:
+            try:
+                return path.read_text()
+            except FileNotFoundError:
+                if is_over() or time.monotonic() > until_s:
+                    raise _uncaptured(batch, f"Spark has not committed it within {wait_ms} ms") from None
+            # The file appears some milliseconds behind the action; nothing announces it.
+            time.sleep(_LOOK_S)
+
+    def _read_ids(self, batch: int, commit: str) -> None:
+        self._ids[batch + 1] = parse_commit(commit).state_ids
+        # Ids of batches in between: changes of earlier versions follow the snapshot.
+        for path in (self._checkpoint / COMMITS).glob("[0-9]*"):
+            if path.name.isdecimal() and int(path.name) + 1 not in self._ids and int(path.name) < batch:
+                self._ids[int(path.name) + 1] = parse_commit(path.read_text()).state_ids
+
+
+def _uncaptured(batch: int, why: str) -> SparkStateUncaptured:
+    return SparkStateUncaptured(
+        f"the state of Spark's operators after batch {batch} could not be captured: {why}",
+        hint="the job continues from its last epoch by itself; if it comes again, look at the disk of Spark's checkpoint",
+    )
+
+
+def checkpoint_state(plan: JobPlan, point: RecoveryPoint) -> CheckpointState | None:
+    """Return the state of Spark's own operators in the checkpoint of the next incarnation; None for a job without them."""
+    if plan.spark_mode is None:
+        return None
+    base, checkpoint = point.manifest.spark_state, plan.checkpoint(point.incarnation).local
+    if checkpoint is None:
+        return None  # refused at the start
+    known = (None, None) if base is None else (base.provider, base.checkpoint_format)
+    settings = state_settings(plan.spark, *known)
+    states, epoch = plan.store.spark_states, point.manifest.epoch
+    return CheckpointState(states, checkpoint, point.incarnation, base, epoch, settings)
