@@ -1,5 +1,5 @@
-"""Operations that remember rows have no place in a stream: their memory would be lost at every restart. They are refused where
-they are written, and again in the plan that is about to run; what remembers nothing is not.
+"""Operations that remember rows outside of epochs have no place in a stream: their memory would be lost at every restart. They
+are refused where they are written, and again in the plan that is about to run; what remembers nothing is not.
 """
 
 from __future__ import annotations
@@ -51,6 +51,33 @@ def viewed(frame: DataFrame, query: str) -> DataFrame:
 
 
 REFUSED: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
+    "limit": ("GlobalLimit", lambda frame: frame.limit(2)),
+    "offset": ("Offset", lambda frame: frame.offset(2)),
+    "orderBy": ("Sort", lambda frame: frame.orderBy("v")),
+    "sortWithinPartitions": ("Sort", lambda frame: frame.sortWithinPartitions("v")),
+    "window function": (
+        "Window",
+        lambda frame: frame.withColumn("n", F.row_number().over(Window.partitionBy("k").orderBy("at"))),
+    ),
+    "intersect": ("Intersect", lambda frame: frame.intersect(frame)),
+    "exceptAll": ("Except", lambda frame: frame.select("k").exceptAll(static(frame).select("k"))),
+    "applyInPandas": (
+        "FlatMapGroupsInPandas",
+        lambda frame: frame.select("k", "v").groupBy("k").applyInPandas(lambda rows: rows, ROW),
+    ),
+    "applyInArrow": (
+        "FlatMapGroupsInArrow",
+        lambda frame: frame.select("k", "v").groupBy("k").applyInArrow(lambda rows: rows, ROW),
+    ),
+    "cogroup": (
+        "FlatMapCoGroupsInPandas",
+        lambda frame: frame.groupBy("k").cogroup(static(frame).groupBy("k")).applyInPandas(lambda a, b: a, ROW),
+    ),
+    "sample": ("Sample", lambda frame: frame.sample(0.5)),
+    "withWatermark": ("EventTimeWatermark", lambda frame: frame.withWatermark("at", "1 minute")),
+}
+
+SPARKS: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
     "dropDuplicates": ("Deduplicate", lambda frame: frame.dropDuplicates(["k"])),
     "dropDuplicatesWithinWatermark": (
         "DeduplicateWithinWatermark",
@@ -69,33 +96,6 @@ REFUSED: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
     ),
     "global aggregate": ("Aggregate", lambda frame: frame.select(F.sum("v").alias("v"))),
     "cube": ("Aggregate", lambda frame: frame.cube("k").count()),
-    "limit": ("GlobalLimit", lambda frame: frame.limit(2)),
-    "offset": ("Offset", lambda frame: frame.offset(2)),
-    "orderBy": ("Sort", lambda frame: frame.orderBy("v")),
-    "sortWithinPartitions": ("Sort", lambda frame: frame.sortWithinPartitions("v")),
-    "window function": (
-        "Window",
-        lambda frame: frame.withColumn("n", F.row_number().over(Window.partitionBy("k").orderBy("at"))),
-    ),
-    "join with itself": ("Join", lambda frame: frame.join(frame.select("k"), "k")),
-    "join with a stream": (
-        "Join",
-        lambda frame: frame.join(frame.sparkSession.readStream.format("rate").load(), F.col("v") == F.col("value")),
-    ),
-    "intersect": ("Intersect", lambda frame: frame.intersect(frame)),
-    "exceptAll": ("Except", lambda frame: frame.select("k").exceptAll(static(frame).select("k"))),
-    "applyInPandas": (
-        "FlatMapGroupsInPandas",
-        lambda frame: frame.select("k", "v").groupBy("k").applyInPandas(lambda rows: rows, ROW),
-    ),
-    "applyInArrow": (
-        "FlatMapGroupsInArrow",
-        lambda frame: frame.select("k", "v").groupBy("k").applyInArrow(lambda rows: rows, ROW),
-    ),
-    "cogroup": (
-        "FlatMapCoGroupsInPandas",
-        lambda frame: frame.groupBy("k").cogroup(static(frame).groupBy("k")).applyInPandas(lambda a, b: a, ROW),
-    ),
     "applyInPandasWithState": (
         "FlatMapGroupsInPandasWithState",
         lambda frame: frame.groupBy("k").applyInPandasWithState(states, ROW, "n long", "append", "NoTimeout"),
@@ -104,9 +104,8 @@ REFUSED: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
         "TransformWithStateInPySpark",
         lambda frame: frame.groupBy("k").transformWithStateInPandas(Remembers(), ROW, "append", "none"),
     ),
-    "sample": ("Sample", lambda frame: frame.sample(0.5)),
-    "withWatermark": ("EventTimeWatermark", lambda frame: frame.withWatermark("at", "1 minute")),
 }
+"""Refused behind an operator of the job only: elsewhere their state is part of an epoch."""
 
 ALLOWED: dict[str, Callable[[DataFrame], DataFrame]] = {
     "expressions": lambda frame: frame.select("k", (F.col("v") + 1).alias("v")).where("v > 0").fillna(0).dropna(),
@@ -144,6 +143,18 @@ def test_what_remembers_rows_is_refused_on_the_line_that_writes_it(stream: ckpt.
     node, function = REFUSED[operation]
     with pytest.raises(ckpt.CkptError, match="no epoch has its state") as refused:
         stream.transform(function)
+    assert refused.value.condition == "CKPT_OPERATION_REFUSED"
+    assert refused.value.context["operation"] == node
+    assert "test_stateless.py:" in refused.value.context["line"]
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("operation", SPARKS)
+def test_sparks_own_state_is_refused_behind_an_operator(stream: ckpt.Stream, operation: str) -> None:
+    node, function = SPARKS[operation]
+    behind = stream.groupBy("k").applyInPandasWithState(states, SCHEMA, "n long", "append", "NoTimeout", "echo")
+    with pytest.raises(ckpt.CkptError, match="no epoch has its state") as refused:
+        behind.transform(function)
     assert refused.value.condition == "CKPT_OPERATION_REFUSED"
     assert refused.value.context["operation"] == node
     assert "test_stateless.py:" in refused.value.context["line"]
@@ -284,7 +295,7 @@ def without_duplicates(bench: Bench, distinct: Callable[[ckpt.Stream], ckpt.Stre
 
 def test_without_the_refusal_a_restart_shows_duplicates_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stateless, "_check_node", lambda node: None)
-    shown = without_duplicates(bench, lambda rows: rows.transform(lambda frame: frame.dropDuplicates(["k"])))
+    shown = without_duplicates(bench, lambda rows: totals(rows).transform(lambda frame: frame.dropDuplicates(["k"])))
     assert shown == [("a",), ("a",), ("b",)]
 
 

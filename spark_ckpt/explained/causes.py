@@ -154,6 +154,18 @@ _STORES: Mapping[str, ErrorCause] = {
         "(docs/moving.md). If a sink changed while the job ran, the message "
         "names the epoch to restore and the confirmation in one call.",
     ),
+    "CKPT_SPARK_STATE_CHANGED": ErrorCause(
+        "An epoch has the state of Spark's own operators (windows, `dropDuplicates`, joins, `transformWithState` inside "
+        "`transform`), and the program has others now, in another order, or with other keys or values. Spark numbers its "
+        "operators in the order of the plan.",
+        "Run the program that wrote the state. For another one, restore an epoch before these operators, use a new store, or run "
+        "the job once without them and confirm that their state may go: `accept_dropped_operator='spark operators'`.",
+    ),
+    "CKPT_SPARK_STATE_UNCAPTURED": ErrorCause(
+        "Spark had deleted files of its state, or had not committed a batch, when an epoch was to name them: a disk of the "
+        "checkpoint is full or very slow, or somebody removes files there.",
+        "The job continues from its last epoch by itself. If it comes again, look at the disk of Spark's checkpoint (`run_dir`).",
+    ),
     "CKPT_STATE_SCHEMA_CHANGED": ErrorCause(
         "The program declares another key or state schema than the one that the epoch's state was written with, or "
         "an operator is gone.",

@@ -38,7 +38,10 @@ from spark_ckpt.spark_internals.plans import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_KEYED = "use groupBy(...) and an operator of the stream itself: agg, applyInPandasWithState or applyVectorized"
+_KEYED = (
+    "use groupBy(...) and an operator of the stream itself: agg, applyInPandasWithState or applyVectorized; "
+    "for Spark's own behind an operator put an edge between: .through('rows')"
+)
 _FIRST = (
     'call dropDuplicates(["id"]) or dropDuplicatesWithinWatermark(["id"]) on the stream itself: epochs hold their state'
 )

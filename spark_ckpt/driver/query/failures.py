@@ -22,6 +22,7 @@ from spark_ckpt.errors import (
     CkptError,
     EnvironmentUnfit,
     RunFailed,
+    SparkStateChanged,
     StoreFull,
     StoreIoFailed,
     StoreReadOnly,
@@ -73,6 +74,24 @@ _SAME_AGAIN = ("22", "23", "P0", "42703", "42K09")
 """SQLSTATEs of errors that the same rows cause again: data exceptions, violated constraints, `raise_error`, unknown
 columns, wrong types.
 """
+_STATE_CHANGED = frozenset(
+    {
+        *(
+            "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+            "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
+        ),
+        *("STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE", "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"),
+        *("STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION", "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE"),
+        *("STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE", "STATE_STORE_INVALID_CONFIG_AFTER_RESTART"),
+        *("STATE_STORE_STATE_SCHEMA_FILES_THRESHOLD_EXCEEDED", "STATE_STORE_VALUE_SCHEMA_EVOLUTION_THRESHOLD_EXCEEDED"),
+    }
+)
+"""Conditions of Spark if its operators, their order or their schemas are not those that wrote the state."""
+_HINT_STATE = (
+    "run the program that wrote it; for another one choose an epoch before the operators (job.start(restore=EPOCH)), or a new "
+    "store; to begin with empty state, run the job once without Spark's operators and confirm it: "
+    "job.start(accept_dropped_operator='spark operators')"
+)
 _RAISED_IN_SQL = "P0"
 """SQLSTATE of our errors from an expression (`raise_error`). A value in another error's text may look like one of
 ours.
@@ -197,6 +216,13 @@ def _judged(error: BaseException) -> CkptError | None:
     if condition == _PYTHON:
         text = (error.getMessageParameters() or {}).get("traceback") or message_of(error)
         return _typed(text) or _disk_failure(text) or _python_failure(text)
+    if condition.partition(".")[0] in _STATE_CHANGED:
+        what = _SQLSTATE.sub("", message_of(error).strip()).removeprefix(f"[{condition}] ")
+        return SparkStateChanged(
+            f"Spark cannot go on with the state of its operators: {what[:_SHOWN_CHARS]}",
+            spark=condition,
+            hint=_HINT_STATE,
+        )
     state = error.getSqlState() or ""
     if not state.startswith(_SAME_AGAIN):
         return None

@@ -1,0 +1,181 @@
+"""The state of Spark's own operators is a part of an epoch like any other: verified, kept, dropped, refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from runtime_kit import ENOUGH_S, Bench, drain, manifest_of, totals
+from typer.testing import CliRunner
+
+import spark_ckpt as ckpt
+from spark_ckpt.cli.app import application
+
+pytestmark = pytest.mark.spark
+
+
+def first_values(frame: DataFrame) -> DataFrame:
+    return frame.dropDuplicates(["k", "v"])
+
+
+def counts(frame: DataFrame) -> DataFrame:
+    return frame.groupBy("k").agg(F.sum("v").alias("v"))
+
+
+def job_of(bench: Bench, program=first_values, mode: str = "append", **settings: object) -> ckpt.Job:
+    job = bench.job(**settings)
+    job.source("in", bench.source()).transform(program, outputMode=mode).to(bench.sink())
+    return job
+
+
+def newest(bench: Bench) -> dict[str, object]:
+    return manifest_of(bench, bench.store().log.state().latest)
+
+
+def refused(job: ckpt.Job, **asked: object) -> ckpt.CkptError:
+    with pytest.raises(ckpt.CkptError) as found:
+        run = job.start(availableNow=True, **asked)
+        run.awaitTermination(ENOUGH_S)
+    return found.value
+
+
+def state_files(bench: Bench) -> set[Path]:
+    return {path for path in (bench.folder / "store" / "spark").iterdir() if not path.name.endswith("index.json")}
+
+
+@pytest.fixture
+def drained(bench: Bench) -> Iterator[Bench]:
+    bench.put(("a", 1), ("a", 1), ("b", 2))
+    drain(job_of(bench))
+    yield bench
+
+
+def test_an_operator_of_the_job_takes_rows_of_sparks_operators(bench: Bench) -> None:
+    def job() -> ckpt.Job:
+        job = bench.job()
+        totals(job.source("in", bench.source()).transform(first_values)).to(bench.sink())
+        return job
+
+    for rows in ([("a", 1), ("a", 1), ("b", 2)], [("a", 1), ("a", 4)], [("b", 2), ("b", 3), ("a", 5)]):
+        bench.put(*rows)
+        drain(job())
+    assert bench.values() == [("a", 1), ("a", 10), ("a", 5), ("b", 2), ("b", 5)]
+
+
+def test_an_epoch_names_only_files_that_are_new(drained: Bench) -> None:
+    before = state_files(drained)
+    drained.put(("c", 3))
+    drain(job_of(drained))
+    after = newest(drained)["spark_state"]
+    assert before < state_files(drained)
+    assert after["files"] > len(state_files(drained) - before) > 0
+    assert after["partitions"] == 2
+    assert after["operators"] == ["dedupe"]
+
+
+def test_other_operators_are_refused_and_the_advice_leads_on(drained: Bench) -> None:
+    drained.put(("a", 1), ("c", 3))
+    error = refused(job_of(drained, counts, "update"))
+    assert error.condition == "CKPT_SPARK_STATE_CHANGED"
+    assert "accept_dropped_operator='spark operators'" in error.hint
+    plain = drained.job()
+    plain.source("in", drained.source()).to(drained.sink())
+    plain.start(availableNow=True, accept_dropped_operator="spark operators").awaitTermination(ENOUGH_S)
+    assert newest(drained)["spark_state"] is None
+    drained.put(("a", 1))
+    drain(job_of(drained))
+    assert drained.values() == [("a", 1), ("a", 1), ("a", 1), ("b", 2), ("c", 3)]
+
+
+def test_a_job_without_sparks_operators_says_whose_state_it_would_lose(drained: Bench) -> None:
+    plain = drained.job()
+    plain.source("in", drained.source()).to(drained.sink())
+    error = refused(plain)
+    assert error.condition == "CKPT_GRAPH_INVALID"
+    assert "dedupe" in error.what
+    assert "accept_dropped_operator" in error.hint
+
+
+def test_another_number_of_partitions_is_refused(drained: Bench) -> None:
+    error = refused(job_of(drained, shuffle_partitions=3))
+    assert error.condition == "CKPT_CONFIG_INVALID"
+    assert "shuffle_partitions" in error.hint
+
+
+def test_a_damaged_state_file_is_found_and_an_older_epoch_begins(drained: Bench) -> None:
+    back = drained.store().log.state().latest
+    before = state_files(drained)
+    drained.put(("a", 1), ("c", 3))
+    drain(job_of(drained))
+    damaged = max(state_files(drained) - before, key=lambda path: path.stat().st_size)
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 4
+    damaged.unlink()
+    damaged.write_bytes(content)
+    checked = CliRunner().invoke(application(), ["verify", str(drained.folder / "store"), "--deep"])
+    assert damaged.name in checked.output
+    error = refused(job_of(drained))
+    assert error.condition == "CKPT_EPOCH_DAMAGED"
+    assert error.context["file"] == damaged.name
+    drain(job_of(drained), restore=back)
+    assert drained.values() == [("a", 1), ("b", 2), ("c", 3), ("c", 3)]
+
+
+def test_files_that_no_epoch_names_are_deleted(bench: Bench) -> None:
+    for number in range(4):
+        bench.put(("a", number))
+        drain(job_of(bench, keep_epochs=1))
+    kept, states = bench.store().log.manifests(), bench.store().spark_states
+    named = {file.path for each in kept if each.spark_state for file in states.index(each.spark_state).files}
+    assert {path.name for path in state_files(bench)} == named
+
+
+def test_streams_that_part_behind_sparks_operators_are_refused(bench: Bench) -> None:
+    bench.put(("a", 1))
+    job = bench.job()
+    once = job.source("in", bench.source()).transform(first_values)
+    once.filter("v > 1").to(bench.sink("many"), "many")
+    once.filter("v < 1").to(bench.sink("few"), "few")
+    error = refused(job)
+    assert error.condition == "CKPT_GRAPH_INVALID"
+    assert "through" in error.hint
+
+
+REFUSED = {
+    "limit": (lambda frame: frame.limit(2), "append", "CKPT_OPERATION_REFUSED"),
+    "a sort": (lambda frame: frame.orderBy("v"), "append", "CKPT_OPERATION_REFUSED"),
+    "final rows without a watermark": (counts, "append", "CKPT_GRAPH_INVALID"),
+    "the whole result in every batch": (counts, "complete", "CKPT_GRAPH_INVALID"),
+    "two watermarks": (
+        lambda frame: frame.withWatermark("at", "1 second").dropDuplicates(["at"]).withWatermark("at", "2 seconds"),
+        "append",
+        "CKPT_OPERATION_REFUSED",
+    ),
+    "only a watermark": (lambda frame: frame.withWatermark("at", "1 second"), "append", "CKPT_OPERATION_REFUSED"),
+    "the stream with itself": (lambda frame: frame.join(frame.select("k"), "k"), "append", "CKPT_OPERATION_REFUSED"),
+}
+
+
+@pytest.mark.parametrize("operation", REFUSED)
+def test_it_is_refused_on_the_line_that_writes_it(bench: Bench, operation: str) -> None:
+    program, mode, condition = REFUSED[operation]
+    bench.schema = "k string, v long, at timestamp"
+    with pytest.raises(ckpt.CkptError) as found:
+        bench.job().source("in", bench.source()).transform(program, outputMode=mode)
+    assert found.value.condition == condition
+    assert found.value.hint
+
+
+def test_a_watermark_of_the_stream_is_sparks(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.schema = "k string, v long, at timestamp"
+    job = bench.job()
+    timed = job.source("in", bench.source()).withWatermark("at", "1 second")
+    windows = timed.transform(lambda frame: frame.groupBy(F.window("at", "1 minute")).count())
+    with pytest.raises(ckpt.CkptError, match="withWatermark is behind an aggregation"):
+        windows.select(F.col("window.end").alias("at"), "count").withWatermark("at", "1 second")
+    windows.select(F.col("window.end").alias("at"), "count").to(bench.sink())
+    job.explain()
+    assert "an aggregation with Spark's state (append)" in capsys.readouterr().out
