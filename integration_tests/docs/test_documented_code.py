@@ -112,6 +112,30 @@ def test_the_page_about_operators_runs_as_written(tmp_path):
         names["spark"].stop()
 
 
+def test_the_page_about_sparks_operators_runs_as_written(tmp_path):
+    orders = [("1", "08:10", 4.0), ("1", "08:10", 4.0), ("2", "08:30", 2.0), ("3", "12:00", 1.0), ("4", "12:00", 1.0)]
+    payments = [("1", "08:20"), ("9", "12:00")]
+    lines = {
+        "orders_inbox": [
+            {"id": id, "customer": "ada", "amount": amount, "at": f"2024-07-01 {at}:00"} for id, at, amount in orders
+        ],
+        "payments_inbox": [{"order_id": id, "paid": 4.0, "paid_at": f"2024-07-01 {at}:00"} for id, at in payments],
+    }
+    for folder, rows in lines.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = {name: str(tmp_path / name) for name in ("store", "hourly_table", "matched_table", *lines)}
+
+    exec(compile(python_blocks("docs/sparks-operators.md"), "docs/sparks-operators.md", "exec"), names)
+    try:
+        hours = DeltaTable(names["hourly_table"]).to_pyarrow_table().to_pylist()
+        assert [(row["customer"], row["window"]["start"].hour, row["total"]) for row in hours] == [("ada", 8, 6.0)]
+        matched = DeltaTable(names["matched_table"]).to_pyarrow_table().to_pylist()
+        assert sorted((row["id"], row["paid"]) for row in matched) == [("1", 4.0), ("1", 4.0), ("2", None)]
+    finally:
+        names["spark"].stop()
+
+
 @pytest.mark.long
 def test_the_porting_pages_jobs_run_as_written(tmp_path):
     (tmp_path / "inbox").mkdir()

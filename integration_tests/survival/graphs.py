@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState
 
@@ -13,6 +14,7 @@ import spark_ckpt as ckpt
 from spark_ckpt.connector import Sink
 
 WINDOW_S = 2
+BEGAN_S = 1_700_000_000
 Sinks = Callable[[str], Sink]
 """Makes the sink with a name."""
 
@@ -81,6 +83,23 @@ def clocks(job: ckpt.Job, rows: ckpt.Stream, others: ckpt.Stream, sink: Sinks | 
     return windows.selectExpr("concat(k, '/', unix_seconds(window.start)) AS key", "n")
 
 
+def sparks(job: ckpt.Job, rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
+    """Spark's own operators: the first row of every key and second, counted by window. Beside it one in front of ours."""
+    if sink is not None:
+        numbered = counting(rows.transform(lambda frame: frame.dropDuplicates(["k", "at"])), "k", "first")
+        numbered.select("key", "n").to(sink("way"), name="way")
+    return rows.transform(_windows)
+
+
+def _windows(frame: DataFrame) -> DataFrame:
+    # a row of 1970 is as old as the first watermark: late for Spark
+    timed = frame.withColumn("time", F.timestamp_seconds(F.col("at") + BEGAN_S)).withWatermark("time", "2 seconds")
+    windows = timed.dropDuplicatesWithinWatermark(["k", "time"]).groupBy("k", F.window("time", f"{WINDOW_S} seconds"))
+    return windows.agg(F.count("*").alias("n")).selectExpr(
+        f"concat(k, '/', unix_seconds(window.start) - {BEGAN_S}) AS key", "n"
+    )
+
+
 def ring(job: ckpt.Job, rows: ckpt.Stream, sink: Sinks | None = None) -> ckpt.Stream:
     """A loop: every row is numbered among those of its key and its round. It goes round with its number modulo 3 as key, twice."""
     loop = job.feedback("ring", "k string, round int")
@@ -131,6 +150,12 @@ def clocks_output(*moments: Iterable[tuple[object, int]]) -> Counter[str]:
     return Counter(f"{key}/{second - second % WINDOW_S}" for each in moments for key, second in each)
 
 
+def sparks_output(moments: Iterable[tuple[object, int]], watermark_s: int) -> Counter[tuple[str, int]]:
+    """(key, n) of the windows of `sparks` that the watermark has closed."""
+    windows = Counter(f"{key}/{second - second % WINDOW_S}" for key, second in set(moments))
+    return Counter((key, n) for key, n in windows.items() if int(key.rpartition("/")[2]) + WINDOW_S <= watermark_s)
+
+
 def rings_output(keys: Iterable[object]) -> Counter[tuple[object, int]]:
     """(key, n) of what `ring` puts out."""
     output: Counter[tuple[object, int]] = Counter()
@@ -161,4 +186,5 @@ SHAPES: dict[str, Callable[..., ckpt.Stream]] = {
     "merge": merge,
     "clocks": clocks,
     "ring": ring,
+    "sparks": sparks,
 }

@@ -26,6 +26,7 @@ from integration_tests.survival.graphs import (
     diamonds_output,
     mets_output,
     rings_output,
+    sparks_output,
     trees_output,
 )
 from integration_tests.survival.kills import Kill, at_point, at_random, frozen
@@ -192,6 +193,31 @@ def test_windows_of_two_event_times_agree_whatever_was_killed(tmp_path: Path, sp
         log = existing_store(store).log
         windows = log.manifest(log.state().latest).operators["windows"]
         assert windows.watermarks == {"rows": (newest - 1) * 1000, "others": (newest - 3) * 1000}
+
+
+@pytest.mark.parametrize(
+    ("points", "moments"),
+    [(("EPOCH_COMMITTED", "EPOCH_COMMITTING"), 0), pytest.param(EVERY_POINT, 6, marks=pytest.mark.long)],
+    ids=["decision", "every point"],
+)
+def test_sparks_own_operators_agree_whatever_was_killed(
+    tmp_path: Path, spark: SparkSession, points: tuple[str, ...], moments: int
+) -> None:
+    draw = random.Random(12)
+    with feeding(tmp_path, "sparks", "rows") as feed:
+        for number, point in enumerate(points):
+            (tmp_path / f"death-{number}").mkdir()
+            # the first epoch of all only pins where the source starts
+            feed.killed(at_point(point, tmp_path / f"death-{number}", nth=2 if number == 0 else 1))
+        for _ in range(moments):
+            feed.killed(at_random(draw))
+        feed.put()
+        feed.lives.drain_on(spark)
+
+        assert feed.shown() == sparks_output(feed.moments("rows"), feed.files - 1 - 2)
+        seconds = Counter(key for key, _ in set(feed.moments("rows")))
+        numbered = Counter((key, n) for key in seconds for n in range(1, seconds[key] + 1))
+        assert feed.shown("table-way") == numbered
 
 
 @pytest.mark.long

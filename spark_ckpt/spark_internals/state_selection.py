@@ -54,9 +54,11 @@ class Counting:
         kept = [name for name in listed if self.has(name)]
         if not self.alone:
             return kept
-        snapshots = {version: name for name in kept if (version := snapshot_version(owner_of(name))) is not None}
-        first = next((each for each in sorted(snapshots, reverse=True) if _is_whole(folder / snapshots[each])), 0)
-        return [name for name in kept if (found := versioned(owner_of(name))) is not None and found[0] >= first]
+        snapshots = {name: version for name in kept if (version := snapshot_version(owner_of(name))) is not None}
+        # Spark would load the newest one, and fail if a file of it is missing
+        torn = {name for name in snapshots if not _is_whole(folder / owner_of(name))}
+        first = max((version for name, version in snapshots.items() if name not in torn), default=0)
+        return [name for name in kept if name not in torn and _version(name) >= first]
 
     def has(self, name: str) -> bool:
         """Return true for a file or checksum of the committed attempt of a version up to the newest."""
@@ -130,6 +132,11 @@ def _describe(state: Path, path: str, batch: int, selected: Selection) -> None:
                 selected.files.append(f"{path}/{name}/{each}")
 
 
+def _version(name: str) -> int:
+    found = versioned(owner_of(name))
+    return -1 if found is None else found[0]
+
+
 def _is_whole(snapshot: Path) -> bool:
     try:
         return all((snapshot.parent / name).is_file() for name in named_in_snapshot(snapshot))
@@ -140,7 +147,7 @@ def _is_whole(snapshot: Path) -> bool:
 def _shared(snapshot: Path) -> list[str]:
     """Return the shared files of a snapshot, none for a torn one.
 
-    A torn snapshot belongs to an older version; otherwise whoever loads the copy finds it.
+    A torn snapshot belongs to an older version; otherwise the load of the copy fails.
     """
     try:
         return named_in_snapshot(snapshot)

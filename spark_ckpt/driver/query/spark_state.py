@@ -2,8 +2,8 @@
 
 An epoch ends with a batch, and the state of every operator of Spark after a batch is a set of files. A new incarnation
 gets a fresh checkpoint that begins behind the epoch's batch: Spark's texts about this batch without any offset, since
-each source finds its place from the epoch's cursor, and the files of the state. So Spark goes on with the watermark,
-the timers and the batch number of the epoch.
+each source finds its place from the epoch's cursor, and the files of the state. So Spark continues with the
+watermark, the timers and the batch number of the epoch.
 """
 
 from __future__ import annotations
