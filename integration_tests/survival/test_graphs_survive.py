@@ -208,7 +208,9 @@ def test_sparks_own_operators_agree_whatever_was_killed(
         for number, point in enumerate(points):
             (tmp_path / f"death-{number}").mkdir()
             # the first epoch of all only pins where the source starts
-            feed.killed(at_point(point, tmp_path / f"death-{number}", nth=2 if number == 0 else 1))
+            feed.killed(
+                at_point(point, tmp_path / f"death-{number}", nth=2 if points[0] == point == "EPOCH_COMMITTED" else 1)
+            )
         for _ in range(moments):
             feed.killed(at_random(draw))
         feed.put()
