@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from integration_tests.docs.printed import Pages, alike
 from integration_tests.spark import end_jvm
 from spark_ckpt.cli.app import exit_code
 
@@ -20,27 +21,19 @@ def python_blocks(page: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
 
 
-def test_the_readmes_job_and_the_state_page_run_as_written(tmp_path, monkeypatch):
+def test_the_readmes_job_prints_what_the_readme_shows_and_the_state_page_runs(tmp_path, monkeypatch):
+    """Write the output again with: python -m integration_tests.docs.printed README.md"""
     monkeypatch.chdir(tmp_path)
-    inbox = tmp_path / "inbox"
-    inbox.mkdir()
-    orders = [
-        {"customer": "ada", "amount": 4.5},
-        {"customer": "bob", "amount": -1.0},
-        {"customer": "ada", "amount": 6.0},
-    ]
-    (inbox / "1.json").write_text("".join(json.dumps(order) + "\n" for order in orders))
-    names = {}
-
-    # The first block needs a broker: integration_tests/outbox/test_outbox_killed.py runs it.
-    exec(compile(python_blocks("README.md").partition("out.start(df.writeStream)")[2], "README.md", "exec"), names)
+    pages, readme = Pages(), (ROOT / "README.md").read_text()
     try:
-        exec(compile(python_blocks("docs/state.md"), "docs/state.md", "exec"), names)
+        assert alike(pages.again(readme)) == alike(readme)
+        pages.names["store"] = "store"
+        pages.again((ROOT / "docs" / "state.md").read_text())
 
-        assert names["table"].to_pydict()["total"] == [10.5]
-        assert [row.customer for row in names["rich"].collect()] == ["ada"]
+        assert sorted(pages.names["table"].to_pydict()["customer"]) == ["ada", "bob"]
+        assert [row.customer for row in pages.names["rich"].collect()] == ["ada"]
     finally:
-        names["spark"].stop()
+        pages.names["spark"].stop()
 
 
 def test_the_page_about_graphs_runs_as_written(tmp_path, capsys):
@@ -186,16 +179,18 @@ def append(table, schema, rows):
     write_deltalake(table, pa.table(columns, schema=schema), mode="append")
 
 
-def test_the_tutorial_runs_as_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["quickstart", "tutorial"])
+def test_a_page_prints_what_it_shows(name, tmp_path, monkeypatch):
+    """Write the output again with: python -m integration_tests.docs.printed docs/tutorial.md"""
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "tutorial.md").read_text()
-    names = {}
+    pages, page = Pages(), (ROOT / "docs" / f"{name}.md").read_text()
     try:
-        for language, block in re.findall(r"^```(python|sh)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
-            if language == "python":
-                exec(compile(block, "docs/tutorial.md", "exec"), names)
-            else:
-                assert [exit_code(line.split()[1:]) for line in block.splitlines()] == [0] * len(block.splitlines())
+        assert alike(pages.again(page)) == alike(page)
     finally:
-        names["spark"].stop()
-    assert (tmp_path / "run.html").stat().st_size > 10_000
+        pages.names["spark"].stop()
+
+
+def test_another_output_than_the_page_shows_is_found():
+    page = "```python\nprint(1)\n```\n\nIt prints:\n\n```text\n2\n```\n"
+    assert alike(Pages().again(page)) != alike(page)
+    assert alike("took 0.24 s") == alike("took  1.3 s") != alike("took 2 rows")

@@ -31,24 +31,24 @@ def spark() -> Iterator[SparkSession]:
     yield from plain_session()
 
 
-def test_the_readmes_query_runs_as_written(
+def test_the_outbox_pages_query_runs_as_written(
     tmp_path: Path, broker: Broker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.json").write_text('{"customer": "ada", "total": 1500}\n{"customer": "bob", "total": 3}\n')
-    text = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    text = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "outbox.md").read_text(), re.DOTALL)[1]
     topic = create_topic(broker.servers, "alerts")
     names = {
         "servers": broker.servers,
         "df": spark.readStream.schema("customer string, total long").json(str(tmp_path / "in")),
     }
-    exec(compile(text.replace('(servers, "alerts")', f'(servers, "{topic}")'), "README.md", "exec"), names)
+    exec(compile(text.replace('(servers, "alerts")', f'(servers, "{topic}")'), "docs/outbox.md", "exec"), names)
     names["query"].processAllAvailable()
     names["query"].stop()
     names["out"].close()
     assert [json.loads(record.value())["customer"] for record in read_committed(broker.servers, topic)] == ["ada"]
-    assert DeltaTable("tables/gold").to_pyarrow_table(columns=["customer"]).num_rows == 2
+    assert DeltaTable("gold").to_pyarrow_table(columns=["customer"]).num_rows == 2
 
 
 DEATHS = ("EPOCH_COMMITTED:kill:2", "ACKED:kill:4", "STAGED:kill:5")

@@ -151,7 +151,7 @@ _STORES: Mapping[str, ErrorCause] = {
         "A source or sink has the name of an earlier one and is another table, topic or folder: a typo, or it was "
         "deleted and made again, also while the job ran. No committed epoch has rows of the other source.",
         "Correct the path, or confirm the change by name: `accept_new_sink`, `accept_new_source`, `accept_moved` "
-        "(docs/moving.md). If a sink changed while the job ran, the message "
+        "(docs/changing.md). If a sink changed while the job ran, the message "
         "names the epoch to restore and the confirmation in one call.",
     ),
     "CKPT_SPARK_STATE_CHANGED": ErrorCause(

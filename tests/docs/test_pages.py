@@ -1,11 +1,12 @@
-from itertools import takewhile
+import re
 from pathlib import Path
 
 from spark_ckpt.pages.connectors import connectors_page
 from spark_ckpt.pages.settings import settings_page
 
-DOCS = Path(__file__).parents[2] / "docs"
-HEAD = "| | what is promised | kept by a test in |"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PACKAGES = ("checkpoint_lab", "checkpoint_protocols", "connectors", "spark_ckpt", "spark_rewind")
 
 
 def test_the_settings_page_is_what_the_settings_say():
@@ -18,14 +19,26 @@ def test_the_page_of_sources_and_sinks_is_what_their_docstrings_say():
     assert (DOCS / "connectors.md").read_text() == connectors_page()
 
 
-def test_every_page_that_the_readme_names_exists():
-    readme = (DOCS.parent / "README.md").read_text()
-    named = {word.strip("`.,:") for word in readme.split() if word.strip("`").startswith("docs/")}
+def dead(text: str, folder: Path) -> list[str]:
+    """Return the files that a text links to, or names as `docs/...`, and that do not exist."""
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    named = [ROOT / name for name in re.findall(r"\bdocs/[\w/-]+\.\w+", text)]
+    return sorted(str(path) for path in {*(folder / link for link in links if link), *named} if not path.exists())
 
-    missing = [name for name in sorted(named) if not (DOCS.parent / name).exists()]
 
-    assert named
-    assert missing == []
+def test_no_page_outside_of_the_site_has_a_dead_link():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("specs/*.md")]
+    assert "README.md" in {page.name for page in pages}
+    assert [link for page in pages for link in dead(page.read_text(), page.parent)] == []
+
+
+def test_no_error_or_docstring_names_a_page_that_is_gone():
+    modules = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    assert [link for path in modules for link in dead(path.read_text(), ROOT) if "/docs/" in link] == []
+
+
+def test_a_dead_link_is_found():
+    assert len(dead("[a](docs/gone.md) and [b](README.md#x), see docs/lost.md", ROOT)) == 2
 
 
 def test_the_gate_runs_the_tests_as_the_readme_says():
@@ -33,17 +46,6 @@ def test_the_gate_runs_the_tests_as_the_readme_says():
     (command,) = [line for line in readme.splitlines() if ".[test]" in line]
 
     assert f"{command.split(' && ')[-1]} || code=$?" in gate.splitlines()
-
-
-def test_every_promise_names_a_test_that_exists():
-    """The table of promises up to what is outside of them: its last column. A second name is of the same folder."""
-    lines = [line for line in (DOCS.parent / "README.md").read_text().splitlines() if line.startswith("| ")]
-    promises = takewhile(lambda line: "**outside**" not in line, lines[lines.index(HEAD) + 1 :])
-    columns = [line.strip("| ").split(" | ")[-1].replace("`", "").split(", ") for line in promises]
-    named = [(DOCS.parent / column[0]).parent / Path(name).name for column in columns for name in column]
-
-    assert len(columns) == 16
-    assert [str(path) for path in named if not path.is_file()] == []
 
 
 def test_what_the_rewind_page_shows_of_apply_is_what_the_tutorial_shows():
