@@ -116,6 +116,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
     "no schema": (lambda: FilesSource("/in", "json"), "CONFIG_INVALID", "schema"),
     "an age that is none": (lambda: FilesSource("/in", "json", "a long", maxFileAge="old"), "CONFIG_INVALID", "7 days"),
     "a start that is none": (lambda: FilesSource("/in", "json", "a long", start="now"), "CONFIG_INVALID", "latest"),
+    "the former name of a limit": (
+        lambda: FilesSource("/in", "json", "a long", files_per_batch=1),
+        "CONFIG_INVALID",
+        "maxFilesPerTrigger=",
+    ),
     # an outbox
     "an outbox without a sink": (lambda: ckpt.Outbox("/o", name="o", sinks={}), "CONFIG_INVALID", "sinks="),
     "an outbox with a bad name": (

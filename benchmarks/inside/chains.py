@@ -51,7 +51,7 @@ def chain(rows: ckpt.Stream, length: int) -> ckpt.Stream:
 def job(spark: SparkSession, folder: Path, inbox: Path, length: int) -> ckpt.Job:
     """A job of its own store, whose every file is a batch."""
     made = ckpt.Job(spark, f"chain{length}", str(folder / f"store{length}"), interval="1 hour", local_dir=folder)
-    source = FilesSource(str(inbox), "parquet", SCHEMA, files_per_batch=1)
+    source = FilesSource(str(inbox), "parquet", SCHEMA, maxFilesPerTrigger=1)
     chain(made.source("in", source), length).to(NullSink(), name="out")
     return made
 

@@ -50,7 +50,7 @@ def grow(spark: SparkSession, work: Path) -> list[tuple[int, float, float]]:
         for file in files[part * BATCHES // PARTS : (part + 1) * BATCHES // PARTS]:
             file.rename(folder / file.name)
         job = ckpt.Job(spark, "memory", store=str(store), interval="1 second", key_groups=16)
-        source = job.source("input", FilesSource(str(folder), "parquet", SCHEMA, files_per_batch=1))
+        source = job.source("input", FilesSource(str(folder), "parquet", SCHEMA, maxFilesPerTrigger=1))
         source.groupBy("k").agg(total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
         job.start(availableNow=True).awaitTermination()
         keys = (part + 1) * BATCHES // PARTS * KEYS_PER_BATCH

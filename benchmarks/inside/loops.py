@@ -32,7 +32,7 @@ def job(spark: SparkSession, folder: Path, inbox: Path, kind: str, times: int) -
     """A job of its own store: every file is a batch, or all rows of one file go round `times` times."""
     name = kind.replace(" ", "_")
     made = ckpt.Job(spark, name, str(folder / f"store-{name}"), interval="1 hour", local_dir=folder)
-    rows = made.source("in", FilesSource(str(inbox), "parquet", SCHEMA, files_per_batch=1))
+    rows = made.source("in", FilesSource(str(inbox), "parquet", SCHEMA, maxFilesPerTrigger=1))
     numbered = rows.withColumn("round", F.lit(1))
     if kind == "files":
         _sums(rows).to(NullSink(), name="out")

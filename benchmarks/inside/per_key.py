@@ -95,7 +95,7 @@ def ours(spark: SparkSession, folder: Path, work: Path, operate: Grouped) -> lis
     times = BatchTimes(spark)
     store = work / "store"
     job = ckpt.Job(spark, "per-key", store=str(store), interval="5 seconds", key_groups=16)
-    source = job.source("input", FilesSource(str(folder), "parquet", SCHEMA, files_per_batch=1))
+    source = job.source("input", FilesSource(str(folder), "parquet", SCHEMA, maxFilesPerTrigger=1))
     operate(source.groupBy("k")).to(NullSink())
     job.start(availableNow=True).awaitTermination()
     shutil.rmtree(store)

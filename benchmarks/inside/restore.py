@@ -28,7 +28,7 @@ KEYS, ROWS_PER_FILE = 1_000_000, 200_000
 def run_over(spark: SparkSession, folder: Path, store: Path) -> tuple[ckpt.Run, float]:
     """Drain the folder; the run and the seconds it took."""
     job = ckpt.Job(spark, "restore", store=str(store), interval="5 seconds", key_groups=16)
-    source = job.source("input", FilesSource(str(folder), "parquet", SCHEMA, files_per_batch=1))
+    source = job.source("input", FilesSource(str(folder), "parquet", SCHEMA, maxFilesPerTrigger=1))
     source.groupBy("k").agg("each row", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
     started_s = time.monotonic()
     run = job.start(availableNow=True)

@@ -210,6 +210,6 @@ def _verdict(name: str, measured: Sequence[sim.Measurement]) -> str:
         ended = f"; {wrong['ended early']} of {len(measured)} runs could not go on and count as far as they came"
     return (
         f"{name} is a counter-example. A run of it has, in the lines that it calls complete and those that it goes back to, "
-        f"{wrong['orphans']} messages\nreceived and not sent, and {wrong['lost']} sent and lost; of its rows its "
-        f"sinks show {wrong['shown twice']} twice and {wrong['never shown']} never{ended}."
+        f"{wrong['orphans']:g} messages\nreceived and not sent, and {wrong['lost']:g} sent and lost; of its rows its "
+        f"sinks show {wrong['shown twice']:g} twice and {wrong['never shown']:g} never{ended}."
     )

@@ -93,6 +93,8 @@ def _unreadable(offset: str, why: str) -> SourceInvalid:
 
 
 _ELSEWHERE = {
+    "files_per_batch": "write maxFilesPerTrigger=",
+    "bytes_per_batch": "write maxBytesPerTrigger=",
     "path": "write table=",
     "startingVersion": 'write start= a version, "earliest" or "latest"',
     "startingTimestamp": 'write start= a version, "earliest" or "latest"',
@@ -110,7 +112,7 @@ class DeltaSource:
       version reads its rows and those of later versions.
     - `on_change`: a version that deletes or updates rows stops the job ("fail") or is skipped as a whole ("skip").
       Compaction (`dataChange` false) has no effect.
-    - `files_per_batch` and `bytes_per_batch`: limits of a micro-batch; a version may be split over several.
+    - `maxFilesPerTrigger` and `maxBytesPerTrigger`: limits of a micro-batch; a version may be split over several.
 
     The columns are the table's at the start of the job; columns added later appear after a restart.
 
@@ -125,18 +127,18 @@ class DeltaSource:
         start: int | Literal["earliest", "latest"] = "earliest",
         on_change: OnChange = "fail",
         storage_options: Mapping[str, str] | None = None,
-        files_per_batch: int = 256,
-        bytes_per_batch: int = 128 << 20,
+        maxFilesPerTrigger: int = 256,
+        maxBytesPerTrigger: int = 128 << 20,
     ) -> None:
         if start not in ("earliest", "latest") and (not isinstance(start, int) or start < 0):
             raise ConfigInvalid(f"start is 'earliest', 'latest' or a version, not {start!r}")
         if on_change not in ("fail", "skip"):
             raise ConfigInvalid(f"on_change is 'fail' or 'skip', not {on_change!r}")
-        if files_per_batch < 1 or bytes_per_batch < 1:
-            raise ConfigInvalid("files_per_batch and bytes_per_batch are at least 1")
+        if maxFilesPerTrigger < 1 or maxBytesPerTrigger < 1:
+            raise ConfigInvalid("maxFilesPerTrigger and maxBytesPerTrigger are at least 1")
         check_table_path(table, "a source's table")
         self._settings = DeltaSettings(
-            table, on_change, files_per_batch, bytes_per_batch, storage_options=dict(storage_options or {})
+            table, on_change, maxFilesPerTrigger, maxBytesPerTrigger, storage_options=dict(storage_options or {})
         )
         self._start = start
         self._table_id = TableId(self._open, self._entry)

@@ -65,7 +65,7 @@ class FilesSettings:
         if self.on_error not in ("fail", "drop", "keep"):
             raise ConfigInvalid(f"on_error is 'fail', 'drop' or 'keep', not {self.on_error!r}")
         if self.files_per_batch < 1 or self.bytes_per_batch < 1:
-            raise ConfigInvalid("files_per_batch and bytes_per_batch are at least 1")
+            raise ConfigInvalid("maxFilesPerTrigger and maxBytesPerTrigger are at least 1")
         if len(self.delimiter) != 1 or len(self.quote) != 1 or not (self.delimiter + self.quote).isascii():
             raise ConfigInvalid("delimiter and quote are one ASCII character each")
         if self.delimiter == self.quote:

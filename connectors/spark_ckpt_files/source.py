@@ -37,9 +37,12 @@ _NAMED_MAX = 5
 
 
 _ELSEWHERE = {
+    "files_per_batch": "write maxFilesPerTrigger=",
+    "bytes_per_batch": "write maxBytesPerTrigger=",
+    "recursive": "write recursiveFileLookup=True",
     "latestFirst": 'a job reads files in order of time; start="latest" leaves out those that are there',
     "sep": "write delimiter=",
-    "maxFileSize": "write bytes_per_batch=",
+    "maxFileSize": "write maxBytesPerTrigger=",
     "mode": 'write on_error="fail", "drop" or "keep"',
     "columnNameOfCorruptRecord": 'write on_error="keep": the column is _corrupt_record',
 }
@@ -58,7 +61,7 @@ class FilesSource:
     - `on_error`: "fail" stops at the first record that does not fit, with file and line. "drop" counts the record and keeps
       it for a side table. "keep" gives a row of nulls with `_corrupt_record`, `_file`, `_line`.
     - `positions`: adds `_file` and `_line` to every row.
-    - `files_per_batch`, `bytes_per_batch`: limits of a micro-batch.
+    - `maxFilesPerTrigger`, `maxBytesPerTrigger`: limits of a micro-batch.
     - `maxFileAge`: missing consumed files are remembered until they are so much older than the newest consumed one. A
       file that appears with a greater age stops the job, with its name: the job cannot know if it was read. Nothing
       is skipped silently.
@@ -66,8 +69,8 @@ class FilesSource:
       removes them, "off" leaves them. It applies to files of published epochs that no kept epoch or savepoint would
       read again (settings `keep_epochs`, `keep_age`).
     - `ignoreMissingFiles`: restore an epoch although files that it would read again are gone.
-    - CSV: `header` (columns are then found by name), `delimiter`, `quote`, `multiline` (line ends inside quotes),
-      `null_value` (Spark's `nullValue`: an unquoted empty field is null, too).
+    - CSV: `header` (columns are then found by name), `delimiter`, `quote`, `multiLine` (line ends inside quotes),
+      `nullValue` (an unquoted empty field is null, too).
 
     Spark's file sink: a folder that Spark's streaming file sink writes is read as Spark reads it. Its log
     (`_spark_metadata`) names the committed files, and the others are left out. A committed file that is gone before it
@@ -90,14 +93,14 @@ class FilesSource:
         start: Literal["earliest", "latest"] = "earliest",
         on_error: OnError = "fail",
         positions: bool = False,
-        recursive: bool = False,
+        recursiveFileLookup: bool = False,
         header: bool = True,
         delimiter: str = ",",
         quote: str = '"',
-        null_value: str = "",
-        multiline: bool = False,
-        files_per_batch: int = 256,
-        bytes_per_batch: int = 128 << 20,
+        nullValue: str = "",
+        multiLine: bool = False,
+        maxFilesPerTrigger: int = 256,
+        maxBytesPerTrigger: int = 128 << 20,
         maxFileAge: str = "7 days",
         cleanSource: CleanSource = "off",
         sourceArchiveDir: str | None = None,
@@ -110,20 +113,20 @@ class FilesSource:
             format=format,
             on_error=on_error,
             positions=positions,
-            recursive=recursive,
+            recursive=recursiveFileLookup,
             header=header,
             delimiter=delimiter,
             quote=quote,
-            null_value=null_value,
-            multiline=multiline,
-            files_per_batch=files_per_batch,
-            bytes_per_batch=bytes_per_batch,
+            null_value=nullValue,
+            multiline=multiLine,
+            files_per_batch=maxFilesPerTrigger,
+            bytes_per_batch=maxBytesPerTrigger,
             max_age_ms=age_ms(maxFileAge),
             ignore_missing=ignoreMissingFiles,
         )
         self._schema = schema
         self._start = start
-        self._directory = Directory(path, recursive, ignoreMissingFiles)
+        self._directory = Directory(path, recursiveFileLookup, ignoreMissingFiles)
         self._cleaning = Cleaning(self._directory, cleanSource, sourceArchiveDir)
         self._cleaner = Cleaner(self._cleaning)
         self._ignore_missing = ignoreMissingFiles

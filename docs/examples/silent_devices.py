@@ -39,7 +39,7 @@ def build(spark: SparkSession, servers: str, store: str) -> ckpt.Job:
     job = ckpt.Job(spark, "alerts", store=store, interval="1 second")
     records = job.source("readings", KafkaSource(servers, "readings"))
     reading = "device string, celsius double, at timestamp"
-    readings = records.parse("value", reading, alias="r", onError="drop").select("r.*").dropna()
+    readings = records.parse("value", reading, alias="r", on_error="drop").select("r.*").dropna()
     alerts = (
         readings.withWatermark("at", "1 minute")
         .groupBy("device")

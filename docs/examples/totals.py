@@ -16,7 +16,7 @@ def build(spark: SparkSession, servers: str, store: str) -> ckpt.Job:
     job = ckpt.Job(spark, "totals", store=store, interval="5 seconds")
     orders = job.source("orders", KafkaSource(servers, "orders"))
     totals = (
-        orders.parse("value", "customer string, amount double", alias="o", onError="drop")
+        orders.parse("value", "customer string, amount double", alias="o", on_error="drop")
         .select("o.*")
         .groupBy("customer")
         .agg(outputMode="each row", total=ckpt.sum("amount"), orders=ckpt.count())

@@ -24,7 +24,7 @@ class LateRows(ckpt.RunListener):
 def build(spark: SparkSession, folder: str) -> ckpt.Job:
     job = ckpt.Job(spark, "views", store=f"{folder}/store", interval="5 seconds")
     views = job.source(
-        "views", FilesSource(f"{folder}/inbox", "json", "country string, at timestamp", files_per_batch=1)
+        "views", FilesSource(f"{folder}/inbox", "json", "country string, at timestamp", maxFilesPerTrigger=1)
     )
     counted = (
         views.withWatermark("at", "2 minutes")

@@ -100,7 +100,7 @@ def _flights(job: ckpt.Job, options: argparse.Namespace) -> ckpt.Stream:
         return text.parse("value", SCHEMA, alias="flight").select("flight.*")
     from spark_ckpt_files import FilesSource
 
-    return job.source("flights", FilesSource(options.input, "parquet", SCHEMA, files_per_batch=FILES_PER_BATCH))
+    return job.source("flights", FilesSource(options.input, "parquet", SCHEMA, maxFilesPerTrigger=FILES_PER_BATCH))
 
 
 def _output(figures: ckpt.Stream, options: argparse.Namespace) -> None:

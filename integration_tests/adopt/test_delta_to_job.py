@@ -105,7 +105,7 @@ class World:
 
     def run_job(self, store: str) -> None:
         job = ckpt.Job(self.spark, JOB, store=str(self.root / store), interval="1 second")
-        rows = job.source("bronze", DeltaSource(self.bronze, files_per_batch=1)).withWatermark("at", DELAY)
+        rows = job.source("bronze", DeltaSource(self.bronze, maxFilesPerTrigger=1)).withWatermark("at", DELAY)
         told = rows.groupBy("user").applyInPandasWithState(
             sessions, OUTPUT, STATE, "append", GroupStateTimeout.EventTimeTimeout, name="sessions"
         )

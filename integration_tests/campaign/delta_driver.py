@@ -23,7 +23,7 @@ def run(options: argparse.Namespace, events: Events) -> int:
             spark, "delta", store=options.store, interval="1 second", local_dir=options.local_dir, key_groups=4
         )
         at_once = 100 if options.available_now else 2  # lives that are cut short leave a lot to the last one
-        rows = job.source("rows", FilesSource(options.input, "json", RECORD, files_per_batch=at_once))
+        rows = job.source("rows", FilesSource(options.input, "json", RECORD, maxFilesPerTrigger=at_once))
         mode = "update" if merging else "each row"
         sums = rows.groupBy("k").agg(mode, "sums", count=ckpt.count(), total=ckpt.sum("v"))
         sink = DeltaSink(options.table, engine="spark", keys=["k"]) if merging else DeltaSink(options.table)

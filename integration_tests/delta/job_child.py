@@ -14,7 +14,7 @@ if __name__ == "__main__":
     conf = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
     spark = ckpt.session("child", master="local[2]", conf=conf)
     job = ckpt.Job(spark, "copy", store=store, interval="200 milliseconds")
-    rows = job.source("in", FilesSource(folder, "csv", "id long, city string", files_per_batch=1))
+    rows = job.source("in", FilesSource(folder, "csv", "id long, city string", maxFilesPerTrigger=1))
     rows.filter("id >= 0").to(DeltaSink(table, partition_by=["city"]), name="out")
     run = job.start(availableNow=True)
     run.awaitTermination(300)

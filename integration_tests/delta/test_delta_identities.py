@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 def drain(spark: SparkSession, folder: Path, **confirmed: object) -> None:
     job = spark_ckpt.Job(spark, "job", str(folder / "store"), interval="1 hour", trigger="10 ms")
-    rows = job.source("in", FilesSource(str(folder / "in"), "csv", "id long", files_per_batch=1))
+    rows = job.source("in", FilesSource(str(folder / "in"), "csv", "id long", maxFilesPerTrigger=1))
     rows.to(DeltaSink(str(folder / "table"), engine="spark"), name="out")
     assert job.start(availableNow=True, **confirmed).awaitTermination(300)
 

@@ -200,7 +200,7 @@ def test_a_source_over_a_table_of_delta_spark_restarts_exactly_at_every_cut(
             "id", "timestamp_micros(id) AS at", "concat('a b/', id % 2) AS part"
         )
         frame.write.format("delta").mode("append").partitionBy("part").save(str(table))
-    source = DeltaSource(str(table), start=0, files_per_batch=2)
+    source = DeltaSource(str(table), start=0, maxFilesPerTrigger=2)
     source.check(spark)
     begin = source.start(spark)
     batches, log = collect_ids(source.read(spark, begin), tmp_path / "all")

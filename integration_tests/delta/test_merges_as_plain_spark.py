@@ -56,7 +56,7 @@ def found(table: Path) -> list[tuple[object, ...]]:
 
 
 def files(inbox: Path) -> FilesSource:
-    return FilesSource(str(inbox), "json", SCHEMA, files_per_batch=1)
+    return FilesSource(str(inbox), "json", SCHEMA, maxFilesPerTrigger=1)
 
 
 def job(spark: SparkSession, folder: Path, inbox: Path, **rule: object) -> ckpt.Job:

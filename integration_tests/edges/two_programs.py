@@ -49,14 +49,14 @@ def described(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
     settings = {"interval": options.interval, "key_groups": 4, "shuffle_partitions": 2, "local_dir": root}
     job = ckpt.Job(spark, options.role, store=str(root / options.role), **settings)
     if options.role == "orders":
-        rows = job.source("in", FilesSource(str(root / "in"), "json", "k string, v long", files_per_batch=1))
+        rows = job.source("in", FilesSource(str(root / "in"), "json", "k string, v long", maxFilesPerTrigger=1))
         columns, state = "k string, number long, v long", "count long"
         edge = rows.groupBy("k").applyInPandasWithState(
             numbered, columns, state, "append", GroupStateTimeout.NoTimeout, "number"
         )
         edge.to(ckpt.Edge("totals"))
     else:
-        rows = job.source("totals", ckpt.Edge("totals", str(root / "orders"), job="orders", files_per_batch=3))
+        rows = job.source("totals", ckpt.Edge("totals", str(root / "orders"), job="orders", maxFilesPerTrigger=3))
         columns, state = "k string, last long, total long, wrong long", "last long, total long, wrong long"
         totals = rows.groupBy("k").applyInPandasWithState(
             checked, columns, state, "append", GroupStateTimeout.NoTimeout, "check"

@@ -67,7 +67,7 @@ def test_a_relative_path_is_the_drivers_though_java_was_started_elsewhere(spark,
 
 def test_native_operations_see_every_row_once_in_bounded_batches(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path / "in", 0, 5)
-    source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA, files_per_batch=2)
+    source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA, maxFilesPerTrigger=2)
     source.check(spark)
     totals: list[tuple[str, int, int]] = []
 
@@ -90,7 +90,7 @@ def test_native_operations_see_every_row_once_in_bounded_batches(spark: SparkSes
 
 def test_a_new_query_continues_exactly_at_every_cut(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path / "in", 0, 3)
-    source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA, files_per_batch=1)
+    source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA, maxFilesPerTrigger=1)
     whole = source.read(spark, source.start(spark))
     seen: list[list[int]] = []
     log = run(whole, tmp_path / "all", lambda batch, _: seen.append([row.id for row in batch.collect()]))
@@ -107,7 +107,7 @@ def test_a_new_query_continues_exactly_at_every_cut(spark: SparkSession, tmp_pat
 
 def test_a_batch_that_failed_is_replayed_with_the_same_files(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path / "in", 0, 2)
-    source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA, files_per_batch=10)
+    source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA, maxFilesPerTrigger=10)
     attempts: list[list[int]] = []
 
     def handle(batch: DataFrame, _: int) -> None:
@@ -271,7 +271,7 @@ def test_no_text_is_read_as_another_value_than_sparks(
         (folder / f"a.{format}").write_text("".join(line.format(n=n, text=text) for n, text in enumerate(texts)))
         sparks = spark.read.schema(schema).options(nullValue=null, escape='"').format(format).load(str(folder))
         wanted = {row.n: repr(row.v) for row in sparks.collect()}
-        source = FilesSource(str(folder), format, schema, on_error="keep", header=False, null_value=null)
+        source = FilesSource(str(folder), format, schema, on_error="keep", header=False, nullValue=null)
         read = values_read(source, spark)
         assert read, kind
         different += [(kind, texts[n], found, wanted[n]) for n, found in read.items() if found != wanted[n]]
@@ -331,7 +331,7 @@ def test_a_folder_of_sparks_file_sink_has_the_rows_that_spark_reads(spark: Spark
     committed = next((tmp_path / "a lake").glob("name=*/part-*"))
     committed.with_name("part-00000-dead.json").write_bytes(committed.read_bytes())
     assert (tmp_path / "a lake" / "_spark_metadata" / "5.compact").exists()
-    source = FilesSource(str(tmp_path / "a lake"), "json", "id long", recursive=True)
+    source = FilesSource(str(tmp_path / "a lake"), "json", "id long", recursiveFileLookup=True)
 
     ids = collected(source.read(spark, source.start(spark)), tmp_path / "checkpoint")
 

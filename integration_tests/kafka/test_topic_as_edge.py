@@ -31,7 +31,7 @@ def _job(spark: SparkSession, cluster: Cluster, folder: Path, end: str) -> ckpt.
     """Rows are counted per key; what comes through the edge is counted per count."""
     servers = cluster.broker.servers
     job = ckpt.Job(spark, "edges", store=str(folder / "store"), interval="50 ms", key_groups=2, max_failed_epochs=0)
-    rows = job.source("in", FilesSource(str(folder / "in"), "parquet", "k string", files_per_batch=1))
+    rows = job.source("in", FilesSource(str(folder / "in"), "parquet", "k string", maxFilesPerTrigger=1))
     counted = rows.groupBy("k").agg("each row", "first", n=ckpt.count())
     onward = counted.through("counted", topic=KafkaSink(servers, cluster.topic), key="k")
     again = onward.groupBy("n").agg("each row", "second", times=ckpt.count())

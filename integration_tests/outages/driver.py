@@ -73,7 +73,7 @@ def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> 
         store_patience="5 minutes",
         local_dir=options.local_dir,
     )
-    rows = job.source("in", FilesSource(options.input, "json", "n long, k string", files_per_batch=1))
+    rows = job.source("in", FilesSource(options.input, "json", "n long, k string", maxFilesPerTrigger=1))
     function = hanging_after(options.hangs) if options.hangs else counting
     counted = rows.groupBy("k").applyInPandasWithState(
         function, "n long, k string, nth long", "count long", "append", "NoTimeout", "counts"

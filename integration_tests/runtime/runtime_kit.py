@@ -67,7 +67,9 @@ class Bench:
         fresh.rename(self.input(into) / f"{self.number:05}.json")
 
     def source(self, name: str = "in", schema: str | None = None, **options: object) -> FilesSource:
-        return FilesSource(str(self.input(name)), "parquet", schema or self.schema, **{"files_per_batch": 1, **options})
+        return FilesSource(
+            str(self.input(name)), "parquet", schema or self.schema, **{"maxFilesPerTrigger": 1, **options}
+        )
 
     def sink(self, name: str = "out", **options: object) -> DeltaSink:
         return DeltaSink(str(self.folder / name), **options)

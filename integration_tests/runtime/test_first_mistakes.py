@@ -166,6 +166,49 @@ def test_a_mistake_with_aggregates_says_what_to_write(
     assert advice in refused.value.hint
 
 
+def two_sinks(bench: Bench) -> object:
+    rows = bench.job().source("in", bench.source())
+    return rows.to(bench.sink("first")).to(bench.sink("gold"))
+
+
+def two_operators(bench: Bench) -> object:
+    grouped = bench.job().source("in", bench.source()).groupBy("k")
+    return grouped.agg(n=F.count("*")).groupBy("k").agg(n=F.count("*"))
+
+
+def two_sources(bench: Bench) -> object:
+    job = bench.job()
+    job.source("in", bench.source())
+    return job.source("in", bench.source())
+
+
+@pytest.mark.parametrize(
+    ("mistake", "condition", "advice"),
+    [
+        (two_sinks, "GRAPH_INVALID", 'name="gold"'),
+        (two_operators, "GRAPH_INVALID", 'name="aggregate-by-k"'),
+        (two_sources, "GRAPH_INVALID", "a name of its own"),
+        (lambda bench: bench.job().source("in", bench.source()).filter("w > 1"), "GRAPH_INVALID", "struct<k:string"),
+        (lambda bench: bench.job().source("in", bench.source())["w"], "GRAPH_INVALID", "columns: k, v"),
+        (lambda bench: bench.job().source("in", bench.source()).groupBy(), "GRAPH_INVALID", "at least one key"),
+        (
+            lambda bench: bench.job().source("in", bench.source()).withWatermark("k", "5m"),
+            "GRAPH_INVALID",
+            "timestamp column",
+        ),
+        (lambda bench: bench.job(intervall="5s"), "CONFIG_INVALID", "'interval'"),
+        (lambda bench: bench.job().start(), "GRAPH_INVALID", "to("),
+    ],
+)
+def test_a_mistake_in_a_graph_says_what_to_write(
+    bench: Bench, mistake: Callable[[Bench], object], condition: str, advice: str
+) -> None:
+    with pytest.raises(ckpt.CkptError) as refused:
+        mistake(bench)
+    assert refused.value.condition == f"CKPT_{condition}"
+    assert advice in f"{refused.value.what} {refused.value.hint}"
+
+
 def test_functions_of_spark_are_the_aggregates_of_a_job(bench: Bench) -> None:
     grouped = bench.job().source("in", bench.source()).groupBy("k")
     by_spark = grouped.agg(

@@ -203,7 +203,7 @@ def test_a_job_without_operators_has_sinks_on_the_way_and_records_that_cannot_be
 ) -> None:
     job = bench.job()
     texts = job.source("in", bench.source()).selectExpr("if(v = 3, 'broken', '{\"x\": 1}') AS text", "v")
-    parsed = texts.parse("text", "x long", onError="drop").to(bench.sink("all"), name="all")
+    parsed = texts.parse("text", "x long", on_error="drop").to(bench.sink("all"), name="all")
     parsed.filter("v > 3").select("v").to(bench.sink(), name="out")
     bench.put(*[("a", number) for number in range(6)])
 
@@ -245,7 +245,7 @@ def test_records_that_cannot_be_parsed_behind_an_operator_are_counted_once(bench
     job = bench.job()
     counted = counting(job.source("in", bench.source()), "k", "counts")
     texts = counted.select(F.expr("if(n % 2 = 0, '{\"x\": 1}', 'broken')").alias("text"))
-    parsed = texts.parse("text", "x long", onError="drop").select(F.col("text.x").alias("x"))
+    parsed = texts.parse("text", "x long", on_error="drop").select(F.col("text.x").alias("x"))
     counting(parsed, "x", "good").to(bench.sink(), name="out")
     job.rejectsTo(bench.sink("rejected"))
     bench.put(*[("a", number) for number in range(7)])
@@ -354,7 +354,7 @@ def test_branches_without_operators_end_in_a_sink_each(bench: Bench) -> None:
 def test_a_record_that_cannot_be_parsed_is_rejected_once_however_many_branches_read_it(bench: Bench) -> None:
     job = bench.job()
     texts = job.source("in", bench.source()).selectExpr("k", "if(v % 3 = 0, 'broken', '{\"x\": 1}') AS text", "v")
-    parsed = texts.parse("text", "x long", onError="drop")
+    parsed = texts.parse("text", "x long", on_error="drop")
     counting(parsed, "k", "by_key").to(bench.sink("by_key"), name="by_key")
     counting(parsed.filter("v > 3"), "v", "by_value").to(bench.sink("by_value"), name="by_value")
     parsed.select("v").to(bench.sink(), name="out")
@@ -397,7 +397,7 @@ def test_two_branches_read_the_same_versions_of_a_delta_table(bench: Bench) -> N
 
     def job() -> ckpt.Job:
         job = bench.job()
-        rows = job.source("in", DeltaSource(str(table), start=0, files_per_batch=1))
+        rows = job.source("in", DeltaSource(str(table), start=0, maxFilesPerTrigger=1))
         counting(rows, "k", "by_key").to(bench.sink("by_key"), name="by_key")
         counting(rows, "v % 3", "by_value").to(bench.sink(), name="out")
         return job

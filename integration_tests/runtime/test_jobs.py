@@ -185,7 +185,7 @@ def texts(bench: Bench, *lines: str) -> None:
 
 
 def parsed(job, bench: Bench, on_error: str):
-    return job.source("in", bench.source(schema="value string")).parse("value", RECORD, alias="o", onError=on_error)
+    return job.source("in", bench.source(schema="value string")).parse("value", RECORD, alias="o", on_error=on_error)
 
 
 def test_a_record_that_cannot_be_parsed_ends_the_run_by_its_name(bench: Bench) -> None:
@@ -207,7 +207,7 @@ def test_dropped_records_are_counted_and_written_aside_before_and_behind_the_ope
         rows = parsed(job, bench, "drop").select("*", "o.k", "o.v").filter("v < 5").drop("o")
         assert rows.columns == ["value", "k", "v"]
         behind = totals(rows).withColumn("text", F.when(F.col("k") == "z", "nonsense").otherwise(F.lit(GOOD)))
-        behind.parse("text", RECORD, onError="drop").select("k", "text.v").to(bench.sink(), name="out")
+        behind.parse("text", RECORD, on_error="drop").select("k", "text.v").to(bench.sink(), name="out")
         job.rejectsTo(bench.sink("rejected"))
         return job
 

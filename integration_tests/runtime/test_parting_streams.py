@@ -108,7 +108,7 @@ def test_a_record_that_cannot_be_parsed_above_the_branches_is_rejected_once(benc
     job = bench.job()
     counted = counting(job.source("in", bench.source()), "k", "counts")
     texts = counted.select("n", F.expr("if(n % 2 = 0, '{\"x\": 1}', 'broken')").alias("text"))
-    parsed = texts.parse("text", "x long", onError="drop")
+    parsed = texts.parse("text", "x long", on_error="drop")
     parsed.select("n").to(bench.sink("one"), name="one")
     parsed.filter("n > 2").select("n").to(bench.sink("two"), name="two")
     job.rejectsTo(bench.sink("rejected"))

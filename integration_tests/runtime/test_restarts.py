@@ -268,7 +268,7 @@ MISTAKES = {
     "reserved": (lambda job, rows: rows.groupBy("k").applyInPandasWithState(
         add_up, "k string", "ckpt_x long", "append", "NoTimeout"), "ckpt_"),
     "source twice": (lambda job, rows: job.source("in", None), "two sources"),
-    "onError": (lambda job, rows: rows.parse("k", "a int", onError="ignore"), "'fail' or 'drop'"),
+    "onError": (lambda job, rows: rows.parse("k", "a int", on_error="ignore"), "'fail' or 'drop'"),
     "union shape": (lambda job, rows: rows.union(job.source("more", job.other).select("k")), "union"),
 }  # fmt: skip
 

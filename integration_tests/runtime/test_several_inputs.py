@@ -94,7 +94,7 @@ def test_inputs_come_from_anywhere_in_the_graph(bench: Bench) -> None:
     """An operator's output, an edge, one source twice, and records that cannot be parsed leave before."""
     job = bench.job()
     texts = job.source("texts", bench.source("texts")).selectExpr("k", "if(v = 2, 'broken', '{\"x\": 1}') AS text")
-    parsed = texts.parse("text", "x long", onError="drop").select("k", F.col("text.x").alias("x"))
+    parsed = texts.parse("text", "x long", on_error="drop").select("k", F.col("text.x").alias("x"))
     rows = job.source("in", bench.source())
     counted = rows.groupBy("k").agg("each row", name="counted", n=ckpt.count())
     inputs = {

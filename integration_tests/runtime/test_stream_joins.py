@@ -110,7 +110,7 @@ def test_a_stream_is_joined_with_its_own_past(bench: Bench) -> None:
 def test_records_that_cannot_be_parsed_leave_before_a_join(bench: Bench) -> None:
     job = bench.job()
     texts = job.source("orders", bench.source("orders")).selectExpr("k", "if(v = 2, 'broken', '{\"x\": 1}') AS text")
-    orders = texts.parse("text", "x long", onError="drop").select("k", F.col("text.x").alias("x"))
+    orders = texts.parse("text", "x long", on_error="drop").select("k", F.col("text.x").alias("x"))
     payments = job.source("payments", bench.source("payments"))
     orders.join(payments, on="k").to(bench.sink(), name="out")
     bench.put(("a", 1), ("a", 2), into="orders")

@@ -128,7 +128,9 @@ def described(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
     )
     limits = {"maxOffsetsPerTrigger": options.max_offsets}
     records = job.source("records", KafkaSource(options.servers, options.input, options=limits))
-    parsed = records.parse("value", WIDE if options.wide else RECORD, alias="r", onError=options.on_error).select("r.*")
+    parsed = records.parse("value", WIDE if options.wide else RECORD, alias="r", on_error=options.on_error).select(
+        "r.*"
+    )
     rows = _operate(parsed, options)
     record = rows.select(F.col("k").alias("key"), _json(rows.columns).alias("value"))
     record.to(KafkaSink(options.servers, options.output, lanes=options.lanes), name="out")

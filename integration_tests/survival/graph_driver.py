@@ -39,7 +39,7 @@ def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> 
         max_unpublished=options.max_unpublished,
     )
     inputs = [
-        job.source(path.name, FilesSource(str(path), "json", "k string, at long", files_per_batch=2))
+        job.source(path.name, FilesSource(str(path), "json", "k string, at long", maxFilesPerTrigger=2))
         for path in options.input
     ]
     last = SHAPES[options.shape](job, *inputs, sink=lambda name: DeltaSink(f"{options.table}-{name}"))

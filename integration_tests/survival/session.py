@@ -50,7 +50,7 @@ class Place:
 
     def source(self, schema: str = SCHEMA, **settings: Any) -> FilesSource:
         (self.folder / "in").mkdir(exist_ok=True)
-        return FilesSource(str(self.folder / "in"), "json", schema, **({"files_per_batch": 1} | settings))
+        return FilesSource(str(self.folder / "in"), "json", schema, **({"maxFilesPerTrigger": 1} | settings))
 
     def sink(self) -> DeltaSink:
         return DeltaSink(self.table)

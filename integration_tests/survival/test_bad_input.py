@@ -58,7 +58,7 @@ def test_a_bad_record_ends_the_run_and_is_named(place: Place, broker: Broker) ->
 def _dropping(place: Place, **settings: object) -> ckpt.Job:
     job = place.job(**settings)
     texts = job.source("rows", place.source("text string"))
-    rows = texts.parse("text", RECORD, alias="r", onError="drop").select("r.*")
+    rows = texts.parse("text", RECORD, alias="r", on_error="drop").select("r.*")
     rows.groupBy("k").agg("each row", count=ckpt.count()).to(place.sink(), name="out")
     return job
 
@@ -99,10 +99,10 @@ def test_records_dropped_before_and_after_the_operator_are_all_counted(place: Pl
     place.write(1, _texts(GOOD, BAD, GOOD))
     job = place.job(shuffle_partitions=1)
     texts = job.source("rows", place.source("text string"))
-    rows = texts.parse("text", RECORD, alias="r", onError="drop").select("r.*")
+    rows = texts.parse("text", RECORD, alias="r", on_error="drop").select("r.*")
     counted = rows.groupBy("k").agg("each row", count=ckpt.count())
     odd = counted.withColumn("again", F.when(F.col("count") == 1, F.lit("{")).otherwise(F.lit("{}")))
-    odd.parse("again", "x long", onError="drop").to(place.sink(), name="out")
+    odd.parse("again", "x long", on_error="drop").to(place.sink(), name="out")
 
     run = drained(job)
 

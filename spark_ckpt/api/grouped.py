@@ -258,7 +258,7 @@ def _operated(
     job = stream._job
     check_read_once(stream._node)
     bound = operator.bind(Binding(name, event_time, pandas_options(job.spark), closing))
-    node = OperatorNode(stream._node, job._operator_name(name), keys, bound, event_time)
+    node = OperatorNode(stream._node, job._operator_name(name, keys), keys, bound, event_time)
     return stream._next(node, streaming_template(job.spark, operator.output))
 
 

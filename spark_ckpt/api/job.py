@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, NoReturn, Unpack
 
 from py4j.protocol import Py4JError
@@ -237,7 +239,10 @@ class Job:
         if chosen == REJECTED:
             raise GraphInvalid(f"'{REJECTED}' is the name of the side output", hint="give the sink another name")
         if chosen in self._bindings:
-            raise GraphInvalid(f"there are two sinks named '{chosen}'", hint='name them: to(sink, name="...")')
+            raise GraphInvalid(
+                f"there are two sinks named '{chosen}'",
+                hint=f'the name identifies a sink in the store: to(sink, name="{_proposed_name(sink, self._bindings)}")',
+            )
         self._bindings[chosen] = SinkBinding(chosen, sink, node, schema, _publish_every_ms(chosen, publish_every))
 
     def _edge_name(self, name: str) -> str:
@@ -258,9 +263,13 @@ class Job:
             raise GraphInvalid(f"nothing goes into feedback '{open_ones[0]}'", hint="close it: feedback.close(stream)")
         return [binding for binding in self._edges.values() if binding]
 
-    def _operator_name(self, name: str) -> str:
+    def _operator_name(self, name: str, keys: Sequence[str] = ()) -> str:
         if name in self._operators:
-            raise GraphInvalid(f"there are two operators named '{name}'", hint='name them: name="..."')
+            proposed = _free_name("-by-".join([name, *keys[:1]]), self._operators)
+            raise GraphInvalid(
+                f"there are two operators named '{name}'",
+                hint=f'the name identifies an operator\'s state in the store: name="{proposed}"',
+            )
         self._operators.add(valid_name("operator", name))
         return name
 
@@ -273,6 +282,18 @@ def _checked_sink(sink: Sink) -> Sink:
     if isinstance(sink, type) or not isinstance(sink, Sink):
         raise SinkInvalid(_no_connector(sink, Sink), hint=_SINKS)
     return sink
+
+
+def _proposed_name(sink: Sink, taken: Collection[str]) -> str:
+    """Return a name for a second sink of a kind: the last part of its table, or its topic."""
+    described = sink.describe()
+    place = next((described[part] for part in ("table", "path", "topic") if described.get(part)), "")
+    return _free_name(place.rstrip("/").rpartition("/")[2] or described.get("kind", "sink"), taken)
+
+
+def _free_name(wanted: str, taken: Collection[str]) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", wanted).strip("-._") or "second"
+    return next(name for name in (plain, *(f"{plain}-{number}" for number in count(2))) if name not in taken)
 
 
 def _publish_every_ms(sink: str, written: object) -> int | None:

@@ -284,18 +284,18 @@ class Stream:
         schema: StructType | str,
         alias: str | None = None,
         format: Literal["json", "csv"] = "json",
-        onError: OnError = "fail",
+        on_error: OnError = "fail",
     ) -> Stream:
         """Parse text (or bytes) in `column` into a struct column `alias`.
 
-        `onError` is the policy for records that cannot be parsed. A null value stays null.
+        `on_error` is the policy for records that cannot be parsed. A null value stays null.
 
         - "fail": stop the run with an error that contains topic, partition and offset (or file and line).
         - "drop": divert the record. It is counted (`run.lastProgress["rejected"]`, each epoch's manifest) and, if the
           job has `rejectsTo(sink)`, written there with its reason, exactly once.
         """
         name = alias or column
-        apply = parsed_column(self.columns, column, schema, name, format, onError)
+        apply = parsed_column(self.columns, column, schema, name, format, on_error)
         return self._then("parse", apply)
 
     def groupBy(self, *keys: str | Column) -> GroupedStream:

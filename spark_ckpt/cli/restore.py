@@ -16,6 +16,7 @@ from spark_ckpt.cli.options import AsJson, StorageOptions
 from spark_ckpt.cli.output import print_facts, print_json, print_line, print_table, size, utc
 from spark_ckpt.cli.stores import open_store
 from spark_ckpt.connector import Json
+from spark_ckpt.cursor_text import cursor_text
 from spark_ckpt.epochs.log_state import LogState, taken_back
 from spark_ckpt.epochs.records import Kind, ReaderMoved
 from spark_ckpt.epochs.recovery import RestorePlan, SinkPlan, plan
@@ -141,7 +142,9 @@ def _left(numbers: Sequence[int]) -> str:
 def _print_sources(planned: RestorePlan) -> None:
     if planned.cursors:
         print_line()
-        print_table(("source reads on from", "cursor"), list(planned.cursors.items()))
+        print_table(
+            ("source", "reads on from"), [(name, cursor_text(cursor)) for name, cursor in planned.cursors.items()]
+        )
 
 
 def _print_state(planned: RestorePlan) -> None:

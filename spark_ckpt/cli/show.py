@@ -11,6 +11,7 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, print_facts, print_json, print_line, print_table, size, utc
 from spark_ckpt.cli.stores import chosen_epoch, open_store, status_of
 from spark_ckpt.connector import Json
+from spark_ckpt.cursor_text import cursor_text
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.parts import described
 from spark_ckpt.epochs.records import EdgeCut, Manifest, OperatorSnapshot, StagedOutput
@@ -127,7 +128,9 @@ def _print_head(log_state: LogState, manifest: Manifest) -> None:
 def _print_cursors(manifest: Manifest) -> None:
     if manifest.cursors:
         print_line()
-        print_table(("source", "cursor"), list(manifest.cursors.items()))
+        lags = manifest.timings.lag_rows if manifest.timings else {}
+        rows = [(name, cursor_text(cursor, lags.get(name))) for name, cursor in manifest.cursors.items()]
+        print_table(("source", "reads on from"), rows)
 
 
 def _print_operators(manifest: Manifest) -> None:

@@ -37,7 +37,7 @@ def parsed_column(
     Raises `ConfigInvalid` for another policy or format.
     """
     if on_error not in ("fail", "drop"):
-        raise ConfigInvalid(f"onError is 'fail' or 'drop', not '{on_error}'")
+        raise ConfigInvalid(f"on_error is 'fail' or 'drop', not '{on_error}'")
     if format not in ("json", "csv"):
         raise ConfigInvalid(f"format is 'json' or 'csv', not '{format}'")
     wanted = struct_of(schema)

@@ -179,7 +179,7 @@ _RUNS: Mapping[str, ErrorCause] = {
     "CKPT_EPOCH_TIMED_OUT": ErrorCause(
         "The barrier's batch, the store or a sink took longer than `timeout`, or than a savepoint was waited for.",
         "Nothing is lost: the rows belong to the next epoch. Smaller batches (`maxOffsetsPerTrigger`, "
-        "`files_per_batch`) or a longer bound.",
+        "`maxFilesPerTrigger`) or a longer bound.",
     ),
     "CKPT_STOP_TIMED_OUT": ErrorCause(
         "A batch, the store or a sink took longer than a stop by SIGTERM or SIGINT may take: `stop_timeout`, by default three "

@@ -22,8 +22,8 @@ def Edge(
     job: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     start: Literal["earliest", "latest"] = "earliest",
-    files_per_batch: int = 256,
-    bytes_per_batch: int = 128 << 20,
+    maxFilesPerTrigger: int = 256,
+    maxBytesPerTrigger: int = 128 << 20,
 ) -> EdgeSource: ...
 
 
@@ -34,8 +34,8 @@ def Edge(
     job: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     start: Literal["earliest", "latest"] = "earliest",
-    files_per_batch: int = 256,
-    bytes_per_batch: int = 128 << 20,
+    maxFilesPerTrigger: int = 256,
+    maxBytesPerTrigger: int = 128 << 20,
 ) -> EdgeSink | EdgeSource:
     """Return an edge between two jobs: the sink of the sender, or, with `store`, the source of a reader.
 
@@ -46,7 +46,7 @@ def Edge(
       row into its log from time to time: the position up to which the sender may delete.
     - `job`: name of the sending job; a store of another job is refused.
     - `start`: "earliest" begins with the oldest rows that the sender keeps, "latest" with its next epoch.
-    - `files_per_batch`, `bytes_per_batch`: limits of a micro-batch.
+    - `maxFilesPerTrigger`, `maxBytesPerTrigger`: limits of a micro-batch.
 
     The reader has the sender's columns at the reader's start. Columns added later appear after a restart.
     """
@@ -54,6 +54,6 @@ def Edge(
         return EdgeSink(name)
     if start not in ("earliest", "latest"):
         raise ConfigInvalid(f"start is 'earliest' or 'latest', not {start!r}")
-    if files_per_batch < 1 or bytes_per_batch < 1:
-        raise ConfigInvalid("files_per_batch and bytes_per_batch are at least 1")
-    return EdgeSource(name, store, job, dict(storage_options or {}), start, files_per_batch, bytes_per_batch)
+    if maxFilesPerTrigger < 1 or maxBytesPerTrigger < 1:
+        raise ConfigInvalid("maxFilesPerTrigger and maxBytesPerTrigger are at least 1")
+    return EdgeSource(name, store, job, dict(storage_options or {}), start, maxFilesPerTrigger, maxBytesPerTrigger)

@@ -344,7 +344,7 @@ def test_check_refuses_a_path_without_a_table(tmp_path: Path) -> None:
         DeltaSource(str(tmp_path)).check(NO_SPARK)
 
 
-@pytest.mark.parametrize("wrong", [{"start": "now"}, {"start": -1}, {"on_change": "ignore"}, {"files_per_batch": 0}])
+@pytest.mark.parametrize("wrong", [{"start": "now"}, {"start": -1}, {"on_change": "ignore"}, {"maxFilesPerTrigger": 0}])
 def test_a_wrong_option_is_refused_at_once(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigInvalid):
         DeltaSource("table", **wrong)

@@ -40,7 +40,7 @@ class TestDeltaSource(SourceConformance):
             make=lambda: DeltaSource(
                 str(table),
                 start=start,  # type: ignore[arg-type]
-                files_per_batch=files_per_batch,
+                maxFilesPerTrigger=files_per_batch,
                 storage_options={"aws_secret_access_key": "hunter2"},
             ),
             add=add,

@@ -42,7 +42,7 @@ class TestEdgeSource(SourceConformance):
     def subject(self, tmp_path: Path, files_per_batch: int) -> SourceSubject:
         sender = Restarted(tmp_path / "orders")
         return SourceSubject(
-            make=lambda: ckpt.Edge(EDGE, str(tmp_path / "orders"), files_per_batch=files_per_batch),
+            make=lambda: ckpt.Edge(EDGE, str(tmp_path / "orders"), maxFilesPerTrigger=files_per_batch),
             add=sender.add,
             reading=PythonReading(),
             lose=sender.lose,

@@ -143,7 +143,7 @@ def test_files_that_a_job_passed_over_at_its_start_stay(tmp_path: Path) -> None:
 
 
 def test_archived_files_are_below_the_archive_under_their_whole_path(tmp_path: Path) -> None:
-    world = World(tmp_path, cleanSource="archive", sourceArchiveDir=str(tmp_path / "archive"), recursive=True)
+    world = World(tmp_path, cleanSource="archive", sourceArchiveDir=str(tmp_path / "archive"), recursiveFileLookup=True)
     world.write("day=1/a", "7\n")
     world.release([world.consume("day=1/a")])
 

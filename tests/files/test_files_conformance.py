@@ -46,7 +46,7 @@ class TestFilesSource(SourceConformance):
                 str(tmp_path),
                 "json",
                 SCHEMA,
-                files_per_batch=files_per_batch,
+                maxFilesPerTrigger=files_per_batch,
                 cleanSource=clean,  # type: ignore[arg-type]
             ),
             add=feed(tmp_path),

@@ -287,7 +287,7 @@ def test_latest_has_everything_that_is_there_behind_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"format": "xml"}, {"on_error": "ignore"}, {"start": 3}, {"files_per_batch": 0}, {"delimiter": '"'}],
+    [{"format": "xml"}, {"on_error": "ignore"}, {"start": 3}, {"maxFilesPerTrigger": 0}, {"delimiter": '"'}],
 )
 def test_a_wrong_option_is_refused_at_once(wrong: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid):

@@ -106,7 +106,7 @@ class Setting(Scene):
         folder = self._folder / name
         folder.mkdir()
         job = FileJob(
-            self._site, folder, SCHEMA, lambda rows: self._describe(rows, folder), source={"files_per_batch": 9}
+            self._site, folder, SCHEMA, lambda rows: self._describe(rows, folder), source={"maxFilesPerTrigger": 9}
         )
         job.settings = {"interval": "1 second"}
         return job

@@ -111,7 +111,7 @@ class FileJob:
     def job(self) -> ckpt.Job:
         """The job as the program describes it now."""
         job = new_job(self.site, Path(self.store), **({"interval": "every batch"} | self.settings))
-        source = {"files_per_batch": 1} | self.source
+        source = {"maxFilesPerTrigger": 1} | self.source
         stream = job.source("s", FilesSource(str(self.inbox), "json", self.schema, **source))
         self.describe(stream)
         return job
