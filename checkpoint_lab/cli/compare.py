@@ -42,9 +42,11 @@ Every run of a sound protocol was judged: its lines, its effect, and that its si
 
 UNSOUND = frozenset(name for name, protocol in MENU.items() if not protocol.sound)
 
-Runs = Annotated[int, typer.Option("--runs", min=1, max=1000, help="Seeds; the table shows means.")]
-Skew = Annotated[float, typer.Option("--skew-ms", min=0, help="Clocks are off by up to so much, either way.")]
-Inputs = Annotated[int, typer.Option("--inputs", min=1, max=1000, help="Rows that each source has, one every 20 ms.")]
+Runs = Annotated[int, typer.Option("--runs", min=1, max=1000, help="Run so many seeds; the table shows means.")]
+Skew = Annotated[float, typer.Option("--skew-ms", min=0, help="Let clocks be off by up to so many ms, either way.")]
+Inputs = Annotated[
+    int, typer.Option("--inputs", min=1, max=1000, help="Give each source so many rows, one every 20 ms.")
+]
 GraphName = Annotated[
     str, typer.Option("--graph", "-g", metavar="NAME", help=f"One of: {', '.join(sim.GRAPHS)}; or FILE.json.")
 ]

@@ -145,16 +145,18 @@ GraphName = Annotated[
     str | None,
     typer.Option("--graph", "-g", metavar="NAME", help="A name or FILE.json; the protocol's first if left out."),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Everything that is drawn is drawn from it.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Draw every choice from this number.")]
 Steps = Annotated[int | None, typer.Option("--steps", min=0, help="Steps before the calm, on average.")]
-Inputs = Annotated[int, typer.Option("--inputs", min=1, max=1000, help="Rows that each source has.")]
+Inputs = Annotated[int, typer.Option("--inputs", min=1, max=1000, help="Give each source so many rows.")]
 Crashes = Annotated[
     list[str] | None,
     typer.Option("--crash", metavar="PROCESS@STEP", help="Kill a process at a step; may be repeated."),
 ]
-RandomFaults = Annotated[bool, typer.Option("--faults/--no-faults", help="Random faults beside the named crashes.")]
-Schedules = Annotated[int, typer.Option("--schedules", min=1, help="So many seeds, one after the other; no story.")]
-Processes = Annotated[int, typer.Option("--processes", min=1, help="Processes that share the schedules.")]
+RandomFaults = Annotated[bool, typer.Option("--faults/--no-faults", help="Add random faults to the named crashes.")]
+Schedules = Annotated[
+    int, typer.Option("--schedules", min=1, help="Run so many seeds, one after the other; print no story.")
+]
+Processes = Annotated[int, typer.Option("--processes", min=1, help="Share the schedules among so many processes.")]
 Picture = Annotated[
     Path | None,
     typer.Option(
@@ -165,7 +167,7 @@ Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="W
 Replay = Annotated[
     Path | None, typer.Option("--replay", metavar="FILE", help="Run what was recorded; 1 if it goes another way now.")
 ]
-Everything = Annotated[bool, typer.Option("--everything", help="Tell also of timers, receipts and stores.")]
+Everything = Annotated[bool, typer.Option("--everything", help="Print timers, receipts and stores, too.")]
 
 
 def simulate(

@@ -22,8 +22,8 @@ StorageOptions = Annotated[
 ]
 
 
-Interval = Annotated[int | None, typer.Option("--interval-ms", min=1, help="From one checkpoint to the next.")]
-Timeout = Annotated[int | None, typer.Option("--timeout-ms", min=1, help="Until something is given up, or sent again.")]
+Interval = Annotated[int | None, typer.Option("--interval-ms", min=1, help="Take a checkpoint every so many ms.")]
+Timeout = Annotated[int | None, typer.Option("--timeout-ms", min=1, help="Give up, or send again, after so many ms.")]
 ProtocolOptions = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="An option of the protocol; may be repeated."),

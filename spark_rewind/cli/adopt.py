@@ -44,7 +44,7 @@ def adopt(
     ] = None,
     unfinished: Annotated[
         Literal["done", "again"] | None,
-        typer.Option(help="What becomes of a batch that was not committed: the sink has all of it, or nothing."),
+        typer.Option(help="Treat a batch that was not committed as written by the sink (done), or read it again."),
     ] = None,
     output: Annotated[
         str | None,
@@ -53,7 +53,7 @@ def adopt(
             help="The Delta table or file sink's folder that the query writes: says whether it has that batch.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be taken; write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan; write nothing.")] = False,
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:

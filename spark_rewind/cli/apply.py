@@ -119,7 +119,7 @@ Settle = Annotated[
 
 def apply(
     plan: PlanFile,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")] = False,
     watch_s: Watch = 10,
     settle_s: Settle = 75,
     from_snapshot: Annotated[
