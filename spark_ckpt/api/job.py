@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, NoReturn, Unpack
 
 from py4j.protocol import Py4JError
@@ -293,7 +293,7 @@ def _proposed_name(sink: Sink, taken: Collection[str]) -> str:
 
 def _free_name(wanted: str, taken: Collection[str]) -> str:
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", wanted).strip("-._") or "second"
-    return next(name for name in (plain, *(f"{plain}-{number}" for number in count(2))) if name not in taken)
+    return next(name for name in chain([plain], (f"{plain}-{number}" for number in count(2))) if name not in taken)
 
 
 def _publish_every_ms(sink: str, written: object) -> int | None:
