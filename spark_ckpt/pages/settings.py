@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
+from pydantic.fields import FieldInfo
+
 from spark_ckpt.config import CONF_PREFIX, JobConfig
+
+_HEAD = """# Settings
+
+Arguments of `Job(spark, name, store=..., ...)`, or conf keys of the session; arguments win. The conf key of a setting is its name
+with dots, after `spark.ckpt.`: `spark.ckpt.publish.timeout` for `publish_timeout`.
+Durations are texts (`5 seconds`, `200 ms`, `2m`) or numbers of seconds. An unknown key is refused when the job is made.
+
+| argument | default | meaning |
+|---|---|---|"""
+_DEFAULT = re.compile(r"; default:? (.*)$")
+_PAGE = re.compile(r"`docs/([\w-]+)\.md`")
 
 
 def settings_page() -> str:
     """Return the text of `docs/settings.md`."""
-    rows = [
-        f"| `{field.alias or name}` | `{CONF_PREFIX}{(field.alias or name).replace('_', '.')}` | {field.description} |"
-        for name, field in JobConfig.model_fields.items()
-    ]
-    head = [
-        "# Settings",
-        "",
-        "Arguments of `Job(spark, name, store=..., ...)`, or conf keys of the session; arguments win.",
-        "Durations are written as Spark writes them: `5 seconds`, `200 milliseconds`, `2 minutes`, or a number of seconds.",
-        "An unknown key is refused when the job is made.",
-        "",
-        "| argument | conf key | meaning |",
-        "|---|---|---|",
-    ]
-    return "\n".join([*head, *rows]) + "\n"
+    return "\n".join([_HEAD, *(_row(name, field) for name, field in JobConfig.model_fields.items())]) + "\n"
+
+
+def conf_keys() -> list[str]:
+    """Return the conf key of each setting, as the page's rule builds it."""
+    return [f"{CONF_PREFIX}{(field.alias or name).replace('_', '.')}" for name, field in JobConfig.model_fields.items()]
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    description = field.description or ""
+    written = _DEFAULT.search(description)
+    default = written[1] if written else _shown(field.default)
+    meaning = _PAGE.sub(r"[\1](\1.md)", _DEFAULT.sub("", description))
+    return f"| `{field.alias or name}` | {default} | {meaning} |"
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return f"{default:,}" if isinstance(default, int) else "none"
 
 
 if __name__ == "__main__":

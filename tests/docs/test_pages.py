@@ -1,8 +1,13 @@
 import re
 from pathlib import Path
 
+import pytest
+
+from spark_ckpt.config import JobConfig
+from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.pages.connectors import connectors_page
-from spark_ckpt.pages.settings import settings_page
+from spark_ckpt.pages.python import python_page
+from spark_ckpt.pages.settings import conf_keys, settings_page
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -12,6 +17,19 @@ PACKAGES = ("checkpoint_lab", "checkpoint_protocols", "connectors", "spark_ckpt"
 def test_the_settings_page_is_what_the_settings_say():
     """Regenerate with: python -m spark_ckpt.pages.settings > docs/settings.md"""
     assert (DOCS / "settings.md").read_text() == settings_page()
+
+
+def test_every_conf_key_is_what_the_settings_page_says():
+    keys = dict.fromkeys(conf_keys(), "x")
+    assert len(keys) == len(JobConfig.model_fields)
+    with pytest.raises(ConfigInvalid) as refused:
+        JobConfig.of({}, keys)
+    assert "there is no setting" not in str(refused.value)
+
+
+def test_the_page_of_the_python_api_has_every_public_name():
+    """Regenerate with: python -m spark_ckpt.pages.python > docs/api.md"""
+    assert (DOCS / "api.md").read_text() == python_page()
 
 
 def test_the_page_of_sources_and_sinks_is_what_their_docstrings_say():

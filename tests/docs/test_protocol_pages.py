@@ -58,6 +58,13 @@ def test_every_page_shows_its_picture_and_the_command_that_draws_it() -> None:
         assert shell_commands(pages()[name])[0] == "spark-ckpt " + shlex.join(arguments)
 
 
+def test_every_page_says_if_a_job_uses_the_protocol() -> None:
+    """The protocols of messages are simulator only; `spark-ckpt compare` has the same ones."""
+    only = {name for name, page in pages().items() if "\nSimulator only: no job uses it.\n" in page}
+    assert only == set(MENU)
+    assert [name for name in WITH_PAGE - only if "\nUsed by: " not in pages()[name]] == []
+
+
 def test_every_page_says_what_is_judged_at_the_sinks() -> None:
     for name, protocol in MENU.items():
         promise = protocol.output.promise
