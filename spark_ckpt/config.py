@@ -56,6 +56,16 @@ def _checked_ms(milliseconds: float, written: object) -> int:
     return round(milliseconds)
 
 
+def checked_duration_ms(what: str, value: object) -> int:
+    """Return the milliseconds of a duration that a user gave as `what`. Raises `ConfigInvalid`, which names it."""
+    try:
+        return duration_ms(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigInvalid(
+            f"{what}: {error}", hint="a duration is for example '5 seconds', '5m' or a timedelta"
+        ) from None
+
+
 Duration = Annotated[int, BeforeValidator(duration_ms)]
 OptionalDuration = Annotated[int | None, BeforeValidator(duration_ms)]
 

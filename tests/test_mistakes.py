@@ -128,6 +128,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
         "CONFIG_INVALID",
         "letters",
     ),
+    "a timeout of an outbox in words": (
+        lambda: ckpt.Outbox("/o", name="o", sinks={"s": DeltaSink("/t")}, publish_timeout="soon"),
+        "CONFIG_INVALID",
+        "5m",
+    ),
     # operators
     "output mode complete": (lambda: operator(iter, "complete"), "GRAPH_INVALID", "'update'"),
     "an output mode is mistyped": (lambda: operator(iter, "udpate"), "GRAPH_INVALID", "did you mean 'update'"),

@@ -17,7 +17,7 @@ from spark_ckpt.api.elsewhere import not_on_job
 from spark_ckpt.api.feedback import Feedback
 from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
 from spark_ckpt.api.stream import Stream
-from spark_ckpt.config import JobConfig, JobSettings, duration_ms
+from spark_ckpt.config import JobConfig, JobSettings, checked_duration_ms
 from spark_ckpt.connector import Sink, Source
 from spark_ckpt.driver.job_plan import JobPlan, planned
 from spark_ckpt.driver.query.warm_up import check_workers, warm_up
@@ -243,7 +243,12 @@ class Job:
                 f"there are two sinks named '{chosen}'",
                 hint=f'the name identifies a sink in the store: to(sink, name="{_proposed_name(sink, self._bindings)}")',
             )
-        self._bindings[chosen] = SinkBinding(chosen, sink, node, schema, _publish_every_ms(chosen, publish_every))
+        every_ms = (
+            checked_duration_ms(f"publish_every of sink '{chosen}'", publish_every)
+            if publish_every is not None
+            else None
+        )
+        self._bindings[chosen] = SinkBinding(chosen, sink, node, schema, every_ms)
 
     def _edge_name(self, name: str) -> str:
         if name in self._edges:
@@ -294,13 +299,6 @@ def _proposed_name(sink: Sink, taken: Collection[str]) -> str:
 def _free_name(wanted: str, taken: Collection[str]) -> str:
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", wanted).strip("-._") or "second"
     return next(name for name in chain([plain], (f"{plain}-{number}" for number in count(2))) if name not in taken)
-
-
-def _publish_every_ms(sink: str, written: object) -> int | None:
-    try:
-        return None if written is None else duration_ms(written)
-    except (ValueError, TypeError) as error:
-        raise ConfigInvalid(f"publish_every of sink '{sink}': {error}") from None
 
 
 def _no_connector(given: object, protocol: type) -> str:

@@ -20,10 +20,10 @@ from pyspark.sql.types import StructType, TimestampType
 
 from spark_ckpt.api.elsewhere import not_on_stream
 from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
-from spark_ckpt.config import DurationText, duration_ms
+from spark_ckpt.config import DurationText, checked_duration_ms
 from spark_ckpt.connector import Sink
 from spark_ckpt.connector_parts.parsing import OnError, parsed_column
-from spark_ckpt.errors import ConfigInvalid, GraphInvalid
+from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.plan.graph import (
     EdgeNode,
     EventTimeNode,
@@ -230,7 +230,7 @@ class Stream:
         """As `DataFrame.unionByName`."""
         return self._united(other, lambda left, right: left.unionByName(right, allowMissingColumns))
 
-    def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:
+    def withWatermark(self, eventTime: str, delayThreshold: DurationText) -> Stream:
         """As `DataFrame.withWatermark`; it survives a restore. The column must still exist at `groupBy`.
 
         After an operator it needs an edge in between (`through`). Raises `GraphInvalid`, `ConfigInvalid`.
@@ -249,10 +249,7 @@ class Stream:
                 hint="declare it before; or put an edge between, where event time begins anew: .through('rows')",
             )
         self._check_time("withWatermark", eventTime)
-        try:
-            delay_ms = duration_ms(delayThreshold)
-        except (TypeError, ValueError) as error:
-            raise ConfigInvalid(f"withWatermark: {error}") from None
+        delay_ms = checked_duration_ms("withWatermark", delayThreshold)
         marked = watermark_only(self._template, eventTime, delay_ms)
         return self._next(WatermarkNode(self._node, eventTime, delay_ms), marked)
 

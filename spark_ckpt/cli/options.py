@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spark_ckpt.config import duration_ms
+from spark_ckpt.config import checked_duration_ms
 from spark_ckpt.errors import ConfigInvalid
 
 StoreUri = Annotated[str, typer.Argument(metavar="STORE", help="The store of a job or outbox: a folder or URL.")]
@@ -51,7 +51,5 @@ def pairs(written: Sequence[str] | None, what: str) -> dict[str, str]:
 
 def seconds_of(written: str, option: str) -> float:
     """Return the seconds of a duration such as "5m"; a plain number is seconds. Raises `ConfigInvalid`."""
-    try:
-        return duration_ms(float(written) if written.replace(".", "", 1).isdecimal() else written) / 1000
-    except ValueError as error:
-        raise ConfigInvalid(f"{option}: {error}", hint=f"write for example {option} 5m") from None
+    number = written.replace(".", "", 1).isdecimal()
+    return checked_duration_ms(option, float(written) if number else written) / 1000

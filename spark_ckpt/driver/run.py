@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
+from spark_ckpt.config import DurationText, checked_duration_ms
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.edges import Bound
 from spark_ckpt.driver.companion import Companion
@@ -149,16 +150,16 @@ class Run:
         """Return the error that the run failed with, or None. For user code `context["traceback"]` has the lines."""
         return self._error
 
-    def awaitTermination(self, timeout: float | None = None) -> bool:
-        """Wait until the run has ended, at most `timeout` seconds; return true if it has. Raises the error it failed
-        with.
+    def awaitTermination(self, timeout: DurationText | None = None) -> bool:
+        """Wait until the run has ended, at most `timeout` (seconds, or "5m"); return true if it has. Raises the error it
+        failed with.
 
         It also returns after SIGTERM or SIGINT (Ctrl-C), once the final epoch is taken. Raises `StopTimedOut` if that
         takes too long. A program that does not catch it ends with exit code 11, without a traceback; see
         `docs/operations.md`.
         """
         self._asked_about = True
-        ended = self._waited(None if timeout is None else time.monotonic() + timeout)
+        ended = self._waited(None if timeout is None else time.monotonic() + _seconds(timeout))
         if ended and self._error is not None:
             raise self._error
         return ended
@@ -182,11 +183,11 @@ class Run:
         """
         show(self._plan, self._progress, self._done.wait, seconds)
 
-    def savepoint(self, name: str, timeout: float = 600.0) -> int:
+    def savepoint(self, name: str, timeout: DurationText = "10 minutes") -> int:
         """Take an epoch now, keep it under `name`, and return its number.
 
         Raises:
-        - `EpochTimedOut` after `timeout` seconds;
+        - `EpochTimedOut` after `timeout` (seconds, or a text such as "5m");
         - `ConfigInvalid` for a name that is invalid or in use;
         - the run's error, or `RunFailed`, if the run ends first.
         """
@@ -198,7 +199,8 @@ class Run:
         if name in log.state().savepoints:
             raise ConfigInvalid(f"there is a savepoint '{name}' already", hint=f"spark-ckpt savepoint drop {name}")
         asked: SparkIncarnation | None = None
-        deadline_s = time.monotonic() + timeout
+        within_s = _seconds(timeout)
+        deadline_s = time.monotonic() + within_s
         while time.monotonic() < deadline_s:
             living, epoch = self._living, log.state().savepoints.get(name)
             if epoch is not None:
@@ -208,10 +210,10 @@ class Run:
                 asked = living
             if self._done.wait(_POLL_S):
                 raise self._error or RunFailed("the run ended before the savepoint was taken")
-        raise EpochTimedOut(f"savepoint '{name}' was not taken within {timeout:g} seconds")
+        raise EpochTimedOut(f"savepoint '{name}' was not taken within {within_s:g} seconds")
 
-    def stop(self, timeout: float | None = None) -> bool:
-        """Take a final epoch, publish it and end; return true if the run has ended within `timeout` seconds.
+    def stop(self, timeout: DurationText | None = None) -> bool:
+        """Take a final epoch, publish it and end; return true if the run has ended within `timeout` (seconds, or "5m").
 
         Raises the errors of `awaitTermination`. An outage of the store is waited for at most `stop_timeout`, or three
         times the longest recent batch. Then the outage is raised, and the next start continues from the last epoch.
@@ -302,3 +304,7 @@ def _close(companions: Iterable[Companion]) -> None:
             companion.close()
         except Exception:  # noqa: BLE001 - a companion cannot fail a run that is over
             _log.exception("%s did not close", type(companion).__name__)
+
+
+def _seconds(timeout: DurationText) -> float:
+    return checked_duration_ms("timeout", timeout) / 1000

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
 
-from spark_ckpt.config import DurationText, duration_ms
+from spark_ckpt.config import DurationText, checked_duration_ms
 from spark_ckpt.connector import Sink, SinkRows
 from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.names import valid_name
@@ -91,7 +91,7 @@ class Outbox:
             sinks={valid_name("sink", sink): _rows(sink, rows) for sink, rows in sinks.items()},
             storage_options=options,
             keep_epochs=keep_epochs,
-            publish_timeout_ms=duration_ms(publish_timeout),
+            publish_timeout_ms=checked_duration_ms("publish_timeout", publish_timeout),
             overlap=overlap,
             metrics=check_metrics(_targets(metrics)),
             lineage=check_lineage(lineage),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import ArrayType, BooleanType, StructType
 
-from spark_ckpt.config import DurationText, duration_ms
+from spark_ckpt.config import DurationText, checked_duration_ms
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.plan.input_plan import InputPlan
 from spark_ckpt.tasks.operators.stream_join import LEFT_ROWS, PRESENT, RIGHT_ROWS, StreamJoin
@@ -87,10 +87,7 @@ def _keeps_left(how: str) -> bool:
 def _ttl_ms(ttl: DurationText | None) -> int | None:
     if ttl is None:
         return None
-    try:
-        given = duration_ms(ttl)
-    except (TypeError, ValueError) as error:
-        raise ConfigInvalid(f"join: ttl: {error}") from None
+    given = checked_duration_ms("join: ttl", ttl)
     if given <= 0:
         raise ConfigInvalid("join: ttl is not positive", hint="no ttl keeps all rows for ever")
     return given

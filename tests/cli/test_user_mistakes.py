@@ -23,7 +23,7 @@ from tests.store.store_world import OPERATOR
         (["savepoint", "add", "STORE", "../up"], 2, "name"),
         (["savepoint", "drop", "STORE", "none"], 5, "savepoint"),
         (["restore", "STORE"], 2, "restore STORE TARGET"),
-        (["handover", "STORE", "--timeout", "soon"], 2, "--timeout 5m"),
+        (["handover", "STORE", "--timeout", "soon"], 2, "--timeout: 'soon' is no duration"),
         (["restore", "STORE", "99", "--dry-run"], 5, "epoch 99"),
         (["restore", "STORE", "none", "--dry-run"], 5, "savepoint"),
         (["list", "STORE", "--storage-option", "secret"], 2, "NAME=VALUE"),

@@ -22,6 +22,7 @@ def test_the_file_has_every_epoch_and_each_closely(page):
     [job] = page.data
     assert [row[0] for row in job["epochs"]] == [1, 2, 3]
     assert job["details"]["2"]["epoch"]["sources"][0]["cursor"]["n"] == 2
+    assert '"n": 2' in job["details"]["2"]["epoch"]["sources"][0]["position"]
     assert job["details"]["1"]["back"]["call"] == "job.start(restore=1)"
 
 

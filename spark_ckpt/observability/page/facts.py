@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_ckpt.connector import Json
+from spark_ckpt.cursor_text import cursor_text
 from spark_ckpt.epochs.epoch_status import statuses
 from spark_ckpt.epochs.log_state import IncarnationEntry, LogState
 from spark_ckpt.epochs.records import EdgeCut, EpochBrief, Manifest, OperatorSnapshot, StagedOutput
@@ -161,6 +162,7 @@ def _source(name: str, cursor: Mapping[str, Json], manifest: Manifest) -> Json:
     return {
         "name": name,
         "cursor": plain(cursor),
+        "position": cursor_text(cursor),
         "identity": dict(manifest.source_identities.get(name, {})),
         "lag": lag,
     }

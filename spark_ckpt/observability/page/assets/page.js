@@ -229,7 +229,7 @@ async function closer(job, place) {
   place.replaceChildren(made, ...(live && detail && detail.operators && detail.operators.length ? [stateForm(job, detail)] : []));
 }
 function pictured(job, epoch, detail) {
-  const sources = table([["source", "", (each) => each.name], ["reads on behind", "wide", (each) => el("code", {}, said(each.cursor))], ["lag", "number", (each) => number(each.lag)]], detail.sources);
+  const sources = table([["source", "", (each) => each.name], ["reads on from", "wide", (each) => el("span", { title: said(each.cursor) }, each.position)], ["lag", "number", (each) => number(each.lag)]], detail.sources);
   const operators = table([["operator", "", (each) => each.name], ["state", "number", (each) => size(each.bytes)], ["key groups", "number", (each) => each.key_groups], ["late", "number", (each) => number(each.late_rows)],
     ["key", "wide", (each) => el("code", {}, each.key_schema)], ["value", "wide", (each) => el("code", {}, each.state_schema)]], detail.operators);
   const sinks = table([["sink", "", (each) => each.name], ["rows", "number", (each) => number(each.rows)], ["size", "number", (each) => size(each.bytes)], ["published", "", (each) => each.published ? "yes" : "not yet"]], detail.sinks);
