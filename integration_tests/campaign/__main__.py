@@ -35,6 +35,7 @@ from integration_tests.campaign.outbox_trials import outbox_checkpoints, outbox_
 from integration_tests.campaign.page import write_page
 from integration_tests.campaign.rewinds import rewinds
 from integration_tests.campaign.soak import soak
+from integration_tests.campaign.sparks_kills import sparks_kills
 from integration_tests.campaign.trial import RESULTS, Results, merge
 from integration_tests.campaign.zombies import zombies
 
@@ -61,6 +62,7 @@ WITH_BROKER: dict[str, Callable[[Broker, Path, int, int, Results], None]] = {
 }
 WITHOUT: dict[str, Callable[[Path, int, int, Results], None]] = {
     "delta": delta_kills,
+    "sparks": sparks_kills,
     "damages": damages,
     "starts": damaged_starts,
     "rewinds": rewinds,
@@ -71,6 +73,7 @@ WITHOUT: dict[str, Callable[[Path, int, int, Results], None]] = {
 USUAL = {
     "kafka": 300,
     "delta": 100,
+    "sparks": 200,
     "zombies": 100,
     "brokers": 30,
     "damages": 2000,

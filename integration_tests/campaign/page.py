@@ -15,6 +15,7 @@ MARK = "<!-- figures: python -m integration_tests.campaign page -->"
 WORDS = {
     "kafka": "Kafka to Kafka: kill -9",
     "delta": "files to Delta, append and MERGE, beside another writer: kill -9",
+    "sparks": "operators of Spark inside of a job, on both of its state stores: kill -9",
     "zombies": "a driver frozen, replaced, and woken",
     "brokers": "the Kafka broker killed and started again",
     "damages": "a file of the store damaged, every command asked",

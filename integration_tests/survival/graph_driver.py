@@ -15,9 +15,12 @@ import spark_ckpt as ckpt
 from integration_tests.survival.driver import QUIET, Events, told
 from integration_tests.survival.graphs import SHAPES
 
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
 
 def run(options: argparse.Namespace, events: Events) -> int:
-    spark = ckpt.session("graphs", master=options.master, conf=QUIET)
+    conf = QUIET | ({"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if options.rocksdb else {})
+    spark = ckpt.session("graphs", master=options.master, conf=conf)
     spark.sparkContext.setLogLevel("ERROR")
     try:
         run_on(spark, options, events)
@@ -66,6 +69,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--trace-dir", type=Path, help="record what the drivers decide there")
     parser.add_argument("--max-unpublished", type=int)
     parser.add_argument("--available-now", action="store_true")
+    parser.add_argument("--rocksdb", action="store_true", help="Spark's state store of this session")
     return parser.parse_args(arguments)
 
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import spark_ckpt as ckpt
+from integration_tests.survival.graph_feed import feeding
 from integration_tests.survival.graphs import (
     WINDOW_S,
     chains_output,
@@ -29,82 +23,16 @@ from integration_tests.survival.graphs import (
     sparks_output,
     trees_output,
 )
-from integration_tests.survival.kills import Kill, at_point, at_random, frozen
-from integration_tests.survival.process import Lives, ancestors, is_executor
+from integration_tests.survival.kills import at_point, at_random, frozen
+from integration_tests.survival.process import ancestors, is_executor
 from spark_ckpt.store.existing import existing_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
-KEYS, ROWS_A_FILE = 11, 40
 POINTS = ("STAGED", "EPOCH_COMMITTED")
 EVERY_POINT = (*POINTS, "EPOCH_COMMITTING", "MARKER_READ", "PRE_COMMIT", "PUBLISH_COMMITTED", "ACKED")
 """Of a driver and of its Delta sinks."""
 CLUSTER = ("--master", "local-cluster[2,1,1024]")
-
-
-@dataclass
-class Feed:
-    """Input folders of one job, and the keys that were put into each."""
-
-    folder: Path
-    inputs: tuple[str, ...]
-    lives: Lives
-    keys: dict[str, list[str]] = field(default_factory=dict)
-    files: int = 0
-
-    def put(self) -> None:
-        """One more file for every input."""
-        for name in self.inputs:
-            keys = self.keys.setdefault(name, [])
-            new = [f"k{(len(keys) + number) % KEYS}" for number in range(ROWS_A_FILE)]
-            keys += new
-            fresh = self.folder / "fresh"
-            fresh.write_text("".join(json.dumps({"k": key, "at": self.files}) + "\n" for key in new))
-            fresh.rename(self.folder / name / f"{self.files:05}.json")
-        self.files += 1
-
-    def killed(self, kill: Kill) -> None:
-        """A life with news to work on, and its death."""
-        for _ in range(2):
-            self.put()
-        with self.lives.start(environment=kill.environment) as driver:
-            kill.strike(driver)
-
-    def moments(self, name: str) -> list[tuple[str, int]]:
-        """Key and second of every row of an input."""
-        return [(key, number // ROWS_A_FILE) for number, key in enumerate(self.keys[name])]
-
-    def shown(self, table: str = "table") -> Counter[tuple[object, int]]:
-        return Counter((row["key"], row["n"]) for row in self.rows(table, "key", "n"))
-
-    def rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
-        scan = DeltaTable(str(self.folder / table)).scan(columns=list(columns))
-        return pa.table(scan.read_all()).to_pylist()
-
-    def check_way(self) -> None:
-        """The sink behind the first operator has every row of it once."""
-        times = Counter(self.keys["rows"])
-        assert self.shown("table-way") == Counter((key, n) for key in times for n in range(1, times[key] + 1))
-
-    def check_aside(self) -> None:
-        """The branch that ends by itself has every row that it lets through once."""
-        assert Counter(row["k"] for row in self.rows("table-aside", "k")) == Counter(
-            key for key in self.keys["rows"] if key != "k0"
-        )
-
-
-@contextmanager
-def feeding(folder: Path, shape: str, *inputs: str) -> Iterator[Feed]:
-    arguments = ["--shape", shape, "--table", str(folder / "table"), "--store", str(folder / "store")]
-    arguments += ["--local-dir", str(folder / "local")]
-    for name in inputs:
-        (folder / name).mkdir()
-        arguments += ["--input", str(folder / name)]
-    lives = Lives(folder, arguments, program="integration_tests.survival.graph_driver")
-    try:
-        yield Feed(folder, inputs, lives)
-    finally:
-        lives.end()
 
 
 def test_three_operators_one_behind_another_agree_whatever_was_killed(tmp_path: Path, spark: SparkSession) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spark_ckpt.epochs.names import valid_name
-from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, SparkState
 from spark_ckpt.epochs.restore import ADOPTING, LATEST, RecoveryPoint
 from spark_ckpt.errors import AdoptionRefused, CkptError, StoreForeign
 from spark_ckpt.failpoints import Failpoint, hit
@@ -123,7 +123,7 @@ def adopt(request: AdoptRequest, target: AdoptTarget, sessions: Sessions) -> Ado
         states, snapshots = _states(taking, target, store, point, spark)
         # the query may have run while its state was read
         _refuse_moved(taking)
-        manifest = _manifest(taking, target.job, point, snapshots)
+        manifest = _manifest(taking, target.job, point, snapshots, _kept(taking, store, point.incarnation))
         # an epoch that cannot be read back must not be committed
         store.verify(manifest)
         store.log.commit_epoch(manifest)
@@ -168,7 +168,7 @@ def _adopt_outbox(request: AdoptRequest, target: AdoptTarget, sessions: Sessions
         states, snapshots = _states(taking, target, store, point, spark)
         _refuse_moved(taking)
         published(store.log.state(), read_checkpoint(taking.folder, taking.folder.name))
-        manifest = _manifest(taking, target.job, point, snapshots)
+        manifest = _manifest(taking, target.job, point, snapshots, _kept(taking, store, point.incarnation))
         store.verify(manifest)
         # No driver begins between the two: not the query, whose store this was, and not the job, which has no epoch.
         store.log.change_owner(target.job, "job")
@@ -213,7 +213,22 @@ def _states(
     return tuple(states), snapshots
 
 
-def _manifest(taking: Taking, job: str, point: RecoveryPoint, snapshots: Mapping[str, OperatorSnapshot]) -> Manifest:
+def _kept(taking: Taking, store: Store, incarnation: int) -> SparkState | None:
+    """Return the state of Spark's own operators; None for a job that has none of them."""
+    if not taking.spark_operators:
+        return None
+    from spark_rewind.adopt.sparks_state import spark_state  # imports PySpark, which nothing else needs
+
+    return spark_state(taking, store, incarnation)
+
+
+def _manifest(
+    taking: Taking,
+    job: str,
+    point: RecoveryPoint,
+    snapshots: Mapping[str, OperatorSnapshot],
+    kept: SparkState | None,
+) -> Manifest:
     stands = taking.sources
     return Manifest(
         job=job,
@@ -228,6 +243,7 @@ def _manifest(taking: Taking, job: str, point: RecoveryPoint, snapshots: Mapping
         watermark_ms=taking.watermark_ms,
         late_watermark_ms=taking.late_ms,
         operators=dict(snapshots),
+        spark_state=kept,
         source_identities={name: dict(stand.identity) for name, stand in stands.items()},
         sink_identities=point.manifest.sink_identities,
         rows_before=point.manifest.rows_so_far,

@@ -46,8 +46,8 @@ def refuse_others(operators: tuple[StatefulOperator, ...]) -> None:
     if others:
         raise AdoptionRefused(
             f"the query has state that no operator of a job can take over: {', '.join(map(str, others))}",
-            hint=f"only the state of {PANDAS} can be adopted; start such a query as a job with an empty store, "
-            "from the beginning of its input; nothing was changed",
+            hint=f"only the state of {PANDAS} moves to an operator of a job; a job that has the query's operators inside of "
+            "transform takes all of it: --spark-operators; nothing was changed",
         )
 
 

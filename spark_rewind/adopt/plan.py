@@ -109,6 +109,7 @@ class AdoptRequest:
     """The user's request.
 
     `sources`, `operators`: NAME=NUMBER; `output`: folder that the query writes; `outbox`: log of the query's outbox.
+    `spark_operators`: the job has the query's stateful operators inside of `transform`.
     """
 
     checkpoint: str
@@ -117,6 +118,7 @@ class AdoptRequest:
     unfinished: Answer | None = None
     output: str | None = None
     outbox: LogState | None = None
+    spark_operators: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,7 @@ class Taking:
     - `watermark_ms`: watermark of the next batch. `late_ms`: watermark by which its rows would be late.
     - `digest`: of the logs.
     - `unread`: sources that the query has not read.
+    - `spark_operators`: operators whose state Spark keeps in the job, too.
     - `state_has_ids`: true if names of the state's files hold ids (Spark's checkpoint format 2).
     """
 
@@ -142,6 +145,7 @@ class Taking:
     watermark_ms: int
     late_ms: int
     state_has_ids: bool = False
+    spark_operators: tuple[StatefulOperator, ...] = ()
     unread: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
@@ -154,7 +158,8 @@ def planned(request: AdoptRequest) -> Taking:
     """
     folder = local_folder(request.checkpoint)
     checkpoint = read_checkpoint(folder, folder.name)
-    operators = read_operators(folder)
+    stateful = read_operators(folder)
+    operators, kept = ((), stateful) if request.spark_operators else (stateful, ())
     refuse_others(operators)
     if not checkpoint.batches:
         raise AdoptionRefused(
@@ -170,7 +175,11 @@ def planned(request: AdoptRequest) -> Taking:
     )
     operator_names = names_of("operator", operator_words, request.operators, valid_name)
     if batch is not None:
-        _check_state(checkpoint, batch, operators)
+        _check_state(checkpoint, batch, stateful)
+    if kept and (batch is None or batch.committed_ms is None):
+        raise AdoptionRefused(
+            "the state of Spark's own operators needs a committed batch, and the newest one is not", hint=FINISH
+        )
     return Taking(
         query=checkpoint.query,
         folder=folder,
@@ -182,6 +191,7 @@ def planned(request: AdoptRequest) -> Taking:
         watermark_ms=_watermark(batch),
         late_ms=0 if batch is None else batch.watermark_ms,
         state_has_ids=batch is not None and batch.state_ids is not None,
+        spark_operators=kept,
         unread=tuple(sorted(source_names[number] for number, stand in stands.items() if stand is None)),
         notes=_notes(checkpoint, answer),
     )

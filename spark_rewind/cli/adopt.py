@@ -12,6 +12,7 @@ from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
 from spark_ckpt.cli.output import print_json, print_line, print_table, size, utc
 from spark_ckpt.connector import Json
 from spark_ckpt.json_values import plain
+from spark_ckpt.spark_internals.operator_metadata import WORDS
 from spark_rewind.adopt.adopting import Adoption, AdoptTarget, TakenState, would_adopt
 from spark_rewind.adopt.adopting import adopt as adopt_query
 from spark_rewind.adopt.plan import AdoptRequest
@@ -36,6 +37,13 @@ def adopt(
         list[str] | None,
         typer.Option(metavar="NAME=NUMBER", help="Name in the job of the operator of this number, as for --source."),
     ] = None,
+    spark_operators: Annotated[
+        bool,
+        typer.Option(
+            "--spark-operators",
+            help="The job has the query's stateful operators inside of transform; takes their state.",
+        ),
+    ] = False,
     key_groups: Annotated[
         int | None,
         typer.Option(
@@ -60,9 +68,12 @@ def adopt(
     """Make the checkpoint of a plain query the first epoch of a job. The job continues at the next record, with all state.
 
     Stop the query; it must not start again. Its checkpoint stays unchanged. The store is new, or that of the query's outbox.
-    Supported are Kafka and Delta sources and the state of applyInPandasWithState. Only state needs a JVM. See docs/migrating.md.
+    Supported are Kafka and Delta sources, the state of applyInPandasWithState, and with --spark-operators that of any operator.
+    Only the state of applyInPandasWithState needs a JVM. See docs/migrating.md.
     """
-    request = AdoptRequest(checkpoint, source or (), operator or (), unfinished, output)
+    request = AdoptRequest(
+        checkpoint, source or (), operator or (), unfinished, output, spark_operators=spark_operators
+    )
     target = AdoptTarget(store, job, pairs(storage_option, "--storage-option"), key_groups)
     with _sessions() as session:
         found = (would_adopt if dry_run else adopt_query)(request, target, session)
@@ -128,6 +139,7 @@ def _fields(found: Adoption) -> dict[str, Json]:
             }
             for each in found.states
         },
+        "spark_operators": [each.name for each in taking.spark_operators],
         "watermark_ms": taking.watermark_ms,
         "late_watermark_ms": taking.late_ms,
         "notes": list(taking.notes),
@@ -150,6 +162,12 @@ def _print(found: Adoption, target: AdoptTarget) -> None:
         print_line()
         columns = ("operator", "keys", "with a timeout", "key groups", "size", "key", "state")
         print_table(columns, [_state_row(each) for each in found.states])
+    if taking.spark_operators:
+        print_line()
+        print_table(
+            ("operator of Spark", "kind", "partitions"),
+            [(each.number, WORDS.get(each.name, each.name), each.partitions) for each in taking.spark_operators],
+        )
     if taking.watermark_ms:
         print_line(f"\nwatermark {utc(taking.watermark_ms)}")
     for note in taking.notes:

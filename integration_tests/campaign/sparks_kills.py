@@ -1,0 +1,53 @@
+"""Spark's own operators inside of a job, killed again and again, on both of Spark's state stores."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+from integration_tests.campaign.trial import Results
+from integration_tests.survival.graph_feed import Feed, feeding
+from integration_tests.survival.graphs import sparks_output
+from integration_tests.survival.kills import IN_DRIVER, Kill, at_point, at_random
+
+POINTS = (*IN_DRIVER, "STAGED")
+STORES = {"HDFS-backed": (), "RocksDB": ("--rocksdb",)}
+
+
+def sparks_kills(folder: Path, kills: int, seed: int, results: Results) -> None:
+    """`kills` deaths, half of them on each state store."""
+    draw = random.Random(seed)
+    for store, share in zip(STORES, (kills - kills // 2, kills // 2), strict=True):
+        with feeding(folder / store, "sparks", "rows", options=STORES[store]) as feed:
+            for number in range(share):
+                kill = _drawn(draw, folder / store / f"death-{number:03}")
+                name = kill.name if kill.name in POINTS else "random moment"
+                results.add(f"{store}, {name}", why=_die(feed, kill))
+            feed.put()
+            feed.lives.drain(timeout_s=1800)
+            _compare(feed, store, results)
+
+
+def _drawn(draw: random.Random, folder: Path) -> Kill:
+    folder.mkdir(parents=True)
+    return at_point(draw.choice(POINTS), folder) if draw.random() < 0.4 else at_random(draw)
+
+
+def _die(feed: Feed, kill: Kill) -> str:
+    try:
+        feed.killed(kill)
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def _compare(feed: Feed, store: str, results: Results) -> None:
+    windows = sparks_output(feed.moments("rows"), feed.files - 1 - 2)
+    seconds = Counter(key for key, _ in set(feed.moments("rows")))
+    firsts = Counter((key, n) for key in seconds for n in range(1, seconds[key] + 1))
+    for name, wanted, table in (("windows", windows, "table"), ("first rows", firsts, "table-way")):
+        found = feed.shown(table)
+        lost, extra = wanted - found, found - wanted
+        figures = {"rows": wanted.total(), "lost": lost.total(), "wrong or double": extra.total()}
+        results.add(f"{store}, {name} compared", figures, f"{lost} {extra}"[:500] if lost or extra else "")
