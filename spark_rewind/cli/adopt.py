@@ -21,35 +21,41 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+Sources = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=NUMBER", help="Name in the job of the query's source of this number. NAME for the only one."
+    ),
+]
+Operators = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=NUMBER", help="Name in the job of the operator of this number, as for --source."),
+]
+SparkOperators = Annotated[
+    bool,
+    typer.Option(
+        "--spark-operators",
+        help="Take the state of all operators, for a job that has them inside of transform.",
+    ),
+]
+KeyGroups = Annotated[
+    int | None,
+    typer.Option(
+        "--key-groups", min=1, max=32768, help="How many the operators get; as a job on this machine would have."
+    ),
+]
+
+
 def adopt(
     checkpoint: Annotated[
         str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint folder of the query, which is stopped.")
     ],
     store: StoreUri,
     job: Annotated[str, typer.Option(help="The name that the job has.")],
-    source: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=NUMBER", help="Name in the job of the query's source of this number. NAME for the only one."
-        ),
-    ] = None,
-    operator: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=NUMBER", help="Name in the job of the operator of this number, as for --source."),
-    ] = None,
-    spark_operators: Annotated[
-        bool,
-        typer.Option(
-            "--spark-operators",
-            help="The job has the query's stateful operators inside of transform; takes their state.",
-        ),
-    ] = False,
-    key_groups: Annotated[
-        int | None,
-        typer.Option(
-            "--key-groups", min=1, max=32768, help="How many the operators get; as a job on this machine would have."
-        ),
-    ] = None,
+    source: Sources = None,
+    operator: Operators = None,
+    spark_operators: SparkOperators = False,
+    key_groups: KeyGroups = None,
     unfinished: Annotated[
         Literal["done", "again"] | None,
         typer.Option(help="Treat a batch that was not committed as written by the sink (done), or read it again."),
