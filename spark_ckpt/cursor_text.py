@@ -30,7 +30,9 @@ def _files(cursor: Mapping[str, Json]) -> str:
     count, newest = cursor.get("count"), cursor.get("newest_ms")
     if not isinstance(count, int) or not isinstance(newest, int):
         return ""
-    return f"{counted(count, 'file')}, newest {_utc(newest)}" if count else "no file yet"
+    if not count:
+        return "no file yet"
+    return f"{counted(count, 'file')}, newest {_utc(newest)}" if newest > 0 else counted(count, "file")
 
 
 def _table(cursor: Mapping[str, Json]) -> str:

@@ -128,6 +128,21 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
         "CONFIG_INVALID",
         "letters",
     ),
+    "an argument of an outbox is mistyped": (
+        lambda: ckpt.Outbox("/o", name="o", sinks={"s": DeltaSink("/t")}, chekpoint="/c"),
+        "CONFIG_INVALID",
+        "'checkpoint'",
+    ),
+    "an outbox with Spark's name of its checkpoint": (
+        lambda: ckpt.Outbox("/o", name="o", sinks={"s": DeltaSink("/t")}, checkpointLocation="/c"),
+        "CONFIG_INVALID",
+        "checkpoint=",
+    ),
+    "an option of a Spark source as an argument": (
+        lambda: ckpt.SparkSource("rate", rowsPerSecond=10),
+        "CONFIG_INVALID",
+        'SparkSource("rate", {',
+    ),
     "a timeout of an outbox in words": (
         lambda: ckpt.Outbox("/o", name="o", sinks={"s": DeltaSink("/t")}, publish_timeout="soon"),
         "CONFIG_INVALID",

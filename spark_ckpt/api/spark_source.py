@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor, Json, Seed
+from spark_ckpt.connector_parts.arguments import checks_arguments
 from spark_ckpt.connector_parts.table_id import TableId
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 from spark_ckpt.place import place_of
@@ -40,6 +41,7 @@ _REFUSED = {
 _RAMPS = ("rampuptime", "rampuptimeseconds")
 
 
+@checks_arguments({"rowsPerSecond": 'write SparkSource("rate", {"rowsPerSecond": 10})'})
 class SparkSource:
     """A Spark source: `SparkSource("rate", {"rowsPerSecond": "10"})`.
 

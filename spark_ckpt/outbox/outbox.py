@@ -13,6 +13,7 @@ from pyspark.errors import AnalysisException
 
 from spark_ckpt.config import DurationText, checked_duration_ms
 from spark_ckpt.connector import Sink, SinkRows
+from spark_ckpt.connector_parts.arguments import checks_arguments
 from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import BatchUnexpected, CkptError, ConfigInvalid, QueryForeign, SinkInvalid
@@ -37,6 +38,14 @@ if TYPE_CHECKING:
     from spark_ckpt.store.store import Store
 
 
+_ELSEWHERE = {
+    "checkpointLocation": "write checkpoint=",
+    "sink": 'write sinks={"gold": DeltaSink(table)}',
+    "interval": 'the query\'s trigger decides: out.start(df.writeStream.trigger(processingTime="5 seconds"))',
+}
+
+
+@checks_arguments(_ELSEWHERE)
 class Outbox:
     """Output of one plain streaming query: every row exactly once in each of its sinks.
 

@@ -144,6 +144,16 @@ def test_a_dry_run_tells_which_files_will_be_read_again(command, inbox):
     assert f"source rows: 2 files of {inbox} will be read again\n" in text
 
 
+def test_a_plan_needs_no_dry_run_and_tells_the_consequences_first(command, branches, inbox):
+    text = command("restore", branches.store.location.uri, 1).out
+    assert text == command("restore", branches.store.location.uri, 1, "--dry-run").out
+    assert text.index("stay visible") < text.index("state of operator")
+
+    text = command("restore", inbox.parent / "files-store", 1).out
+    assert text.index("will be read again") < text.index("reads on from")
+    assert "rows    1 file" in text
+
+
 def test_a_dry_run_names_files_that_are_gone(command, inbox):
     (inbox / "2.csv").unlink()
 

@@ -31,6 +31,7 @@ def test_every_protocol_tells_its_story_and_survives_a_crash(capsys: Captured, p
     told = out(capsys, "simulate", "-p", protocol, *graph, "--no-faults", "--crash", f"{victim}@12")
 
     assert " crash" in told
+    assert told.splitlines()[2].startswith("verdict: ")
     assert "exactly as without failures" in told
 
 
