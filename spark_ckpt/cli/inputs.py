@@ -11,6 +11,7 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.recovery import RestorePlan
 from spark_ckpt.errors import CkptError
 from spark_ckpt.store.store import Store
+from spark_ckpt.wording import counted
 
 _NAMED_MAX = 5
 
@@ -74,7 +75,7 @@ def _again(store: Store, source: str, before: Cursor | None, newest: Cursor) -> 
         return InputAgain(source, None, None, sentence, error)
     if again is None:
         return None
-    sentence = f"{again.files} files of {again.path} will be read again"
+    sentence = f"{counted(again.files, 'file')} of {again.path} will be read again"
     if again.missing:
         more = f" and {len(again.missing) - _NAMED_MAX} more" if len(again.missing) > _NAMED_MAX else ""
         sentence += f"; {len(again.missing)} of them are gone: {', '.join(again.missing[:_NAMED_MAX])}{more}"
