@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
+from integration_tests.campaign.hard_input import feeding as growing
 from integration_tests.campaign.trial import Results
 from integration_tests.survival.graph_feed import Feed, feeding
 from integration_tests.survival.graphs import sparks_output
@@ -36,7 +37,10 @@ def _drawn(draw: random.Random, folder: Path) -> Kill:
 
 def _die(feed: Feed, kill: Kill) -> str:
     try:
-        feed.killed(kill)
+        for _ in range(2):
+            feed.put()
+        with feed.lives.start(environment=kill.environment) as driver, growing(lambda _: feed.put(), 1):
+            kill.strike(driver)
     except AssertionError as error:
         return str(error)
     return ""

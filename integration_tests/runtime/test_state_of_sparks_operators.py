@@ -74,6 +74,9 @@ def test_an_epoch_names_only_files_that_are_new(drained: Bench) -> None:
     assert after["files"] > len(state_files(drained) - before) > 0
     assert after["partitions"] == 2
     assert after["operators"] == ["dedupe"]
+    shown = CliRunner().invoke(application(), ["show", str(drained.folder / "store"), "latest"])
+    assert "0:dedupe" in shown.output
+    assert "HDFSBacked" in shown.output
 
 
 def test_other_operators_are_refused_and_the_advice_leads_on(drained: Bench) -> None:
@@ -122,6 +125,24 @@ def test_a_damaged_state_file_is_found_and_an_older_epoch_begins(drained: Bench)
     assert error.context["file"] == damaged.name
     drain(job_of(drained), restore=back)
     assert drained.values() == [("a", 1), ("b", 2), ("c", 3), ("c", 3)]
+
+
+def test_sql_reads_the_state_of_any_kept_epoch(drained: Bench) -> None:
+    store, before = str(drained.folder / "store"), drained.store().log.state().latest
+    drained.put(("c", 3))
+    drain(job_of(drained))
+
+    def keys(epoch: str | int) -> list[tuple[object, ...]]:
+        frame = ckpt.state_frame(drained.spark, store, "dedupe", epoch)
+        return sorted(tuple(row) for row in frame.select("key.k", "key.v").collect())
+
+    assert keys("latest") == [("a", 1), ("b", 2), ("c", 3)]
+    assert keys(before) == [("a", 1), ("b", 2)]
+    with pytest.raises(ckpt.CkptError) as unknown:
+        ckpt.state_frame(drained.spark, store, "windows")
+    assert unknown.value.context["operators"] == "0:dedupe"
+    with pytest.raises(ckpt.CkptError, match="state_frame"):
+        ckpt.read_state(store, "dedupe")
 
 
 def test_files_that_no_epoch_names_are_deleted(bench: Bench) -> None:

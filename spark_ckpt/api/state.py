@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_ckpt.epochs.records import OperatorSnapshot
+from spark_ckpt.api.sparks_state import operator_number, sparks_rows
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
 from spark_ckpt.epochs.restore import LATEST, resolve
-from spark_ckpt.errors import EpochNotFound
+from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.spark_internals.column_names import quoted
 from spark_ckpt.spark_internals.parquet_files import read_parquet
 from spark_ckpt.store.ddl import column_names, column_types
@@ -52,16 +53,28 @@ def state_version(
     return opened.state(operator).version(number)
 
 
-def state_frame(spark: SparkSession, store: str, operator: str, epoch: str | int = LATEST) -> DataFrame:
+def state_frame(spark: SparkSession, store: str, operator: str, epoch: str | int = LATEST, **options: str) -> DataFrame:
     """Return the same as a DataFrame, read by executors: for SQL, joins, and state larger than one machine.
 
     Spark reads the epoch's files itself, so the store must be reachable under the same URI for Spark.
+
+    `operator` may be one of Spark's own, as `list` names it ("dedupe", or "1:dedupe" with its number). Its rows are those
+    of Spark's state reader: `key`, `value`, `partition_id`. `options` are this reader's: `joinSide="left"`,
+    `stateVarName="sum"`.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     opened = existing_store(store)
-    _, snapshot = _snapshot(opened, operator, epoch)
+    number, manifest = _manifest(opened, epoch)
+    if operator not in manifest.operators and manifest.spark_state is not None:
+        which = operator_number(manifest.spark_state, operator, number)
+        return sparks_rows(spark, opened, manifest.spark_state, number, which, options)
+    if options:
+        raise ConfigInvalid(
+            f"state_frame: {', '.join(sorted(options))} are options of Spark's state reader", hint="leave them out here"
+        )
+    snapshot = _of_operator(manifest, operator, number)
     root = opened.state(operator).location.uri.rstrip("/")
     if not snapshot.files:
         # an operator without state files still has a schema for SQL
@@ -77,15 +90,24 @@ def state_frame(spark: SparkSession, store: str, operator: str, epoch: str | int
 
 
 def _snapshot(store: Store, operator: str, epoch: str | int) -> tuple[int, OperatorSnapshot]:
+    number, manifest = _manifest(store, epoch)
+    return number, _of_operator(manifest, operator, number)
+
+
+def _manifest(store: Store, epoch: str | int) -> tuple[int, Manifest]:
     log_state = store.log.state()
     number = log_state.latest if epoch == LATEST else resolve(log_state, epoch)[0]
     if not number:
         raise EpochNotFound("the job has no epoch yet", job=log_state.job, hint="start the job; it takes the first one")
-    manifest = store.log.manifest(number)
+    return number, store.log.manifest(number)
+
+
+def _of_operator(manifest: Manifest, operator: str, number: int) -> OperatorSnapshot:
     snapshot = manifest.operators.get(operator)
     if snapshot is None:
         known = ", ".join(sorted(manifest.operators)) or "none"
-        raise EpochNotFound(
-            f"epoch {number} has no state of operator '{operator}'", operators=known, hint="choose one of these"
-        )
-    return number, snapshot
+        hint = "choose one of these"
+        if manifest.spark_state is not None:
+            hint += "; state of Spark's own operators needs Spark: spark_ckpt.state_frame(spark, store, operator)"
+        raise EpochNotFound(f"epoch {number} has no state of operator '{operator}'", operators=known, hint=hint)
+    return snapshot

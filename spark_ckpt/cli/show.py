@@ -16,7 +16,9 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.parts import described
 from spark_ckpt.epochs.records import EdgeCut, Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.json_values import plain
+from spark_ckpt.spark_internals.operator_metadata import WORDS
 from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.wording import counted
 
 
 def show(
@@ -37,6 +39,7 @@ def show(
     _print_head(log_state, manifest)
     _print_cursors(manifest)
     _print_operators(manifest)
+    _print_sparks_operators(manifest)
     _print_watermarks(manifest)
     _print_edges(manifest)
     _print_outputs(log_state, manifest)
@@ -52,6 +55,7 @@ def _fields(log: EpochLog, log_state: LogState, manifest: Manifest) -> dict[str,
         "watermark_ms": manifest.watermark_ms,
         "cursors": plain(manifest.cursors),
         "operators": [_operator_fields(each) for each in manifest.operators.values()],
+        "spark_state": manifest.spark_state.model_dump() if manifest.spark_state is not None else None,
         "edges": [_edge_fields(each) for each in manifest.edges.values()],
         "identities": {
             "sources": plain(manifest.source_identities),
@@ -138,6 +142,16 @@ def _print_operators(manifest: Manifest) -> None:
         print_line()
         columns = ("operator", "key groups", "files", "size", "key", "state")
         print_table(columns, [_operator_row(each) for each in manifest.operators.values()])
+
+
+def _print_sparks_operators(manifest: Manifest) -> None:
+    state = manifest.spark_state
+    if state is not None:
+        print_line()
+        store = state.provider.rpartition(".")[2].removesuffix("StateStoreProvider")
+        total = f"{counted(state.files, 'file')}, {size(state.state_bytes)}, {counted(state.partitions, 'partition')}, {store}"
+        rows = [(f"{number}:{name}", WORDS.get(name, name)) for number, name in enumerate(state.operators)]
+        print_table((f"operator of Spark ({total})", "kind"), rows)
 
 
 def _operator_row(snapshot: OperatorSnapshot) -> tuple[object, ...]:

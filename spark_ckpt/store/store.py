@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
@@ -39,6 +40,7 @@ from spark_ckpt.store.state_table import StateTable
 from spark_ckpt.store.trim import TRIM_EVERY_MS, trim
 
 HINT_NO_STORE = "check the path; a job creates its store when it starts"
+_READ = "read-e"
 _STATE, _EDGES, _INFLIGHT, _RUNS, _EPOCHS, _SPARK = "state", "edges", "inflight", "runs", "epochs", "spark"
 
 
@@ -140,6 +142,14 @@ class Store:
     def run_folder(self, incarnation: int) -> Location:
         """Return the folder of Spark's own checkpoints of one incarnation. Its content is disposable."""
         return self.location.child(_RUNS, str(incarnation))
+
+    def reading_folder(self, epoch: int, index: str) -> Path:
+        """Return the folder in which Spark reads the state of its own operators at an epoch; retention deletes it."""
+        if self.location.local is None:
+            raise StoreForeign(
+                "the state of Spark's own operators is in a store on a file system", store=self.location.uri
+            )
+        return self.location.local / _RUNS / f"{_READ}{epoch}-{index.removesuffix('-index.json')}"
 
     def moved(self, sink: str, root: str) -> None:
         """Record that the table of `sink` was moved to `root`. Its staged files were moved with it."""
@@ -246,6 +256,8 @@ class Store:
         # Spark's checkpoints of an earlier incarnation are never read again: each incarnation begins with a fresh
         # one.
         dead = [name for name in folders(self.location, _RUNS) if name.isdigit() and int(name) < incarnation]
+        gone = tuple(f"{_READ}{each.epoch}-" for each in dropped)
+        dead += [name for name in folders(self.location, _RUNS) if name.startswith(gone)] if gone else []
         for name in dead:
             delete_folder(self.location, f"{_RUNS}/{name}")
         return RetentionReport(tuple(each.epoch for each in dropped), len(files), total_size(files), len(dead))
