@@ -17,6 +17,7 @@ from checkpoint_lab.schedules import (
     run_outbox_format,
     run_overlapping,
     run_spark,
+    run_stages,
 )
 from checkpoint_lab.scripted import (
     ACYCLIC,
@@ -28,6 +29,7 @@ from checkpoint_lab.scripted import (
     OPERATED,
     OUTBOX,
     OVERLAPPING,
+    PROGRAMS,
     SPARK,
     CampaignReport,
     Crash,
@@ -59,6 +61,7 @@ __all__ = [
     "OPERATED",
     "OUTBOX",
     "OVERLAPPING",
+    "PROGRAMS",
     "SPARK",
     "TIMED",
     "CampaignReport",
@@ -107,6 +110,7 @@ __all__ = [
     "run_outbox_format",
     "run_overlapping",
     "run_spark",
+    "run_stages",
     "shrink",
     "story",
     "svg",

@@ -21,6 +21,7 @@ from checkpoint_lab.outbox_world import OutboxWorld
 from checkpoint_lab.spark_driver import CoreOf, shape_of, shipped
 from checkpoint_lab.spark_operated import LONG, SHORT, OperatedWorld
 from checkpoint_lab.spark_world import ROWS, SparkWorld
+from checkpoint_lab.stages_world import StagesWorld
 from checkpoint_lab.violations import NoEnd, Violation
 from checkpoint_lab.world import CALM, Choice, Moment, World, kind_of
 from checkpoint_protocols.graph import Graph
@@ -96,6 +97,9 @@ LEASE_FAULT_RATE = 0.08
 
 DRIVERS_STEPS = 300
 DRIVERS_FAULT_RATE = 0.1
+
+STAGES_STEPS = 150
+STAGES_FAULT_RATE = 0.08
 
 LEISURE = 0.3
 """Probability that an optional step happens before time passes."""
@@ -401,3 +405,13 @@ def drivers_world(seed: int, rules: DriversRules | None = None, crashes: int = 0
 def run_drivers(seed: int, rules: DriversRules | None = None) -> ScheduleOutcome:
     """Run one schedule of a job's drivers with the shipped rules."""
     return drive(drivers_world(seed, rules), seed, DRIVERS_STEPS, DRIVERS_FAULT_RATE)
+
+
+def stages_world(seed: int) -> StagesWorld:
+    """Return the world of programs that edges join, in which the schedule of a seed begins."""
+    return StagesWorld(seed)
+
+
+def run_stages(seed: int) -> ScheduleOutcome:
+    """Run one schedule of programs that edges join, with the shipped rules."""
+    return drive(stages_world(seed), seed, STAGES_STEPS, STAGES_FAULT_RATE)

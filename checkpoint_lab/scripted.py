@@ -5,6 +5,7 @@
 - `outbox`: a plain query with an outbox, its drivers and its operator; `outbox-overlap` publishes during the next batch
 - `outbox-format`: the same for `format("outbox")`
 - `drivers`: the lease of a job for which several drivers compete
+- `programs`: several programs that edges join, with the index protocol between them
 - `lease`: the rotation of checkpoints among replicas
 - all others: `protocol.menu`
 """
@@ -35,6 +36,8 @@ from checkpoint_lab.schedules import (
     OUTBOX_STEPS,
     SPARK_FAULT_RATE,
     SPARK_STEPS,
+    STAGES_FAULT_RATE,
+    STAGES_STEPS,
     STEPS,
     Driver,
     ScheduleOutcome,
@@ -45,6 +48,7 @@ from checkpoint_lab.schedules import (
     outbox_world,
     overlapping_world,
     spark_world,
+    stages_world,
 )
 from checkpoint_lab.spark_world import SparkWorld
 from checkpoint_lab.world import Cell, Choice, World
@@ -291,6 +295,7 @@ class SeededWorld:
 
 
 SPARK, OPERATED, DRIVERS, LEASE = "spark", "operated", "drivers", "lease"
+PROGRAMS = "programs"
 OUTBOX, OVERLAPPING, FORMAT = "outbox", "outbox-overlap", "outbox-format"
 _OF_OUTBOXES = "every row once, except those of a branch that the query has left, which are reported"
 WORLDS: Mapping[str, SeededWorld] = {
@@ -318,6 +323,13 @@ WORLDS: Mapping[str, SeededWorld] = {
         DRIVERS_FAULT_RATE,
         "one driver's rows at a time, epochs in order",
         (Standby,),
+    ),
+    PROGRAMS: SeededWorld(
+        "edges",
+        stages_world,
+        STAGES_STEPS,
+        STAGES_FAULT_RATE,
+        "every segment read once, every named line one cut",
     ),
     LEASE: SeededWorld(
         "replicas", _lease_world, LEASE_STEPS, LEASE_FAULT_RATE, "each token once, growing", (Replica, Primary)

@@ -127,6 +127,7 @@ class JobSettings(TypedDict, total=False):
     keep_epochs: int
     keep_age: DurationText
     keep_for_readers: DurationText
+    line_interval: DurationText
     takeover: bool
     standby: bool
     accept_new_sink: str | Sequence[str]
@@ -202,6 +203,12 @@ class JobConfig(BaseModel):
         "keep_for_readers",
         "2 days",
         "epochs with rows that another job has not read over an edge are kept until so old",
+    )
+    line_interval_ms: Duration = Field(
+        60_000,
+        alias="line_interval",
+        ge=1000,
+        description='with `protocol="index"`: time from one common line to the next, 1 second at least; default 60 seconds',
     )
     takeover: bool = Field(False, description="replace a live driver instead of refusing to start")
     standby: bool = Field(

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import spark_ckpt as ckpt
+from integration_tests.edges.judged_lines import judged_lines
 from integration_tests.edges.two_programs import described, parsed
 from integration_tests.spark import connected_session
 from integration_tests.survival.kills import at_point
@@ -39,11 +40,11 @@ class Pair:
     spark: SparkSession
     root: Path
     written: int = 0
+    protocol: str = "independent"
 
     def __post_init__(self) -> None:
-        self.lives = Lives(
-            self.root / "lives", ["--root", str(self.root)], program="integration_tests.edges.two_programs"
-        )
+        given = ["--root", str(self.root), "--protocol", self.protocol]
+        self.lives = Lives(self.root / "lives", given, program="integration_tests.edges.two_programs")
 
     def write(self, files: int) -> None:
         folder = self.root / "in"
@@ -128,6 +129,22 @@ def test_rows_pass_exactly_once_although_both_programs_are_killed(
     assert pair.table() == once
 
 
+def test_every_line_of_two_programs_is_one_cut_although_the_reader_is_killed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pair = Pair(spark, tmp_path, protocol="index")
+    pair.write(4)
+    pair.drain("orders")
+    pair.live_and_die("totals", "EPOCH_COMMITTED", 2)
+    for files in (3, 3):
+        pair.write(files)
+        pair.drain("orders")
+        pair.drain("totals")
+
+    assert pair.state() == pair.expected()
+    assert judged_lines(tmp_path / "orders", tmp_path / "totals") >= 2
+
+
 def test_a_reader_of_a_restored_sender_is_told_the_epoch_to_restore(spark: SparkSession, tmp_path: Path) -> None:
     pair = Pair(spark, tmp_path)
     for files in (2, 2, 3):
@@ -158,7 +175,8 @@ def test_a_reader_of_a_restored_sender_is_told_the_epoch_to_restore(spark: Spark
     assert pair.state() == pair.expected()
 
 
-def test_the_page_about_edges_runs_as_written(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["edges-between-programs", "two-teams-one-line"])
+def test_the_pages_about_edges_run_as_written(spark: SparkSession, tmp_path: Path, name: str) -> None:
     (tmp_path / "inbox").mkdir()
     orders = [
         {"customer": "ada", "amount": 9.0},
@@ -166,9 +184,9 @@ def test_the_page_about_edges_runs_as_written(spark: SparkSession, tmp_path: Pat
         {"customer": "ada", "amount": 3.0},
     ]
     (tmp_path / "inbox" / "1.json").write_text("".join(json.dumps(order) + "\n" for order in orders))
-    page = (ROOT / "docs" / "edges-between-programs.md").read_text()
+    page = (ROOT / "docs" / f"{name}.md").read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
 
-    exec(compile(code, "edges-between-programs.md", "exec"), {"spark": spark, "root": str(tmp_path)})
+    exec(compile(code, f"{name}.md", "exec"), {"spark": spark, "root": str(tmp_path)})
 
     assert DeltaTable(str(tmp_path / "large")).to_pyarrow_table().to_pylist() == [{"customer": "ada", "total": 12.0}]

@@ -1,6 +1,6 @@
 """Two jobs, a program each: `orders` numbers the rows of each key, `totals` checks the numbers and keeps them in a table.
 
-python -m integration_tests.edges.two_programs orders|totals --root DIR --events FILE
+python -m integration_tests.edges.two_programs orders|totals --root DIR --events FILE [--protocol index]
 
 The numbers are the oracle: a row that is lost or comes twice over the edge breaks a key's sequence.
 """
@@ -47,7 +47,9 @@ def described(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
     """The program's job, not started."""
     root = options.root
     settings = {"interval": options.interval, "key_groups": 4, "shuffle_partitions": 2, "local_dir": root}
-    job = ckpt.Job(spark, options.role, store=str(root / options.role), **settings)
+    if options.protocol == "index":
+        settings["line_interval"] = "1 second"
+    job = ckpt.Job(spark, options.role, store=str(root / options.role), protocol=options.protocol, **settings)
     if options.role == "orders":
         rows = job.source("in", FilesSource(str(root / "in"), "json", "k string, v long", maxFilesPerTrigger=1))
         columns, state = "k string, number long, v long", "count long"
@@ -92,6 +94,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--root", required=True, type=Path)
     parser.add_argument("--events", required=True, type=Path)
     parser.add_argument("--interval", default="1 second")
+    parser.add_argument("--protocol", default="independent")
     parser.add_argument("--restore", default="latest", type=lambda text: int(text) if text.isdecimal() else text)
     parser.add_argument("--available-now", action="store_true")
     return parser.parse_args(arguments)

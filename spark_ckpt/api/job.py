@@ -19,6 +19,8 @@ from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
 from spark_ckpt.api.stream import Stream
 from spark_ckpt.config import JobConfig, JobSettings, checked_duration_ms
 from spark_ckpt.connector import Sink, Source
+from spark_ckpt.coordination.stage_process import Between
+from spark_ckpt.driver.index_keeper import check_index
 from spark_ckpt.driver.job_plan import JobPlan, planned
 from spark_ckpt.driver.query.warm_up import check_workers, warm_up
 from spark_ckpt.driver.run import Run
@@ -30,6 +32,7 @@ from spark_ckpt.observability.companions import companions_of, listeners_of
 from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, Node, SinkBinding, SourceNode, struct_of
 from spark_ckpt.plan.graph_text import graph_text
 from spark_ckpt.program_edges.sink import EdgeSink
+from spark_ckpt.program_edges.source import EdgeSource
 from spark_ckpt.spark_internals.plans import streaming_template
 from spark_ckpt.spark_internals.settings import unfit_setting
 from spark_ckpt.spark_versions import require_spark_of_jobs
@@ -49,10 +52,16 @@ class Job:
     """Describes one streaming job. `store` is a folder or an object-store URL that belongs to this job alone.
 
     Every setting (`interval="5 seconds"`, `key_groups=16`, ...; see `spark_ckpt.config.JobConfig`) may also be given as
-    a `spark.ckpt.*` conf key. Raises:
+    a `spark.ckpt.*` conf key.
+
+    `protocol`: the protocol with the programs that edges join to this one. With "independent" each program takes its own
+    epochs, and `spark-ckpt line` finds their consistent cuts. With "index" cuts have names that all programs share,
+    `line-N`, a new one every `line_interval`. Inside a job epochs are cut by barriers.
+
+    Raises:
 
     - `ConfigInvalid` for unknown or invalid settings, and for a session setting that a job cannot run with.
-    - `GraphInvalid` for a protocol other than "barrier".
+    - `GraphInvalid` for an unknown protocol.
     """
 
     def __init__(
@@ -61,7 +70,7 @@ class Job:
         name: str,
         store: str,
         storage_options: dict[str, str] | None = None,
-        protocol: str = "barrier",
+        protocol: str = Between.INDEPENDENT,
         **settings: Unpack[JobSettings],
     ) -> None:
         require_spark_of_jobs("ckpt.Job")
@@ -86,8 +95,11 @@ class Job:
             )
         # early: Python workers start while the program describes its job
         warm_up(spark)
-        if protocol != "barrier":
-            raise GraphInvalid(f"protocol '{protocol}' does not run on Spark", hint='protocols: "barrier"')
+        # "barrier" is the protocol inside of a job.
+        known = [*Between, "barrier"]
+        if protocol not in known:
+            raise GraphInvalid(f"protocol '{protocol}' does not run on Spark", hint=f"protocols: {', '.join(Between)}")
+        self._indexed = protocol == Between.INDEX
 
     @property
     def config(self) -> JobConfig:
@@ -109,6 +121,8 @@ class Job:
             raise GraphInvalid(f"there are two sources named '{name}'", hint="give each source a name of its own")
         if isinstance(source, type) or not isinstance(source, Source):
             raise SourceInvalid(_no_connector(source, Source), source=name, hint=_SOURCES)
+        if self._indexed and isinstance(source, EdgeSource):
+            source.wait_for_index_of(self.store, self._storage_options)
         source.check(self.spark)
         schema = self._schema(source)
         node = self._sources[name] = SourceNode(name, source, schema)
@@ -196,7 +210,10 @@ class Job:
             binding.sink.check(self.spark, binding.schema)
         store = Store.open(self.store, self.name, self._storage_options)
         graph = (bindings, self._closed_edges())
-        return planned(self.spark, self.name, self._config, store, *graph, restore, confirmed)
+        plan = planned(self.spark, self.name, self._config, store, *graph, restore, confirmed)
+        if self._indexed:
+            check_index(plan)
+        return replace(plan, indexed=self._indexed)
 
     def _schema(self, source: Source) -> StructType:
         """Read the source's schema.

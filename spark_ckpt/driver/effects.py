@@ -35,6 +35,7 @@ from spark_ckpt.coordination.messages import (
     SayPublished,
     SendAhead,
 )
+from spark_ckpt.coordination.stage_process import StageProcess
 from spark_ckpt.driver.answering import NoAnswer, answer_within
 from spark_ckpt.driver.coordinator import CoordinatorLoop
 from spark_ckpt.driver.epoch_clock import EpochClock
@@ -74,6 +75,7 @@ class Effects:
         materializing: Materializing,
         loop: CoordinatorLoop,
         watch: SourceWatch,
+        stage: StageProcess,
         served: Callable[[LogState], None],
         finish: Callable[[Outcome, BaseException | None], None],
         spark_state: Callable[[int], SparkState] | None = None,
@@ -87,6 +89,7 @@ class Effects:
         self._materializing = materializing
         self._loop = loop
         self._watch = watch
+        self._stage = stage
         self._served = served
         self._finish = finish
         self._graph = plan.graph
@@ -188,9 +191,10 @@ class Effects:
             self._finish(Outcome.FAILED, error)
             return
         hit(Failpoint.EPOCH_COMMITTING)
+        index = self._stage.index_of_epoch(self._plan.store.log.now_ms())
         try:
             log_state = answer_within(
-                self._plan.config.timeout_ms / 1000, partial(self._plan.store.log.commit_epoch, manifest)
+                self._plan.config.timeout_ms / 1000, partial(self._plan.store.log.commit_epoch, manifest, index)
             )
         except NoAnswer:
             # The append continues on its own thread, so the epoch may still be committed.
@@ -199,6 +203,7 @@ class Effects:
         except Fenced as error:
             self._loop.handle(CommitFenced(manifest.epoch, str(error)))
             return
+        self._stage.committed(manifest.epoch, index)
         hit(Failpoint.EPOCH_COMMITTED)
         self._decision_ms = self._clock.stored(manifest.epoch, began_s, time.monotonic())
         self._progress.epoch_took(self._parts_ms(manifest))

@@ -34,6 +34,7 @@ from spark_ckpt.coordination.reports import Report, action_parts_ms
 from spark_ckpt.coordination.standby import again_ms
 from spark_ckpt.driver.coordinator import CoordinatorLoop
 from spark_ckpt.driver.effects import Effects
+from spark_ckpt.driver.index_keeper import IndexKeeper, stage_process
 from spark_ckpt.driver.input_clock import input_clock
 from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.lease_keeper import LeaseKeeper
@@ -122,10 +123,15 @@ class SparkIncarnation:
         self._lanes = Lanes(plan, point.incarnation, point.last, standing_now, post, self._publish_took)
         self._materializing = Materializing(plan, point.incarnation, announcer.kept_up, self._fail)
         self._watch = SourceWatch(plan, self._known_sources, self._fail)
+        stage = stage_process(plan)
         self._effects = Effects(
             plan, announcer, progress, self._control, self._lanes, self._materializing, self._loop, self._watch,
-            self._served, self._finish, partial(self._spark_state_after, spark_state) if spark_state else None,
+            stage, self._served, self._finish,
+            partial(self._spark_state_after, spark_state) if spark_state else None,
         )  # fmt: skip
+        self._index = (
+            IndexKeeper(plan, point.incarnation, stage, protocol, self._loop, self._fail) if plan.indexed else None
+        )
 
     # -- between the parts: methods, since the loop and the effects need each other
 
@@ -201,6 +207,8 @@ class SparkIncarnation:
         self._loop.start()
         self._materializing.start()
         self._watch.start()
+        if self._index is not None:
+            self._index.start()
         self._query = self._stage.start(behind, self._on_batch, self._over.is_set)
 
     def _on_batch(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
@@ -291,8 +299,9 @@ class SparkIncarnation:
         """
         self._keeper.close()
         self._watch.close()
-        if self._inputs is not None:
-            self._inputs.close()
+        for companion in (self._inputs, self._index):
+            if companion is not None:
+                companion.close()
         stopped = ending.outcome is Outcome.STOPPED
         if stopped and not self._abandoned:
             self._leave(ending)
@@ -312,7 +321,8 @@ class SparkIncarnation:
         _join(self._lanes.give_up(), time.monotonic() + _GIVE_UP_S)
         # The loop is over, so no update is queued after this.
         self._materializing.close()
-        _join([self._materializing, self._watch, *([self._inputs] if self._inputs else [])], deadline_s)
+        beside = [each for each in (self._inputs, self._index) if each is not None]
+        _join([self._materializing, self._watch, *beside], deadline_s)
         self._watch.disconnect()
 
     def _leave(self, ending: Ending) -> None:

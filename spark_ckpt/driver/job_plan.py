@@ -72,6 +72,8 @@ class JobPlan:
     """Endpoints: the tables, topics and folders that the job's names refer to in this run."""
     confirmed: Confirmed = field(default_factory=Confirmed)
     edges: Sequence[EdgeBinding] = ()
+    indexed: bool = False
+    """True with `protocol="index"` between programs."""
 
     @property
     def marks(self) -> list[Mark]:

@@ -129,6 +129,15 @@ class LogState:
         return newest.index if newest is not None else 0
 
     @property
+    def stamp(self) -> int:
+        """The newest index that any epoch of the current branch has served, which stamps the rows of the next one.
+
+        It outlives a time without `protocol="index"`: rows of that time come after every line before it.
+        """
+        newest = self.by_id.get(self.latest)
+        return max(newest.index, newest.after) if newest is not None else 0
+
+    @property
     def handover_asked(self) -> bool:
         """True if the newest incarnation was requested to hand over to a standby."""
         return self.handover_of == self.incarnation > 0
@@ -356,7 +365,9 @@ def _index_said(log_state: LogState, record: IndexSaid, at: At) -> LogState:
 def _say_index(by_id: dict[int, EpochBrief], record: IndexSaid) -> None:
     brief = by_id.get(record.epoch)
     if brief is not None and record.index > brief.index:
-        by_id[record.epoch] = brief.model_copy(update={"index": record.index})
+        # An epoch without an index may have read rows of older lines: it serves the one that is said only.
+        after = brief.after if brief.index else max(brief.after, record.index - 1)
+        by_id[record.epoch] = brief.model_copy(update={"index": record.index, "after": after})
 
 
 _Apply = Callable[[LogState, AnyRecord, At], LogState]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 
 from pydantic import ValidationError
@@ -113,14 +113,22 @@ class EdgeLog:
         """Return True if every row after the position can be read."""
         return standing(self.store.log.state(), position, self._rows_before) is Standing.CURRENT
 
-    def next_end(self, start: Position, files: int | None, size: int | None, last: Position | None) -> Position:
+    def next_end(
+        self,
+        start: Position,
+        files: int | None,
+        size: int | None,
+        last: Position | None,
+        lets_in: Callable[[int], bool] = lambda stamp: True,
+    ) -> Position:
         """Return the end of a batch that begins at `start`: at least one file if there is any, whole files.
 
         - `files`, `size`: limits in files and bytes; None for no limit.
         - `last`: position that the batch does not go beyond.
+        - `lets_in`: function from the stamp of an epoch's rows to True if they may be read now.
         """
         end, taken, weight = start, 0, 0
-        for after, file in self._unread(start):
+        for after, file in self._unread(start, lets_in):
             taken, weight = taken + 1, weight + file.size
             beyond = last is not None and _key(after) > _key(last)
             full = taken > 1 and ((files is not None and taken > files) or (size is not None and weight > size))
@@ -134,11 +142,23 @@ class EdgeLog:
         self.require(end)
         return [file for _, file in takewhile(lambda each: _key(each[0]) <= _key(end), self._unread(start))]
 
-    def _unread(self, start: Position) -> Iterator[tuple[Position, EdgeFile]]:
-        """Yield every file after `start` with the position right after it."""
+    def index(self) -> int:
+        """Return the newest index of the sender; 0 if it runs without `protocol="index"`."""
+        return self.store.log.state().index
+
+    def stamp(self) -> int:
+        """Return the newest index that the sender has served; its next rows have it as their stamp."""
+        return self.store.log.state().stamp
+
+    def _unread(
+        self, start: Position, lets_in: Callable[[int], bool] = lambda stamp: True
+    ) -> Iterator[tuple[Position, EdgeFile]]:
+        """Yield every file after `start` with the position right after it, up to the first epoch that may not come in."""
         log_state = self._state_at(start)
         self._forget_before(start, log_state)
         for brief in unread(log_state, self._edge, start):
+            if not lets_in(brief.after):
+                return
             files = self._staged(brief)
             begun = start.files if brief.epoch == start.epoch else 0
             for number, file in list(enumerate(files, 1))[begun:]:

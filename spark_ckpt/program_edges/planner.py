@@ -6,9 +6,9 @@ Tasks get a `SegmentReader` only, so that no worker loads the log.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
@@ -16,14 +16,17 @@ from pyspark.sql.types import StructType
 from spark_ckpt.connector_parts.file_stream import FileStreamReader, file_runs
 from spark_ckpt.connector_parts.read_limits import ReadAllAvailable, ReadLimit
 from spark_ckpt.connector_parts.reader_settings import ReaderSettings
+from spark_ckpt.coordination.stage_process import Between, StageProcess
 from spark_ckpt.epochs.records import Position
 from spark_ckpt.program_edges.following import EdgeLog, position_of
 from spark_ckpt.program_edges.segments import SegmentReader
+from spark_ckpt.store.existing import existing_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT_NAME = "spark_ckpt_edge"
+_OWN = "secret_own_options"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,29 @@ class EdgeSettings(ReaderSettings):
     job: str | None
     files_per_batch: int
     bytes_per_batch: int
+    own_store: str = ""
+    """The reader's own store with `protocol="index"`: its index decides which rows may be read now."""
+    own_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def options(self) -> dict[str, str]:
+        """Return the settings as options of a Spark reader."""
+        found = ReaderSettings.options(self)
+        visible = json.loads(found["settings"])
+        own = visible.pop("own_options")
+        return {**found, "settings": json.dumps(visible), _OWN: json.dumps(own)}
+
+    @classmethod
+    def of_options(cls, options: Mapping[str, str]) -> Self:
+        """Return the settings of reader options; the inverse of `options`."""
+        found = super(EdgeSettings, cls).of_options(options)
+        return replace(found, own_options=json.loads(options[_OWN]))
+
+    def stage_process(self) -> StageProcess:
+        """Return the reader's part in the protocol between programs, as its own log has it now."""
+        if not self.own_store:
+            return StageProcess(Between.INDEPENDENT, 1000)
+        log_state = existing_store(self.own_store, self.own_options).log.state()
+        return StageProcess(Between.INDEX, 1000, log_state.latest, log_state.index)
 
     def open(self) -> EdgeLog:
         """Open the sender's log. Raises `SourceInvalid`."""
@@ -82,7 +108,8 @@ class EdgeStreamReader(FileStreamReader):
         """Return the end of the next batch: whole files, limited in number and bytes."""
         every = isinstance(limit, ReadAllAvailable)
         files, size = (None, None) if every else (self._files_of(limit), self._settings.bytes_per_batch)
-        return self._log.next_end(Position.model_validate(start), files, size, self._last).model_dump()
+        lets_in = self._settings.stage_process().lets_in
+        return self._log.next_end(Position.model_validate(start), files, size, self._last, lets_in).model_dump()
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """Return the files between two offsets; every replay returns the same files."""

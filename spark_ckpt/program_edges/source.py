@@ -35,6 +35,8 @@ class EdgeSource:
     files_per_batch: int = 256
     bytes_per_batch: int = 128 << 20
     _folder: Folder | None = field(default=None, init=False, repr=False)
+    _own_store: str = field(default="", init=False, repr=False)
+    _own_options: Mapping[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         valid_name("edge", self.edge)
@@ -89,6 +91,19 @@ class EdgeSource:
         """Return kind, store and edge."""
         return {"kind": "edge", "path": self.store, "edge": self.edge}
 
+    def wait_for_index_of(self, own_store: str, storage_options: Mapping[str, str]) -> None:
+        """Read a row no earlier than the index of the job in `own_store` has reached its stamp (`protocol="index"`)."""
+        self._own_store = store_location(own_store, storage_options).uri
+        self._own_options = dict(storage_options)
+
+    def sender_index(self) -> int:
+        """Return the newest index of the sender; 0 if it runs without `protocol="index"`."""
+        return self._open().index()
+
+    def sender_stamp(self) -> int:
+        """Return the newest index that the sender has ever served on its branch."""
+        return self._open().stamp()
+
     def remember_in(self, folder: Folder) -> None:
         """Set the folder with the id by which the sender knows this source."""
         self._folder = folder
@@ -122,6 +137,8 @@ class EdgeSource:
             self.job,
             self.files_per_batch,
             self.bytes_per_batch,
+            self._own_store,
+            self._own_options,
             storage_options=dict(self.storage_options),
         )
 

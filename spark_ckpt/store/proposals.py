@@ -160,8 +160,10 @@ def epoch(log_state: LogState, manifest: Manifest, now_ms: int, index: int = 0) 
     ):
         raise _not_behind(log_state, manifest)
     # Read on this state: a row of `IndexSaid` may have raised the base's index since the epoch was cut.
-    after = log_state.index if index else 0
-    brief = EpochBrief.of(manifest, now_ms + log_state.lease_ms, max(index, after), after)
+    # A base without an index may have read rows of older lines, so its successor serves its own index only.
+    entering = index - 1 if log_state.latest and index and not log_state.index else 0
+    after = max(log_state.stamp, entering)
+    brief = EpochBrief.of(manifest, now_ms + log_state.lease_ms, max(index, after) if index else 0, after)
     body = manifest.model_dump_json()
     return NewRow("epoch", manifest.epoch, manifest.incarnation, manifest.attempt, brief.model_dump_json(), body)
 

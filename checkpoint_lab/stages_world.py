@@ -1,0 +1,563 @@
+"""The world of several programs that edges join: the shipped `StageProcess` of each, and the shipped rules of its log.
+
+A program works in batches. A batch takes several segments at once, of all edges; what it sends belongs to the next epoch. A
+barrier is cut at the end of a batch; further batches may end before the epoch is committed. Reading a sender's index and
+acting on it are two steps, and the log of each program is changed by one step at a time.
+
+Choices:
+
+- work: `plan n`, `end n`, `commit n`, `look n`, `decide n`, `input n`, `begin n`
+- optional steps: `epoch n` (the interval is over)
+- clocks: `advance ms`; the clocks of programs differ by seconds
+- faults: `crash n`, `late n` (a commit of a dead driver arrives), `jump n ms` (its clock is set), `back n epoch` (an operator
+  restores one program), `line` (or all of them, to the newest named line), `switch n` (it starts with the other protocol)
+
+Every commit is judged: each complete line is a consistent cut by the rows that programs have truly read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from checkpoint_lab.violations import (
+    Incomplete,
+    Lost,
+    NoEnd,
+    Orphan,
+    ReusedId,
+    ShownTwice,
+    StaleDelivery,
+    TooEarly,
+    WrongEffect,
+)
+from checkpoint_lab.world import Choice, World
+from spark_ckpt.coordination.stage_process import Between, SayIndex, StageProcess, TakeEpoch
+from spark_ckpt.epochs import lines, readers
+from spark_ckpt.epochs.lines import UNDONE, CutEpoch, Input, Program
+from spark_ckpt.epochs.log_state import At, LogState, folded
+from spark_ckpt.epochs.readers import Standing
+from spark_ckpt.epochs.records import EpochBrief, Holder, IncarnationRecord, Manifest, Position, StagedOutput
+from spark_ckpt.errors import EpochNotFound, Fenced
+from spark_ckpt.store import proposals
+from spark_ckpt.store.log_rows import KINDS
+from spark_ckpt.store.log_table import NewRow
+
+TOPOLOGIES: tuple[Mapping[str, tuple[str, ...]], ...] = (
+    {"a": (), "b": ("a",)},
+    {"a": (), "b": ("a",), "c": ("b",)},
+    {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")},
+    {"a": ("b",), "b": ("a",)},
+    {"a": ("c",), "b": ("a",), "c": ("b",)},
+)
+"""Programs, each with those whose edges it reads; the last two loop."""
+
+EVERY_MS, EDGE, HOPS, BEGUN_MS = 2_000, "out", 3, 1_700_000_000_000
+INPUTS, MOST = 6, 3
+BUDGET = {"crash": 5, "jump": 2, "back": 2, "line": 2, "switch": 2}
+Segment = tuple[str, int]
+"""Rows of one committed epoch of a program."""
+
+
+@dataclass(frozen=True)
+class StageRules:
+    """The shipped parts that a test replaces by wrong ones."""
+
+    stage: type[StageProcess] = StageProcess
+    epoch: Callable[..., NewRow | None] = proposals.epoch
+    said: Callable[..., NewRow | None] = proposals.index_said
+    unread: Callable[..., list[EpochBrief]] = readers.unread
+    named: Callable[..., lines.Line] = lines.named
+    cut: Callable[[ProgramNode], Held] = lambda node: node.at_barrier
+    gate: Callable[[ProgramNode], StageProcess | None] = lambda node: None
+
+
+@dataclass(frozen=True)
+class Held:
+    """State of a program: position on every edge, segments in the order of reading, own inputs, hops of unsent rows."""
+
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    read: tuple[Segment, ...] = ()
+    inputs: int = 0
+    hops: int = 0
+
+
+@dataclass
+class ProgramNode:
+    """One program: its log, the truth about every epoch, and its driver while it lives."""
+
+    name: str
+    senders: tuple[str, ...]
+    protocol: Between = Between.INDEX
+    log: LogState = field(default_factory=LogState)
+    rows: int = 0
+    epochs: dict[int, Held] = field(default_factory=lambda: {0: Held()})
+    hops: dict[int, int] = field(default_factory=dict)
+    offset_ms: int = 0
+    given: int = 1
+    """Inputs that the program has had, and has to read."""
+    waiting: int = 1
+    stage: StageProcess | None = None
+    now: Held = field(default_factory=Held)
+    at_barrier: Held = field(default_factory=Held)
+    batch: tuple[Mapping[str, list[EpochBrief]], int, bool] | None = None
+    requested: str = ""
+    sealed: bool = False
+    heard: int | None = None
+    published: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing was read since the newest cut."""
+        return self.now == self.epochs[self.log.latest]
+
+    def branch(self) -> list[EpochBrief]:
+        """Return the epochs of the current branch, oldest first."""
+        return list(self.log.lineage())[::-1]
+
+
+class StagesWorld(World):
+    """Several programs joined by edges. `rules`: the shipped ones, or a test's."""
+
+    LAGGARDS = ("", "", "plan", "commit", "look", "decide", "end")
+
+    def __init__(self, seed: int, rules: StageRules | None = None) -> None:
+        self.rules = rules or StageRules()
+        topology = TOPOLOGIES[seed % len(TOPOLOGIES)]
+        self.nodes = {name: ProgramNode(name, senders) for name, senders in topology.items()}
+        self.now_ms = BEGUN_MS
+        self.left = dict(BUDGET)
+        self.counter: Counter[str] = Counter()
+        self.inputs = INPUTS
+        self.calmed = False
+        self.alone = seed // 5 % 2 == 0
+        """True if single programs may be restored, or change their protocol."""
+        if seed // 10 % 4 == 0:
+            # It joins the lines of the others later.
+            list(self.nodes.values())[-1].protocol = Between.INDEPENDENT
+        for number, node in enumerate(self.nodes.values()):
+            node.offset_ms = (0, -7_000, 4_000)[(seed // 10 + number) % 3]
+            node.log = LogState(job=node.name, store_id=node.name)
+            self._begin(node, 0)
+
+    # -- what can happen ----------------------------------------------------------------------------------------------
+
+    def choices(self) -> Sequence[Choice]:
+        """Return every step of work."""
+        return [choice for node in self.nodes.values() for choice in self._of(node)]
+
+    def _of(self, node: ProgramNode) -> Iterator[Choice]:
+        if node.stage is None:
+            yield ("begin", node.name)
+            return
+        if node.batch is not None:
+            yield ("end", node.name)
+        elif self._has_work(node):
+            yield ("plan", node.name)
+        if node.sealed:
+            yield ("commit", node.name)
+        if node.heard is not None:
+            yield ("decide", node.name)
+        elif self._may_change(node):
+            yield ("look", node.name)
+        if self.calmed and not node.idle and not node.requested and not node.sealed:
+            yield ("epoch", node.name)
+
+    def _has_work(self, node: ProgramNode) -> bool:
+        if node.requested and not node.sealed:
+            return True
+        undone = any(self._undone(node.now.positions, sender) for sender in node.senders)
+        return bool(node.waiting) or undone or any(self._offered(node).values())
+
+    def _may_change(self, node: ProgramNode) -> bool:
+        """True if a look at the senders, or at the clock, may lead to a step."""
+        if node.protocol is Between.INDEPENDENT or node.requested or node.sealed:
+            return False
+        tick = (self.now_ms + node.offset_ms) // EVERY_MS * EVERY_MS // 1000
+        return max(tick, *(self.nodes[each].log.stamp for each in node.senders), 0) > node.log.index
+
+    def at_leisure(self) -> Sequence[Choice]:
+        """Return epochs that end an interval."""
+        return [
+            ("epoch", node.name)
+            for node in self.nodes.values()
+            if node.stage is not None and not node.idle and not node.requested and not node.sealed
+        ]
+
+    def timers(self) -> Sequence[Choice]:
+        """Return the passing of time, and new input."""
+        given = [("input", node.name) for node in self.nodes.values()] if self.inputs else []
+        return [("advance", 700), ("advance", EVERY_MS), *given]
+
+    def faults(self) -> Sequence[Choice]:
+        """Return the faults that are left."""
+        found: list[Choice] = [
+            ("late", node.name) for node in self.nodes.values() if node.stage is None and node.sealed
+        ]
+        for node in self.nodes.values():
+            if node.stage is not None and self.left["crash"]:
+                found.append(("crash", node.name))
+            if self.left["jump"]:
+                found += [("jump", node.name, ms) for ms in (-9_000, 9_000)]
+            if self.alone and self.left["switch"]:
+                found.append(("switch", node.name))
+            if self.alone and self.left["back"]:
+                found += [("back", node.name, brief.epoch) for brief in node.branch()[-3:-1]]
+        if self.left["line"] and self._newest_line() is not None:
+            found.append(("line",))
+        return found
+
+    def calm(self) -> None:
+        """End all faults: every program runs with an index, by one clock."""
+        self.calmed = True
+        self.inputs = 0
+        for node in self.nodes.values():
+            if node.protocol is not Between.INDEX:
+                self._switch(node)
+            node.offset_ms = 0
+
+    def drain_choices(self) -> Sequence[Choice]:
+        """Return the work that is left."""
+        return self.choices()
+
+    def periodic(self) -> Sequence[Choice]:
+        """Return the passing of time."""
+        return [("advance", 30_000)]
+
+    def names(self) -> Sequence[str]:
+        """Return the programs."""
+        return list(self.nodes)
+
+    def do(self, choice: Choice) -> None:
+        """Perform one choice, and judge the lines if a log has changed."""
+        before = self._rows()
+        kind = str(choice[0])
+        if kind in self.left:
+            self.left[kind] -= 1
+        self.counter[kind] += 1
+        self.act(choice)
+        if self._rows() != before:
+            self._judge_lines()
+
+    def _rows(self) -> int:
+        return sum(node.rows for node in self.nodes.values())
+
+    # -- steps of a program -------------------------------------------------------------------------------------------
+
+    def _do_input(self, name: str) -> None:
+        self.inputs -= 1
+        self.tell(name, "read", "new input waits")
+        self.nodes[name].given += 1
+        self.nodes[name].waiting += 1
+
+    def _do_advance(self, ms: int) -> None:
+        self.now_ms += ms
+
+    def _do_plan(self, name: str) -> None:
+        """Fix a batch: what the gate lets in now, and the barrier if an epoch is requested."""
+        node = self.nodes[name]
+        if any(self._undone(node.now.positions, sender) for sender in node.senders):
+            self._die(node)  # CKPT_SOURCE_UNDONE
+            return
+        barrier = bool(node.requested) and not node.sealed
+        node.batch = (self._offered(node), min(node.waiting, 1), barrier)
+
+    def _offered(self, node: ProgramNode) -> dict[str, list[EpochBrief]]:
+        """Return the segments that may come in, as the planner sees it: by the program's own log."""
+        hosted = self.rules.stage(node.protocol, 1000, node.log.latest, node.log.index)
+        gate = self.rules.gate(node) or hosted
+        found: dict[str, list[EpochBrief]] = {}
+        for sender in node.senders:
+            found[sender] = []
+            for brief in self.rules.unread(self.nodes[sender].log, EDGE, node.now.positions[sender])[:MOST]:
+                if not gate.lets_in(brief.after):
+                    break
+                found[sender].append(brief)
+        return found
+
+    def _do_end(self, name: str) -> None:
+        """End the batch: its rows are read, what it sends belongs to the next epoch, its barrier is cut."""
+        node = self.nodes[name]
+        assert node.batch is not None  # noqa: S101 - the choice says so
+        segments, inputs, barrier = node.batch
+        positions, read, hops = dict(node.now.positions), list(node.now.read), node.now.hops
+        for sender, briefs in segments.items():
+            for brief in briefs:
+                self.tell(name, "read", f"epoch {brief.epoch} of {sender}, stamp {brief.after}")
+                positions[sender] = Position(epoch=brief.epoch, attempt=brief.attempt, files=1, of=1)
+                read.append((sender, brief.epoch))
+                hops = max(hops, self.nodes[sender].hops[brief.epoch] - 1)
+        if len(set(read)) < len(read):
+            raise ShownTwice(f"{name} reads a segment twice: {read}", [name])
+        node.waiting -= inputs
+        hops = max(hops, HOPS) if inputs else hops
+        node.now, node.batch = Held(positions, tuple(read), node.now.inputs + inputs, hops), None
+        if barrier:
+            node.at_barrier, node.sealed = node.now, True
+            # Rows after the barrier are sent with the next epoch.
+            node.now = replace(node.now, hops=0)
+
+    def _do_epoch(self, name: str) -> None:
+        self.nodes[name].requested = "interval"
+
+    def _do_commit(self, name: str) -> None:
+        node = self.nodes[name]
+        assert node.stage is not None  # noqa: S101 - the choice says so
+        self._commit(node, node.stage)
+
+    def _commit(self, node: ProgramNode, stage: StageProcess) -> None:
+        held, base = self.rules.cut(node), node.epochs[node.log.latest]
+        asked, node.sealed, node.requested = node.requested, False, ""
+        if asked == "index" and replace(held, hops=0) == base:
+            raise WrongEffect(f"{node.name} is idle and commits an epoch only for its index", [node.name])
+        index = stage.index_of_epoch(self._clock(node))
+        epoch = node.log.last + 1
+        manifest = Manifest(
+            job=node.name,
+            epoch=epoch,
+            incarnation=node.log.incarnation,
+            attempt=f"{node.name}{epoch}",
+            base=node.log.latest,
+            previous=node.log.last,
+            created_ms=self.now_ms,
+            outputs={EDGE: StagedOutput(sink=EDGE)} if held.hops else {},
+        )
+        before = node.log.index
+        self._append(node, self.rules.epoch(node.log, manifest, self.now_ms, index))
+        node.epochs[epoch], node.hops[epoch] = replace(held, hops=0), held.hops
+        self.counter["epochs"] += 1
+        if index and node.log.index < before:
+            raise ReusedId(f"the index of {node.name} falls from {before} to {node.log.index}", [node.name])
+        stage.committed(epoch, index)
+        self.tell(node.name, "complete", f"epoch {epoch} is committed, index {node.log.index}")
+        self._publish(node, stage)
+
+    def _publish(self, node: ProgramNode, stage: StageProcess) -> None:
+        if stage.publishes_up_to > node.log.last:
+            raise TooEarly(f"{node.name} publishes epoch {stage.publishes_up_to}, which is not committed", [node.name])
+        node.published = stage.publishes_up_to
+
+    def _do_look(self, name: str) -> None:
+        node = self.nodes[name]
+        node.heard = max((self.nodes[sender].log.stamp for sender in node.senders), default=0)
+
+    def _do_decide(self, name: str) -> None:
+        """Act on what was heard, as `driver.index_keeper` does."""
+        node = self.nodes[name]
+        assert node.stage is not None and node.heard is not None  # noqa: S101 - the choice says so
+        node.stage.heard(node.heard)
+        node.heard = None
+        if node.requested or node.sealed:
+            return
+        match node.stage.wanted(self._clock(node), node.idle):
+            case TakeEpoch():
+                node.requested = "index"
+                self.counter["forced"] += 1
+                self.tell(name, "decide", "takes an epoch for its index")
+            case SayIndex(epoch=epoch, index=index):
+                self._append(node, self.rules.said(node.log, node.log.incarnation, epoch, index))
+                node.stage.committed(epoch, node.log.index)
+                self.counter["said"] += 1
+                self.tell(name, "decide", f"idle: epoch {epoch} serves index {index}, too")
+
+    def _append(self, node: ProgramNode, row: NewRow | None) -> None:
+        if row is not None:
+            self._fold(node, KINDS[row.kind].model_validate_json(row.brief))
+
+    def _fold(self, node: ProgramNode, record: object) -> None:
+        node.rows += 1
+        node.log = folded(node.log, [(At(node.rows, self.now_ms), record)])  # type: ignore[list-item]
+
+    def _clock(self, node: ProgramNode) -> int:
+        return self.now_ms + node.offset_ms
+
+    # -- lives --------------------------------------------------------------------------------------------------------
+
+    def _begin(self, node: ProgramNode, epoch: int) -> None:
+        """Start a driver from an epoch."""
+        number = node.log.incarnation + 1
+        self.tell(node.name, "recover", f"starts from epoch {epoch}, {node.protocol}")
+        holder = Holder(host="h")
+        self._fold(
+            node,
+            IncarnationRecord(
+                incarnation=number, holder=holder, base=epoch, restored_from="", lease_ms=1, lease_expires_ms=0
+            ),
+        )
+        start = {sender: Position() for sender in node.senders}
+        held = node.epochs[epoch]
+        node.now = node.at_barrier = replace(held, positions={**start, **held.positions})
+        node.epochs[epoch] = replace(held, positions=node.now.positions)
+        index = node.log.index if node.protocol is Between.INDEX else 0
+        node.stage = self.rules.stage(node.protocol, EVERY_MS, epoch, index)
+        node.stage.heard(node.log.stamp)
+        for sender in node.senders:
+            node.stage.heard(self.nodes[sender].log.stamp)
+        node.batch, node.requested, node.sealed, node.heard = None, "", False, None
+        # Inputs after the epoch are read again.
+        node.waiting = node.given - held.inputs
+
+    def _die(self, node: ProgramNode) -> None:
+        self.tell(node.name, "crash", "ends")
+        node.stage, node.batch, node.heard = None, None, None
+
+    def _do_crash(self, name: str) -> None:
+        self._die(self.nodes[name])
+
+    def crash_of(self, process: str) -> Choice:
+        """Return the choice that kills a program."""
+        return ("crash", process)
+
+    def _do_late(self, name: str) -> None:
+        """A commit of the dead driver reaches the log before the next driver begins."""
+        node = self.nodes[name]
+        stage = self.rules.stage(node.protocol, EVERY_MS, node.log.latest, node.log.index)
+        try:
+            self._commit(node, stage)
+        except Fenced:
+            node.sealed = False
+
+    def _do_begin(self, name: str) -> None:
+        """Start again from the newest epoch that has read nothing undone, as the error advises."""
+        node = self.nodes[name]
+        newest = (
+            brief.epoch
+            for brief in node.log.lineage()
+            if not any(self._undone(node.epochs[brief.epoch].positions, sender) for sender in node.senders)
+        )
+        self._begin(node, next(newest, 0))
+
+    def _undone(self, positions: Mapping[str, Position], sender: str) -> bool:
+        position = positions.get(sender, Position())
+        return readers.standing(self.nodes[sender].log, position, lambda epoch: 0) is Standing.UNDONE
+
+    def _do_jump(self, name: str, ms: int) -> None:
+        self.nodes[name].offset_ms += ms
+
+    def _do_back(self, name: str, epoch: int) -> None:
+        node = self.nodes[name]
+        self._stop(node)
+        self._begin(node, epoch)
+
+    def _stop(self, node: ProgramNode) -> None:
+        if node.stage is not None:
+            self._die(node)
+        node.sealed = False
+
+    def _do_switch(self, name: str) -> None:
+        self._switch(self.nodes[name])
+
+    def _switch(self, node: ProgramNode) -> None:
+        index = node.protocol is Between.INDEX
+        self._stop(node)
+        node.protocol = Between.INDEPENDENT if index else Between.INDEX
+
+    def _do_line(self) -> None:
+        """Restore every program to the newest complete line."""
+        line = self._newest_line()
+        assert line is not None  # noqa: S101 - the choice says so
+        for name, node in self.nodes.items():
+            self._stop(node)
+            self._begin(node, line.epochs[name])
+        for node in self.nodes.values():
+            for sender in node.senders:
+                if self._undone(node.now.positions, sender):
+                    raise Orphan(f"at {line.name} {node.name} has read undone rows of {sender}", [node.name])
+
+    # -- verdicts -----------------------------------------------------------------------------------------------------
+
+    def programs(self) -> dict[str, Program]:
+        """Return the programs as `spark-ckpt line` sees them."""
+        return {name: self._program(node) for name, node in self.nodes.items()}
+
+    def _program(self, node: ProgramNode) -> Program:
+        epochs = [
+            CutEpoch(brief.epoch, brief.created_ms, brief.index, brief.after, self._read(node.epochs[brief.epoch]))
+            for brief in node.branch()
+        ]
+        return Program(node.name, tuple(epochs), {sender: Input(sender, EDGE) for sender in node.senders})
+
+    def _read(self, held: Held) -> dict[str, int]:
+        return {
+            sender: UNDONE if self._undone(held.positions, sender) else position.epoch
+            for sender, position in held.positions.items()
+        }
+
+    def _numbers(self) -> list[int]:
+        found = {brief.index for node in self.nodes.values() for brief in node.branch()[-4:]}
+        return sorted(found - {0}, reverse=True)
+
+    def _newest_line(self) -> lines.Line | None:
+        if not all(node.branch() for node in self.nodes.values()):
+            return None
+        for number in self._numbers():
+            try:
+                return lines.named(self.programs(), number)
+            except EpochNotFound:
+                continue
+        return None
+
+    def _judge_lines(self) -> None:
+        """Compare every complete line with the rows that programs have truly read."""
+        if not all(node.branch() for node in self.nodes.values()):
+            return
+        programs = self.programs()
+        for number in self._numbers():
+            cut = {name: program.serving(number) for name, program in programs.items()}
+            try:
+                found = self.rules.named(programs, number).epochs
+            except EpochNotFound:
+                found = None
+            whole = {name: each.epoch for name, each in cut.items() if each is not None}
+            if found is not None and len(whole) < len(cut):
+                raise Incomplete(f"line-{number} is given out, and {sorted(cut.keys() - whole)} does not have it")
+            if found is not None or len(whole) == len(cut):
+                self._judge_line(number, found or whole, given=found is not None)
+
+    def _judge_line(self, number: int, cut: Mapping[str, int], given: bool) -> None:
+        for name, node in self.nodes.items():
+            for sender, epoch in node.epochs[cut[name]].read:
+                branch = {brief.epoch for brief in self.nodes[sender].branch()}
+                undone = epoch not in branch
+                # Rows that an operator has undone are no fault of the protocol, unless the line is given out.
+                if (undone and given) or (not undone and epoch > cut[sender]):
+                    raise Orphan(
+                        f"line-{number}: {name} at {cut[name]} has read epoch {epoch} of {sender}, which is at {cut[sender]}",
+                        [name, sender],
+                    )
+        self.counter["lines"] += 1
+
+    def judge_rest(self) -> None:
+        """Judge the programs at rest."""
+        self._judge_reading()
+
+    def judge(self) -> None:
+        """Judge the end: everything is read once, and every program has reached the newest index."""
+        self._judge_reading()
+        newest = max(node.log.index for node in self.nodes.values())
+        slow = [node.name for node in self.nodes.values() if node.log.index < newest]
+        if slow:
+            raise NoEnd(f"{', '.join(slow)} never reaches line-{newest}", slow)
+        try:
+            lines.named(self.programs(), newest)
+        except EpochNotFound as error:
+            raise Incomplete(f"at rest line-{newest} is not complete: {error.what}") from error
+
+    def _judge_reading(self) -> None:
+        for node in self.nodes.values():
+            if node.waiting:
+                raise NoEnd(f"{node.name} leaves input unread", [node.name])
+            self._judge_program(node)
+
+    def _judge_program(self, node: ProgramNode) -> None:
+        for sender in node.senders:
+            there = self.nodes[sender]
+            sent = {brief.epoch for brief in there.branch() if there.hops[brief.epoch]}
+            read = {epoch for name, epoch in node.now.read if name == sender}
+            if stale := read - sent:
+                raise StaleDelivery(
+                    f"{node.name} has epochs {sorted(stale)} of {sender}, which are undone", [node.name]
+                )
+            if missing := sent - read:
+                raise Lost(f"{node.name} never reads epochs {sorted(missing)} of {sender}", [node.name])

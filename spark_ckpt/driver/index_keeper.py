@@ -1,0 +1,123 @@
+"""Host of `StageProcess` in the driver: keeps a program's index up with its senders and its clock.
+
+The rules of `StageProcess` run on the coordinator's thread, so an index is never said between an epoch's commit and the
+answer to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from spark_ckpt.coordination.messages import EpochRequested, Reason
+from spark_ckpt.coordination.stage_process import Between, SayIndex, StageProcess, TakeEpoch
+from spark_ckpt.driver.answering import NoAnswer, answer_within
+from spark_ckpt.errors import CkptError, Fenced, GraphInvalid
+from spark_ckpt.program_edges.sink import EdgeSink
+from spark_ckpt.program_edges.source import EdgeSource
+
+if TYPE_CHECKING:
+    from spark_ckpt.coordination.protocol import EpochProtocol
+    from spark_ckpt.driver.coordinator import CoordinatorLoop
+    from spark_ckpt.driver.job_plan import JobPlan
+
+_log = logging.getLogger(__name__)
+_LOOK_S = 0.5
+
+
+def check_index(plan: JobPlan) -> None:
+    """Raise `GraphInvalid` if `protocol="index"` cannot promise lines for the job."""
+    sources = [(node.name, node.source) for node in plan.sources if isinstance(node.source, EdgeSource)]
+    if not sources and not any(isinstance(binding.sink, EdgeSink) for binding in plan.bindings):
+        raise GraphInvalid(
+            f"job '{plan.job}' has no edge to another program: protocol=\"index\" would promise nothing",
+            hint="leave protocol out, or join the programs by ckpt.Edge; topics and tables carry no index",
+        )
+    for name, source in sources:
+        if not source.sender_index():
+            raise GraphInvalid(
+                f"the sender of source '{name}' runs without protocol=\"index\": its rows have no stamp",
+                source=name,
+                sender=source.store,
+                hint='start the sender with protocol="index" first, then this job',
+            )
+
+
+def stage_process(plan: JobPlan) -> StageProcess:
+    """Return the program's part in the protocol between programs, as its log has it."""
+    every_ms, log_state = plan.config.line_interval_ms, plan.store.log.state()
+    if not plan.indexed:
+        return StageProcess(Between.INDEPENDENT, every_ms, log_state.latest)
+    stage = StageProcess(Between.INDEX, every_ms, log_state.latest, log_state.index)
+    stage.heard(log_state.stamp)
+    # Before the first epoch: a program without an index so far may have read rows of every line up to these.
+    for node in plan.sources:
+        if isinstance(node.source, EdgeSource):
+            stage.heard(node.source.sender_stamp())
+    return stage
+
+
+class IndexKeeper(threading.Thread):
+    """Reads the senders' indices and asks for epochs of one incarnation. `failed`: receives `Fenced`."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        incarnation: int,
+        stage: StageProcess,
+        protocol: EpochProtocol,
+        loop: CoordinatorLoop,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(name="ckpt-index", daemon=True)
+        self._plan = plan
+        self._incarnation = incarnation
+        self._stage = stage
+        self._protocol = protocol
+        self._loop = loop
+        self._failed = failed
+        self._sources = [node.source for node in plan.sources if isinstance(node.source, EdgeSource)]
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Look until `close`."""
+        while not self._over.wait(_LOOK_S):
+            self._loop.post(partial(self._look, self._heard()))
+
+    def close(self) -> None:
+        """End after the look in progress."""
+        self._over.set()
+
+    def _heard(self) -> int:
+        heard = 0
+        for source in self._sources:
+            # A sender that cannot be read now fails the query, or is back at the next look.
+            with suppress(CkptError):
+                heard = max(heard, source.sender_stamp())
+        return heard
+
+    def _look(self, heard: int) -> None:
+        """Ask for an epoch, or say an index; on the coordinator's thread."""
+        self._stage.heard(heard)
+        if self._protocol.open_epoch is not None:
+            return  # it takes the newest index when it is committed
+        match self._stage.wanted(self._plan.store.log.now_ms(), self._protocol.cut.is_idle):
+            case TakeEpoch():
+                self._loop.handle(EpochRequested(Reason.INTERVAL))
+            case SayIndex(epoch=epoch, index=index):
+                self._say(epoch, index)
+
+    def _say(self, epoch: int, index: int) -> None:
+        log = self._plan.store.log
+        try:
+            answer_within(self._plan.config.timeout_ms / 1000, partial(log.say_index, self._incarnation, epoch, index))
+            self._stage.committed(epoch, log.state().index)
+        except Fenced as error:
+            self._failed(error)
+        except (CkptError, NoAnswer) as error:
+            # The next look says it again.
+            _log.info("job=%s index %d is not in the log yet: %s", self._plan.job, index, error)

@@ -1,0 +1,142 @@
+"""The protocol between programs: what a program asks for, lets in and says, beside its own epochs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from checkpoint_protocols.checkpoints.index_based import IndexWorker
+from checkpoint_protocols.graph import Graph, channel_between
+from checkpoint_protocols.ids import Incarnation, ProcessId
+from checkpoint_protocols.recovery import Birth, ProtocolSettings
+from checkpoint_protocols.vocabulary import CaptureState, Commanded, Deliver, Envelope, Received, Stored, StoreRecord
+from spark_ckpt.coordination.stage_process import Between, SayIndex, StageProcess, TakeEpoch
+from spark_ckpt.driver.index_keeper import check_index
+from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.program_edges.edge import Edge
+
+EVERY_MS = 10_000
+
+
+def indexed(epoch: int = 3, index: int = 40) -> StageProcess:
+    return StageProcess(Between.INDEX, EVERY_MS, epoch, index)
+
+
+def test_an_independent_program_asks_for_nothing_and_lets_everything_in() -> None:
+    stage = StageProcess(Between.INDEPENDENT, EVERY_MS, 3)
+    stage.heard(99)
+    assert stage.wanted(10**9, idle=False) is None
+    assert stage.lets_in(99)
+    assert stage.index_of_epoch(10**9) == 0
+
+
+def test_a_segment_of_a_later_index_waits_for_an_epoch_of_that_index() -> None:
+    stage = indexed()
+    assert stage.lets_in(40) and not stage.lets_in(50)
+    stage.heard(50)
+    assert stage.wanted(40_000, idle=False) == TakeEpoch(50)
+    assert not stage.lets_in(50), "asked is not committed"
+    stage.committed(4, stage.index_of_epoch(40_000))
+    assert stage.lets_in(50)
+
+
+def test_the_clock_asks_for_an_epoch_once_an_interval() -> None:
+    stage = indexed()
+    assert stage.wanted(49_999, idle=False) is None
+    assert stage.wanted(50_000, idle=False) == TakeEpoch(50)
+    assert stage.wanted(55_000, idle=False) is None
+
+
+def test_an_idle_program_says_its_index_and_takes_no_epoch() -> None:
+    assert indexed().wanted(70_000, idle=True) == SayIndex(3, 70)
+
+
+def test_a_program_without_an_epoch_cannot_say_an_index() -> None:
+    assert isinstance(indexed(epoch=0, index=0).wanted(70_000, idle=True), TakeEpoch)
+
+
+def test_an_index_never_decreases_although_the_clock_does() -> None:
+    assert indexed().index_of_epoch(20_000) == 40
+
+
+def test_a_program_that_had_no_index_begins_above_every_line_it_may_have_read() -> None:
+    stage = indexed(index=0)
+    stage.heard(70)
+    assert stage.index_of_epoch(40_000) == 71
+
+
+def test_programs_with_different_intervals_speak_of_the_same_moments() -> None:
+    quick, slow = StageProcess(Between.INDEX, 1000), StageProcess(Between.INDEX, 60_000)
+    assert quick.index_of_epoch(120_000) == slow.index_of_epoch(120_500) == 120
+
+
+def test_sinks_publish_up_to_the_newest_committed_epoch() -> None:
+    stage = indexed()
+    stage.committed(9, 50)
+    assert stage.publishes_up_to == 9
+
+
+@pytest.mark.parametrize("stamps", [(1, 2, 2, 5), (3, 3, 1, 4), (1, 1, 1), (7, 6, 8)])
+def test_epochs_are_forced_where_the_machine_for_messages_forces_checkpoints(stamps: tuple[int, ...]) -> None:
+    assert forced_by_stage(stamps) == forced_by_machine(stamps)
+
+
+def forced_by_stage(stamps: tuple[int, ...]) -> list[tuple[int, int]]:
+    """First and last index that each epoch serves which a program takes before it lets segments with these stamps in."""
+    stage, forced = StageProcess(Between.INDEX, EVERY_MS, 1, 1), []
+    for stamp in stamps:
+        if not stage.lets_in(stamp):
+            stage.heard(stamp)
+            asked = stage.wanted(0, idle=False)
+            assert isinstance(asked, TakeEpoch)
+            forced.append((stage.index + 1, asked.index))
+            stage.committed(stage.epoch + 1, stage.index_of_epoch(0))
+        assert stage.lets_in(stamp)
+    return forced
+
+
+def forced_by_machine(stamps: tuple[int, ...]) -> list[tuple[int, int]]:
+    """The same of the checkpoints that `IndexWorker` takes before it delivers messages with these indices."""
+    graph = Graph("pair", (("s", "k"),))
+    worker = IndexWorker(Birth(ProcessId("k"), graph, Incarnation(1), {}, ProtocolSettings()))
+    worker.index, forced, delivered, low = 1, [], 0, 0
+    worker.handle(Commanded("start", {}))
+    channel = channel_between(ProcessId("s"), ProcessId("k"))
+    for seq, stamp in enumerate(stamps, 1):
+        message = Envelope(ProcessId("s"), ProcessId("k"), Incarnation(1), seq, stamp, "app", {}, None)
+        waiting = list(worker.handle(Received(channel, message)))
+        while waiting:
+            effect = waiting.pop(0)
+            if isinstance(effect, CaptureState):
+                low = int(effect.index)
+            elif isinstance(effect, StoreRecord):
+                waiting += worker.handle(Stored(effect.token, True))
+                if effect.key[0] == "checkpoint":
+                    forced.append((low, worker.index))
+            elif isinstance(effect, Deliver):
+                delivered += 1
+    assert delivered == len(stamps)
+    return forced
+
+
+def planned(*sources: object, sinks: tuple[object, ...] = ()) -> SimpleNamespace:
+    return SimpleNamespace(
+        job="alerts",
+        sources=[SimpleNamespace(name=f"in{number}", source=source) for number, source in enumerate(sources)],
+        bindings=[SimpleNamespace(sink=sink) for sink in sinks],
+    )
+
+
+def test_an_index_without_an_edge_is_refused() -> None:
+    with pytest.raises(GraphInvalid):
+        check_index(planned(object(), sinks=(object(),)))  # type: ignore[arg-type]
+    check_index(planned(sinks=(Edge("totals"),)))  # type: ignore[arg-type]
+
+
+def test_a_sender_without_an_index_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    source = Edge("totals", str(tmp_path))
+    monkeypatch.setattr(type(source), "sender_index", lambda self: 0)
+    with pytest.raises(GraphInvalid) as refused:
+        check_index(planned(source))  # type: ignore[arg-type]
+    assert refused.value.context["source"] == "in0"

@@ -1,0 +1,153 @@
+"""Bugs planted in `StageProcess`, in the rules of its log, in the line search, and in their host.
+
+Each names the verdict that catches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from checkpoint_lab.stages_world import StageRules
+from checkpoint_lab.violations import (
+    Incomplete,
+    Lost,
+    NoEnd,
+    Orphan,
+    ReusedId,
+    ShownTwice,
+    StaleDelivery,
+    TooEarly,
+    Violation,
+    WrongEffect,
+)
+from spark_ckpt.coordination.stage_process import Between, SayIndex, StageProcess, TakeEpoch
+from spark_ckpt.epochs import lines, readers
+from spark_ckpt.store import proposals
+
+
+@dataclass(frozen=True)
+class Planted:
+    name: str
+    verdict: type[Violation]
+    rules: StageRules
+
+
+def of_stage(name: str, verdict: type[Violation], **methods: Callable[..., object]) -> Planted:
+    """A `StageProcess` with other methods."""
+    return Planted(name, verdict, StageRules(stage=type("Wrong", (StageProcess,), methods)))
+
+
+def proposed(log_state, manifest, now_ms, index=0, *, change):
+    """The row of an epoch, with a changed brief."""
+    row = proposals.epoch(log_state, manifest, now_ms, index)
+    brief = proposals.EpochBrief.model_validate_json(row.brief)
+    return replace(row, brief=brief.model_copy(update=change(log_state, brief)).model_dump_json())
+
+
+def of_epoch(name: str, verdict: type[Violation], change: Callable[..., dict[str, int]]) -> Planted:
+    """An epoch's row with other indices."""
+    return Planted(name, verdict, StageRules(epoch=lambda *given: proposed(*given, change=change)))
+
+
+def asks_although_it_is_idle(self, now_ms, idle):
+    found = StageProcess.wanted(self, now_ms, idle)
+    return TakeEpoch(found.index) if isinstance(found, SayIndex) else found
+
+
+def said_of_any_epoch(log_state, by, named, index):
+    """A row is appended although a newer epoch exists."""
+    earlier = next((brief for brief in log_state.lineage() if brief.epoch < log_state.latest), None)
+    epoch = earlier.epoch if earlier is not None else named
+    return proposals.row_of(proposals.IndexSaid(incarnation=by, epoch=epoch, index=index), by, epoch)
+
+
+def newest_serving(self, number):
+    return next((each for each in reversed(self.epochs) if number <= each.index), None)
+
+
+def named_with_the_newest(programs, number):
+    epochs = {name: newest_serving(program, number) for name, program in programs.items()}
+    if any(each is None for each in epochs.values()):
+        raise lines.EpochNotFound("not complete")
+    return lines.Line({name: each.epoch for name, each in epochs.items()}, number)
+
+
+def named_without_those_that_lack_it(programs, number):
+    epochs = {name: program.serving(number) or program.epochs[-1] for name, program in programs.items()}
+    return lines.Line({name: each.epoch for name, each in epochs.items()}, number)
+
+
+def named_without_the_search(programs, number):
+    """Undone rows are not looked for."""
+    epochs = {name: program.serving(number) for name, program in programs.items()}
+    if any(each is None for each in epochs.values()):
+        raise lines.EpochNotFound("not complete")
+    return lines.Line({name: each.epoch for name, each in epochs.items()}, number)
+
+
+def unread_of_every_branch(log_state, edge, position):
+    first = position.epoch + 1
+    return [brief for brief in log_state.epochs if brief.epoch >= first and edge in brief.sinks]
+
+
+def unread_with_the_newest_again(log_state, edge, position):
+    return readers.unread(log_state, edge, position.model_copy(update={"files": 0, "of": 1}))
+
+
+def unread_without_the_next(log_state, edge, position):
+    found = readers.unread(log_state, edge, position)
+    return found[1:] if len(found) > 1 else found
+
+
+def driver_before_the_commit(node):
+    """The planner asks the driver, which has opened the gate when it asked for the epoch."""
+    if node.stage is None or node.protocol is Between.INDEPENDENT:
+        return None
+    asked = node.log.index + 8 if node.requested == "index" else node.log.index
+    return StageProcess(Between.INDEX, 1000, node.log.latest, asked)
+
+
+PLANTED = (
+    of_stage("every segment comes in", Orphan, lets_in=lambda self, stamp: True),
+    of_stage("the gate is too far open", Orphan, lets_in=lambda self, stamp: stamp <= self.index + 8),
+    of_stage("a segment of the own index waits", Lost, lets_in=lambda self, stamp: not stamp or stamp < self.index),
+    of_stage("nobody listens to senders", NoEnd, heard=lambda self, index: None),
+    of_stage("an idle program takes epochs for its index", WrongEffect, wanted=asks_although_it_is_idle),
+    of_stage("a forced epoch has the index of the clock", NoEnd, _next=lambda self, now_ms: max(now_ms // 2000 * 2, 1)),
+    of_epoch(
+        "who joins late serves the lines of before",
+        Orphan,
+        lambda log, brief: {"after": log.stamp} if brief.index and log.latest and not log.index else {},
+    ),
+    of_stage("sinks publish the epoch under way", TooEarly, publishes_up_to=property(lambda self: self.epoch + 1)),
+    Planted(
+        "rows of a time without an index have no stamp",
+        Orphan,
+        StageRules(
+            epoch=lambda *given: proposed(*given, change=lambda log, brief: {} if brief.index else {"after": 0})
+        ),
+    ),
+    of_epoch("segments have no stamp", Orphan, lambda log_state, brief: {"after": 0}),
+    of_epoch(
+        "a segment has the stamp of an older line", Orphan, lambda log_state, brief: {"after": max(0, brief.after - 8)}
+    ),
+    of_epoch(
+        "the index follows a clock that goes back",
+        ReusedId,
+        lambda log_state, brief: {"index": max(1, brief.index - 6)} if brief.index > 6 and brief.epoch % 2 else {},
+    ),
+    Planted("an index is said for an older epoch", Orphan, StageRules(said=said_of_any_epoch)),
+    Planted("a line takes the newest epoch of an index", Orphan, StageRules(named=named_with_the_newest)),
+    Planted("a line leaves out who lacks it", Incomplete, StageRules(named=named_without_those_that_lack_it)),
+    Planted("a line does not look for undone rows", Orphan, StageRules(named=named_without_the_search)),
+    Planted("a reader follows numbers, not the lineage", StaleDelivery, StageRules(unread=unread_of_every_branch)),
+    Planted("a segment is read again", ShownTwice, StageRules(unread=unread_with_the_newest_again)),
+    Planted("a segment is passed over", Lost, StageRules(unread=unread_without_the_next)),
+    Planted("the gate opens before the epoch is committed", Orphan, StageRules(gate=driver_before_the_commit)),
+    Planted(
+        "an epoch has the cursor of its commit, not of its barrier",
+        Lost,
+        StageRules(cut=lambda node: replace(node.at_barrier, positions=node.now.positions)),
+    ),
+)
