@@ -480,8 +480,8 @@ def test_a_savepoints_name_that_is_taken_meanwhile_does_not_end_the_job(bench):
 def test_an_unknown_outcome_of_the_decision_is_left_to_the_next_life(bench, monkeypatch):
     commit = bench.store.log.commit_epoch
 
-    def unknown(manifest):
-        commit(manifest)
+    def unknown(manifest, index):
+        commit(manifest, index)
         raise StoreUnreachable("no answer")
 
     life = bench.born()
