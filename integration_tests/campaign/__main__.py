@@ -30,6 +30,7 @@ from integration_tests.campaign.hazards import (
 )
 from integration_tests.campaign.hazards.trials import with_broker, without_broker
 from integration_tests.campaign.kafka_kills import kafka_kills
+from integration_tests.campaign.line_kills import line_kills
 from integration_tests.campaign.outbox_kills import outbox_kills
 from integration_tests.campaign.outbox_trials import outbox_checkpoints, outbox_connect, outbox_zombies
 from integration_tests.campaign.page import write_page
@@ -63,6 +64,7 @@ WITH_BROKER: dict[str, Callable[[Broker, Path, int, int, Results], None]] = {
 WITHOUT: dict[str, Callable[[Path, int, int, Results], None]] = {
     "delta": delta_kills,
     "sparks": sparks_kills,
+    "lines": line_kills,
     "damages": damages,
     "starts": damaged_starts,
     "rewinds": rewinds,
@@ -74,6 +76,7 @@ USUAL = {
     "kafka": 300,
     "delta": 100,
     "sparks": 200,
+    "lines": 100,
     "zombies": 100,
     "brokers": 30,
     "damages": 2000,
