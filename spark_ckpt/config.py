@@ -126,6 +126,7 @@ class JobSettings(TypedDict, total=False):
     max_in_flight: int
     keep_epochs: int
     keep_age: DurationText
+    keep_thinned: DurationText
     keep_for_readers: DurationText
     line_interval: DurationText
     takeover: bool
@@ -199,6 +200,12 @@ class JobConfig(BaseModel):
     )
     keep_epochs: int = Field(20, ge=1, description="epochs kept by number")
     keep_age_ms: Duration = _duration("keep_age", "0 seconds", "epochs younger than this are kept too")
+    keep_thinned_ms: OptionalDuration = Field(
+        None,
+        alias="keep_thinned",
+        description="epochs up to this age are kept, ever fewer: the newest 120 of the last hour, one a minute of that hour, one an"
+        " hour before; default 2 days, or none if `keep_epochs` or `keep_age` is set",
+    )
     keep_for_readers_ms: Duration = _duration(
         "keep_for_readers",
         "2 days",
@@ -249,6 +256,14 @@ class JobConfig(BaseModel):
     ui: str | None = Field(
         None, description="address at which the driver shows the job's page, such as `127.0.0.1:4141`; default: none"
     )
+
+    @property
+    def thinned_ms(self) -> int:
+        """Age up to which epochs are kept, ever fewer of them; 0 for none."""
+        if self.keep_thinned_ms is not None:
+            return self.keep_thinned_ms
+        # A user who says what is kept gets that, and no more.
+        return 0 if {"keep_epochs", "keep_age_ms"} & self.model_fields_set else 2 * 24 * 3_600_000
 
     @property
     def every_batch(self) -> bool:

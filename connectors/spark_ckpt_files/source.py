@@ -67,7 +67,7 @@ class FilesSource:
       is skipped silently.
     - `cleanSource`: "archive" moves files to `sourceArchiveDir` (below it their whole path, as Spark does), "delete"
       removes them, "off" leaves them. It applies to files of published epochs that no kept epoch or savepoint would
-      read again (settings `keep_epochs`, `keep_age`).
+      read again (settings `keep_epochs`, `keep_age`, `keep_thinned`).
     - `ignoreMissingFiles`: restore an epoch although files that it would read again are gone.
     - CSV: `header` (columns are then found by name), `delimiter`, `quote`, `multiLine` (line ends inside quotes),
       `nullValue` (an unquoted empty field is null, too).

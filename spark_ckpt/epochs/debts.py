@@ -7,19 +7,33 @@ from. It says nothing about epochs of another branch, even if their ids are lowe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from spark_ckpt.epochs.records import AnyRecord, EpochBrief, Folded, IncarnationRecord, LossAccepted, Published, SinkAck
 
 Epochs = Mapping[int, EpochBrief]
 
 
-def lineage(epochs: Epochs, newest: int) -> Iterator[EpochBrief]:
-    """Return the kept epochs of the branch that ends with `newest`, newest first."""
+Ancestors = Mapping[int, int]
+"""Newest kept ancestor of each kept epoch whose base was dropped; 0 if none is kept."""
+
+
+def parent(epochs: Epochs, brief: EpochBrief, ancestors: Ancestors) -> int:
+    """Return the newest kept ancestor of an epoch; its base if the log does not say more."""
+    return brief.base if brief.base in epochs else ancestors.get(brief.epoch, brief.base)
+
+
+def lineage(epochs: Epochs, newest: int, ancestors: Ancestors = MappingProxyType({})) -> Iterator[EpochBrief]:
+    """Return the kept epochs of the branch that ends with `newest`, newest first.
+
+    `ancestors`: how the branch goes on before a gap; by default it ends there.
+    """
     brief = epochs.get(newest)
     while brief is not None:
         yield brief
+        above = parent(epochs, brief, ancestors)
         # A base at or above its epoch would be a loop; a damaged log must not hang its reader.
-        brief = epochs.get(brief.base) if brief.base < brief.epoch else None
+        brief = epochs.get(above) if above < brief.epoch else None
 
 
 class Debts:
@@ -28,11 +42,19 @@ class Debts:
     - `epochs`: the epochs of the log; `take_in` adds to it.
     - The second parameter: unpublished epochs per sink, from the rows before.
     - `latest`: newest epoch of the current branch, from the rows before.
+    - `ancestors`: ancestors of epochs whose base was dropped, from the rows before.
     """
 
-    def __init__(self, epochs: dict[int, EpochBrief], owed: Mapping[str, frozenset[int]], latest: int = 0) -> None:
+    def __init__(
+        self,
+        epochs: dict[int, EpochBrief],
+        owed: Mapping[str, frozenset[int]],
+        latest: int = 0,
+        ancestors: Ancestors = MappingProxyType({}),
+    ) -> None:
         self._epochs = epochs
         self._latest = latest
+        self._ancestors = ancestors
         self._owed = {sink: set(numbers) for sink, numbers in owed.items()}
 
     def owed(self) -> dict[str, frozenset[int]]:
@@ -57,7 +79,8 @@ class Debts:
                 self._acked(record.acks)
             case LossAccepted():
                 self._taken_back()
-            case Folded(owed=owed, last=last):
+            case Folded(owed=owed, last=last, ancestors=ancestors):
+                self._ancestors = self._ancestors if ancestors is None else ancestors
                 self._left(owed, last)
 
     def take_back(self, sinks: Mapping[str, int]) -> None:
@@ -81,7 +104,7 @@ class Debts:
         Before the operator accepts a loss, sinks are rolled back to the newest epoch. They may have lost their epochs
         of other branches.
         """
-        stays = {brief.epoch for brief in lineage(self._epochs, self._latest)}
+        stays = {brief.epoch for brief in lineage(self._epochs, self._latest, self._ancestors)}
         for brief in self._epochs.values():
             for sink in brief.sinks if brief.epoch not in stays else ():
                 self._owed.setdefault(sink, set()).add(brief.epoch)

@@ -30,11 +30,11 @@ def statuses(
 
     `now_ms`: ms since 1970 UTC. `driver_runs`: the newest driver may run.
     """
-    lineage = {brief.epoch for brief in log_state.lineage()}
+    branch = {brief.epoch for brief in log_state.ancestry()}
     unacked = {sink: set(log_state.unacked(sink)) for sink in log_state.sinks}
     found: dict[int, str] = {}
     for brief in log_state.epochs if epochs is None else epochs:
-        if brief.epoch not in lineage:
+        if brief.epoch not in branch:
             found[brief.epoch] = ABANDONED
         elif any(brief.epoch in unacked[sink] for sink in brief.sinks):
             late = not driver_runs or now_ms - brief.created_ms > log_state.lease_ms

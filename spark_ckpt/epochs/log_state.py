@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple, cast
 
-from spark_ckpt.epochs.debts import Debts, lineage
+from spark_ckpt.epochs.debts import Ancestors, Debts, lineage, parent
 from spark_ckpt.epochs.records import (
     AnyRecord,
     CreatedRecord,
@@ -103,6 +104,8 @@ class LogState:
     """Newest epoch of the current branch; 0 for none."""
     by_id: Mapping[int, EpochBrief] = field(default_factory=dict)
     """Kept epochs of every branch."""
+    ancestors: Ancestors = field(default_factory=dict)
+    """Newest kept ancestor of each kept epoch whose base was dropped; 0 if none is kept."""
     savepoints: Mapping[str, int] = field(default_factory=dict)
     acked: Mapping[str, int] = field(default_factory=dict)
     """Highest epoch that each sink has acknowledged, of any branch. The sink's marker is at least that."""
@@ -148,8 +151,32 @@ class LogState:
         return [self.by_id[epoch] for epoch in sorted(self.by_id)]
 
     def lineage(self, newest: int | None = None) -> Iterator[EpochBrief]:
-        """Return the kept epochs of the branch that ends with `newest` (default: `latest`), newest first."""
+        """Return the kept epochs of the branch that ends with `newest` (default: `latest`), newest first, up to the first
+        gap: every epoch between two of them is among them.
+        """
         return lineage(self.by_id, self.latest if newest is None else newest)
+
+    def ancestry(self, newest: int | None = None) -> Iterator[EpochBrief]:
+        """Return the epochs of `lineage`, and those before gaps that retention has left."""
+        return lineage(self.by_id, self.latest if newest is None else newest, self.ancestors)
+
+    def parent(self, brief: EpochBrief) -> int:
+        """Return the newest kept ancestor of an epoch; its base if the log does not say more."""
+        return parent(self.by_id, brief, self.ancestors)
+
+    def ancestors_among(self, kept: AbstractSet[int]) -> dict[int, int]:
+        """Return `ancestors` as they are once only the epochs `kept` are left."""
+        newest: dict[int, int] = {}
+        found: dict[int, int] = {}
+        # Oldest first, so that the answer of a dropped epoch is known before its descendants ask for it.
+        for brief in self.epochs:
+            above = self.parent(brief)
+            above = newest.get(above, above)
+            newest[brief.epoch] = brief.epoch if brief.epoch in kept else above
+            # An unknown base, and a base that stays, speak for themselves.
+            if brief.epoch in kept and above != brief.base:
+                found[brief.epoch] = above if above in kept else 0
+        return found
 
     def beside(self, epoch: int) -> list[int]:
         """Return the diverged ids above `epoch`, committed or lost, in order: those not known to descend from it."""
@@ -157,7 +184,7 @@ class LogState:
         for brief in self.epochs:
             if brief.epoch > epoch:
                 # In order of ids: a base is classified before the epochs that extend it.
-                (above if brief.base in above else others).add(brief.epoch)
+                (above if self.parent(brief) in above else others).add(brief.epoch)
         return sorted(others | {each for each, on in self.lost.items() if each > epoch and on not in above})
 
     def unacked(self, sink: str) -> list[int]:
@@ -205,7 +232,7 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
     if not records:
         return log_state
     by_id = dict(log_state.by_id)  # one copy for all rows: a copy for each of ten thousand epochs would take seconds
-    debts = Debts(by_id, log_state.owed, log_state.latest)
+    debts = Debts(by_id, log_state.owed, log_state.latest, log_state.ancestors)
     for _, group in groupby(records, _alike):
         rows = list(group)
         at, newest = rows[-1]
@@ -231,7 +258,7 @@ def taken_back(log_state: LogState, sinks: Mapping[str, int]) -> LogState:
     """Return the state as if each of these sinks had nothing after the epoch given for it."""
     if not sinks:
         return log_state
-    debts = Debts(dict(log_state.by_id), log_state.owed, log_state.latest)
+    debts = Debts(dict(log_state.by_id), log_state.owed, log_state.latest, log_state.ancestors)
     debts.take_back(sinks)
     return replace(log_state, acked={**log_state.acked, **sinks}, owed=debts.owed())
 
@@ -341,7 +368,8 @@ def _savepoint_dropped(log_state: LogState, record: SavepointDropped, at: At) ->
 
 def _folded(log_state: LogState, record: Folded, at: At) -> LogState:
     acks = [SinkAck(sink=sink, epoch=epoch) for sink, epoch in record.acked.items()]
-    return replace(_acked(log_state, acks), last=max(log_state.last, record.last))
+    following = replace(_acked(log_state, acks), last=max(log_state.last, record.last))
+    return following if record.ancestors is None else replace(following, ancestors=record.ancestors)
 
 
 def _loss_accepted(log_state: LogState, record: LossAccepted, at: At) -> LogState:

@@ -503,6 +503,8 @@ class Folded(Entry):
     acked: dict[SinkName, int]
     owed: dict[SinkName, tuple[int, ...]]
     """Unpublished epochs up to `last`, per sink."""
+    ancestors: dict[int, int] | None = None
+    """Newest kept ancestor of each kept epoch whose base was dropped; 0 if none is kept. None if no epoch was dropped."""
 
 
 class LossAccepted(Entry):

@@ -117,35 +117,34 @@ def plan(
 
 def abandoned(log_state: LogState, base: int) -> tuple[int, ...]:
     """Return the epochs of the current lineage outside of the lineage of `base`, oldest first."""
-    kept = {brief.epoch for brief in log_state.lineage(base)} if base else set()
-    return tuple(sorted(brief.epoch for brief in log_state.lineage() if brief.epoch not in kept and brief.epoch > base))
+    kept = {brief.epoch for brief in log_state.ancestry(base)} if base else set()
+    return tuple(
+        sorted(brief.epoch for brief in log_state.ancestry() if brief.epoch not in kept and brief.epoch > base)
+    )
 
 
 def behind(log_state: LogState, base: int) -> tuple[list[EpochBrief], bool]:
     """Return the retained descendants of `base` on any branch, oldest first, and if the log still knows all of them.
 
-    An epoch whose ancestors were removed by retention counts as a descendant: the result may be too large, never too
+    An epoch counts as a descendant if the log does not know its ancestors: the result may be too large, never too
     small.
     """
     found: list[EpochBrief] = []
     complete = True
+    roots: dict[int, tuple[int, bool]] = {}
+    # Oldest first, so that the root of an ancestor is known: the newest kept ancestor up to `base`, and if epochs
+    # between the two were dropped.
     for brief in log_state.epochs:
         if brief.epoch <= base:
             continue
-        root = _oldest_above(log_state, brief, base)
-        if root.base == base:
+        above = log_state.parent(brief)
+        root, gap = roots.get(above, (above, False))
+        gap = gap or not (brief.base in roots or brief.base in (0, base))
+        roots[brief.epoch] = root, gap
+        if root >= base:
             found.append(brief)
-        elif root.base > base:
-            found.append(brief)
-            complete = False
+            complete = complete and not gap
     return found, complete
-
-
-def _oldest_above(log_state: LogState, brief: EpochBrief, base: int) -> EpochBrief:
-    """Return the oldest retained ancestor of an epoch that is newer than `base`; it may be the epoch itself."""
-    while brief.base > base and brief.base in log_state.by_id:
-        brief = log_state.by_id[brief.base]
-    return brief
 
 
 def _state(base: Manifest) -> tuple[StateToLoad, ...]:
@@ -159,7 +158,7 @@ def _sink(log_state: LogState, sink: str, base: Manifest, publish: Iterable[Mani
     due = list(publish)
     followers, complete = behind(log_state, base.epoch)
     unacked = set(log_state.unacked(sink))
-    lineage = log_state.lineage(base.epoch) if base.epoch else ()
+    lineage = log_state.ancestry(base.epoch) if base.epoch else ()
     known = {brief.epoch for brief in (*followers, *lineage)}
     others = (each.epoch for each in log_state.epochs if each.epoch not in known and sink in each.sinks)
     again = tuple(brief.epoch for brief in followers if sink in brief.sinks and brief.epoch not in unacked)

@@ -27,7 +27,7 @@ def sink_lines(epoch: int, sink: SinkPlan, kind: Kind = "job") -> Iterable[str]:
             "again: give it another table or topic, or take them back there first"
         )
     if not sink.complete:
-        yield f"between epoch {epoch} and the oldest kept one more may be visible: retention has forgotten the epochs"
+        yield f"retention has dropped epochs after {epoch}: their rows may be visible as well"
     if sink.never:
         was = one_or_many(len(sink.never), "was", "were")
         yield f"{epochs(sink.never)} {was} never published: what was staged is dropped and produced anew"

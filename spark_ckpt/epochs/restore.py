@@ -294,7 +294,7 @@ def newest_whole(
 
     `damaged`: paths of files. An epoch that still has to publish one of them, or that defers it, does not count.
     """
-    behind = log_state.by_id[epoch].base if epoch in log_state.by_id else 0
+    behind = log_state.parent(log_state.by_id[epoch]) if epoch in log_state.by_id else 0
     return whole_at_most(log_state, behind, read, verify, damaged)
 
 
@@ -314,7 +314,7 @@ def whole_epochs(log_state: LogState, newest: int, read: Read, verify: Verify) -
 
     Each is verified when it is requested.
     """
-    for older in [brief.epoch for brief in log_state.lineage(newest)]:
+    for older in [brief.epoch for brief in log_state.ancestry(newest)]:
         with suppress(EpochDamaged):
             # Advice must lead to an epoch that a start accepts, so it runs the same checks.
             if not out_of_turn(log_state, older, read):

@@ -18,23 +18,35 @@ from types import MappingProxyType
 
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.readers import held_epochs
-from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.epochs.records import EpochBrief, Manifest
 
 _INCARNATION = re.compile(r"(?:^|-)i(\d+)-")
+
+
+_MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
+MOST_RECENT = 120
+"""Number of the newest epochs of the last hour that are all kept. Before them one a minute is kept, and one an hour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
     """Keep the last `keep_last` epochs, epochs younger than `keep_age_ms`, and savepoints for ever.
 
+    `thinned_ms`: keep epochs until they are so old, ever fewer of them (`thinned`).
     `readers_ms`: keep an epoch for the readers of an edge until it is so old.
-    `slack`: number of epochs that must be droppable before any is dropped, because a drop rewrites the log.
+    `slack`: number of epochs that must be droppable before any is dropped, because a drop rewrites the log. A quarter of
+    the kept ones at least, so that an epoch costs the same however many are kept; 0 drops at once.
     """
 
     keep_last: int = 20
     keep_age_ms: int = 0
     readers_ms: int = 0
     slack: int = 16
+    thinned_ms: int = 0
+
+    def drops(self, kept: int, droppable: int) -> bool:
+        """Return True if it is time to drop `droppable` epochs and to keep `kept`."""
+        return droppable > (max(self.slack, kept // 4) if self.slack else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,7 @@ def kept_epochs(
 
     - the newest by id, and the newest of the current branch (an older branch stays for a while after a restore),
     - young epochs and savepoints,
+    - epochs of the current branch from the last days, ever fewer of them (`thinned`),
     - the epoch that the newest incarnation started from,
     - epochs that some sink may still have to get, and the epochs before them: a restore needs these if unpublished rows
       are damaged,
@@ -72,7 +85,7 @@ def kept_epochs(
     # If unpublished rows turn out damaged, the job has to restore the epoch before them.
     behind_owed = [log_state.by_id[epoch].base for epoch in owed]
     # The same for deferred rows: an epoch without any is restorable when they are damaged.
-    behind_held = next((brief.epoch for brief in log_state.lineage() if not brief.holds), 0)
+    behind_held = next((brief.epoch for brief in log_state.ancestry() if not brief.holds), 0)
     owed_or_behind = {*owed, *behind_owed, behind_held}
     wanted = {
         log_state.latest,
@@ -80,6 +93,7 @@ def kept_epochs(
         *by_number,
         *lineage,
         *young,
+        *thinned(log_state.ancestry(), policy.thinned_ms, now_ms),
         *owed_or_behind,
         *log_state.savepoints.values(),
         *held_epochs(log_state, newest_rows, now_ms - policy.readers_ms),
@@ -87,6 +101,33 @@ def kept_epochs(
     # Some of these ids may be 0 (no epoch) or dropped already.
     kept = wanted & log_state.by_id.keys()
     return kept | _indebted(log_state, kept)
+
+
+def thinned(lineage: Iterable[EpochBrief], until_ms: int, now_ms: int) -> set[int]:
+    """Return the epochs of a branch to keep up to the age `until_ms`, ever fewer of them.
+
+    - every epoch of the last hour, `MOST_RECENT` of them at most,
+    - the first of each minute of the last hour,
+    - the first of each hour before.
+
+    `lineage`: newest first. At most `MOST_RECENT` + 61 + one for each hour begun are kept, at any rate of epochs.
+    The first of an hour is the first of its minute as well. So a pass drops nothing that a later one would keep, and
+    the result does not depend on how often epochs are dropped.
+    """
+    if not until_ms:
+        return set()
+    recent: list[int] = []
+    first: dict[tuple[int, int], int] = {}
+    for brief in lineage:
+        age_ms = now_ms - brief.created_ms
+        if age_ms > until_ms:
+            continue
+        if age_ms <= _HOUR_MS:
+            recent.append(brief.epoch)
+            first[_MINUTE_MS, brief.created_ms // _MINUTE_MS] = brief.epoch
+        # Also within the last hour: the first of the hour that has begun must outlive it.
+        first[_HOUR_MS, brief.created_ms // _HOUR_MS] = brief.epoch
+    return {*recent[:MOST_RECENT], *first.values()}
 
 
 def _indebted(log_state: LogState, kept: Iterable[int]) -> set[int]:

@@ -105,7 +105,7 @@ def _unanswered(log_state: LogState, found: list[Behind]) -> str:
 def _again(log_state: LogState, to: int) -> str:
     if to and to == log_state.latest:
         return f"job.start(restore={to}) publishes the missing epochs again: their rows are still staged"
-    later = [brief.epoch for brief in log_state.lineage() if brief.epoch > to]
+    later = [brief.epoch for brief in log_state.ancestry() if brief.epoch > to]
     return (
         f"job.start(restore={to}) reads the rows after epoch {to} from the sources again and publishes them: what sinks have of "
         f"{epochs(sorted(later))} they get twice"

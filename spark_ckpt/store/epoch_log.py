@@ -315,7 +315,9 @@ class EpochLog:
                 kept = keep_epochs(log_state)
                 # Read before the commit: their files can only be found while the manifests are still in the log.
                 dropped = [self._manifest(epoch) for epoch in sorted(log_state.by_id.keys() - kept)]
-                if not dropped or self._table.shorten(needed_rows(self._table.rows, kept), row_of(totals(log_state))):
+                if not dropped or self._table.shorten(
+                    needed_rows(self._table.rows, kept), row_of(totals(log_state, kept))
+                ):
                     return log_state, dropped
 
     def trim(self, now_ms: int) -> None:

@@ -226,7 +226,7 @@ class Store:
         def kept(log_state: LogState) -> set[int]:
             newest = self.log.manifest(log_state.latest).rows_so_far if log_state.readers and log_state.latest else {}
             keep = kept_epochs(log_state, policy, self._now_ms(), newest)
-            return keep if len(log_state.by_id) - len(keep) > policy.slack else set(log_state.by_id)
+            return keep if policy.drops(len(keep), len(log_state.by_id) - len(keep)) else set(log_state.by_id)
 
         with self._lock:
             log_state, dropped = self.log.shorten(kept, fence)

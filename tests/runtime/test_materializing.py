@@ -34,7 +34,9 @@ def shown(monkeypatch):
         materializing, "InputRetention", lambda plan: SimpleNamespace(follow=lambda report: None, hold=lambda: None)
     )
     store, failed = Store(), []
-    plan = SimpleNamespace(store=store, config=SimpleNamespace(keep_epochs=3, keep_age_ms=0, keep_for_readers_ms=0))
+    plan = SimpleNamespace(
+        store=store, config=SimpleNamespace(keep_epochs=3, keep_age_ms=0, keep_for_readers_ms=0, thinned_ms=0)
+    )
     thread = Materializing(plan, 1, lambda event: None, failed.append)
     thread.start()
     yield store, lambda epoch: thread.ask(SimpleNamespace(manifest=epoch, consumed_segments={})), thread

@@ -232,6 +232,7 @@ class RetentionMachine(RuleBasedStateMachine):
         self.world = World(Path(self.folder) / "store", Clock())
         self.world.begin()
         self.published = self.lag = 0
+        self.bases = dict[int, int]()
 
     def teardown(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -243,6 +244,7 @@ class RetentionMachine(RuleBasedStateMachine):
         for number in range(count):
             self.world.epoch(changes, full=full and number == 0, materialize=materialize, acked=self.published)
             self.published = max(self.published, self.world.last - self.lag)
+            self.bases |= {brief.epoch: brief.base for brief in self.world.store.log.state().epochs}
 
     @rule()
     def leave_garbage(self) -> None:
@@ -274,9 +276,13 @@ class RetentionMachine(RuleBasedStateMachine):
     def unname(self) -> None:
         self.world.store.log.drop_savepoint(next(iter(self.world.store.log.state().savepoints)))
 
-    @rule(keep=st.integers(1, 4), crash_before=st.none() | st.integers(0, 30))
-    def retain(self, keep: int, crash_before: int | None) -> None:
-        policy = Retention(keep_last=keep, slack=0)
+    @rule(minutes=st.sampled_from([1, 40, 90]))
+    def wait(self, minutes: int) -> None:
+        self.world.clock.ms += minutes * 60_000
+
+    @rule(keep=st.integers(1, 4), crash_before=st.none() | st.integers(0, 30), hours=st.sampled_from([0, 2]))
+    def retain(self, keep: int, crash_before: int | None, hours: int) -> None:
+        policy = Retention(keep_last=keep, slack=0, thinned_ms=hours * 3_600_000)
         log_state = self.world.store.log.state()
         must_stay = kept_epochs(log_state, policy, self.world.clock())
         steps = [0]
@@ -302,6 +308,16 @@ class RetentionMachine(RuleBasedStateMachine):
         for brief in log.state().epochs:
             self.world.store.verify(log.manifest(brief.epoch))
             assert self.world.state_at(brief.epoch) == self.world.expected[brief.epoch]
+
+    @invariant()
+    def every_kept_epoch_knows_its_kept_ancestors(self) -> None:
+        log_state = self.world.store.log.state()
+        for epoch in log_state.by_id:
+            expected, above = [epoch], self.bases[epoch]
+            while above:
+                expected += [above] if above in log_state.by_id else []
+                above = self.bases[above]
+            assert [brief.epoch for brief in log_state.ancestry(epoch)] == expected
 
 
 RetentionMachine.TestCase.settings = settings(

@@ -69,7 +69,7 @@ def test_what_the_epochs_say_is_there() -> None:
         {"out": 7},
         [1, 2, 3, 4, 5, 6, 7],
     )
-    assert (log_state.lease_expires_ms, log_state.lease_token, log_state.renewed_ms) == (80, 12, 1012)
+    assert (log_state.lease_expires_ms, log_state.lease_token, log_state.renewed_ms) == (1043, 13, 1013)
 
 
 def test_epochs_of_two_incarnations_are_not_taken_together() -> None:

@@ -22,10 +22,16 @@ from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.retention import Retention, RetentionReport
 
 if TYPE_CHECKING:
+    from spark_ckpt.config import JobConfig
     from spark_ckpt.driver.job_plan import JobPlan
 
 REST_S = 1.0
 """Seconds between two passes: the tables' delay, in addition to the duration of a pass."""
+
+
+def retention_of(config: JobConfig) -> Retention:
+    """Return the epochs to keep by a job's settings."""
+    return Retention(config.keep_epochs, config.keep_age_ms, config.keep_for_readers_ms, thinned_ms=config.thinned_ms)
 
 
 class Materializing(threading.Thread):
@@ -104,9 +110,7 @@ class Materializing(threading.Thread):
                 self._inputs.follow(RetentionReport(self._forgotten()))
             return done
         self._materialize(manifest)
-        config = self._plan.config
-        kept = Retention(config.keep_epochs, config.keep_age_ms, config.keep_for_readers_ms)
-        self._inputs.follow(self._plan.store.retain(kept))
+        self._inputs.follow(self._plan.store.retain(retention_of(self._plan.config)))
         return True
 
     def _materialize(self, manifest: Manifest) -> None:

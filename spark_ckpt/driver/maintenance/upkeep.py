@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.delegation import StandbyLease
 from spark_ckpt.driver.maintenance.duty import lease_of
+from spark_ckpt.driver.maintenance.materializing import retention_of
 from spark_ckpt.epochs.records import UpkeepEnded
-from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import CkptError, Fenced
 from spark_ckpt.events.listener import UpkeepEvent
 from spark_ckpt.store.holder import current_holder
@@ -131,8 +131,7 @@ class Upkeep(threading.Thread):
                 self._rows.end(UpkeepEnded(token=token, failure=_in_short(str(error) or type(error).__name__)))
 
     def _work(self, token: int) -> None:
-        config = self._plan.config
-        kept = Retention(config.keep_epochs, config.keep_age_ms, config.keep_for_readers_ms)
+        kept = retention_of(self._plan.config)
         log_state, _ = under_lease(self._store, token, kept, self._guard)
         damage = self._damage(log_state)
         if not self._holding.is_done(_now_ms()):

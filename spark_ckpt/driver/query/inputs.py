@@ -80,7 +80,7 @@ def _with_restore(error: SourceUndone, plan: JobPlan, name: str, source: Remembe
 def _newest_readable(plan: JobPlan, name: str, source: Remembers, epoch: int) -> int | None:
     """Return the newest epoch up to `epoch` on its branch from which the source can be read; None if there is none."""
     log = plan.store.log
-    for brief in log.state().lineage(epoch):
+    for brief in log.state().ancestry(epoch):
         cursor = log.manifest(brief.epoch).cursors.get(name)
         with suppress(SourceInvalid):
             if cursor is not None:
