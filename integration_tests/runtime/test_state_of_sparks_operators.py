@@ -74,7 +74,7 @@ def test_an_epoch_names_only_files_that_are_new(drained: Bench) -> None:
     assert after["files"] > len(state_files(drained) - before) > 0
     assert after["partitions"] == 2
     assert after["operators"] == ["dedupe"]
-    shown = CliRunner().invoke(application(), ["show", str(drained.folder / "store"), "latest"])
+    shown = CliRunner().invoke(application(), ["show", str(drained.folder / "store")])
     assert "0:dedupe" in shown.output
     assert "HDFSBacked" in shown.output
 
