@@ -87,6 +87,30 @@ def test_the_live_page_draws_the_same_under_its_own_policy(tmp_path):
         assert expected in seen
 
 
+def test_the_live_page_repaints_with_every_answer_although_the_log_does_not_change(tmp_path):
+    """Ages move, and a driver that hangs is seen without an event of its own."""
+    world = told_world(tmp_path / "store")
+    server = PageServer([world.store.location.uri])
+    server.start()
+    try:
+        dom = opened(server.url, tmp_path, "--virtual-time-budget=17000")
+    finally:
+        server.close()
+    [body] = [given for tag, given in Elements(dom).elements if tag == "body"]
+    assert int(body["data-repainted"]) >= 2
+    assert "Failed: no sign of life" in texts(dom)
+
+
+def test_the_graph_shows_its_last_box_whole(file, tmp_path):
+    page = Elements(opened(file.as_uri(), tmp_path))
+    [drawing] = [given for tag, given in page.elements if given.get("id") == "graph"]
+    boxes = [given for tag, given in page.elements if tag == "rect"]
+    _, _, wide, tall = map(float, drawing["viewbox"].split())
+    assert max(float(box["x"]) + float(box["width"]) for box in boxes) <= wide
+    assert max(float(box["y"]) + float(box["height"]) for box in boxes) <= tall
+    assert "class" not in drawing  # so that it shrinks to the width of its card
+
+
 def test_ten_thousand_epochs_are_drawn_within_a_second(tmp_path):
     records = [(0, CreatedRecord(job="job", store_id="s")), *((0, brief) for brief in many_briefs(10_000))]
     log_state = folded(LogState(), records)

@@ -14,6 +14,7 @@ from spark_ckpt.epochs.log_state import IncarnationEntry, LogState
 from spark_ckpt.epochs.records import EdgeCut, EpochBrief, Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.errors import CkptError
 from spark_ckpt.json_values import plain
+from spark_ckpt.observability.page.health import health_of
 from spark_ckpt.store.holder import runs
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.store import Store
@@ -32,6 +33,8 @@ def facts_of(store: Store, now_ms: int) -> Facts:
     result.
     """
     log_state = store.log.state()
+    standbys = [_standby(note) for note in Standbys(store.location).waiting()]
+    runs_now = runs(log_state, now_ms)
     return {
         "job": log_state.job,
         "kind": log_state.kind,
@@ -40,7 +43,8 @@ def facts_of(store: Store, now_ms: int) -> Facts:
         "taken_ms": now_ms,
         "latest": log_state.latest,
         "driver": driver_of(log_state, now_ms),
-        "standbys": [_standby(note) for note in Standbys(store.location).waiting()],
+        "standbys": standbys,
+        "health": health_of(log_state, statuses(log_state, now_ms, runs_now), now_ms, runs_now, len(standbys)),
         "savepoints": dict(log_state.savepoints),
         "acked": dict(log_state.acked),
         "incarnations": [_incarnation(each, log_state, now_ms) for each in log_state.incarnations],

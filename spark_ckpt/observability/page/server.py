@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_ckpt.connector import Json
-from spark_ckpt.errors import CkptError, ConfigInvalid
+from spark_ckpt.errors import CkptError, ConfigInvalid, StoreOutage
 from spark_ckpt.json_values import plain
 from spark_ckpt.observability.page.facts import epoch_of, facts_of
 from spark_ckpt.observability.page.report import asset, drawn, going_back
@@ -88,7 +88,7 @@ class Shown:
             return facts_of(self.store(number), time.time_ns() // 1_000_000)
         except CkptError as error:
             self._opened.pop(number, None)
-            return {"store": self.uris[number], "error": str(error)}
+            return {"store": self.uris[number], "error": str(error), "outage": isinstance(error, StoreOutage)}
 
 
 def application(shown: Shown, hosts: Sequence[str]) -> ASGIApp:

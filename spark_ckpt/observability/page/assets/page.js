@@ -2,10 +2,11 @@
 // Everything that comes from a store goes into the page as text (textContent, setAttribute), never as markup.
 const PARTS = ["barrier", "snapshot", "decision", "publish"];
 const REFRESH_MS = 5000, PAGE = 25, MOST_BARS = 240;
+const MOST_FAILURES = 3, LEFT = 58;
 const STATUS_KINDS = { published: "good", publishing: "soft", deferred: "soft", abandoned: "soft" };
 const embedded = document.getElementById("data");
 const live = embedded === null;
-let jobs = [], chosenJob = 0, chosenEpoch = null, first = 0, span = 100;
+let jobs = [], chosenJob = 0, chosenEpoch = null, first = 0, span = 100, fetchedAt = 0, seen = "", failures = 0;
 
 function el(tag, attributes, ...children) {
   const made = document.createElementNS(SVG_TAGS.has(tag) ? "http://www.w3.org/2000/svg" : "http://www.w3.org/1999/xhtml", tag);
@@ -16,7 +17,7 @@ function el(tag, attributes, ...children) {
   for (const child of children.flat(2)) if (child !== null && child !== undefined) made.append(child);
   return made;
 }
-const SVG_TAGS = new Set(["svg", "g", "rect", "path", "text"]);
+const SVG_TAGS = new Set(["svg", "g", "rect", "path", "text", "title"]);
 
 // -- values as people read them
 const number = (value) => value === null || value === undefined ? "–" : value.toLocaleString("en-US");
@@ -72,25 +73,32 @@ function table(columns, rows, options = {}) {
 }
 
 // -- parts of the page
+// The server's clock, moved on since its answer: the browser's own clock may be wrong.
+const nowOf = (job) => job.taken_ms + (live ? Math.round(performance.now() - fetchedAt) : 0);
 const outbox = (job) => job.kind === "outbox";
 function summary(job) {
   const rows = epochs(job), newest = rows.find((row) => row.epoch === job.latest), driver = job.driver;
   const runs = driver && driver.holds_lease;
   const tile = (name, value, kind) => [el("dt", {}, name), el("dd", { class: kind }, value)];
-  const waiting = rows.filter((row) => row.status === "unpublished").length;
+  const health = job.health, late = health.sinks.reduce((sum, each) => sum + each.late, 0);
+  const ago = (ms) => since(ms, nowOf(job)), interval = health.interval_ms ? `; usually an epoch each ${seconds(health.interval_ms)}` : "";
   const tiles = [
-    ["Driver", runs ? (outbox(job) ? "runs or waits" : "runs") : driver ? "none now" : "none yet", runs ? "good" : "warn"],
-    ["Newest epoch", job.latest ? `${job.latest}` : "–"],
-    ["Decided", newest ? since(newest.created_ms, job.taken_ms) : "–"],
+    ["Newest published epoch", health.published ? `${health.published}, ${ago(health.published_ms)}` : "none yet", health.late ? "warn" : ""],
+    ["Rows per second", health.rows_per_second === null ? "–" : number(health.rows_per_second)],
+    ["Lag", health.lag_rows === null ? "not known" : counted(health.lag_rows, "row")],
+    ...health.sinks.map((each) => [`Sink ${each.name}`, each.late ? `${counted(each.late, "epoch")} unpublished` : each.waiting ? "publishing" : `epoch ${number(each.published)}`, each.late ? "warn" : ""]),
+    ["Restarts in the last hour", number(health.restarts), health.restarts ? "warn" : ""],
+    ["Newest epoch", newest ? `${job.latest}, ${ago(newest.created_ms)}` : "–"],
     ["Took", newest ? seconds(newest.duration_ms) : "–"],
     outbox(job) ? ["Newest batch", newest && newest.batch !== null ? `${newest.batch}` : "–"] : ["State", newest ? size(newest.state_bytes) : "–"],
     ["Kept epochs", number(rows.length)],
-    ["Not published", number(waiting), waiting ? "warn" : "good"],
     ["Incarnation", driver ? String(Math.max(0, ...job.incarnations.map((each) => each.incarnation))) : "–"],
   ].map(([name, value, kind]) => el("div", {}, tile(name, value, kind)));
+  const renewed = health.renewed_ms && !outbox(job) ? `; last sign of life ${ago(health.renewed_ms)}${interval}` : interval;
+  const status = el("p", { id: "status", class: health.kind }, el("strong", {}, outbox(job) && runs ? "Runs or waits" : health.status), el("span", { class: "soft" }, ` ${health.reason}${renewed}`));
   const lease = driver ? `${driver.holder}, since ${moment(driver.since_ms)}; ` +
     (outbox(job) ? (runs ? "its process is not known to be gone" : "it has ended") : runs ? `lease until ${moment(driver.lease_until_ms)}` : driver.lease_until_ms ? `its lease ended ${moment(driver.lease_until_ms)}` : "its lease was freed") : "it has never run";
-  return el("section", { id: "summary" }, el("h2", {}, `${outbox(job) ? "Outbox" : "Job"} ${job.job}`), el("p", { class: "soft mono" }, job.store), el("dl", { class: "tiles" }, tiles), el("p", { class: "soft" }, lease), standbys(job));
+  return el("section", { id: "summary" }, el("h2", {}, `${outbox(job) ? "Outbox" : "Job"} ${job.job}`), status, el("dl", { class: "tiles" }, tiles), el("p", { class: "soft" }, lease), el("p", { class: "soft mono" }, job.store), standbys(job));
 }
 
 function standbys(job) {
@@ -109,7 +117,7 @@ function timeline(job) {
   slider.addEventListener("input", redraw);
   canvas.from = () => Math.min(Number(slider.value), Math.max(0, rows.length - windowed));
   canvas.count = windowed;
-  const at = (event) => canvas.bars && canvas.bars[Math.floor(event.offsetX / canvas.each)];
+  const at = (event) => canvas.bars && canvas.bars[Math.floor((event.offsetX - LEFT) / canvas.each)];
   canvas.addEventListener("mousemove", (event) => {
     const row = at(event);
     label.textContent = row ? `epoch ${row.epoch}: ${seconds(row.duration_ms)}, ${row.reason}; ` + PARTS.map((part) => `${part} ${seconds(row[`${part}_ms`])}`).join(", ") + `; state ${size(row.state_bytes)}; ${number(row.rows_in)} rows in` : "";
@@ -127,7 +135,7 @@ function draw(canvas, rows) {
   const step = Math.max(1, Math.ceil(shown.length / MOST_BARS));
   canvas.bars = [];
   for (let at = 0; at < shown.length; at += step) canvas.bars.push(shown.slice(at, at + step).reduce((most, row) => total(row) > total(most) ? row : most));
-  const paint = canvas.getContext("2d"), top = Math.max(1, ...canvas.bars.map(total)), each = canvas.each = Math.min(30, width / Math.max(1, canvas.bars.length));
+  const paint = canvas.getContext("2d"), top = Math.max(1, ...canvas.bars.map(total)), each = canvas.each = Math.min(30, (width - LEFT) / Math.max(1, canvas.bars.length));
   paint.scale(scale, scale);
   paint.clearRect(0, 0, width, height);
   const room = height - 34;
@@ -136,21 +144,31 @@ function draw(canvas, rows) {
     const bar = (ms, part) => {
       const tall = ms / top * room;
       paint.fillStyle = style.getPropertyValue(`--${part}`);
-      paint.fillRect(at * each + .5, y - tall, Math.max(1, each - 1.5), tall);
+      paint.fillRect(LEFT + at * each + .5, y - tall, Math.max(1, each - 1.5), tall);
       y -= tall;
     };
     const known = PARTS.filter((part) => row[`${part}_ms`] !== null);
     known.forEach((part) => bar(row[`${part}_ms`], part));
     bar(Math.max(0, total(row) - known.reduce((sum, part) => sum + row[`${part}_ms`], 0)), "unknown");
   });
-  paint.fillStyle = style.getPropertyValue("--soft");
+  paint.fillStyle = paint.strokeStyle = style.getPropertyValue("--soft");
   paint.font = "12px system-ui, sans-serif";
-  paint.fillText(step > 1 ? `up to ${seconds(top)}; the slowest of ${step} epochs a bar` : `up to ${seconds(top)}`, 2, 11);
-  if (canvas.bars.length) {
-    paint.fillText(`epoch ${shown[0].epoch}`, 2, height - 3);
-    const last = `epoch ${shown[shown.length - 1].epoch}`;
-    if (canvas.bars.length > 6) paint.fillText(last, Math.max(80, canvas.bars.length * each - paint.measureText(last).width), height - 3);
+  paint.textAlign = "right";
+  for (const part of [0, .5, 1]) {
+    const y = Math.round(height - 16 - part * room) + .5;
+    paint.globalAlpha = part ? .25 : 1;
+    paint.beginPath(); paint.moveTo(LEFT, y); paint.lineTo(width, y); paint.stroke();
+    paint.globalAlpha = 1;
+    paint.fillText(seconds(Math.round(top * part)), LEFT - 6, y + 4);
   }
+  paint.textAlign = "left";
+  if (step > 1) paint.fillText(`the slowest of ${step} epochs a bar`, LEFT + 4, 11);
+  const clock = (row) => moment(row.created_ms).slice(11), length = canvas.bars.length;
+  const marks = length * each > 420 ? [0, Math.floor(length / 2), length - 1] : length * each > 190 ? [0, length - 1] : length ? [0] : [];
+  marks.forEach((at) => {
+    const text = `${canvas.bars[at].epoch} · ${clock(canvas.bars[at])}`, x = LEFT + at * each, most = width - paint.measureText(text).width - 2;
+    paint.fillText(text, Math.max(LEFT, Math.min(most, at && at === length - 1 ? x + each - paint.measureText(text).width : x)), height - 3);
+  });
 }
 function total(row) {
   const parts = PARTS.reduce((sum, part) => sum + (row[`${part}_ms`] || 0), 0);
@@ -175,6 +193,7 @@ function epochTable(job) {
   return rows.length ? el("div", {}, el("h3", {}, "Restore points"), pages, table(columns, rows.slice(first, first + PAGE), { id: "epochs", attributes })) : el("p", { class: "soft" }, outbox(job) ? "No epochs yet; the query's next batch is the first." : "No epochs yet; the job takes the first one when it starts.");
 }
 
+const shortened = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
 function graph(detail) {
   const about = {};
   for (const each of detail.sources) about[`source/${each.name}`] = [each.name, each.lag === null ? "lag not known" : `${counted(each.lag, "row")} ${each.lag === 1 ? "waits" : "wait"}`];
@@ -196,7 +215,7 @@ function graph(detail) {
   for (const id of nodes.keys()) (columns[depthOf(id, new Set())] = columns[depthOf(id, new Set())] || []).push(id);
   const place = new Map(), W = 210, H = 46, GX = 60, GY = 18;
   columns.forEach((ids, x) => ids.forEach((id, y) => place.set(id, [x * (W + GX) + 4, y * (H + GY) + 4])));
-  const wide = columns.length * (W + GX), tall = Math.max(...columns.map((ids) => (ids || []).length)) * (H + GY) + 4;
+  const wide = columns.length * (W + GX) - GX + 8, tall = Math.max(...columns.map((ids) => (ids || []).length)) * (H + GY) + 4;
   const drawn = [];
   for (const node of nodes.values()) for (const input of node.inputs) {
     if (!place.has(input)) continue;
@@ -205,9 +224,9 @@ function graph(detail) {
   }
   for (const [id, [x, y]] of place) {
     const [name, note] = about[id] || [id.split("/").slice(1).join("/"), ""];
-    drawn.push(el("g", {}, el("rect", { x, y, width: W, height: H, rx: 6 }), el("text", { x: x + 10, y: y + 19 }, `${id.split("/")[0]} ${name}`.slice(0, 30)), el("text", { x: x + 10, y: y + 36, class: "soft" }, note)));
+    drawn.push(el("g", {}, el("rect", { x, y, width: W, height: H, rx: 6 }), el("text", { x: x + 10, y: y + 19 }, shortened(`${id.split("/")[0]} ${name}`, 27)), el("text", { x: x + 10, y: y + 36, class: "soft" }, shortened(note, 31)), el("title", {}, `${id}: ${note}`)));
   }
-  return el("div", { class: "scroll" }, el("svg", { id: "graph", width: wide, height: tall, viewBox: `0 0 ${wide} ${tall}`, role: "img", "aria-label": "The job's graph" }, drawn));
+  return el("div", { class: "scroll" }, el("svg", { id: "graph", width: wide, height: tall, class: columns.length > 4 ? "wide" : null, viewBox: `0 0 ${wide} ${tall}`, role: "img", "aria-label": "The job's graph" }, drawn));
 }
 
 function incarnations(job) {
@@ -264,29 +283,47 @@ function sideBySide(found) {
 }
 
 // -- putting it together
+function told(job) {
+  const taken = document.getElementById("taken");
+  taken.textContent = `as of ${moment(job.taken_ms)}${live ? "" : ", a report"}`;
+  taken.className = "";
+  document.title = `${job.health.status}: ${job.job} · spark_ckpt`;
+}
 function choose(epoch) { chosenEpoch = epoch; show(); }
 function show() {
   const job = jobs[chosenJob], place = document.getElementById("job");
   document.getElementById("jobs").replaceChildren(...(jobs.length > 1 ? jobs.map((each, at) => el("button", { type: "button", "aria-pressed": at === chosenJob, onclick: () => { chosenJob = at; chosenEpoch = null; first = 0; show(); } }, each.job || each.store)) : []));
-  if (job.error) { place.replaceChildren(el("section", {}, el("p", { class: "bad mono" }, job.error))); return; }
-  document.getElementById("taken").textContent = `as of ${moment(job.taken_ms)}${live ? "" : ", a report"}`;
-  document.title = `${job.job} · spark_ckpt`;
+  if (job.error) { place.replaceChildren(el("section", {}, el("p", { id: "status", class: "warn" }, el("strong", {}, job.outage ? "Waiting for store" : "Cannot be read")), el("p", { class: "bad mono" }, job.error))); return; }
+  told(job);
   const details = el("div", { id: "details" }, el("section", {}, el("p", { class: "soft" }, job.latest ? "Reading the epoch …" : "No epoch yet.")));
   place.replaceChildren(summary(job), timeline(job), details, incarnations(job));
   closer(job, details);
   document.body.dataset.ready ??= Math.round(performance.now());
 }
+// A change of the log draws everything again. Every answer draws the summary again, whose ages move on.
+const shape = (job) => [job.latest, job.error, job.incarnations && job.incarnations.map((each) => each.ended), job.acked, job.savepoints, job.standbys, job.epochs && job.epochs.map((row) => row[1]).join()];
 async function refresh() {
+  const busy = () => document.activeElement.closest("form");
   try {
-    const found = await asked("api/jobs");
-    const moved = JSON.stringify(found.map((each) => [each.latest, each.error, each.incarnations && each.incarnations.length, each.acked, each.savepoints, each.standbys, each.driver && each.driver.holds_lease])) !== refresh.seen;
-    refresh.seen = JSON.stringify(found.map((each) => [each.latest, each.error, each.incarnations && each.incarnations.length, each.acked, each.savepoints, each.standbys, each.driver && each.driver.holds_lease]));
-    jobs = found;
-    if (moved && !document.activeElement.closest("form")) show();
+    const found = await asked("api/jobs"), now = JSON.stringify(found.map(shape)), moved = now !== seen;
+    [jobs, seen, fetchedAt, failures] = [found, now, performance.now(), 0];
+    if (moved && !busy()) show();
+    else repaint();
   } catch (error) {
-    document.getElementById("taken").textContent = `no answer: ${error.message}`;
+    failures += 1;
+    const taken = document.getElementById("taken");
+    taken.textContent = `no answer: ${error.message}`;
+    taken.className = failures >= MOST_FAILURES ? "warn" : "";
+    repaint();
   }
   setTimeout(refresh, REFRESH_MS);
+}
+function repaint() {
+  const job = jobs[chosenJob], old = document.getElementById("summary");
+  if (!job || job.error || !old) return;
+  old.replaceWith(summary(job));
+  document.body.dataset.repainted = Number(document.body.dataset.repainted || 0) + 1;
+  if (!failures) told(job);
 }
 window.addEventListener("resize", () => { if (jobs.length && !document.activeElement.closest("form")) show(); });
 if (live) refresh();
