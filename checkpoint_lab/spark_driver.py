@@ -19,13 +19,14 @@ from checkpoint_lab.spark_store import DELAY_MS, EDGES, GROUPS, JOB, OPERATORS, 
 from checkpoint_lab.violations import ensure
 from checkpoint_protocols.machine import Effect, Event
 from checkpoint_protocols.vocabulary import Note
-from spark_ckpt.connector import EpochOutput, StagedAhead
+from spark_ckpt.connector import Cursor, EpochOutput, StagedAhead
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, Limits, OperatorShape, SinkPlace
 from spark_ckpt.coordination.manifests import stamped
 from spark_ckpt.coordination.messages import (
     AcksRecorded,
     AheadEnded,
     ArmTimer,
+    BatchDone,
     CommitEpoch,
     CommitFenced,
     CommitOverdue,
@@ -120,6 +121,8 @@ class Deciding:
         self.asking: PendingCommit | None = None
         self.unrecorded = False
         """True if the log did not take the latest acknowledgements."""
+        self.ended: dict[int, dict[str, Cursor]] = {}
+        """Positions of the sources at the end of each batch: the state of Spark's own operators belongs to them."""
 
     def store(self, effect: CommitEpoch) -> None:
         """Commit at once and take the answer."""
@@ -155,6 +158,10 @@ class Deciding:
         self.asking = None
 
     def _decision(self, effect: CommitEpoch) -> PendingCommit:
+        manifest, batch = effect.manifest, effect.batch
+        if batch is not None:
+            told = f"epoch {manifest.epoch} takes Spark's state after batch {batch}, whose sources ended elsewhere"
+            ensure(self.ended.get(batch) == manifest.cursors, "O1", told)
         self._shared.attempts += 1
         return PendingCommit(self._log, stamped(effect.manifest, f"attempt {self._shared.attempts}", 1), effect.names)
 
@@ -375,6 +382,8 @@ class SparkDriver:
             self._handle(self.inbox.popleft())
 
     def _handle(self, event: Event) -> None:
+        if isinstance(event, BatchDone):
+            self.deciding.ended[event.batch] = dict(event.cursors)
         self.committed = self.committed or (isinstance(event, EpochCommitted) and event.manifest.reason != "initial")
         self.effects += self.core.handle(event, float(self.now_ms))
 

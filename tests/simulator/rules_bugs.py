@@ -150,6 +150,27 @@ def an_epoch_is_published_before_it_is_committed(monkeypatch):
     monkeypatch.setattr(EpochProtocol, "commit_if_complete", hasty)
 
 
+def _another_batch(monkeypatch, batch_of):
+    commits = EpochProtocol.commit_if_complete
+
+    def planted(core, ended, idle):
+        effects = commits(core, ended, idle)
+        return [
+            replace(each, batch=batch_of(core, each)) if isinstance(each, CommitEpoch) else each for each in effects
+        ]
+
+    monkeypatch.setattr(EpochProtocol, "commit_if_complete", planted)
+
+
+def an_epoch_takes_sparks_state_of_the_batch_before(monkeypatch):
+    _another_batch(monkeypatch, lambda core, effect: effect.batch - 1)
+
+
+def an_epoch_takes_sparks_state_of_the_newest_batch(monkeypatch):
+    """A prefetched barrier has closed the epoch with an earlier one."""
+    _another_batch(monkeypatch, lambda core, effect: core.cut.builder.batch)
+
+
 def a_sweep_forgets_what_a_sink_is_owed(monkeypatch):
     monkeypatch.setattr(
         spark_driver, "kept_epochs", lambda log_state, policy, now_ms: {log_state.latest, log_state.base} - {0}
@@ -215,6 +236,8 @@ PLANTED_BESIDE = [
     a_sweep_takes_what_is_in_flight_for_garbage,
     an_epoch_whose_decision_is_overdue_is_aborted,
     sinks_are_enough,
+    an_epoch_takes_sparks_state_of_the_batch_before,
+    an_epoch_takes_sparks_state_of_the_newest_batch,
     an_aborted_epoch_gives_its_number_to_the_next,
     an_epoch_is_published_before_it_is_committed,
     an_outage_counts_as_a_failure,
