@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from spark_ckpt.epochs.records import Manifest
 
 _log = logging.getLogger("spark_ckpt")
+CONSOLE = "spark_ckpt.console"
+"""Logger of the lines for people: one for each incarnation, and one for an epoch, at most one a second."""
+_console = logging.getLogger(CONSOLE)
+_console.setLevel(logging.WARNING)
+_EPOCH_LINE_S = 1.0
+_epoch_line_due_s: dict[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,7 @@ class Announcer:
     def started(self, base: int, reason: str, unpublished: Mapping[str, Sequence[int]] | None = None) -> None:
         """Announce that the incarnation continues from epoch `base`. `unpublished`: epochs that each sink lacks."""
         self._info(base, "started from", reason)
+        _console.info("%s %s: incarnation %d runs, from epoch %d", self.kind, self.job, self.incarnation, base)
         event = IncarnationEvent(self.job, self.incarnation, base, reason, unpublished or {})
         self._notify(lambda listener: listener.onIncarnationStarted(event))
 
@@ -56,6 +64,7 @@ class Announcer:
 
     def committed(self, epoch: int, detail: Mapping[str, Json], manifest: Manifest | None = None) -> None:
         """Announce that the epoch is committed."""
+        self._epoch_line(epoch, manifest)
         event = replace(self._epoch("committed", epoch, detail), manifest=manifest)
         self._notify(lambda listener: listener.onEpochCommitted(event))
 
@@ -104,8 +113,17 @@ class Announcer:
     def ended(self, epoch: int, reason: str) -> None:
         """Announce that the incarnation is over. `epoch`: its last committed one."""
         self._info(epoch, "ended:", reason)
+        _console.info("%s %s: incarnation %d ended, at epoch %d", self.kind, self.job, self.incarnation, epoch)
         event = IncarnationEvent(self.job, self.incarnation, epoch, reason)
         self._notify(lambda listener: listener.onIncarnationEnded(event))
+
+    def _epoch_line(self, epoch: int, manifest: Manifest | None) -> None:
+        now_s = time.monotonic()
+        if manifest is None or manifest.reason == "initial" or now_s < _epoch_line_due_s.get(self.job, 0.0):
+            return
+        _epoch_line_due_s[self.job] = now_s + _EPOCH_LINE_S
+        said = (self.kind, self.job, epoch, f"{manifest.rows_in:,}", f"{manifest.rows_out:,}")
+        _console.info("%s %s: epoch %d committed, %s rows in, %s rows out", *said)
 
     def _epoch(self, what: str, epoch: int, detail: Mapping[str, Json]) -> EpochEvent:
         self._info(epoch, what, dict(detail))

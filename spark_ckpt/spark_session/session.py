@@ -22,6 +22,7 @@ from spark_ckpt.spark_internals.launching import is_under_spark_submit, launches
 from spark_ckpt.spark_internals.python_workers import DAEMON_MODULE, unix_sockets
 from spark_ckpt.spark_session import class_archive
 from spark_ckpt.spark_session.class_archive import DRIVER_OPTIONS
+from spark_ckpt.spark_session.console import tidy
 from spark_ckpt.spark_versions import require_spark_of_jobs
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM)
@@ -93,7 +94,9 @@ def session(
     if SparkSession.getActiveSession() is None:
         _import_meanwhile()
     with launched_deaf():
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
+    tidy(spark)
+    return spark
 
 
 def _with_java_options(settings: dict[str, str]) -> dict[str, str]:
