@@ -53,5 +53,6 @@ def _compare(feed: Feed, store: str, results: Results) -> None:
     for name, wanted, table in (("windows", windows, "table"), ("first rows", firsts, "table-way")):
         found = feed.shown(table)
         lost, extra = wanted - found, found - wanted
-        figures = {"rows": wanted.total(), "lost": lost.total(), "wrong or double": extra.total()}
+        twice = sum(times for row, times in extra.items() if row in wanted)
+        figures = {"rows": wanted.total(), "lost": lost.total(), "duplicated": twice, "wrong": extra.total() - twice}
         results.add(f"{store}, {name} compared", figures, f"{lost} {extra}"[:500] if lost or extra else "")
