@@ -73,7 +73,7 @@ def test_the_job_goes_on_with_the_querys_windows_and_first_rows(
         for version in VERSIONS[2:]:
             feed(spark, tmp_path / "bronze", version)
         job = ckpt.Job(spark, "windows", store=str(tmp_path / "store"))
-        source = job.source("bronze", DeltaSource(str(tmp_path / "bronze"), files_per_batch=1))
+        source = job.source("bronze", DeltaSource(str(tmp_path / "bronze"), maxFilesPerTrigger=1))
         source.transform(windows).to(DeltaSink(str(tmp_path / "moved")))
         assert job.start(availableNow=True).awaitTermination(180)
         run_plain(spark, tmp_path, "stayed")
