@@ -7,7 +7,14 @@ from pyspark.sql.types import LongType, StructType
 
 from integration_tests.spark_private.checks import entry, of
 from integration_tests.spark_private.watched_query import SEED_ID, SEEDED_AT, STARTED_S_AGO, Seen
-from spark_ckpt.spark_internals import checkpoint_files, operator_metadata, operator_state, pipeline_flows, query_logs
+from spark_ckpt.spark_internals import (
+    checkpoint_files,
+    loggers,
+    operator_metadata,
+    operator_state,
+    pipeline_flows,
+    query_logs,
+)
 from spark_ckpt.spark_internals.jvm import jvm_of
 
 # -- checkpoint_files -----------------------------------------------------------------------------------------------------
@@ -96,6 +103,19 @@ def _(spark: SparkSession) -> None:
     loader = jvm_of(spark).org.apache.spark.util.Utils.getContextOrSparkClassLoader()
     opened = loader.getResourceAsStream("org/apache/spark/sql/pipelines/graph/FlowSystemMetadata.class")
     assert pipeline_flows.FLOWS.encode() in bytes(opened.readAllBytes())
+
+
+# -- loggers --------------------------------------------------------------------------------------------------------------
+
+
+@of(*(name.name for name in loggers.NAMES))
+def _(spark: SparkSession) -> None:
+    loggers.quiet(spark)
+    log4j = jvm_of(spark).org.apache.logging.log4j
+    for name in loggers.NAMES:
+        kind = name.lives_in.partition(" ")[0]
+        assert jvm_of(spark).org.apache.spark.util.Utils.classForName(kind, False, False).getName() == kind
+        assert log4j.LogManager.getLogger(kind).getLevel().name() == "ERROR"
 
 
 # -- operator_metadata, operator_state ------------------------------------------------------------------------------------

@@ -43,7 +43,8 @@ def _(spark: SparkSession) -> None:
 @of("STATELESS_NODES")
 def _(spark: SparkSession) -> None:
     loader = jvm_of(spark).org.apache.spark.util.Utils
-    for name in plans.STATELESS_NODES | {plans.REFERENCE_NODE, plans.TEMPLATE_NODE, plans.JOIN_NODE}:
+    leaves = {plans.REFERENCE_NODE, plans.TEMPLATE_NODE, plans.JOIN_NODE}
+    for name in plans.STATELESS_NODES | plans.STATEFUL_NODES.keys() | plans.EVENT_TIME_NODES | leaves:
         full = f"org.apache.spark.sql.catalyst.plans.logical.{name}"
         assert loader.classForName(full, True, True).getSimpleName() == name
 
@@ -83,9 +84,12 @@ def _(spark: SparkSession) -> None:
 @of("UnsupportedOperationChecker.checkForStreaming")
 def _(spark: SparkSession) -> None:
     template = plans.streaming_template(spark, ROW)
-    plans.analysed(template.where("k = 'a'")).check_for_streaming(spark)
+    for mode in ("append", "update"):
+        plans.analysed(template.where("k = 'a'")).check_for_streaming(spark, mode)
+    counted = plans.analysed(template.groupBy("k").count())
+    counted.check_for_streaming(spark, "update")
     with pytest.raises(PySparkException):
-        plans.analysed(template.groupBy("k").count()).check_for_streaming(spark)
+        counted.check_for_streaming(spark, "append")
 
 
 @of("QueryExecution.executedPlan", "RDDScanExec.rdd", "ReusedExchangeExec")

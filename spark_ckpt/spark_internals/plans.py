@@ -110,7 +110,6 @@ STATEFUL_NODES = {
     "Deduplicate": "dropDuplicates",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
     "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
-    "TransformWithStateInPandas": "transformWithStateInPandas",
     "TransformWithStateInPySpark": "transformWithState",
     "Join": "a join of two streams",
 }
