@@ -158,12 +158,16 @@ class Deciding:
         self.asking = None
 
     def _decision(self, effect: CommitEpoch) -> PendingCommit:
+        self._judge(effect)
+        self._shared.attempts += 1
+        return PendingCommit(self._log, stamped(effect.manifest, f"attempt {self._shared.attempts}", 1), effect.names)
+
+    def _judge(self, effect: CommitEpoch) -> None:
+        """Condemn an epoch that takes the state of Spark's own operators after another batch than its sources' ends."""
         manifest, batch = effect.manifest, effect.batch
         if batch is not None:
             told = f"epoch {manifest.epoch} takes Spark's state after batch {batch}, whose sources ended elsewhere"
             ensure(self.ended.get(batch) == manifest.cursors, "O1", told)
-        self._shared.attempts += 1
-        return PendingCommit(self._log, stamped(effect.manifest, f"attempt {self._shared.attempts}", 1), effect.names)
 
     def _take(self, decision: PendingCommit, error: CkptError | None) -> None:
         if isinstance(error, Fenced):

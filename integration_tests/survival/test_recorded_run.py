@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from integration_tests.survival.graph_feed import Feed, feeding
 from integration_tests.survival.graphs import merges_output
 from integration_tests.survival.kills import Kill
 from integration_tests.survival.process import Driver
-from integration_tests.survival.test_graphs_survive import Feed, feeding
 from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.trace.lines import Begun, Handled
 from spark_ckpt.trace.reading import Recorded, read_traces

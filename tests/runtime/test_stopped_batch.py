@@ -30,7 +30,8 @@ def run_batch(monkeypatch):
     told = []
 
     def run(*, over):
-        stage = SimpleNamespace(ends=(SourceNode("in", None, StructType()),), hosts={}, marks=(), inputs=None)
+        ends = (SourceNode("in", None, StructType()),)
+        stage = SimpleNamespace(ends=ends, hosts={}, marks=(), inputs=None, spark_state=None)
         spark = SimpleNamespace(sparkContext=None)
         StageQuery(spark, stage, lambda *batch: told.append(batch), lambda: over)._run_batch(None, 7)
 

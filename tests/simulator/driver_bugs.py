@@ -132,9 +132,10 @@ def decides_without_reading(patch: Patch) -> None:
     """An epoch is decided on the newest one, whoever's it is."""
     shipped = proposals.epoch
 
-    def epoch(before: LogState, manifest: Manifest, now_ms: int) -> NewRow | None:
+    def epoch(before: LogState, manifest: Manifest, now_ms: int, index: int = 0) -> NewRow | None:
         behind = {"previous": before.last, "base": before.latest, "epoch": before.last + 1}
-        return shipped(replace(before, incarnation=manifest.incarnation), manifest.model_copy(update=behind), now_ms)
+        ours = replace(before, incarnation=manifest.incarnation)
+        return shipped(ours, manifest.model_copy(update=behind), now_ms, index)
 
     patch.setattr(proposals, "epoch", epoch)
 

@@ -8,7 +8,7 @@ import pytest
 
 import checkpoint_lab as sim
 from checkpoint_lab.schedules import drive
-from checkpoint_lab.spark_driver import CoreOf
+from checkpoint_lab.spark_driver import CoreOf, Deciding
 from checkpoint_lab.spark_sink import SparkSink
 from checkpoint_lab.spark_store import Shared
 from checkpoint_lab.world import Choice
@@ -80,6 +80,7 @@ def test_schedules_of_wrong_rules_are_rejected(tmp_path: Path, plant: object, mo
     monkeypatch.setattr(Shared, "_judge", lambda shared, manifest: None)
     monkeypatch.setattr(SparkSink, "judge", lambda sink, rows: None)
     monkeypatch.setattr(SparkSink, "_judge", lambda sink, shared, output: None)
+    monkeypatch.setattr(Deciding, "_judge", lambda deciding, effect: None)
     traces = schedules(host_bugs.core_with(plant))
     result = check(tmp_path, MODULE, more=traces_module("RecordedBarriers", traces), flags=())
 
