@@ -138,9 +138,7 @@ def stream(bench: Bench) -> ckpt.Stream:
     return bench.job().source("in", bench.source())
 
 
-@pytest.mark.parametrize("operation", REFUSED)
-def test_what_remembers_rows_is_refused_on_the_line_that_writes_it(stream: ckpt.Stream, operation: str) -> None:
-    node, function = REFUSED[operation]
+def check_refused(stream: ckpt.Stream, node: str, function: Callable[[DataFrame], DataFrame]) -> None:
     with pytest.raises(ckpt.CkptError, match="no epoch has its state") as refused:
         stream.transform(function)
     assert refused.value.condition == "CKPT_OPERATION_REFUSED"
@@ -149,16 +147,15 @@ def test_what_remembers_rows_is_refused_on_the_line_that_writes_it(stream: ckpt.
     assert refused.value.hint
 
 
+@pytest.mark.parametrize("operation", REFUSED)
+def test_what_remembers_rows_is_refused_on_the_line_that_writes_it(stream: ckpt.Stream, operation: str) -> None:
+    check_refused(stream, *REFUSED[operation])
+
+
 @pytest.mark.parametrize("operation", SPARKS)
 def test_sparks_own_state_is_refused_behind_an_operator(stream: ckpt.Stream, operation: str) -> None:
-    node, function = SPARKS[operation]
     behind = stream.groupBy("k").applyInPandasWithState(states, SCHEMA, "n long", "append", "NoTimeout", "echo")
-    with pytest.raises(ckpt.CkptError, match="no epoch has its state") as refused:
-        behind.transform(function)
-    assert refused.value.condition == "CKPT_OPERATION_REFUSED"
-    assert refused.value.context["operation"] == node
-    assert "test_stateless.py:" in refused.value.context["line"]
-    assert refused.value.hint
+    check_refused(behind, *SPARKS[operation])
 
 
 FILE_NAMES: dict[str, Callable[[DataFrame], DataFrame]] = {

@@ -118,6 +118,8 @@ class CheckpointState:
             time.sleep(_LOOK_S)
 
     def _read_ids(self, batch: int, commit: str) -> None:
+        if self.settings[CHECKPOINT_FORMAT] == "1":
+            return  # commits name no ids: a version has one file of each kind
         self._ids[batch + 1] = parse_commit(commit).state_ids
         # Ids of batches in between: changes of earlier versions follow the snapshot.
         for path in (self._checkpoint / COMMITS).glob("[0-9]*"):
