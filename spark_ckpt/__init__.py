@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from spark_ckpt.api.stream import Stream
     from spark_ckpt.connector import SinkRows
     from spark_ckpt.driver.run import Run
+    from spark_ckpt.driver.stages_run import StagesRun
     from spark_ckpt.errors import CkptError
     from spark_ckpt.events.listener import (
         EpochEvent,
@@ -48,6 +49,7 @@ _HOME = {
     ),
     "tasks.operators.aggregations": ("Aggregate", "avg", "count", "first", "last", "max", "mean", "min", "stddev", "sum"),
     "driver.run": ("Run",),
+    "driver.stages_run": ("StagesRun",),
     "tasks.operators.vectorized": ("KeyBatch", "KeyResult"),
     "spark_session.session": ("session",),
     "api.spark_source": ("SparkSource",),
@@ -78,6 +80,7 @@ __all__ = [
     "RunListener",
     "SinkRows",
     "SparkSource",
+    "StagesRun",
     "StandbyEvent",
     "Stream",
     "UpkeepEvent",

@@ -129,6 +129,7 @@ class JobSettings(TypedDict, total=False):
     keep_thinned: DurationText
     keep_for_readers: DurationText
     line_interval: DurationText
+    stages: str | Sequence[str]
     takeover: bool
     standby: bool
     accept_new_sink: str | Sequence[str]
@@ -216,6 +217,9 @@ class JobConfig(BaseModel):
         alias="line_interval",
         ge=1000,
         description='with `protocol="index"`: time from one common line to the next, 1 second at least; default 60 seconds',
+    )
+    stages: Names = Field(
+        (), description="stages of the program that this process runs; default: all of them: `docs/stages.md`"
     )
     takeover: bool = Field(False, description="replace a live driver instead of refusing to start")
     standby: bool = Field(

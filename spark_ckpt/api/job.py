@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, count
 from typing import TYPE_CHECKING, NoReturn, Unpack
 
@@ -16,6 +17,7 @@ from checkpoint_protocols.ids import Epoch
 from spark_ckpt.api.elsewhere import not_on_job
 from spark_ckpt.api.feedback import Feedback
 from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
+from spark_ckpt.api.stages import check_stages, join_stages, opened_stages
 from spark_ckpt.api.stream import Stream
 from spark_ckpt.config import JobConfig, JobSettings, checked_duration_ms
 from spark_ckpt.connector import Sink, Source
@@ -24,6 +26,7 @@ from spark_ckpt.driver.index_keeper import check_index
 from spark_ckpt.driver.job_plan import JobPlan, planned
 from spark_ckpt.driver.query.warm_up import check_workers, warm_up
 from spark_ckpt.driver.run import Run
+from spark_ckpt.driver.stages_run import StagesRun
 from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, SinkInvalid, SourceInvalid
@@ -31,6 +34,7 @@ from spark_ckpt.events.listener import RunListener
 from spark_ckpt.observability.companions import companions_of, listeners_of
 from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, Node, SinkBinding, SourceNode, struct_of
 from spark_ckpt.plan.graph_text import graph_text
+from spark_ckpt.plan.stages import StageGraph, StageInput, chosen_stages, cut, parses
 from spark_ckpt.program_edges.sink import EdgeSink
 from spark_ckpt.program_edges.source import EdgeSource
 from spark_ckpt.spark_internals.plans import streaming_template
@@ -85,6 +89,7 @@ class Job:
         self._bindings: dict[str, SinkBinding] = {}
         self._operators: set[str] = set()
         self._edges: dict[str, EdgeBinding | None] = {}
+        self._stage_inputs: list[StageInput] = []
         self._rejects: Sink | None = None
         self._listeners: list[RunListener] = []
         if (setting := unfit_setting(spark)) is not None:
@@ -194,26 +199,109 @@ class Job:
         if stands_by:
             self._check_standby(restore, availableNow)
         plan = replace(self.plan(restore, confirmed), config=self._config.with_page(ui))
-        if availableNow:
+        return self._started(plan, restore, availableNow, stands_by)
+
+    def start_stages(
+        self,
+        stages: str | Sequence[str] = (),
+        restore: str | int | Epoch = LATEST,
+        availableNow: bool = False,
+        accept_new_sink: str | Sequence[str] = (),
+        accept_new_source: str | Sequence[str] = (),
+        accept_moved: str | Sequence[str] = (),
+        accept_dropped_operator: str | Sequence[str] = (),
+    ) -> StagesRun:
+        """Start stages of the program: those of `stages`, or of the setting of this name, or all of them.
+
+        `through(..., stage=...)` ends a stage. Each is a query with epochs and failures of its own, and has its store
+        in the folder `store`: `store/main`, `store/model`. Start the same program with other stages on another machine,
+        in any order. The parameters are those of `start`; `restore` is for one stage alone
+        (`spark-ckpt restore STORE --to LINE` restores all of them). `availableNow` drains one stage after the other.
+
+        Raises, besides the errors of `start`, `GraphInvalid` for an unknown stage, `StoreInUse` for a stage that
+        another process runs.
+        """
+        confirmed = self._confirmed(accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator)
+        graphs = self._stage_graphs()
+        chosen = chosen_stages(graphs, ([stages] if isinstance(stages, str) else stages) or self._config.stages)
+        check_stages(chosen, graphs, restore != LATEST, availableNow, self._config)
+        stores = opened_stages(self.name, self.store, self._storage_options, graphs)
+
+        def start(graph: StageGraph, listeners: Sequence[RunListener]) -> Run:
+            join_stages(graph, stores, self._indexed)
+            plan = self._planned(graph.bindings, graph.edges, stores[graph.name].reopened, restore, confirmed)
+            return self._started(plan, restore, availableNow, self._config.standby, listeners)
+
+        return StagesRun.start(
+            self.name, stores, {name: partial(start, graph) for name, graph in chosen.items()}, availableNow
+        )
+
+    def _started(
+        self,
+        plan: JobPlan,
+        restore: str | int | Epoch,
+        available_now: bool,
+        stands_by: bool,
+        further: Sequence[RunListener] = (),
+    ) -> Run:
+        if available_now:
             # a source without an end would never drain
             plan.check_ends()
-        listeners = [*self._listeners, *listeners_of(plan)]
-        return Run.start(plan, restore, availableNow, listeners, companions_of, stands_by)
+        listeners = [*self._listeners, *further, *listeners_of(plan)]
+        return Run.start(plan, restore, available_now, listeners, companions_of, stands_by)
 
     def plan(self, restore: str | int | Epoch = LATEST, confirmed: Confirmed | None = None) -> JobPlan:
         """Return everything that a run needs, checked against workers, sources, sinks and store."""
+        if self._stage_inputs:
+            raise GraphInvalid(
+                f"job '{self.name}' has stages: {', '.join(self._stage_graphs())}",
+                hint="job.start_stages() runs all of them in this process, job.start_stages('NAME') one",
+            )
+        bindings = self._with_rejects(list(self._bindings.values()))
+        open_store = partial(Store.open, self.store, self.name, self._storage_options)
+        return self._planned(bindings, self._closed_edges(), open_store, restore, confirmed)
+
+    def _planned(
+        self,
+        bindings: Sequence[SinkBinding],
+        edges: Sequence[EdgeBinding],
+        open_store: Callable[[], Store],
+        restore: str | int | Epoch,
+        confirmed: Confirmed | None,
+    ) -> JobPlan:
         check_workers(self.spark)
-        bindings = list(self._bindings.values())
-        if self._rejects is not None and bindings:
-            bindings.append(SinkBinding(REJECTED, self._rejects, bindings[0].node, REJECTED_SCHEMA))
         for binding in bindings:
             binding.sink.check(self.spark, binding.schema)
-        store = Store.open(self.store, self.name, self._storage_options)
-        graph = (bindings, self._closed_edges())
-        plan = planned(self.spark, self.name, self._config, store, *graph, restore, confirmed)
+        store = open_store()
+        plan = planned(self.spark, store.job, self._config, store, bindings, edges, restore, confirmed)
         if self._indexed:
             check_index(plan)
         return replace(plan, indexed=self._indexed)
+
+    def _with_rejects(self, bindings: list[SinkBinding]) -> list[SinkBinding]:
+        if self._rejects is not None and bindings:
+            return [*bindings, SinkBinding(REJECTED, self._rejects, bindings[0].node, REJECTED_SCHEMA)]
+        return bindings
+
+    def _stage_graphs(self) -> dict[str, StageGraph]:
+        """Return the stages of the program, senders first. Raises `GraphInvalid`."""
+        if not self._stage_inputs:
+            raise GraphInvalid(
+                f"job '{self.name}' has no stages",
+                hint="job.start() runs it; stream.through('NAME', stage='NAME') ends a stage and begins another",
+            )
+        graphs = cut(list(self._bindings.values()), self._closed_edges(), self._stage_inputs)
+        if self._rejects is None:
+            return graphs
+        parsing = [name for name, graph in graphs.items() if parses(graph)]
+        if len(parsing) > 1:
+            raise GraphInvalid(
+                f"stages {', '.join(parsing)} parse records, and rejectsTo is one table",
+                hint="parse all records in one stage",
+            )
+        name = next(iter(parsing), next(iter(graphs)))
+        with_rejects = replace(graphs[name], bindings=tuple(self._with_rejects(list(graphs[name].bindings))))
+        return {**graphs, name: with_rejects}
 
     def _schema(self, source: Source) -> StructType:
         """Read the source's schema.
@@ -266,6 +354,17 @@ class Job:
             else None
         )
         self._bindings[chosen] = SinkBinding(chosen, sink, node, schema, every_ms)
+
+    def _bind_stage(self, name: str, stage: str, node: Node, schema: StructType) -> SourceNode:
+        """End a stage at `node`: its rows go into edge `name`. Return the source that stage `stage` reads."""
+        valid_name("stage", stage)
+        if name in self._sources or name in self._edges:
+            raise GraphInvalid(f"'{name}' names a source or an edge already", hint="give the edge a name of its own")
+        self._bind(EdgeSink(name), node, schema, None)
+        # The sending stage, whose store this is, is known at the start.
+        source = self._sources[name] = SourceNode(name, EdgeSource(name, self.store), schema.toNullable())
+        self._stage_inputs.append(StageInput(stage, source))
+        return source
 
     def _edge_name(self, name: str) -> str:
         if name in self._edges:

@@ -344,7 +344,7 @@ class Stream:
         self._job._bind(sink, self._node, self.schema, name, publish_every)
         return self
 
-    def through(self, name: str, topic: Sink | None = None, key: str | None = None) -> Stream:
+    def through(self, name: str, topic: Sink | None = None, key: str | None = None, stage: str | None = None) -> Stream:
         """Pass the rows through an edge, a durable log in the store that is part of every epoch.
 
         They arrive one micro-batch later.
@@ -355,7 +355,19 @@ class Stream:
         `topic` publishes the edge for other programs, each row once, as soon as its epoch is committed. Rows with a
         column `value` are written unchanged; others as JSON in `value`, with column `key` as text. The sink has the
         edge's name.
+
+        `stage` ends a stage of the program here: what follows is stage `stage`, a query of its own with its own epochs
+        and its own store. `Job.start_stages` runs them. Rows arrive one epoch later. Stage "main" has what comes from
+        sources alone. Raises `GraphInvalid` if `topic` or `key` is given, too.
         """
+        if stage is not None:
+            if topic is not None or key is not None:
+                raise GraphInvalid(
+                    "through: topic and key are for an edge inside of a stage",
+                    hint="write the topic by to(...) as well",
+                )
+            read = self._job._bind_stage(name, stage, self._node, self.schema)
+            return self._next(read, streaming_template(self._job.spark, read.schema))
         if topic is not None:
             self._as_records(key).to(topic, name=name)
         edge = EdgeNode(self._job._edge_name(name), self.schema.toNullable(), feedback=False)

@@ -10,7 +10,7 @@ import typer
 from spark_ckpt.cli.list import driver_of
 from spark_ckpt.cli.options import AsJson, StorageOptions
 from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, utc
-from spark_ckpt.cli.stores import open_store
+from spark_ckpt.cli.stores import open_stores
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.lines import Line, Program, greatest, lines, through, to_target
 from spark_ckpt.epochs.recovery import RestorePlan, plan
@@ -22,7 +22,10 @@ from spark_ckpt.wording import epochs
 
 
 def line(
-    stores: Annotated[list[str], typer.Argument(metavar="STORE...", help="The stores of the programs.")],
+    stores: Annotated[
+        list[str],
+        typer.Argument(metavar="STORE...", help="The stores of the programs; the folder of a program with stages."),
+    ],
     most: Annotated[int, typer.Option("--last", min=1, help="Lines to list.")] = 10,
     why: Annotated[
         str | None, typer.Option("--why", metavar="PROGRAM@EPOCH", help="Say why an epoch is in no line.")
@@ -35,7 +38,7 @@ def line(
     No program of a cut has read rows that its sender has not committed in the cut. With protocol="index" cuts have
     names. Changes nothing.
     """
-    known = read_stores([open_store(each, storage_option) for each in stores])
+    known = read_stores(open_stores(stores, storage_option))
     if why is not None:
         _print_why(known.programs, why, as_json)
         return

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
+from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
 from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, seconds, size, utc
 from spark_ckpt.cli.readers import readers_of
-from spark_ckpt.cli.stores import first_epoch, open_store
+from spark_ckpt.cli.stores import first_epoch, open_store, open_stores
 from spark_ckpt.connector import Json
 from spark_ckpt.epochs.epoch_status import statuses
 from spark_ckpt.epochs.log_state import LogState
@@ -15,10 +15,17 @@ from spark_ckpt.epochs.records import EpochBrief
 from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound, FormatUnknown
 from spark_ckpt.store.epoch_log import EpochLog, wall_ms
 from spark_ckpt.store.holder import provably_dead, runs
+from spark_ckpt.store.schemes import store_location
+from spark_ckpt.store.stage_folder import Stages, read_stages
+from spark_ckpt.store.store import Store
 
 
 def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
-    """List the epochs of a store, oldest first, with savepoints and the driver."""
+    """List the epochs of a store, oldest first, with savepoints and the driver; or the stages of a program."""
+    options = pairs(storage_option, "--storage-option")
+    if (stages := read_stages(store_location(store, options))) is not None:
+        _list_stages(stages, open_stores([store], storage_option), as_json)
+        return
     opened = open_store(store, storage_option)
     log_state = opened.log.state()
     if as_json:
@@ -32,6 +39,39 @@ def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: Storag
         print_line(f"no epochs yet; {first_epoch(log_state)}")
     for reader in readers_of(opened.log, log_state):
         print_line(f"reader of edge {reader.entry.row.edge}: {reader.sentence}")
+
+
+def _list_stages(known: Stages, stores: Sequence[Store], as_json: bool) -> None:
+    """Print one line for each stage of a program: newest epoch, lag of its readers, driver."""
+    states = {stage: store.log.state() for stage, store in zip(known.stages, stores, strict=True)}
+    if as_json:
+        fields = [_stage_fields(stage, known.stages[stage], log_state) for stage, log_state in states.items()]
+        print_json({"job": known.job, "stages": list[Json](fields)})
+        return
+    print_facts({"job": known.job, "stages": len(states)})
+    print_line()
+    rows = [
+        (
+            stage,
+            ", ".join(known.stages[stage]) or None,
+            Id(log_state.latest),
+            utc(log_state.by_id[log_state.latest].created_ms) if log_state.latest else None,
+            Id(log_state.incarnation),
+            driver_of(log_state),
+        )
+        for stage, log_state in states.items()
+    ]
+    print_table(("stage", "reads from", "newest epoch", "taken", "incarnation", "driver"), rows)
+
+
+def _stage_fields(stage: str, senders: Sequence[str], log_state: LogState) -> dict[str, Json]:
+    return {
+        "stage": stage,
+        "reads_from": list(senders),
+        "latest": log_state.latest,
+        "incarnation": log_state.incarnation,
+        "driver": driver_fields(log_state),
+    }
 
 
 def print_epochs(log: EpochLog, log_state: LogState) -> None:

@@ -14,7 +14,7 @@ from spark_ckpt.cli.line import restore_stores
 from spark_ckpt.cli.list import driver_fields, driver_of
 from spark_ckpt.cli.options import AsJson, StorageOptions
 from spark_ckpt.cli.output import print_facts, print_json, print_line, print_table, size, utc
-from spark_ckpt.cli.stores import open_store
+from spark_ckpt.cli.stores import open_store, open_stores
 from spark_ckpt.connector import Json
 from spark_ckpt.cursor_text import cursor_text
 from spark_ckpt.epochs.log_state import LogState, taken_back
@@ -53,7 +53,7 @@ def restore(
     starts; run the same command again.
     """
     if to is not None:
-        restore_stores([open_store(each, storage_option) for each in stores], to, dry_run, fence, as_json)
+        restore_stores(open_stores(stores, storage_option), to, dry_run, fence, as_json)
         return
     if len(stores) != 2 or fence:
         raise ConfigInvalid(

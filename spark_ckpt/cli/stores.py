@@ -12,12 +12,21 @@ from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.holder import runs
+from spark_ckpt.store.stage_folder import stores_below
 from spark_ckpt.store.store import Store
 
 
 def open_store(uri: str, storage_options: Sequence[str] | None = None) -> Store:
     """Return the store at `uri`; creates nothing. Raises `StoreForeign` (also if there is none), or a `StoreOutage`."""
     return existing_store(uri, pairs(storage_options, "--storage-option"))
+
+
+def open_stores(uris: Sequence[str], storage_options: Sequence[str] | None = None) -> list[Store]:
+    """Return the stores at `uris`, in place of a folder of a program with stages those of its stages. Raises as
+    `open_store`.
+    """
+    options = pairs(storage_options, "--storage-option")
+    return [existing_store(store, options) for uri in uris for store in stores_below(uri, options)]
 
 
 def chosen_epoch(log_state: LogState, epoch: int | None, savepoint: str | None = None) -> int:

@@ -38,7 +38,8 @@ def check_index(plan: JobPlan) -> None:
             hint="leave protocol out, or join the programs by ckpt.Edge; topics and tables carry no index",
         )
     for name, source in sources:
-        if not source.sender_index():
+        # A stage of the same program has the same protocol, also before its first epoch.
+        if not source.joins_stages and not source.sender_index():
             raise GraphInvalid(
                 f"the sender of source '{name}' runs without protocol=\"index\": its rows have no stamp",
                 source=name,

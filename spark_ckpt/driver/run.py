@@ -115,6 +115,11 @@ class Run:
         return not self._done.is_set()
 
     @property
+    def has_ended(self) -> bool:
+        """`not isActive`, for the library: a signal still ends a program that checks no run itself."""
+        return self._done.is_set()
+
+    @property
     def isStandby(self) -> bool:
         """True while another driver has the job and this one waits for its end."""
         return self._standing_by is not None and self._standing_by.waits
@@ -218,8 +223,12 @@ class Run:
         Raises the errors of `awaitTermination`. An outage of the store is waited for at most `stop_timeout`, or three
         times the longest recent batch. Then the outage is raised, and the next start continues from the last epoch.
         """
-        self._supervisor.ask_to_stop()
+        self.ask_to_stop()
         return self.awaitTermination(timeout)
+
+    def ask_to_stop(self) -> None:
+        """Request the end that `stop` waits for."""
+        self._supervisor.ask_to_stop()
 
     # -- for signals, and for the end of the program ---------------------------------------------------------------------
 

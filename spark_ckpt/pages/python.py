@@ -14,7 +14,7 @@ from spark_ckpt import connectors
 from spark_ckpt.tasks.operators import aggregations
 
 _GROUPS = {
-    "Jobs": ("Job", "session", "Run", "SparkSource", "Edge"),
+    "Jobs": ("Job", "session", "Run", "StagesRun", "SparkSource", "Edge"),
     "Streams": ("Stream", "GroupedStream", "CoGroupedStreams"),
     "Functions on all keys of a group": ("KeyBatch", "KeyResult"),
     "State": ("read_state", "state_frame", "state_version"),

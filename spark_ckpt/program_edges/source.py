@@ -37,6 +37,7 @@ class EdgeSource:
     _folder: Folder | None = field(default=None, init=False, repr=False)
     _own_store: str = field(default="", init=False, repr=False)
     _own_options: Mapping[str, str] = field(default_factory=dict, init=False, repr=False)
+    _columns: StructType | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         valid_name("edge", self.edge)
@@ -60,7 +61,7 @@ class EdgeSource:
         return (
             spark.readStream.format(FORMAT_NAME)
             .options(**self._settings().options())
-            .option("schema", _schema_of(log, self.edge).json())
+            .option("schema", (self._columns or _schema_of(log, self.edge)).json())
             .option("cursor", position.model_dump_json())
             .load()
         )
@@ -95,6 +96,20 @@ class EdgeSource:
         """Read a row no earlier than the index of the job in `own_store` has reached its stamp (`protocol="index"`)."""
         self._own_store = store_location(own_store, storage_options).uri
         self._own_options = dict(storage_options)
+
+    def join_stages(self, store: str, job: str, storage_options: Mapping[str, str], columns: StructType) -> None:
+        """Read the edge of another stage of this program.
+
+        - `store`, `job`: store and name of the sending stage.
+        - `columns`: the edge's columns in this program. Rows of an older program have nulls in new ones.
+        """
+        self.store, self.job = store_location(store, storage_options).uri, job
+        self.storage_options, self._columns = dict(storage_options), columns
+
+    @property
+    def joins_stages(self) -> bool:
+        """True if the sender is a stage of the same program, which has the same protocol."""
+        return self._columns is not None
 
     def sender_index(self) -> int:
         """Return the newest index of the sender; 0 if it runs without `protocol="index"`."""

@@ -10,6 +10,8 @@ from spark_ckpt.epochs.lines import Line, to_target
 from spark_ckpt.errors import ConfigInvalid, Fenced, RestoreUnderWay, StoreInUse
 from spark_ckpt.program_edges.line_stores import read_stores, restore_line
 from spark_ckpt.store import epoch_log
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.stage_folder import Stages, record_stages
 from tests.cli.cli_world import CommandLine
 from tests.edges.line_kit import ELSEWHERE, ProgramKit
 
@@ -55,6 +57,39 @@ class Trio:
 @pytest.fixture
 def trio(tmp_path: Path) -> Trio:
     return Trio(tmp_path)
+
+
+def staged(trio: Trio) -> str:
+    """The folder of the stores, as that of one program with three stages."""
+    root = trio.orders.store.location.local.parent
+    known = Stages(job="three", stages={"orders": (), "totals": ("orders",), "alerts": ("totals",)})
+    record_stages(Location(str(root)), known)
+    return str(root)
+
+
+def test_the_folder_of_a_program_stands_for_the_stores_of_its_stages(command: CommandLine, trio: Trio) -> None:
+    root = staged(trio)
+    assert command("line", root, "--json").json == command("line", *trio.uris, "--json").json
+    trio.stop()
+    command("restore", root, "--to", "line-20")
+    assert trio.latest() == {"orders": 2, "totals": 2, "alerts": 2}
+
+
+def test_the_list_of_a_folder_has_a_line_for_each_stage(command: CommandLine, trio: Trio) -> None:
+    root = staged(trio)
+    lines = command("list", root).out.splitlines()
+    assert lines[0].split() == ["job", "three"]
+    assert [line.split()[:3] for line in lines[-3:]] == [
+        ["orders", "-", "4"],
+        ["totals", "orders", "4"],
+        ["alerts", "totals", "4"],
+    ]
+    found = command("list", root, "--json").json
+    assert [(each["stage"], each["latest"]) for each in found["stages"]] == [
+        ("orders", 4),
+        ("totals", 4),
+        ("alerts", 4),
+    ]
 
 
 def test_the_command_lists_lines_of_all_programs_with_their_names(command: CommandLine, trio: Trio) -> None:

@@ -276,9 +276,18 @@ def make_folders(checkpoint_uri: str) -> None:
                 (local / folder).mkdir(parents=True, exist_ok=True)
 
 
+_STARTING = threading.Lock()
+"""Held while a query starts: stages of one session start at the same time, and each leaves the user's settings."""
+
+
 @contextmanager
 def _session_conf(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Set the session's settings while the query starts and copies them; afterwards restore the user's."""
+    with _STARTING:
+        yield from _conf_as(spark, settings)
+
+
+def _conf_as(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():

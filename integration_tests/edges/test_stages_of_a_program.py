@@ -1,0 +1,165 @@
+"""Stages of one program: rows pass exactly once, a stage that is killed restarts alone, and the others continue."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+import spark_ckpt as ckpt
+from integration_tests.edges.three_stages import described, parsed
+from integration_tests.spark import connected_session
+from integration_tests.survival.kills import at_point
+from integration_tests.survival.process import ROOT, Lives
+from spark_ckpt.errors import GraphInvalid, StoreInUse
+from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.store import Store
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
+KEYS, ROWS, OTHERS = 5, 20, "other"
+ENOUGH_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    yield from connected_session()
+
+
+@dataclass
+class Three:
+    """The program, its input, and what has to come out."""
+
+    root: Path
+    protocol: str = "independent"
+    written: int = 0
+    others: int = 0
+
+    def __post_init__(self) -> None:
+        for folder in ("in", OTHERS):
+            (self.root / folder).mkdir()
+        given = ["--root", str(self.root), "--protocol", self.protocol]
+        self.lives = Lives(self.root / "lives", given, program="integration_tests.edges.three_stages")
+
+    def write(self, files: int) -> None:
+        for _ in range(files):
+            numbers = range(self.written * ROWS, (self.written + 1) * ROWS)
+            self._put("in", self.written, [{"k": f"k{number % KEYS}", "v": number} for number in numbers])
+            self.written += 1
+
+    def write_other(self, files: int) -> None:
+        for _ in range(files):
+            self.others += 1
+            self._put(OTHERS, self.others, [{"k": "o", "last": self.others, "total": 0, "wrong": 0}])
+
+    def _put(self, folder: str, number: int, rows: list[dict[str, object]]) -> None:
+        hidden = self.root / folder / f".{number:03}.json"
+        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        hidden.rename(self.root / folder / f"{number:03}.json")
+
+    def job(self, spark: SparkSession) -> ckpt.Job:
+        options = ["--root", str(self.root), "--events", str(self.root / "events"), "--protocol", self.protocol]
+        return described(spark, parsed(options))
+
+    def store(self, stage: str) -> Store:
+        return existing_store(str(self.root / "three" / stage))
+
+    def rows_read(self, stage: str) -> int:
+        """Input rows of all epochs of a stage, by its log."""
+        return sum(brief.rows_in for brief in self.store(stage).log.state().lineage())
+
+    def table(self, name: str) -> Counter[tuple[object, ...]]:
+        uris = DeltaTable(str(self.root / name)).file_uris()
+        rows = [row for uri in uris for row in pq.read_table(uri, partitioning=None).to_pylist()]
+        return Counter((row["k"], row["last"], row["total"], row["wrong"]) for row in rows)
+
+    def expected(self) -> Counter[tuple[object, ...]]:
+        found, last, total = Counter[tuple[object, ...]](), Counter[str](), Counter[str]()
+        for value in range(self.written * ROWS):
+            key = f"k{value % KEYS}"
+            last[key], total[key] = last[key] + 1, total[key] + value
+            found[key, last[key], total[key], 0] += 1
+        return found
+
+    def expected_of_third(self) -> Counter[tuple[object, ...]]:
+        return self.expected() + Counter({("o", number + 1, 0, 0): 1 for number in range(self.others)})
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + ENOUGH_S
+    while not condition():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.1)
+
+
+def test_one_process_drains_all_stages_of_a_program(spark: SparkSession, tmp_path: Path) -> None:
+    three = Three(tmp_path)
+    three.write(2)
+    three.write_other(1)
+    three.job(spark).start_stages(availableNow=True).awaitTermination()
+    assert three.table("seconds") == three.expected()
+    assert three.table("thirds") == three.expected_of_third()
+
+
+def test_a_killed_stage_restarts_alone_and_the_others_go_on(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    three = Three(tmp_path)
+    three.write(3)
+    three.write_other(1)
+    around = three.job(spark).start_stages(["main", "third"])
+    with pytest.raises(StoreInUse):
+        three.job(spark).start_stages("third")
+    kill = at_point("EPOCH_COMMITTED", tmp_path, 2)
+    with three.lives.start("second", environment=kill.environment) as driver:
+        kill.strike(driver)
+
+    dead = three.store("second").log.state()
+    three.write(3)
+    three.write_other(3)
+    wait_until(lambda: three.rows_read("main") == three.written * ROWS, "main went on")
+    wait_until(lambda: three.rows_read("third") >= three.others, "third went on")
+    now = three.store("second").log.state()
+    assert (now.incarnation, now.latest) == (dead.incarnation, dead.latest)
+    assert three.rows_read("second") < three.written * ROWS
+
+    with caplog.at_level(logging.WARNING, "spark_ckpt"):
+        again = three.job(spark).start_stages("second")
+    assert "job=three restarted: second; went on: main, third" in caplog.text
+    everything = three.written * ROWS
+    wait_until(lambda: three.rows_read("third") == everything + three.others, "third has read everything")
+    for run in (again, around):
+        run.stop()
+
+    assert three.table("seconds") == three.expected()
+    assert three.table("thirds") == three.expected_of_third()
+    incarnations = {stage: three.store(stage).log.state().incarnation for stage in ("main", "second", "third")}
+    assert incarnations == {"main": 1, "second": 2, "third": 1}
+
+
+def test_a_start_names_the_stages_of_the_program(spark: SparkSession, tmp_path: Path) -> None:
+    job = Three(tmp_path).job(spark)
+    with pytest.raises(GraphInvalid, match="no stage 'fourth'"):
+        job.start_stages("fourth")
+    with pytest.raises(GraphInvalid, match="has stages: main, second, third"):
+        job.start()
+
+
+def test_the_page_about_stages_runs_as_written(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "inbox").mkdir()
+    orders = [{"customer": "ada", "amount": 9.0}, {"customer": "bob", "amount": 4.0}]
+    (tmp_path / "inbox" / "1.json").write_text("".join(json.dumps(order) + "\n" for order in orders))
+    page = (ROOT / "docs" / "stages.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    exec(compile(code, "stages.md", "exec"), {"spark": spark, "root": str(tmp_path)})
+    scores = DeltaTable(str(tmp_path / "scores")).to_pyarrow_table().to_pylist()
+    assert sorted((row["customer"], row["score"]) for row in scores) == [("ada", 0.9), ("bob", 0.4)]

@@ -1,0 +1,74 @@
+"""Stages of a program at its start: checks, their stores, and the edges that join them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from spark_ckpt.config import JobConfig
+from spark_ckpt.errors import ConfigInvalid, GraphInvalid
+from spark_ckpt.plan.graph import sources_of
+from spark_ckpt.plan.stages import StageGraph, loop_of
+from spark_ckpt.program_edges.sink import EdgeSink
+from spark_ckpt.program_edges.source import EdgeSource
+from spark_ckpt.store.schemes import store_location
+from spark_ckpt.store.stage_folder import Stages, record_stages, stage_job
+from spark_ckpt.store.store import Store
+
+
+def check_stages(
+    chosen: Collection[str], graphs: Mapping[str, StageGraph], one_epoch: bool, available_now: bool, config: JobConfig
+) -> None:
+    """Raise `GraphInvalid` or `ConfigInvalid` for a start that several stages cannot have.
+
+    `one_epoch`: the start names an epoch to restore.
+    """
+    if one_epoch and len(chosen) > 1:
+        raise ConfigInvalid(
+            "an epoch to restore is one of a single stage",
+            hint="spark-ckpt restore STORE --to LINE restores all stages to one line; then start without restore=",
+        )
+    loop = loop_of(graphs)
+    if available_now and len(chosen) > 1 and loop:
+        raise GraphInvalid(
+            f"stages {', '.join(loop)} form a loop: it has no last stage that could be drained",
+            hint="start without availableNow, and call run.stop() when it is enough",
+        )
+    if config.ui and len(chosen) > 1:
+        raise ConfigInvalid(
+            "the page of the setting ui shows one stage, this process runs several",
+            hint="leave ui out and serve the page of all stages: spark-ckpt ui STORE/STAGE...",
+        )
+
+
+def opened_stages(
+    job: str, uri: str, storage_options: Mapping[str, str], graphs: Mapping[str, StageGraph]
+) -> dict[str, Store]:
+    """Open the store of every stage, or create it, with the columns of its edges; so stages start in any order.
+
+    Raises `StoreForeign`, `ConfigInvalid`, a `StoreOutage`.
+    """
+    root = store_location(uri, storage_options)
+    senders = {name: tuple(sorted(set(graph.senders.values()))) for name, graph in graphs.items()}
+    record_stages(root, Stages(job=job, stages=senders))
+    stores = {name: Store.open(root.child(name).uri, stage_job(job, name), storage_options) for name in graphs}
+    for name, graph in graphs.items():
+        declared = stores[name].published_edges()
+        for binding in graph.bindings:
+            # A sender that runs has declared its own columns, which an older reader of this file may not have.
+            if isinstance(binding.sink, EdgeSink) and binding.name not in declared:
+                stores[name].staged(binding.name).declare(binding.schema.json())
+    return stores
+
+
+def join_stages(graph: StageGraph, stores: Mapping[str, Store], indexed: bool) -> None:
+    """Set the senders of a stage's inputs. `indexed`: the stages run with `protocol="index"`."""
+    own = stores[graph.name].location
+    nodes = [*(binding.node for binding in graph.bindings), *(edge.node for edge in graph.edges)]
+    for node in sources_of(*nodes):
+        if node.name not in graph.senders or not isinstance(node.source, EdgeSource):
+            continue
+        sender = stores[graph.senders[node.name]]
+        options = sender.location.storage_options
+        node.source.join_stages(sender.location.uri, sender.job, options, node.schema)
+        if indexed:
+            node.source.wait_for_index_of(own.uri, options)

@@ -1,0 +1,188 @@
+"""Handle of the stages of one program that run in this process: each is a run of its own, with its own incarnations."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from spark_ckpt.config import DurationText, checked_duration_ms
+from spark_ckpt.connector import Json
+from spark_ckpt.driver.run import Run
+from spark_ckpt.epochs.partial_recovery import StageStatus, recovery_text
+from spark_ckpt.errors import CkptError, RunFailed
+from spark_ckpt.events.listener import IncarnationEvent, RunListener
+from spark_ckpt.store.proposals import is_held
+from spark_ckpt.store.store import Store
+
+_log = logging.getLogger(__name__)
+_POLL_S = 0.1
+
+StartStage = Callable[[Sequence[RunListener]], Run]
+"""Start a stage with these further listeners."""
+
+
+class StagesRun:
+    """The stages of a program that this process runs. Methods have the names of Spark's `StreamingQuery`.
+
+    A stage that fails starts again by itself, like any job, while the others continue. If it gives up, the others stop
+    with a final epoch, and the run ends with its error.
+    """
+
+    def __init__(self, job: str, stores: Mapping[str, Store], starts: Mapping[str, StartStage], in_turn: bool) -> None:
+        self._job = job
+        self._stores = stores
+        self._starts = dict(starts)
+        self._in_turn = in_turn
+        self._runs: dict[str, Run] = {}
+        self._error: CkptError | None = None
+        self._stopping = threading.Event()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name=f"ckpt-stages-{job}", daemon=True)
+
+    @classmethod
+    def start(
+        cls, job: str, stores: Mapping[str, Store], starts: Mapping[str, StartStage], availableNow: bool
+    ) -> StagesRun:
+        """Start the stages, senders first. The first error is raised here, after the stages before it have stopped.
+
+        - `stores`: the store of every stage of the program, by name.
+        - `starts`: the start of each stage that this process runs, senders before their readers.
+        - `availableNow`: start a stage when the stages before it have ended.
+        """
+        run = cls(job, stores, starts, availableNow)
+        try:
+            for name in list(starts)[: 1 if availableNow else None]:
+                run._start_stage(name)
+        except BaseException:
+            for each in run._runs.values():
+                each.stop()
+            raise
+        run._thread.start()
+        return run
+
+    # -- for the program -----------------------------------------------------------------------------------------------
+
+    @property
+    def stages(self) -> Mapping[str, Run]:
+        """The runs of this process, by stage."""
+        return dict(self._runs)
+
+    @property
+    def isActive(self) -> bool:
+        """True while a stage runs."""
+        for run in self._runs.values():
+            _ = run.isActive  # the program checks the run, so a signal need not end the program
+        return not self._done.is_set()
+
+    @property
+    def lastProgress(self) -> dict[str, dict[str, Json] | None]:
+        """`Run.lastProgress` of each stage, by stage."""
+        return {name: run.lastProgress for name, run in self._runs.items()}
+
+    def exception(self) -> CkptError | None:
+        """Return the error of the first stage that failed for good, or None. Its context names the stage."""
+        return self._error
+
+    def awaitTermination(self, timeout: DurationText | None = None) -> bool:
+        """Wait until every stage has ended, at most `timeout` (seconds, or "5m"); return true if they have.
+
+        Raises the error of the first stage that failed for good.
+        """
+        bound_s = None if timeout is None else checked_duration_ms("timeout", timeout) / 1000
+        deadline_s = None if bound_s is None else time.monotonic() + bound_s
+        # In slices, so that Python's signal handler runs on the main thread.
+        while self.isActive and (deadline_s is None or time.monotonic() < deadline_s):
+            self._done.wait(_POLL_S)
+        if self._done.is_set() and self._error is not None:
+            raise self._error
+        return self._done.is_set()
+
+    def stop(self, timeout: DurationText | None = None) -> bool:
+        """Take a final epoch of every stage, publish it, and end; return true if all have ended within `timeout`.
+
+        Raises the errors of `awaitTermination`.
+        """
+        self._ask_to_stop()
+        return self.awaitTermination(timeout)
+
+    # -- the watch -----------------------------------------------------------------------------------------------------
+
+    def _start_stage(self, name: str) -> None:
+        log = self._stores[name].log
+        before = log.state()
+        died = before.holder is not None and not before.is_free and not is_held(before, log.now_ms())
+        self._runs[name] = self._starts[name]([_Restarts(name, self._tell)])
+        if died:
+            self._tell(name)
+
+    def _tell(self, restarted: str) -> None:
+        """Say which stages a restart did not concern, as their logs have it."""
+        status = {name: self._status(name, restarted) for name in self._stores}
+        _log.warning("job=%s %s", self._job, recovery_text(status))
+
+    def _status(self, name: str, restarted: str) -> StageStatus:
+        if name == restarted:
+            return StageStatus.RESTARTED
+        try:
+            log = self._stores[name].reopened().log
+            return StageStatus.WENT_ON if is_held(log.state(), log.now_ms()) else StageStatus.NOT_RUNNING
+        except CkptError:
+            return StageStatus.NOT_RUNNING
+
+    def _follow(self) -> None:
+        """Wait for the stages' ends; start the next one of a drain."""
+        try:
+            while self._error is None and not self._stopping.is_set():
+                self._error = self._failed_stage()
+                if all(run.has_ended for run in self._runs.values()) and not self._start_next():
+                    break
+                self._stopping.wait(_POLL_S)
+            if self._error is not None:
+                self._ask_to_stop()
+            while not all(run.has_ended for run in self._runs.values()):
+                time.sleep(_POLL_S)
+            self._error = self._error or self._failed_stage()
+        except CkptError as error:  # the next stage of a drain did not start
+            self._error = error
+        except Exception as error:  # noqa: BLE001 - the user sees the run, not this thread
+            _log.exception("job=%s the watch over its stages failed", self._job)
+            self._error = RunFailed(f"the watch over the stages failed: {error}")
+        self._done.set()
+
+    def _start_next(self) -> bool:
+        """Start the next stage of a drain; return False if there is none, or after an error."""
+        name = next((each for each in self._starts if each not in self._runs), None)
+        if name is None or self._error is not None:
+            return False
+        self._start_stage(name)
+        return True
+
+    def _failed_stage(self) -> CkptError | None:
+        for name, run in self._runs.items():
+            error = run.exception()
+            if error is not None:
+                error.context = {"stage": name, **error.context}
+                return error
+        return None
+
+    def _ask_to_stop(self) -> None:
+        self._stopping.set()
+        for run in self._runs.values():
+            run.ask_to_stop()
+
+
+class _Restarts(RunListener):
+    """Reports incarnations after the first one of a run."""
+
+    def __init__(self, stage: str, tell: Callable[[str], None]) -> None:
+        self._stage = stage
+        self._tell = tell
+        self._started = False
+
+    def onIncarnationStarted(self, event: IncarnationEvent) -> None:
+        """Report a restart."""
+        if self._started:
+            self._tell(self._stage)
+        self._started = True

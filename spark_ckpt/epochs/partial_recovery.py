@@ -1,0 +1,30 @@
+"""Partial recovery: of the stages of a program only one that failed restarts, the others continue.
+
+A reader reads rows of committed epochs only. So a failure undoes nothing that another stage has read, and the set that
+restarts is the failed stage alone. Its ancestors need not send again, as they do in the partial recovery of asynchronous
+barrier snapshots: the edge keeps their rows. A reader never reads a row twice, because its position on the edge is part
+of its epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class StageStatus(StrEnum):
+    """A stage at the restart of another one."""
+
+    RESTARTED = "restarted"
+    WENT_ON = "went on"
+    NOT_RUNNING = "not running"
+
+
+def recovery_text(stages: Mapping[str, StageStatus]) -> str:
+    """Return the sentence for the user: "restarted: second; went on: first, third"."""
+    parts = []
+    for status in StageStatus:
+        names = ", ".join(name for name, found in stages.items() if found is status)
+        if names:
+            parts.append(f"{status}: {names}")
+    return "; ".join(parts)

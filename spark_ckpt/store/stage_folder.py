@@ -1,0 +1,81 @@
+"""The folder of a program with stages: one store for each stage, and a file that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from spark_ckpt.epochs.names import valid_name
+from spark_ckpt.errors import ConfigInvalid, StoreForeign
+from spark_ckpt.store.existing import job_of
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.schemes import store_location
+
+_FILE = "stages.json"
+
+
+class Stages(BaseModel):
+    """Content of the file: the program, and by stage the stages whose edges it reads."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    job: str
+    stages: Mapping[str, tuple[str, ...]]
+
+    @field_validator("stages")
+    @classmethod
+    def _names_are_folders(cls, stages: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+        for name in stages:
+            valid_name("stage", name)
+        return stages
+
+
+def stage_job(job: str, stage: str) -> str:
+    """Return the name of a stage's job: that of its store, log lines, metrics."""
+    return f"{job}.{stage}"
+
+
+def record_stages(root: Location, known: Stages) -> None:
+    """Write the stages of a program below `root`, unless the file has them. Raises `StoreForeign` for another's folder."""
+    before = read_stages(root)
+    if before == known:
+        return
+    if before is not None and before.job != known.job:
+        raise StoreForeign(
+            f"{root.uri} has the stages of job '{before.job}', not of '{known.job}'",
+            hint="give each program with stages a folder of its own",
+        )
+    if before is None and (owner := _owner(root)) is not None:
+        raise StoreForeign(
+            f"{root.uri} is the store of job '{owner}', which had no stages",
+            hint="give the program a new folder: the state of one query cannot be dealt out to several",
+        )
+    root.write_bytes(_FILE, known.model_dump_json().encode())
+
+
+def read_stages(root: Location) -> Stages | None:
+    """Return the stages below `root`; None if it is no folder of a program with stages. Raises `ConfigInvalid`."""
+    try:
+        return Stages.model_validate_json(root.read_bytes(_FILE))
+    except FileNotFoundError:
+        return None
+    except (ValidationError, ConfigInvalid) as error:
+        raise ConfigInvalid(
+            f"{_FILE} in {root.uri} cannot be read",
+            hint="start the program once more: it writes the file; or name the stores of its stages instead",
+        ) from error
+
+
+def stores_below(uri: str, storage_options: Mapping[str, str]) -> list[str]:
+    """Return the stores of the stages below `uri`, or `uri` itself if it is one store."""
+    root = store_location(uri, storage_options)
+    found = read_stages(root)
+    return [uri] if found is None else [root.child(stage).uri for stage in found.stages]
+
+
+def _owner(root: Location) -> str | None:
+    try:
+        return job_of(root)
+    except StoreForeign:
+        return None

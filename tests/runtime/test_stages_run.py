@@ -1,0 +1,187 @@
+"""Stages of one process: failures, drains and restarts, with runs of a test."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from spark_ckpt.api.stages import check_stages
+from spark_ckpt.config import JobConfig
+from spark_ckpt.driver.stages_run import StagesRun
+from spark_ckpt.epochs.partial_recovery import StageStatus, recovery_text
+from spark_ckpt.epochs.records import Holder
+from spark_ckpt.errors import ConfigInvalid, GraphInvalid, RunFailed, StoreForeign
+from spark_ckpt.events.listener import IncarnationEvent
+from spark_ckpt.plan.stages import StageGraph
+from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.location import Location
+from spark_ckpt.store.stage_folder import Stages, read_stages, record_stages, stores_below
+from spark_ckpt.store.store import Store
+
+
+class FakeRun:
+    """A run that ends when it is told to."""
+
+    def __init__(self, listeners):
+        self.listeners = listeners
+        self.has_ended = False
+        self.error = None
+        self.lastProgress = {"batch": 3}
+
+    @property
+    def isActive(self):
+        return not self.has_ended
+
+    def exception(self):
+        return self.error
+
+    def fail(self, error):
+        self.error, self.has_ended = error, True
+
+    def ask_to_stop(self):
+        self.has_ended = True
+
+    stop = ask_to_stop
+
+
+@pytest.fixture
+def stores(tmp_path: Path):
+    return {name: Store.open(str(tmp_path / name), f"job.{name}") for name in ("first", "second", "third")}
+
+
+def started(stores, available_now=False, **instead):
+    runs = {}
+
+    def starting(name):
+        def start(listeners):
+            if name in instead:
+                raise instead[name]
+            runs[name] = FakeRun(listeners)
+            return runs[name]
+
+        return start
+
+    return StagesRun.start("job", stores, {name: starting(name) for name in stores}, available_now), runs
+
+
+def test_the_other_stages_stop_when_one_gives_up(stores):
+    run, runs = started(stores)
+    runs["second"].fail(RunFailed("three times in a row"))
+    with pytest.raises(RunFailed, match="three times in a row") as failed:
+        run.awaitTermination(30)
+    assert failed.value.context["stage"] == "second"
+    assert run.exception() is failed.value
+    assert all(each.has_ended for each in runs.values())
+
+
+def test_a_stop_ends_all_stages(stores):
+    run, _ = started(stores)
+    assert run.isActive
+    assert not run.awaitTermination(0.01)
+    assert run.lastProgress == {name: {"batch": 3} for name in stores}
+    assert run.stop(30)
+    assert not run.isActive
+    assert all(each.has_ended for each in run.stages.values())
+
+
+def test_a_drain_starts_a_stage_after_the_end_of_the_one_before(stores):
+    run, runs = started(stores, available_now=True)
+    assert list(runs) == ["first"]
+    for name, following in (("first", "second"), ("second", "third")):
+        runs[name].has_ended = True
+        while following not in run.stages:
+            run.awaitTermination(0.05)
+    assert not run.awaitTermination(0.05)
+    runs["third"].has_ended = True
+    assert run.awaitTermination(30)
+
+
+def test_a_drain_ends_at_the_stage_that_fails(stores):
+    run, runs = started(stores, available_now=True)
+    runs["first"].fail(RunFailed("no"))
+    with pytest.raises(RunFailed):
+        run.awaitTermination(30)
+    assert list(runs) == ["first"]
+
+
+def test_a_stage_that_cannot_start_stops_those_before_it(stores):
+    with pytest.raises(GraphInvalid):
+        started(stores, second=GraphInvalid("no"))
+
+
+def test_a_restart_names_the_stages_that_went_on(stores, caplog):
+    _, runs = started(stores)
+    stores["third"].reopened().log.begin_incarnation(current_holder("job.third"), "latest", 60_000)
+    [listener] = runs["second"].listeners
+    with caplog.at_level(logging.WARNING):
+        for incarnation in (1, 2):
+            listener.onIncarnationStarted(IncarnationEvent("job.second", incarnation, 0, ""))
+    assert caplog.messages == ["job=job restarted: second; went on: third; not running: first"]
+
+
+def test_a_stage_whose_driver_died_is_restarted_by_its_next_start(stores, caplog):
+    dead = Holder(name="job.second", host="another-host", pid=1)
+    stores["second"].reopened().log.begin_incarnation(dead, "latest", 1)
+    with caplog.at_level(logging.WARNING):
+        started(stores)
+    assert caplog.messages == ["job=job restarted: second; not running: first, third"]
+
+
+def test_a_first_start_and_a_start_after_a_stop_restart_nothing(stores, caplog):
+    begun = stores["second"].reopened().log
+    begun.release(begun.begin_incarnation(current_holder("job.second"), "latest", 60_000).incarnation)
+    with caplog.at_level(logging.WARNING):
+        started(stores)
+    assert caplog.messages == []
+
+
+def test_the_sentence_leaves_out_what_is_empty():
+    assert recovery_text({"a": StageStatus.RESTARTED}) == "restarted: a"
+
+
+# -- the folder of a program --------------------------------------------------------------------------------------------
+
+
+def test_the_folder_names_the_stores_of_its_stages(tmp_path):
+    record_stages(Location(str(tmp_path)), Stages(job="fraud", stages={"main": (), "model": ("main",)}))
+    assert stores_below(str(tmp_path), {}) == [str(tmp_path / "main"), str(tmp_path / "model")]
+    assert stores_below(str(tmp_path / "main"), {}) == [str(tmp_path / "main")]
+
+
+def test_a_folder_of_another_program_is_refused(tmp_path):
+    root = Location(str(tmp_path))
+    record_stages(root, Stages(job="fraud", stages={"main": ()}))
+    with pytest.raises(StoreForeign, match="stages of job 'fraud'"):
+        record_stages(root, Stages(job="sales", stages={"main": ()}))
+
+
+def test_the_store_of_a_job_without_stages_is_refused(tmp_path):
+    Store.open(str(tmp_path), "fraud")
+    with pytest.raises(StoreForeign, match="which had no stages"):
+        record_stages(Location(str(tmp_path)), Stages(job="fraud", stages={"main": ()}))
+
+
+@pytest.mark.parametrize("text", ['{"job": "a", "stages": {"../b": []}}', '{"job": "a"}', "no json"])
+def test_a_file_with_other_content_is_refused(tmp_path, text):
+    (tmp_path / "stages.json").write_text(text)
+    with pytest.raises(ConfigInvalid, match=r"stages.json in .* cannot be read"):
+        read_stages(Location(str(tmp_path)))
+
+
+# -- starts -------------------------------------------------------------------------------------------------------------
+
+
+def graphs(**senders):
+    return {name: StageGraph(name, (), (), {f"from-{each}": each for each in sent}) for name, sent in senders.items()}
+
+
+def test_a_start_that_several_stages_cannot_have_is_refused():
+    chain, loop = graphs(main=[], model=["main"]), graphs(main=["model"], model=["main"])
+    with pytest.raises(ConfigInvalid, match="an epoch to restore is one of a single stage"):
+        check_stages(chain, chain, True, False, JobConfig())
+    check_stages(["main"], chain, True, False, JobConfig())
+    with pytest.raises(GraphInvalid, match="stages main, model form a loop"):
+        check_stages(loop, loop, False, True, JobConfig())
+    check_stages(loop, loop, False, False, JobConfig())
+    with pytest.raises(ConfigInvalid, match="shows one stage"):
+        check_stages(chain, chain, False, False, JobConfig(ui="4141"))

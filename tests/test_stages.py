@@ -1,0 +1,134 @@
+"""The cut of a program's graph into stages."""
+
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from spark_ckpt.errors import GraphInvalid
+from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, OperatorNode, SinkBinding, SourceNode, TransformNode, UnionNode
+from spark_ckpt.plan.stages import StageInput, chosen_stages, cut, loop_of, parses
+from spark_ckpt.tasks.rows import REJECT
+
+
+def source(name, columns=("a",)):
+    return SourceNode(name, SimpleNamespace(), StructType([StructField(each, StringType()) for each in columns]))
+
+
+def sunk(node, name):
+    return SinkBinding(name, SimpleNamespace(), node, None)
+
+
+def step(parent, verb="filter"):
+    return TransformNode(parent, verb, None)
+
+
+def both(*nodes):
+    return UnionNode(nodes, None)
+
+
+def through(node, name, stage):
+    """The edge's sink in the sending stage, its source in the reading one."""
+    read = source(name)
+    return sunk(node, name), StageInput(stage, read), read
+
+
+def shown(graphs):
+    return {name: ([each.name for each in graph.bindings], dict(graph.senders)) for name, graph in graphs.items()}
+
+
+def chain():
+    rows = source("in")
+    edge, into, read = through(step(rows), "to-model", "model")
+    last, out, end = through(step(read), "scored", "report")
+    return [edge, sunk(rows, "raw"), last, sunk(step(end), "out")], [into, out]
+
+
+def test_each_side_of_an_edge_is_a_stage_and_senders_come_first():
+    bindings, inputs = chain()
+    assert shown(cut(bindings[::-1], [], inputs)) == {
+        "main": (["raw", "to-model"], {}),
+        "model": (["scored"], {"to-model": "main"}),
+        "report": (["out"], {"scored": "model"}),
+    }
+
+
+def test_streams_that_share_an_operator_are_one_stage():
+    rows = OperatorNode(source("in"), "sums", ("k",), None)
+    edge, into, read = through(rows, "to-model", "model")
+    other = source("alone")
+    graphs = cut([edge, sunk(step(rows), "sums"), sunk(other, "copy"), sunk(read, "out")], [], [into])
+    assert shown(graphs)["main"] == (["to-model", "sums", "copy"], {})
+
+
+def test_a_source_that_meets_a_stage_is_read_in_it():
+    edge, into, read = through(source("in"), "to-model", "model")
+    graphs = cut([edge, sunk(both(read, source("prices")), "out")], [], [into])
+    assert shown(graphs)["model"] == (["out"], {"to-model": "main"})
+
+
+def test_an_edge_inside_of_a_stage_ties_both_of_its_ends():
+    edge, into, read = through(source("in"), "to-model", "model")
+    inner = EdgeNode("inner", None, feedback=False)
+    graphs = cut([edge, sunk(inner, "out")], [EdgeBinding(inner, step(read))], [into])
+    assert [each.edge.name for each in graphs["model"].edges] == ["inner"]
+    assert shown(graphs)["model"] == (["out"], {"to-model": "main"})
+
+
+def test_a_loop_over_stages_passes_a_feedback_of_one_of_them():
+    back = EdgeNode("back", None, feedback=True)
+    edge, into, read = through(both(source("in"), back), "to-model", "model")
+    again, home, returned = through(read, "again", "main")
+    graphs = cut([edge, again, sunk(read, "out")], [EdgeBinding(back, returned)], [into, home])
+    assert shown(graphs) == {
+        "main": (["to-model"], {"again": "model"}),
+        "model": (["again", "out"], {"to-model": "main"}),
+    }
+    assert loop_of(graphs) == ("main", "model")
+
+
+def test_a_chain_has_no_loop():
+    bindings, inputs = chain()
+    assert loop_of(cut(bindings, [], inputs)) == ()
+
+
+def test_streams_of_two_stages_that_meet_are_refused():
+    rows = source("in")
+    left, one, first = through(rows, "left", "a")
+    right, two, second = through(rows, "right", "b")
+    with pytest.raises(GraphInvalid, match="streams of stages 'a' and 'b' meet"):
+        cut([left, right, sunk(both(first, second), "out")], [], [one, two])
+
+
+def test_a_stage_that_would_read_its_own_edge_is_refused():
+    rows = source("in")
+    edge, into, read = through(rows, "to-model", "model")
+    with pytest.raises(GraphInvalid, match="reads its own edge 'to-model'") as refused:
+        cut([edge, sunk(both(read, rows), "out")], [], [into])
+    assert ".through('NAME', stage='model')" in str(refused.value)
+
+
+def test_a_stage_without_a_sink_is_refused():
+    edge, into, _ = through(source("in"), "to-model", "model")
+    with pytest.raises(GraphInvalid, match="no stream of stage 'model' ends in a sink"):
+        cut([edge], [], [into])
+
+
+def test_a_start_takes_the_named_stages_in_the_order_of_rows():
+    bindings, inputs = chain()
+    graphs = cut(bindings, [], inputs)
+    assert list(chosen_stages(graphs, ["report", "main"])) == ["main", "report"]
+    assert list(chosen_stages(graphs, ())) == ["main", "model", "report"]
+    with pytest.raises(GraphInvalid, match="its stages: main, model, report"):
+        chosen_stages(graphs, ["modle"])
+
+
+def test_a_stage_parses_if_it_or_its_source_may_reject_records():
+    edge, into, read = through(source("in", ["value", REJECT]), "to-model", "model")
+    graphs = cut([edge, sunk(step(read, "parse"), "out")], [], [into])
+    assert [name for name, graph in graphs.items() if parses(graph)] == ["main", "model"]
+
+
+def test_a_stage_that_only_filters_parses_nothing():
+    bindings, inputs = chain()
+    assert not any(map(parses, cut(bindings, [], inputs).values()))
