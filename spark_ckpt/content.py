@@ -22,7 +22,7 @@ from spark_ckpt.wording import counted
 BLOCK_BYTES = 1 << 20
 WAY_OUT = (
     "bring the file back from a backup; or choose a whole epoch (spark-ckpt verify STORE --deep), see what going back to "
-    "it repeats (spark-ckpt restore STORE EPOCH --dry-run), and do it: job.start(restore=EPOCH)"
+    "it repeats (spark-ckpt restore STORE EPOCH), and do it: job.start(restore=EPOCH)"
 )
 
 

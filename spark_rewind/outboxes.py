@@ -173,7 +173,7 @@ def opened(uri: str) -> Store:
     if log_state.kind != "outbox":
         raise StoreForeign(
             f"{uri} is the store of {log_state.kind} '{log_state.job}', not of an outbox",
-            hint="a job goes back by itself: `spark-ckpt restore STORE EPOCH --dry-run`",
+            hint="a job goes back by itself: `spark-ckpt restore STORE EPOCH`",
         )
     return store
 

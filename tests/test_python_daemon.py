@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from spark_ckpt.spark_internals.python_workers import silent_when_hung_up_on
+from spark_ckpt.spark_internals.python_workers import print_unless_hung_up_on, silent_when_hung_up_on
 from spark_ckpt.tasks import python_daemon
 from tests.test_architecture import told_to_run, within
 
@@ -39,6 +39,12 @@ def test_any_other_end_of_a_worker_is_sparks_to_tell():
     with pytest.raises(ValueError, match="theirs"):
         silent_when_hung_up_on(raising(ValueError("theirs")))(None, True)
     assert silent_when_hung_up_on(lambda sock, authenticated: 7)(None, True) == 7
+
+
+def test_a_last_write_that_spark_does_not_read_prints_nothing(capsys):
+    print_unless_hung_up_on("failed to flush:\nTraceback ...\nBrokenPipeError: [Errno 32] Broken pipe\n")
+    print_unless_hung_up_on("failed to flush:\nTraceback ...\nMemoryError\n")
+    assert capsys.readouterr().out.splitlines() == ["failed to flush:", "Traceback ...", "MemoryError", ""]
 
 
 def test_a_daemon_of_tasks_imports_first_and_then_serves(monkeypatch):

@@ -133,7 +133,7 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
         raise PublishConflict(
             f"the table says epoch {marker.epoch} is published, which is of another branch than epoch {output.epoch}: "
             "these rows need not be there",
-            hint="restore an epoch that the table has, see `spark-ckpt restore STORE EPOCH --dry-run`",
+            hint="restore an epoch that the table has, see `spark-ckpt restore STORE EPOCH`",
             sink=context.sink,
             marker=marker.epoch,
         )

@@ -114,7 +114,7 @@ def decide(marker: TopicMarker | None, wanted: Wanted) -> MarkerDecision:
 def _diverged(marker: TopicMarker, wanted: Wanted) -> PublishConflict:
     return PublishConflict(
         f"the marker says epoch {marker.epoch}, which is of another branch than epoch {wanted.epoch}: these rows need not be there",
-        hint="restore an epoch that the topic has, see `spark-ckpt restore STORE EPOCH --dry-run`",
+        hint="restore an epoch that the topic has, see `spark-ckpt restore STORE EPOCH`",
         group=wanted.group,
         lane=wanted.lane,
         marker=marker.epoch,

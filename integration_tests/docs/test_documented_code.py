@@ -17,16 +17,33 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.spark
 
 
+def run_as_shown(page: str, folder: Path, monkeypatch, caplog) -> Pages:
+    """Run a page and compare its output. Return its names.
+
+    A machine that starts a Python worker too slowly costs an incarnation, by design. Its number is in the output, so such a run is
+    repeated in another folder.
+    """
+    text = (ROOT / page).read_text()
+    for attempt in range(3):
+        (folder / str(attempt)).mkdir()
+        monkeypatch.chdir(folder / str(attempt))
+        caplog.clear()
+        pages = Pages()
+        printed = pages.again(text)
+        if not any("the next begins in" in record.getMessage() for record in caplog.records):
+            break
+    assert alike(printed) == alike(text)
+    return pages
+
+
 def python_blocks(page: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
 
 
-def test_the_readmes_job_prints_what_the_readme_shows_and_the_state_page_runs(tmp_path, monkeypatch):
+def test_the_readmes_job_prints_what_the_readme_shows_and_the_state_page_runs(tmp_path, monkeypatch, caplog):
     """Write the output again with: python -m integration_tests.docs.printed README.md"""
-    monkeypatch.chdir(tmp_path)
-    pages, readme = Pages(), (ROOT / "README.md").read_text()
+    pages = run_as_shown("README.md", tmp_path, monkeypatch, caplog)
     try:
-        assert alike(pages.again(readme)) == alike(readme)
         pages.names["store"] = "store"
         pages.again((ROOT / "docs" / "state.md").read_text())
 
@@ -180,14 +197,9 @@ def append(table, schema, rows):
 
 
 @pytest.mark.parametrize("name", ["quickstart", "tutorial"])
-def test_a_page_prints_what_it_shows(name, tmp_path, monkeypatch):
+def test_a_page_prints_what_it_shows(name, tmp_path, monkeypatch, caplog):
     """Write the output again with: python -m integration_tests.docs.printed docs/tutorial.md"""
-    monkeypatch.chdir(tmp_path)
-    pages, page = Pages(), (ROOT / "docs" / f"{name}.md").read_text()
-    try:
-        assert alike(pages.again(page)) == alike(page)
-    finally:
-        pages.names["spark"].stop()
+    run_as_shown(f"docs/{name}.md", tmp_path, monkeypatch, caplog).names["spark"].stop()
 
 
 def test_another_output_than_the_page_shows_is_found():

@@ -112,10 +112,14 @@ def _(spark: SparkSession) -> None:
 def _(spark: SparkSession) -> None:
     loggers.quiet(spark)
     log4j = jvm_of(spark).org.apache.logging.log4j
+    in_file = loggers.CONFIGURATION.read_text()
     for name in loggers.NAMES:
         kind = name.lives_in.partition(" ")[0]
         assert jvm_of(spark).org.apache.spark.util.Utils.classForName(kind, False, False).getName() == kind
-        assert log4j.LogManager.getLogger(kind).getLevel().name() == "ERROR"
+        if name in loggers.IN_FILE_ONLY:
+            assert f".name = {kind}\n" in in_file
+        else:
+            assert log4j.LogManager.getLogger(kind).getLevel().name() == "ERROR"
 
 
 # -- operator_metadata, operator_state ------------------------------------------------------------------------------------

@@ -209,6 +209,12 @@ def _() -> None:
     ]
 
 
+@of("pyspark.daemon.print")
+def _() -> None:
+    source = inspect.getsource(importlib.import_module("pyspark.daemon").worker)
+    assert "print(" in source and "traceback.format_exc()" in source
+
+
 @of("pyspark.sql.pandas.serializers")
 def _() -> None:
     for module in IMPORTED_BY_WORKERS:

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
 from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, seconds, size, utc
 from spark_ckpt.cli.readers import readers_of
 from spark_ckpt.cli.stores import first_epoch, open_store, open_stores
 from spark_ckpt.connector import Json
-from spark_ckpt.epochs.epoch_status import statuses
+from spark_ckpt.epochs.epoch_status import UNPUBLISHED, statuses
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import EpochBrief
-from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound, FormatUnknown
+from spark_ckpt.errors import CkptError
 from spark_ckpt.store.epoch_log import EpochLog, wall_ms
 from spark_ckpt.store.holder import provably_dead, runs
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.stage_folder import Stages, read_stages
 from spark_ckpt.store.store import Store
+from spark_ckpt.wording import counted, epochs
+
+_NEWEST = 30
+"""Epochs that `list` prints without --all: one screen."""
 
 
-def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
-    """List the epochs of a store, oldest first, with savepoints and the driver; or the stages of a program."""
+def list_epochs(
+    store: StoreUri,
+    every: Annotated[
+        bool, typer.Option("--all", help="Print every epoch, not only the newest 30 and savepoints.")
+    ] = False,
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """List the newest epochs of a store, oldest first, with savepoints and the driver; or the stages of a program.
+
+    `--all` prints every kept epoch, and so does `--json`.
+    """
     options = pairs(storage_option, "--storage-option")
     if (stages := read_stages(store_location(store, options))) is not None:
         _list_stages(stages, open_stores([store], storage_option), as_json)
@@ -34,13 +51,14 @@ def list_epochs(store: StoreUri, as_json: AsJson = False, storage_option: Storag
     print_facts({log_state.kind: log_state.job, "store": opened.location.uri, "driver": driver_of(log_state)})
     print_line()
     if log_state.epochs:
-        print_epochs(opened.log, log_state)
+        print_epochs(opened.log, log_state, every)
     else:
         print_line(f"no epochs yet; {first_epoch(log_state)}")
     for reader in readers_of(opened.log, log_state):
         print_line(f"reader of edge {reader.entry.row.edge}: {reader.sentence}")
 
 
+<<<<<<< HEAD
 def _list_stages(known: Stages, stores: Sequence[Store], as_json: bool) -> None:
     """Print one line for each stage of a program: newest epoch, lag of its readers, driver."""
     states = {stage: store.log.state() for stage, store in zip(known.stages, stores, strict=True)}
@@ -76,27 +94,53 @@ def _stage_fields(stage: str, senders: Sequence[str], log_state: LogState) -> di
 
 def print_epochs(log: EpochLog, log_state: LogState) -> None:
     """Print one line for each epoch."""
+=======
+def print_epochs(log: EpochLog, log_state: LogState, every: bool = True) -> None:
+    """Print one line for each epoch, without `every` only for savepoints and the newest 30; then what sinks lack."""
+>>>>>>> f3f60456 (Keep Java's stacks in a log file, list the newest epochs, plan restores without --dry-run)
     status = _statuses(log_state)
-    rows = [_row(log, log_state, brief, status[brief.epoch]) for brief in log_state.epochs]
+    named = set(log_state.savepoints.values())
+    newest = {brief.epoch for brief in log_state.epochs[-_NEWEST:]}
+    shown = [brief for brief in log_state.epochs if every or brief.epoch in newest | named]
+    weights = state_bytes(log, shown)
+    rows = [_row(log_state, brief, status[brief.epoch], weights[brief.epoch]) for brief in shown]
     # An outbox has no state and counts no input; its epochs are batches of a query.
     left_out = {"rows in", "state", "reason"} if log_state.kind == "outbox" else {"batch"}
     if not log_state.savepoints:
         left_out.add("savepoint")
     columns = [name for name in rows[0] if name not in left_out]
     print_table(columns, [[row[name] for name in columns] for row in rows])
+    _print_unpublished(log_state, status)
+    if hidden := len(log_state.epochs) - len(shown):
+        print_line(f"{counted(hidden, 'older epoch')} can be restored, too; to print all: spark-ckpt list STORE --all")
 
 
-def state_bytes(log: EpochLog, epoch: int) -> int | CkptError:
-    """Return the size of an epoch's state in bytes, or the error of reading its manifest."""
-    try:
-        operators = log.manifest(epoch).operators.values()
-    except (EpochDamaged, EpochNotFound, FormatUnknown) as error:
-        return error
-    return sum(file.size_bytes for each in operators for file in each.files)
+def _print_unpublished(log_state: LogState, status: Mapping[int, str]) -> None:
+    for sink in log_state.sinks:
+        lacking = [epoch for epoch in log_state.unacked(sink) if status.get(epoch) == UNPUBLISHED]
+        if lacking and runs(log_state, wall_ms()):
+            print_line(
+                f"\nsink {sink} has not published {epochs(lacking)} for longer than {seconds(log_state.lease_ms)}: "
+                "see the driver's log for the reason"
+            )
+        elif lacking:
+            print_line(
+                f"\nsink {sink} has not published {epochs(lacking)}: the next start publishes what it continues from"
+            )
+
+
+def state_bytes(log: EpochLog, briefs: Sequence[EpochBrief]) -> dict[int, int | CkptError]:
+    """Return the size of each epoch's state in bytes, or the error of reading its manifest. Reads the log once."""
+    return {
+        epoch: found
+        if isinstance(found, CkptError)
+        else sum(file.size_bytes for each in found.operators.values() for file in each.files)
+        for epoch, found in log.readable(brief.epoch for brief in briefs).items()
+    }
 
 
 def _fields(log: EpochLog, log_state: LogState) -> dict[str, Json]:
-    status = _statuses(log_state)
+    status, weights = _statuses(log_state), state_bytes(log, log_state.epochs)
     return {
         log_state.kind: log_state.job,
         "store_id": log_state.store_id,
@@ -106,7 +150,9 @@ def _fields(log: EpochLog, log_state: LogState) -> dict[str, Json]:
         "acked": dict(log_state.acked),
         "savepoints": dict(log_state.savepoints),
         "readers": [each.fields for each in readers_of(log, log_state)],
-        "epochs": [epoch_fields(log, log_state, brief, status[brief.epoch]) for brief in log_state.epochs],
+        "epochs": [
+            epoch_fields(log_state, brief, status[brief.epoch], weights[brief.epoch]) for brief in log_state.epochs
+        ],
     }
 
 
@@ -115,9 +161,11 @@ def _statuses(log_state: LogState) -> Mapping[int, str]:
     return statuses(log_state, now_ms, runs(log_state, now_ms))
 
 
-def epoch_fields(log: EpochLog, log_state: LogState, brief: EpochBrief, status: str) -> dict[str, Json]:
-    """Return one epoch of `list --json`. `damage`: the error of reading its manifest, else null."""
-    weight = state_bytes(log, brief.epoch)
+def epoch_fields(log_state: LogState, brief: EpochBrief, status: str, weight: int | CkptError) -> dict[str, Json]:
+    """Return one epoch of `list --json`. `damage`: the error of reading its manifest, else null.
+
+    `weight`: size of its state in bytes, or that error.
+    """
     damage = str(weight) if isinstance(weight, CkptError) else None
     return {
         "epoch": brief.epoch,
@@ -161,8 +209,7 @@ def driver_fields(log_state: LogState) -> Json:
     }
 
 
-def _row(log: EpochLog, log_state: LogState, brief: EpochBrief, status: str) -> dict[str, object]:
-    weight = state_bytes(log, brief.epoch)
+def _row(log_state: LogState, brief: EpochBrief, status: str, weight: int | CkptError) -> dict[str, object]:
     return {
         "epoch": Id(brief.epoch),
         "batch": Id(brief.spark_batch.number) if brief.spark_batch is not None else None,

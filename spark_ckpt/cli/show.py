@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from spark_ckpt.cli.list import epoch_fields
+from spark_ckpt.cli.list import epoch_fields, state_bytes
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri
 from spark_ckpt.cli.output import Id, print_facts, print_json, print_line, print_table, size, utc
 from spark_ckpt.cli.stores import chosen_epoch, open_store, status_of
@@ -50,7 +50,7 @@ def _fields(log: EpochLog, log_state: LogState, manifest: Manifest) -> dict[str,
     brief = log_state.by_id[manifest.epoch]
     return {
         log_state.kind: manifest.job,
-        **epoch_fields(log, log_state, brief, status_of(log_state, brief)),
+        **epoch_fields(log_state, brief, status_of(log_state, brief), state_bytes(log, [brief])[brief.epoch]),
         "spark_batch": manifest.spark_batch.model_dump() if manifest.spark_batch is not None else None,
         "watermark_ms": manifest.watermark_ms,
         "cursors": plain(manifest.cursors),

@@ -121,5 +121,5 @@ def _print(found: dict[int, str | None], deep: bool) -> None:
     if bad and good:
         best = max(good)
         print_line(
-            f"\nnewest {good_is} epoch: {best}; for the effects of restoring it: spark-ckpt restore STORE {best} --dry-run"
+            f"\nnewest {good_is} epoch: {best}; for the effects of restoring it: spark-ckpt restore STORE {best}"
         )

@@ -315,7 +315,7 @@ def check_owed(sink: str, manifests: Iterable[Manifest], whole: Whole) -> None:
             f"sink '{sink}' cannot be replaced yet: it is not known to have the rows of decided epochs: {epochs}",
             hint="start the job once with the sink as it was, so that they are published; if that is gone for good, "
             f"job.start(restore={back}, accept_new_sink={sink!r}) produces their rows anew, for every sink "
-            f"(see `spark-ckpt restore STORE {back} --dry-run`)",
+            f"(see `spark-ckpt restore STORE {back}`)",
         )
 
 
@@ -340,7 +340,7 @@ def _check_before(sink: str, after: int, manifests: Iterable[Manifest], whole: W
             f"sink '{sink}' took the place of another one after epoch {after}, and neither is known to have the rows of decided "
             f"epochs: {epochs}",
             hint=f"job.start(restore={back}) produces their rows anew, for every sink "
-            f"(see `spark-ckpt restore STORE {back} --dry-run`)",
+            f"(see `spark-ckpt restore STORE {back}`)",
         )
 
 
@@ -376,7 +376,7 @@ def _refused(
     )
     again = (
         f", which produces the rows after epoch {back} again, for every sink: the old one may lack some "
-        f"(see `spark-ckpt restore STORE {back} --dry-run`)"
+        f"(see `spark-ckpt restore STORE {back}`)"
     )
     new = _confirmation(first, "new", restore if back is None else back) + ("" if back is None else again)
     return IdentityChanged(

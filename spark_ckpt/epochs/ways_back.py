@@ -116,7 +116,7 @@ def with_recovery_advice(
     hint = (
         f"bring the file back from a backup and start again; or go back with job.start(restore={base}): what came after "
         f"epoch {base} is read from the sources again and published anew, nothing is lost while the sources still have "
-        f"it (first see what would happen: spark-ckpt restore {store} {base} --dry-run)"
+        f"it (first see what would happen: spark-ckpt restore {store} {base})"
     )
     return EpochDamaged(error.what, hint=hint, **context)
 
@@ -124,7 +124,7 @@ def with_recovery_advice(
 def _until_they_fit(error: RowsRefused, sink: str, base: int, store: str, context: Mapping[str, Any]) -> RowsRefused:
     hint = (
         f"{error.hint}; or start a job whose rows fit with job.start(restore={base}): it reads the rows after epoch {base} "
-        f"from the sources again (first see what it would do: spark-ckpt restore {store} {base} --dry-run); or give sink "
+        f"from the sources again (first see what it would do: spark-ckpt restore {store} {base}); or give sink "
         f"'{sink}' another table or topic, with job.start(restore={base}, accept_new_sink='{sink}')"
     )
     return RowsRefused(error.what, hint=hint, **{**context, "restore": base})
@@ -136,7 +136,7 @@ def _into_the_new(
     hint = (
         f"{error.hint}; for the new one, start with job.start(restore={base}, accept_new_sink='{sink}'), which reads the rows "
         f"after epoch {base} from the sources again, for every sink (first see what it would do: "
-        f"spark-ckpt restore {store} {base} --dry-run)"
+        f"spark-ckpt restore {store} {base})"
     )
     return IdentityChanged(error.what, hint=hint, **{**context, "restore": base})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_ckpt.spark_internals.names import SparkName
 
@@ -30,6 +30,10 @@ NAMES = (
     ),
     SparkName(
         "pyspark.daemon.worker", "pyspark.daemon (python/pyspark/daemon.py)", "serve_workers", "no Python worker starts",
+    ),
+    SparkName(
+        "pyspark.daemon.print", "pyspark.daemon (python/pyspark/daemon.py)", "print_unless_hung_up_on",
+        "the console shows a BrokenPipeError of each worker that Spark stops while it writes",
     ),
     SparkName(
         "pyspark.worker", "pyspark.worker (python/pyspark/worker.py)", "WORKER",
@@ -77,6 +81,7 @@ _NOT_STARTED = re.compile(
 The limit is 10 or 60 seconds, and no setting changes it. The text begins a message or follows the name of an
 exception's class: a record may contain the same words.
 """
+_HUNG_UP = re.compile(r"^(BrokenPipeError|ConnectionResetError)\b", re.MULTILINE)
 IMPORTED_BY_WORKERS = (WORKER, "pyspark.sql.pandas.serializers")
 
 
@@ -88,6 +93,7 @@ def serve_workers() -> None:
     from pyspark import daemon
 
     daemon.worker = silent_when_hung_up_on(daemon.worker)  # type: ignore[assignment]
+    vars(daemon)["print"] = print_unless_hung_up_on
     daemon.manager()
 
 
@@ -105,6 +111,12 @@ def silent_when_hung_up_on(worker: Callable[[socket, bool], int]) -> Callable[[s
             return 1
 
     return silent
+
+
+def print_unless_hung_up_on(text: str, **options: Any) -> None:
+    """Print as the daemon does, but not the traceback of a last write to a connection that Spark has closed."""
+    if not _HUNG_UP.search(text):
+        print(text, **options)
 
 
 def start_failure_said(text: str) -> str | None:

@@ -3,6 +3,8 @@
 Spark warns about each batch that takes longer than the trigger, which a job sets to a tenth of a second; about each
 registration of a Python data source; and about job groups that are over when a query stops. None of them is a cause to
 act, so these loggers report errors only. Settings of `log4j2.properties` for other loggers stay as they are.
+
+After an error the job's own text is last. Java's stacks are in a file, see `driver_log`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from spark_ckpt.spark_internals.loggers import quiet
+from spark_ckpt.spark_internals.loggers import file_of_log, quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,3 +33,5 @@ def tidy(spark: SparkSession) -> None:
     own.addHandler(handler)
     own.setLevel(logging.INFO)
     own.propagate = False
+    if path := file_of_log(spark):
+        own.info("Spark's log with stacks: %s", path)

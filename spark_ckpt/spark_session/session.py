@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from spark_ckpt import connectors, jars
 from spark_ckpt.spark_internals.launching import is_under_spark_submit, launches_run_first
 from spark_ckpt.spark_internals.python_workers import DAEMON_MODULE, unix_sockets
-from spark_ckpt.spark_session import class_archive
+from spark_ckpt.spark_session import class_archive, driver_log
 from spark_ckpt.spark_session.class_archive import DRIVER_OPTIONS
 from spark_ckpt.spark_session.console import tidy
 from spark_ckpt.spark_versions import require_spark_of_jobs
@@ -100,11 +100,11 @@ def session(
 
 
 def _with_java_options(settings: dict[str, str]) -> dict[str, str]:
-    """Add class archive, if there is one, and late optimisation, each unless the user has own options for it."""
+    """Add class archive, if there is one, late optimisation and log file, each unless the user has own options for it."""
     own = settings.get(DRIVER_OPTIONS, "")
     archive = "" if "Archive" in own else class_archive.options()
     compiler = "" if "Tier" in own or "Compile" in own else _LATE_OPTIMISATION
-    return settings | {DRIVER_OPTIONS: " ".join(filter(None, [own, archive, compiler]))}
+    return settings | {DRIVER_OPTIONS: " ".join(filter(None, [own, archive, compiler, driver_log.options(own)]))}
 
 
 def _import_meanwhile() -> None:

@@ -27,9 +27,11 @@ from spark_ckpt.epochs.records import (
 )
 from spark_ckpt.epochs.restore import LATEST, RecoveryPoint, RestoreTarget, recovery_point
 from spark_ckpt.errors import (
+    CkptError,
     ConfigInvalid,
     EpochDamaged,
     EpochNotFound,
+    FormatUnknown,
     StoreForeign,
 )
 from spark_ckpt.store import proposals
@@ -292,6 +294,13 @@ class EpochLog:
             rows = {row.epoch: row for row in self._table.rows if row.kind == "epoch"}
             return [self._manifest_of(epoch, rows.get(epoch)) for epoch in (kept if epochs is None else epochs)]
 
+    def readable(self, epochs: Iterable[int]) -> dict[int, Manifest | CkptError]:
+        """Return the manifest of each of `epochs`, or the error of reading it. The log is read once for all of them."""
+        with self._lock:
+            self.state()
+            rows = {row.epoch: row for row in self._table.rows if row.kind == "epoch"}
+            return {epoch: self._manifest_or_error(epoch, rows.get(epoch)) for epoch in epochs}
+
     def shorten(
         self, keep_epochs: Callable[[LogState], set[int]], fence: Fence = lambda log_state: None
     ) -> tuple[LogState, list[Manifest]]:
@@ -356,6 +365,12 @@ class EpochLog:
     def _manifest(self, epoch: int) -> Manifest:
         row = next((row for row in reversed(self._table.rows) if row.kind == "epoch" and row.epoch == epoch), None)
         return self._manifest_of(epoch, row)
+
+    def _manifest_or_error(self, epoch: int, row: LogRow | None) -> Manifest | CkptError:
+        try:
+            return self._manifest_of(epoch, row)
+        except (EpochDamaged, EpochNotFound, FormatUnknown) as error:
+            return error
 
     def _manifest_of(self, epoch: int, row: LogRow | None) -> Manifest:
         if row is None:

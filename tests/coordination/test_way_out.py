@@ -21,7 +21,7 @@ def test_damage_names_the_epoch_to_go_back_to_and_how_to_see_it_first() -> None:
     told = with_recovery_advice(damage(sink="out"), "out", manifest("out"), {"out": 7}, "/store")
     assert isinstance(told, EpochDamaged)
     assert "job.start(restore=7)" in told.hint
-    assert "spark-ckpt restore /store 7 --dry-run" in told.hint
+    assert "spark-ckpt restore /store 7" in told.hint
     assert told.what == "file f.parquet is missing"
     assert told.context == {"sink": "out", "epoch": 9, "expected": "5 bytes", "file": "f.parquet"}
     assert str(told).count("f.parquet") == 1

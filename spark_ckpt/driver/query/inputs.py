@@ -70,7 +70,7 @@ def _with_restore(error: SourceUndone, plan: JobPlan, name: str, source: Remembe
     store = plan.store.location.uri
     hint = (
         f"start with job.start(restore={back}): epoch {back} has read nothing of it, and the job continues from there "
-        f"(first see what it would do: spark-ckpt restore {store} {back} --dry-run)"
+        f"(first see what it would do: spark-ckpt restore {store} {back})"
         if back is not None
         else "every kept epoch has read undone rows: start the job with a new store"
     )
