@@ -58,7 +58,6 @@ def list_epochs(
         print_line(f"reader of edge {reader.entry.row.edge}: {reader.sentence}")
 
 
-<<<<<<< HEAD
 def _list_stages(known: Stages, stores: Sequence[Store], as_json: bool) -> None:
     """Print one line for each stage of a program: newest epoch, lag of its readers, driver."""
     states = {stage: store.log.state() for stage, store in zip(known.stages, stores, strict=True)}
@@ -92,12 +91,8 @@ def _stage_fields(stage: str, senders: Sequence[str], log_state: LogState) -> di
     }
 
 
-def print_epochs(log: EpochLog, log_state: LogState) -> None:
-    """Print one line for each epoch."""
-=======
 def print_epochs(log: EpochLog, log_state: LogState, every: bool = True) -> None:
     """Print one line for each epoch, without `every` only for savepoints and the newest 30; then what sinks lack."""
->>>>>>> f3f60456 (Keep Java's stacks in a log file, list the newest epochs, plan restores without --dry-run)
     status = _statuses(log_state)
     named = set(log_state.savepoints.values())
     newest = {brief.epoch for brief in log_state.epochs[-_NEWEST:]}
