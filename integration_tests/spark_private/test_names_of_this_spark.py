@@ -209,7 +209,7 @@ def _() -> None:
     ]
 
 
-@of("pyspark.daemon.print")
+@of("daemon failed to flush")
 def _() -> None:
     source = inspect.getsource(importlib.import_module("pyspark.daemon").worker)
     assert "print(" in source and "traceback.format_exc()" in source

@@ -32,7 +32,7 @@ NAMES = (
         "pyspark.daemon.worker", "pyspark.daemon (python/pyspark/daemon.py)", "serve_workers", "no Python worker starts",
     ),
     SparkName(
-        "pyspark.daemon.print", "pyspark.daemon (python/pyspark/daemon.py)", "print_unless_hung_up_on",
+        "daemon failed to flush", "pyspark.daemon (python/pyspark/daemon.py)", "print_unless_hung_up_on",
         "the console shows a BrokenPipeError of each worker that Spark stops while it writes",
     ),
     SparkName(
