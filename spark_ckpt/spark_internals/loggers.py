@@ -38,38 +38,38 @@ FILE_PROPERTY = "ckpt.log"
 IN_FILE_ONLY = (
     SparkName(
         "TaskSetManager", "org.apache.spark.scheduler.TaskSetManager "
-        "(core/src/main/scala/org/apache/spark/scheduler/TaskSetManager.scala)", "log4j2.properties",
+        "(core/src/main/scala/org/apache/spark/scheduler/TaskSetManager.scala)", "CONFIGURATION",
         "the console repeats the error of a failed task",
     ),
     SparkName(
         "Executor", "org.apache.spark.executor.Executor "
-        "(core/src/main/scala/org/apache/spark/executor/Executor.scala)", "log4j2.properties",
+        "(core/src/main/scala/org/apache/spark/executor/Executor.scala)", "CONFIGURATION",
         "the console repeats the error of a failed task",
     ),
     SparkName(
         "MicroBatchExecution", "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution "
         "(sql/core/src/main/scala/org/apache/spark/sql/execution/streaming/runtime/MicroBatchExecution.scala)",
-        "log4j2.properties", "the console repeats the error of a failed query",
+        "CONFIGURATION", "the console repeats the error of a failed query",
     ),
     SparkName(
         "WriteToDataSourceV2Exec", "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec "
         "(sql/core/src/main/scala/org/apache/spark/sql/execution/datasources/v2/WriteToDataSourceV2Exec.scala)",
-        "log4j2.properties", "the console repeats the error of a failed query",
+        "CONFIGURATION", "the console repeats the error of a failed query",
     ),
     SparkName(
         "DataWritingSparkTask", "org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask "
         "(sql/core/src/main/scala/org/apache/spark/sql/execution/datasources/v2/WriteToDataSourceV2Exec.scala)",
-        "log4j2.properties", "the console repeats the error of a failed query",
+        "CONFIGURATION", "the console repeats the error of a failed query",
     ),
     SparkName(
         "spark.util.Utils", "org.apache.spark.util.Utils "
-        "(core/src/main/scala/org/apache/spark/util/Utils.scala)", "log4j2.properties",
+        "(core/src/main/scala/org/apache/spark/util/Utils.scala)", "CONFIGURATION",
         "the console warns of the host's address at each start",
     ),
     SparkName(
         "ResolveWriteToStream", "org.apache.spark.sql.execution.streaming.runtime.ResolveWriteToStream "
         "(sql/core/src/main/scala/org/apache/spark/sql/execution/streaming/runtime/ResolveWriteToStream.scala)",
-        "log4j2.properties", "the console warns of adaptive execution at each start",
+        "CONFIGURATION", "the console warns of adaptive execution at each start",
     ),
 )  # fmt: skip
 
