@@ -47,6 +47,11 @@ IN_FILE_ONLY = (
         "the console repeats the error of a failed task",
     ),
     SparkName(
+        "TaskContextImpl", "org.apache.spark.TaskContextImpl "
+        "(core/src/main/scala/org/apache/spark/TaskContextImpl.scala)", "CONFIGURATION",
+        "the console repeats the error of a failed task",
+    ),
+    SparkName(
         "MicroBatchExecution", "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution "
         "(sql/core/src/main/scala/org/apache/spark/sql/execution/streaming/runtime/MicroBatchExecution.scala)",
         "CONFIGURATION", "the console repeats the error of a failed query",
