@@ -155,14 +155,16 @@ class JobConfig(BaseModel):
     )
     timeout_ms: Duration = _duration("timeout", "10 minutes", "an epoch that takes longer is aborted")
     trigger_ms: Duration = _duration("trigger", "100 milliseconds", "shortest time between two micro-batches")
-    lease_ms: Duration = _duration("lease", "30 seconds", "a driver silent for longer may be replaced")
+    lease_ms: Duration = _duration(
+        "lease", "30 seconds", "a driver that does not renew its lease for this time may be replaced"
+    )
     publish_timeout_ms: Duration = _duration(
         "publish_timeout", "10 minutes", "longest time to publish one epoch, retries included"
     )
     store_patience_ms: Duration = _duration(
         "store_patience",
         "10 minutes",
-        "an outage of the store (full, unreachable) or of a host too busy to start Python workers is waited for so long",
+        "longest wait for the end of an outage: the store is full or unreachable, or the host cannot start Python workers",
     )
     stop_timeout_ms: OptionalDuration = Field(
         None,
@@ -171,46 +173,48 @@ class JobConfig(BaseModel):
         " its longest recent batch, 20 seconds at least",
     )
     handle_signals: bool = Field(
-        True, description="SIGTERM and SIGINT stop the job in order; turn it off if the program handles them itself"
+        True,
+        description="stop the job with a final epoch at SIGTERM and SIGINT; turn it off if the program handles the signals itself",
     )
     key_groups: int | None = Field(
         None,
         ge=1,
         le=32768,
-        description="shares of an operator's keys; changed by `spark-ckpt rescale`; default two for each task that runs at a time,"
-        " four at least",
+        description="number of parts into which an operator's keys are divided; change it with `spark-ckpt rescale`; default two for "
+        "each task that runs at a time, four at least",
     )
     shuffle_partitions: int | None = Field(
         None,
         ge=1,
-        description="tasks of the operator; as many at most read its input, or as many as run at a time; may change between runs",
+        description="number of tasks of each operator; you may change it between runs; default: as many as run at a time",
     )
     max_failed_epochs: int = Field(
         3, ge=0, description="failures in a row, without a committed epoch, before the run fails"
     )
     max_unpublished: int = Field(
-        4, ge=1, description="decided epochs that may wait for a sink before barriers are held back"
+        4, ge=1, description="committed epochs that a sink may lack before the job stops taking new ones"
     )
     send_ahead: bool = Field(
         False,
-        description="sinks that can (Kafka) are sent rows while their epoch is not decided, so that only the commit waits for "
-        "the decision: `docs/operations.md`",
+        description="send rows to Kafka sinks before their epoch is committed, in an open transaction: `docs/operations.md`",
     )
     max_in_flight: int = Field(
-        1_000_000, ge=1, description="rows that an edge may hold before sources rest, and that a batch takes off it"
+        1_000_000,
+        ge=1,
+        description="rows on an edge at which the job stops reading its sources, and that one batch takes from the edge at most",
     )
-    keep_epochs: int = Field(20, ge=1, description="epochs kept by number")
+    keep_epochs: int = Field(20, ge=1, description="number of newest epochs that are kept")
     keep_age_ms: Duration = _duration("keep_age", "0 seconds", "epochs younger than this are kept too")
     keep_thinned_ms: OptionalDuration = Field(
         None,
         alias="keep_thinned",
-        description="epochs up to this age are kept, ever fewer: the newest 120 of the last hour, one a minute of that hour, one an"
-        " hour before; default 2 days, or none if `keep_epochs` or `keep_age` is set",
+        description="keep a selection of epochs up to this age: the newest 120 of the last hour, one per minute of that hour, "
+        "one per hour before; default 2 days, or none if `keep_epochs` or `keep_age` is set",
     )
     keep_for_readers_ms: Duration = _duration(
         "keep_for_readers",
         "2 days",
-        "epochs with rows that another job has not read over an edge are kept until so old",
+        "longest time that epochs are kept for jobs that have not read their rows over an edge",
     )
     line_interval_ms: Duration = Field(
         60_000,
@@ -223,19 +227,21 @@ class JobConfig(BaseModel):
     )
     takeover: bool = Field(False, description="replace a live driver instead of refusing to start")
     standby: bool = Field(
-        False, description="if another driver has the job, wait warm for its end and take over: `docs/second-driver.md`"
+        False,
+        description="if another driver runs the job, wait as a standby and take over when it ends: `docs/second-driver.md`",
     )
     accept_new_sink: Names = Field(
-        (), description="names of sinks that are another table or topic now: each begins with the next epoch"
+        (),
+        description="names of sinks with another table or topic: each gets the rows of the next epoch and later ones",
     )
     accept_new_source: Names = Field(
-        (), description="names of sources that are another table, topic or folder now: each begins at its start"
+        (), description="names of sources with another table, topic or folder: each is read from its configured start"
     )
     accept_moved: Names = Field(
-        (), description="names of sources and sinks that are the same ones at another path: they go on"
+        (), description="names of sources and sinks whose table or folder was moved: they continue at the other path"
     )
     accept_dropped_operator: Names = Field(
-        (), description="names of operators that the job no longer has: it goes on without their state"
+        (), description="names of removed operators: the job continues without their state"
     )
     run_dir: str | None = Field(None, description="Spark's own checkpoint, disposable; default: inside the store")
     local_dir: Path | None = Field(
@@ -243,19 +249,21 @@ class JobConfig(BaseModel):
     )
     trace_dir: Path | None = Field(
         None,
-        description="folder in which the driver records what it decides, for `spark-ckpt trace`; default: nothing is",
+        description="folder for records of the driver's decisions, for `spark-ckpt trace`; default: none",
     )
 
     metrics: Names = Field(
         (),
-        description="where metrics go: `prometheus`, `prometheus://HOST:PORT`, `otel`, with commas; default: nowhere",
+        description="exporters of metrics: `prometheus`, `prometheus://HOST:PORT`, `otel`, with commas; default: none",
     )
     lag_interval_ms: Duration = _duration(
-        "lag_interval", "10 seconds", "how often sources are asked how many rows wait, while metrics or the page are on"
+        "lag_interval",
+        "10 seconds",
+        "time between two measurements of the sources' lag, while metrics or the page are on",
     )
     lineage: str | None = Field(
         None,
-        description="namespace of the job in OpenLineage events, which the client's own settings direct; default: none",
+        description="namespace of the job in OpenLineage events; configure their destination in the client; default: none",
     )
     ui: str | None = Field(
         None, description="address at which the driver shows the job's page, such as `127.0.0.1:4141`; default: none"
