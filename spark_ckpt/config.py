@@ -180,7 +180,7 @@ class JobConfig(BaseModel):
         None,
         ge=1,
         le=32768,
-        description="number of parts into which an operator's keys are divided; change it with `spark-ckpt rescale`; default two for "
+        description="number of parts of an operator's keys; change it with `spark-ckpt rescale`; default two for "
         "each task that runs at a time, four at least",
     )
     shuffle_partitions: int | None = Field(
