@@ -279,7 +279,10 @@ class MessageWorld(RecoverableJob):
         self.hand_out(process)
 
     def _do_deliver(self, channel: ChannelId, position: int) -> None:
-        process = self.processes[self.network.targets[channel]]
+        self.take_from(self.processes[self.network.targets[channel]], channel, position)
+
+    def take_from(self, process: Process, channel: ChannelId, position: int, more: bool = False) -> None:
+        """Hand in the message at a position of a channel. `more`: the process's batch continues after it."""
         item = self.network.take(channel, position)
         message = item.message
         if item.bit:
@@ -292,7 +295,7 @@ class MessageWorld(RecoverableJob):
         if process.transport is not None and channel in self.network.controls:
             self.carry(process, Received(channel, message))
         else:
-            self.hand(process, Received(channel, message))
+            self.hand(process, Received(channel, message, more=more))
 
     def _do_replay(self, name: ProcessId) -> None:
         process = self.processes[name]

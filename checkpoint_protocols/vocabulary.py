@@ -133,11 +133,23 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Received(Event):
-    """A message of the application or the protocol is next on the channel. `replayed`: it comes from a recovery."""
+    """A message of the application or the protocol is next on the channel.
+
+    - `replayed`: it comes from a recovery.
+    - `more`: the batch continues with another message. Sends that follow from a batch are requested at its end.
+    """
 
     channel: ChannelId
     message: Envelope
     replayed: bool = False
+    more: bool = False
+
+
+MORE = "more"
+"""Header of a replayed message: True if its batch continued after it, False if it ended with it.
+
+A host that takes several messages in one batch ends the batch there again. Without the header it may end anywhere.
+"""
 
 
 @dataclass(frozen=True, slots=True)

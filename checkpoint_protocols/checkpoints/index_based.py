@@ -346,8 +346,11 @@ class IndexWorker(MessageWorker[IndexPhase]):
     def _take_in(self, event: Received) -> list[Effect]:
         message = event.message
         key = log_key(message)
-        if message in self.received or key in self._logging:
+        if message in self.received:
             return [Drop(event, "it is here: logged, and given again")]
+        if key in self._logging:
+            # Neither delivered nor dropped: the channel keeps the copy until the record is durable, or this life ends.
+            return []
         # The checkpoint must come before the delivery, or this message would be an orphan on that line.
         if message.index > self.index:
             self._waiting[key] = message

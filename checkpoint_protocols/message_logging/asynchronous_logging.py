@@ -18,6 +18,9 @@ Corrections and additions:
 - E9: see `recoverable`.
 - The seed does not cover messages that a replay sends again. They have their old numbers, and receivers drop them. New
   work after the replay has numbers of its own, so it is never mistaken for undone work.
+- A host may take several messages in one batch and request its sends at the end. So receipts log the ends of batches;
+  a replay ends its batches there again, and no process goes back to the middle of one (`volatile_log`). Without this a replay
+  that batched otherwise gave the same record another number, and its receiver took it in twice.
 - Sources receive nothing: their interval is always 0 and never undone; they read their input again.
 - A process that is in its replay at the next recovery goes back to its durable state. A part of its replay may have
   existed only in the memory that it left.
@@ -28,7 +31,8 @@ Option `checkpoint_every`: batches from one checkpoint to the next (4).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import Enum
 
 from checkpoint_protocols.checkpoints.recovery_line import Candidate, recovery_line
@@ -150,7 +154,7 @@ class AsynchronousWorker(MessageWorker[FlushPhase]):
             "received": as_counts(self.received),
             "ddv": {str(process): interval for process, interval in self.ddv.items()},
             "recoverable": self.recoverable,
-            "log": [receipt.as_record() for receipt in self.memory.values()],
+            "log": [self._between_batches(receipt).as_record() for receipt in self.memory.values()],
         }
 
     def validate(self) -> None:
@@ -178,6 +182,7 @@ class AsynchronousWorker(MessageWorker[FlushPhase]):
         return [self._set_timer(), *([self._report(known)] if known else ()), *erased]
 
     def _on_sent(self, event: AppSent) -> list[Effect]:
+        self._end_batch()
         # Numbers depend on the newest receipt's incarnation, so that a replay repeats them and new work never does.
         begin = (self.received_in - 1) * NUMBERS_PER_INCARNATION
         self.sent[event.channel] = max(self.sent.get(event.channel, 0), begin)
@@ -196,13 +201,24 @@ class AsynchronousWorker(MessageWorker[FlushPhase]):
         self.ddv = {**self.ddv, message.source: max(self.ddv.get(message.source, 0), message.index)}
         # A replayed receipt that is already on disk needs no second copy.
         if self.interval not in self._durable.receipts:
-            self.memory[self.interval] = Receipt(self.interval, self.received_in, self.ddv, message)
+            self.memory[self.interval] = Receipt(self.interval, self.received_in, self.ddv, message, event.more)
         return [Deliver(event), *self._show()]
+
+    def _end_batch(self) -> None:
+        """Note that the batch ended with the newest receipt: messages after it may have been dropped."""
+        newest = self.memory.get(self.interval)
+        if newest is not None:
+            self.memory[self.interval] = self._between_batches(newest)
+
+    def _between_batches(self, receipt: Receipt) -> Receipt:
+        """Return the receipt as it is known when no batch is under way."""
+        return replace(receipt, more=receipt.more and receipt.interval < self.interval)
 
     # -- flush -------------------------------------------------------------------------------------------------------
 
     def _on_timer(self, event: TimerElapsed) -> list[Effect]:
         timer = self._set_timer()
+        self._end_batch()
         if self._position() <= self._saved_work:
             return [timer]
         self._saved_work = self._position()
@@ -240,7 +256,7 @@ class AsynchronousWorker(MessageWorker[FlushPhase]):
         self._durable.add(stable)
         self._batches[stable[0].interval] = stable[-1].interval
         self._forget_up_to(stable[-1].interval)
-        return [Note("logged", str(len(stable))), self._report({each.interval: each.ddv for each in stable})]
+        return [Note("logged", str(len(stable))), self._report(_ends(stable))]
 
     def _checkpoint_stored(self, saved: Record) -> list[Effect]:
         self._saving = None
@@ -316,6 +332,11 @@ class RecoveryCoordinator(ReportedCoordinator[StablePhase]):
         self._told.update(moved)
         rv = " ".join(f"{process}:{interval}" for process, interval in sorted(self.vector.rv.items()))
         return [Note("complete", rv), *(self._send_control(process, RECOVERABLE, k) for process, k in moved.items())]
+
+
+def _ends(receipts: Iterable[Receipt]) -> Mapping[int, Ddv]:
+    """Return the vectors of the intervals that end a batch."""
+    return {each.interval: each.ddv for each in receipts if not each.more}
 
 
 # -- recovery ------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,10 @@
 
 A process is rebuilt to interval k from a checkpoint j <= k and the receipts j+1 to k. A batch may extend over the line
 of a recovery: its beginning is valid, its end is undone. So each receipt is judged by itself.
+
+A host may take several receipts in one batch, and send what follows from them at its end. The end of a batch is a
+determinant like the order of receipts: sends are numbered by it. So receipts say where batches ended, and a process is
+rebuilt only to the end of a batch.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from checkpoint_protocols.ids import Epoch, Incarnation, ProcessId
 from checkpoint_protocols.incarnation import Age, RollbackTable, age
 from checkpoint_protocols.record_fields import items, mapping, number
 from checkpoint_protocols.recovery import Key, Record, Records, checkpoint_key, checkpoints
-from checkpoint_protocols.vocabulary import Envelope, Json
+from checkpoint_protocols.vocabulary import MORE, Envelope, Json
 
 # -- The recovery vector: the recoverable interval of each process, advanced as intervals become stable.
 #
@@ -118,26 +122,30 @@ RECEIVED_IN = "received_in"
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The receipt that began `interval`, in the incarnation `received_in`; `ddv` is the process's vector after it."""
+    """The receipt that began `interval`, in the incarnation `received_in`; `ddv` is the process's vector after it.
+
+    `more`: the batch continued after it, so nothing was sent in this interval and no recovery may stop in it.
+    """
 
     interval: int
     received_in: int
     ddv: Ddv
     message: Envelope
+    more: bool = False
 
     def as_record(self) -> Json:
         """Return the receipt as JSON."""
-        return [self.interval, self.received_in, _as_json(self.ddv), self.message.as_record()]
+        return [self.interval, self.received_in, _as_json(self.ddv), self.message.as_record(), self.more]
 
     @classmethod
     def of(cls, record: Json) -> Receipt:
         """Return the receipt that `as_record` wrote."""
-        interval, received_in, ddv, message = items(record)
-        return cls(number(interval), number(received_in), ddv_of(ddv), Envelope.of(mapping(message)))
+        interval, received_in, ddv, message, more = items(record)
+        return cls(number(interval), number(received_in), ddv_of(ddv), Envelope.of(mapping(message)), bool(more))
 
     def for_replay(self) -> Envelope:
-        """Return the message with the incarnation in which the sends that follow from it are numbered."""
-        return replace(self.message, header={**self.message.header, RECEIVED_IN: self.received_in})
+        """Return the message with the incarnation in which its sends are numbered, and whether its batch ends with it."""
+        return replace(self.message, header={**self.message.header, RECEIVED_IN: self.received_in, MORE: self.more})
 
 
 @dataclass(slots=True)
@@ -149,11 +157,17 @@ class Rebuildable:
 
     @property
     def intervals(self) -> dict[int, Ddv]:
-        """Vector of each interval with a checkpoint, or with receipts from one on without a gap. 0 is the initial state."""
+        """Vector of each interval with a checkpoint, or that ends a batch with receipts from one on without a gap.
+
+        0 is the initial state.
+        """
         found: dict[int, Ddv] = {0: {}, **{k: ddv_of(record["ddv"]) for k, record in self.checkpoints.items()}}
+        reached = set(found)
         for interval, receipt in sorted(self.receipts.items()):
-            if interval - 1 in found:
-                found[interval] = receipt.ddv
+            if interval - 1 in reached:
+                reached.add(interval)
+                if not receipt.more:
+                    found[interval] = receipt.ddv
         return dict(sorted(found.items()))
 
     def base_of(self, interval: int) -> int:

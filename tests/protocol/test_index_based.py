@@ -159,9 +159,11 @@ def test_a_repeated_message_is_dropped():
     assert kinds(machine.handle(received())) == [Drop]
 
 
-def test_a_message_that_is_being_logged_is_dropped_when_it_comes_again():
+def test_a_message_that_is_being_logged_stays_in_its_channel_when_it_comes_again():
     machine = at_index(2)
-    machine.handle(received(index=1))
+    (store,) = machine.handle(received(index=1))
+    assert machine.handle(received(index=1)) == []
+    assert Deliver in kinds(machine.handle(Stored(store.token, True)))
     assert kinds(machine.handle(received(index=1))) == [Drop]
 
 
