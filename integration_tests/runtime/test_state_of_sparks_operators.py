@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from runtime_kit import ENOUGH_S, Bench, drain, manifest_of, totals
@@ -141,8 +143,6 @@ def test_sql_reads_the_state_of_any_kept_epoch(drained: Bench) -> None:
     with pytest.raises(ckpt.CkptError) as unknown:
         ckpt.state_frame(drained.spark, store, "windows")
     assert unknown.value.context["operators"] == "0:dedupe"
-    with pytest.raises(ckpt.CkptError, match="state_frame"):
-        ckpt.read_state(store, "dedupe")
 
 
 def test_files_that_no_epoch_names_are_deleted(bench: Bench) -> None:
@@ -200,3 +200,78 @@ def test_a_watermark_of_the_stream_is_sparks(bench: Bench, capsys: pytest.Captur
     windows.select(F.col("window.end").alias("at"), "count").to(bench.sink())
     job.explain()
     assert "an aggregation with Spark's state (append)" in capsys.readouterr().out
+
+
+def command(*arguments: object) -> str:
+    result = CliRunner().invoke(application(), list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture
+def counted_twice(bench: Bench) -> Bench:
+    for rows in ([("a", 1), ("b", 2)], [("a", 4), ("c", 3)]):
+        bench.put(*rows)
+        drain(job_of(bench, counts, "update"))
+    return bench
+
+
+def with_state(bench: Bench) -> list[int]:
+    """First and last epoch with state."""
+    epochs = [each.epoch for each in bench.store().log.manifests() if each.spark_state]
+    return [epochs[0], epochs[-1]]
+
+
+def test_the_command_prints_the_state_of_an_epoch(counted_twice: Bench) -> None:
+    store, newest_epoch = counted_twice.folder / "store", counted_twice.store().log.state().latest
+    shown = json.loads(command("state", store, "stateStoreSave", "--epoch", newest_epoch, "--json"))
+    assert (shown["state_rows"], shown["matching"]) == (3, 3)
+    assert shown["rows"] == [{"k": "a", "sum": 5}, {"k": "b", "sum": 2}, {"k": "c", "sum": 3}]
+    one = json.loads(command("state", store, "stateStoreSave", "--key", "k=c", "--json"))
+    assert (one["matching"], one["rows"]) == (1, [{"k": "c", "sum": 3}])
+
+
+def test_the_state_is_one_arrow_table(counted_twice: Bench) -> None:
+    rows = ckpt.read_state(str(counted_twice.folder / "store"), "stateStoreSave", spark=counted_twice.spark)
+    assert sorted((row["key"]["k"], row["value"]["sum"]) for row in rows.to_pylist()) == [("a", 5), ("b", 2), ("c", 3)]
+
+
+def test_the_command_compares_two_epochs(counted_twice: Bench) -> None:
+    first, last = with_state(counted_twice)
+    found = json.loads(command("diff", counted_twice.folder / "store", "stateStoreSave", first, last, "--json"))
+    changes = {each["kind"]: (each["key"], each["before"], each["after"]) for each in found["changes"]}
+    assert changes == {
+        "changed": ({"k": "a"}, {"sum": 1}, {"sum": 5}),
+        "added": ({"k": "c"}, None, {"sum": 3}),
+    }
+
+
+def test_the_command_copies_the_state_into_a_table(counted_twice: Bench) -> None:
+    store, table = counted_twice.folder / "store", counted_twice.folder / "copy"
+    first, last = with_state(counted_twice)
+    for epoch, rows in ((first, [("a", 1), ("b", 2)]), (last, [("a", 5), ("b", 2), ("c", 3)])):
+        command("state", store, "stateStoreSave", "--epoch", epoch, "--to", table)
+        assert counted_twice.values("copy") == rows
+        assert DeltaTable(table).history(1)[0]["ckpt_epoch"] == str(epoch)
+    other = CliRunner().invoke(
+        application(), ["state", str(store), "stateStoreSave", "--to", str(counted_twice.folder / "out")]
+    )
+    assert "has other rows" in str(other.exception)
+
+
+def test_a_side_of_a_join_is_asked_for(bench: Bench) -> None:
+    bench.schema = "k string, v long"
+    for side in ("left", "right"):
+        bench.put(("a", 1), ("a", 2), into=side)
+    job = bench.job()
+    left, right = (job.source(side, bench.source(side)) for side in ("left", "right"))
+    left.transform(lambda one, two: one.join(two.selectExpr("k", "v as w"), "k"), right).to(bench.sink())
+    drain(job)
+    store = bench.folder / "store"
+    with pytest.raises(ckpt.CkptError, match="two sides"):
+        ckpt.read_state(str(store), "symmetricHashJoin", spark=bench.spark)
+    last = bench.store().log.state().latest
+    shown = json.loads(command("state", store, "symmetricHashJoin", "--option", "joinSide=left", "--json"))
+    assert shown["state_rows"] == 2
+    same = json.loads(command("diff", store, "symmetricHashJoin", last, last, "--option", "joinSide=right", "--json"))
+    assert same["changes"] == []

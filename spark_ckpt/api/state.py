@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_ckpt.api.sparks_state import operator_number, sparks_rows
+from spark_ckpt.api.sparks_state import sparks_rows, sparks_rows_now
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
 from spark_ckpt.epochs.restore import LATEST, resolve
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
@@ -15,6 +15,7 @@ from spark_ckpt.spark_internals.column_names import quoted
 from spark_ckpt.spark_internals.parquet_files import read_parquet
 from spark_ckpt.store.ddl import column_names, column_types
 from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.state_rows import snapshot_of, sparks_operator
 from spark_ckpt.store.store import Store
 
 if TYPE_CHECKING:
@@ -25,18 +26,51 @@ _INTERNAL = ("ckpt_op", "ckpt_key_group", "ckpt_key_hash", "ckpt_timeout_ms")
 
 
 def read_state(
-    store: str, operator: str, epoch: str | int = LATEST, storage_options: Mapping[str, str] | None = None
+    store: str,
+    operator: str,
+    epoch: str | int = LATEST,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    spark: SparkSession | None = None,
+    **options: str,
 ) -> pa.Table:
     """Return one row per key: key and state columns, and `ckpt_epoch`, the epoch that wrote it.
 
-    Needs no JVM; creates nothing.
+    Needs no JVM; creates nothing. `epoch` is "latest", a number or a savepoint's name.
 
-    `epoch` is "latest", a number or a savepoint's name. Raises `EpochNotFound`, `EpochDamaged`, `StoreForeign`.
+    The state of Spark's own operators needs a JVM: `spark`, or the active session. Its rows and `options` are those of
+    `state_frame`, collected into the memory of this process.
+
+    Raises `EpochNotFound`, `EpochDamaged`, `StoreForeign`, `ConfigInvalid`.
     """
     opened = existing_store(store, storage_options)
-    number, _ = _snapshot(opened, operator, epoch)
-    state = opened.state(operator).read(number)
-    return state.drop_columns([name for name in _INTERNAL if name in state.column_names])
+    number, manifest = _manifest(opened, epoch)
+    if (sparks := sparks_operator(manifest, operator)) is not None:
+        state, which = sparks
+        return sparks_rows_now(_session(spark, operator), opened, state, number, which, options).toArrow()
+    _refuse_options("read_state", options)
+    snapshot_of(manifest, operator)
+    rows = opened.state(operator).read(number)
+    return rows.drop_columns([name for name in _INTERNAL if name in rows.column_names])
+
+
+def _session(given: SparkSession | None, operator: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    spark = given or SparkSession.getActiveSession()
+    if spark is None:
+        raise ConfigInvalid(
+            f"the state of '{operator}' is Spark's own, which only Spark can read",
+            hint="create a session first: spark = spark_ckpt.session('look'); then read_state(..., spark=spark)",
+        )
+    return spark
+
+
+def _refuse_options(function: str, options: Mapping[str, str]) -> None:
+    if options:
+        raise ConfigInvalid(
+            f"{function}: {', '.join(sorted(options))} are options of Spark's state reader", hint="leave them out here"
+        )
 
 
 def state_version(
@@ -67,14 +101,11 @@ def state_frame(spark: SparkSession, store: str, operator: str, epoch: str | int
 
     opened = existing_store(store)
     number, manifest = _manifest(opened, epoch)
-    if operator not in manifest.operators and manifest.spark_state is not None:
-        which = operator_number(manifest.spark_state, operator, number)
-        return sparks_rows(spark, opened, manifest.spark_state, number, which, options)
-    if options:
-        raise ConfigInvalid(
-            f"state_frame: {', '.join(sorted(options))} are options of Spark's state reader", hint="leave them out here"
-        )
-    snapshot = _of_operator(manifest, operator, number)
+    if (sparks := sparks_operator(manifest, operator)) is not None:
+        state, which = sparks
+        return sparks_rows(spark, opened, state, number, which, options)
+    _refuse_options("state_frame", options)
+    snapshot = snapshot_of(manifest, operator)
     root = opened.state(operator).location.uri.rstrip("/")
     if not snapshot.files:
         # an operator without state files still has a schema for SQL
@@ -91,7 +122,7 @@ def state_frame(spark: SparkSession, store: str, operator: str, epoch: str | int
 
 def _snapshot(store: Store, operator: str, epoch: str | int) -> tuple[int, OperatorSnapshot]:
     number, manifest = _manifest(store, epoch)
-    return number, _of_operator(manifest, operator, number)
+    return number, snapshot_of(manifest, operator)
 
 
 def _manifest(store: Store, epoch: str | int) -> tuple[int, Manifest]:
@@ -100,14 +131,3 @@ def _manifest(store: Store, epoch: str | int) -> tuple[int, Manifest]:
     if not number:
         raise EpochNotFound("the job has no epoch yet", job=log_state.job, hint="start the job; it takes the first one")
     return number, store.log.manifest(number)
-
-
-def _of_operator(manifest: Manifest, operator: str, number: int) -> OperatorSnapshot:
-    snapshot = manifest.operators.get(operator)
-    if snapshot is None:
-        known = ", ".join(sorted(manifest.operators)) or "none"
-        hint = "choose one of these"
-        if manifest.spark_state is not None:
-            hint += "; state of Spark's own operators needs Spark: spark_ckpt.state_frame(spark, store, operator)"
-        raise EpochNotFound(f"epoch {number} has no state of operator '{operator}'", operators=known, hint=hint)
-    return snapshot

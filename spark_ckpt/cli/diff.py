@@ -10,11 +10,14 @@ import typer
 
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
 from spark_ckpt.cli.output import datum, print_json, print_line, print_table
+from spark_ckpt.cli.sparks_rows import ReaderOptions, refuse_reader_options, sparks_rows_of
 from spark_ckpt.cli.state import Keys, Limit, Operator
 from spark_ckpt.cli.stores import open_store_with_state
 from spark_ckpt.connector import Json
+from spark_ckpt.epochs.records import SparkState
 from spark_ckpt.json_values import plain
-from spark_ckpt.store.state_rows import Keyed, keyed_beside
+from spark_ckpt.store.state_rows import Keyed, counted_rows, keyed, keyed_beside, snapshot_of, sparks_operator
+from spark_ckpt.store.store import Store
 
 _StateRow = Mapping[str, object]
 
@@ -42,19 +45,29 @@ def diff(
     after: Annotated[int, typer.Argument(metavar="TO", help="The later epoch's number.")],
     key: Keys = None,
     limit: Limit = 20,
+    option: ReaderOptions = None,
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Compare an operator's state at two epochs: keys added, removed, changed."""
+    """Compare an operator's state at two epochs: keys added, removed, changed.
+
+    For one of Spark's own operators it starts Spark. If a key has several rows, they are added or removed.
+    """
     opened = open_store_with_state(store, storage_option)
     wanted = pairs(key, "--key")
-    old, new = (keyed_beside(opened, operator, *each, wanted) for each in ((before, after), (after, before)))
+    sparks = {each: sparks_operator(opened.log.manifest(each), operator) for each in (before, after)}
+    if any(each is not None for each in sparks.values()):
+        rows_at = _sparks(opened, operator, sparks, wanted, pairs(option, "--option"))
+        old, new = rows_at[before], rows_at[after]
+    else:
+        refuse_reader_options(option, operator)
+        old, new = (keyed_beside(opened, operator, *each, wanted) for each in ((before, after), (after, before)))
     changes = changes_between(old, new)
     shown = changes[:limit] if limit else changes
     counts = {kind: sum(each.kind == kind for each in changes) for kind in ("added", "removed", "changed")}
     if as_json:
-        rows: list[Json] = [_fields(each) for each in shown]
-        print_json({"operator": operator, "from": before, "to": after, **counts, "changes": rows})
+        listed: list[Json] = [_fields(each) for each in shown]
+        print_json({"operator": operator, "from": before, "to": after, **counts, "changes": listed})
         return
     told = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
     print_line(f"operator {operator}, epoch {before} to {after}: {told}")
@@ -63,6 +76,28 @@ def diff(
         print_table(*_table(shown), datum)
     if len(shown) < len(changes):
         print_line(f"... {len(changes) - len(shown):,} more; --limit 0 prints all, --key COLUMN=VALUE finds one")
+
+
+def _sparks(
+    store: Store,
+    operator: str,
+    sparks: Mapping[int, tuple[SparkState, int] | None],
+    wanted: Mapping[str, str],
+    options: Mapping[str, str],
+) -> dict[int, Keyed]:
+    """Return the rows of one of Spark's operators at each epoch. Raises `EpochNotFound` for an epoch without it."""
+    for epoch, found in sparks.items():
+        if found is None:
+            snapshot_of(store.log.manifest(epoch), operator)
+    named = {epoch: found for epoch, found in sparks.items() if found is not None}
+    with sparks_rows_of("diff", store, named, options) as found_rows:
+        tables = {epoch: rows.matching(wanted).toArrow() for epoch, rows in found_rows.items()}
+        keys = {epoch: rows.keys for epoch, rows in found_rows.items()}
+    by_key = {epoch: keyed(table, keys[epoch]) for epoch, table in tables.items()}
+    if all(len(by_key[epoch]) == table.num_rows for epoch, table in tables.items()):
+        return by_key
+    # Several rows of one key have no order: a row is its own key, with a number if it occurs again.
+    return {epoch: counted_rows(table) for epoch, table in tables.items()}
 
 
 def changes_between(before: Keyed, after: Keyed) -> list[Change]:

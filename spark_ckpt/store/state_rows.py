@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, SparkState
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.json_values import plain
 from spark_ckpt.store.ddl import column_names
@@ -26,11 +27,35 @@ def snapshot_of(manifest: Manifest, operator: str) -> OperatorSnapshot:
     """Return the operator's snapshot in an epoch. Raises `EpochNotFound`, which lists the operators that exist."""
     snapshot = manifest.operators.get(operator)
     if snapshot is None:
-        known = ", ".join(sorted(manifest.operators)) or "none"
+        known = ", ".join([*sorted(manifest.operators), *_names(manifest.spark_state)]) or "none"
         raise EpochNotFound(
             f"epoch {manifest.epoch} has no state of operator '{operator}'", operators=known, hint="choose one of these"
         )
     return snapshot
+
+
+def sparks_operator(manifest: Manifest, operator: str) -> tuple[SparkState, int] | None:
+    """Return the state of Spark's own operators and the number of the one with this name, or NUMBER:NAME.
+
+    None if the epoch has no such operator, or one of the job's own with the name. Raises `EpochNotFound` for a name that
+    several operators have.
+    """
+    state = manifest.spark_state
+    if state is None or operator in manifest.operators:
+        return None
+    names = _names(state)
+    found = [number for number, each in enumerate(names) if operator in (each, state.operators[number])]
+    if len(found) > 1:
+        raise EpochNotFound(
+            f"epoch {manifest.epoch} has several operators '{operator}'",
+            operators=", ".join(names),
+            hint="name one with its number",
+        )
+    return (state, found[0]) if found else None
+
+
+def _names(state: SparkState | None) -> list[str]:
+    return [] if state is None else [f"{number}:{each}" for number, each in enumerate(state.operators)]
 
 
 def visible(state: pa.Table, snapshot: OperatorSnapshot) -> pa.Table:
@@ -96,4 +121,16 @@ def keyed(table: pa.Table, keys: Sequence[str]) -> Keyed:
         values = {name: plain(value) for name, value in row.items() if name != CHANGED_IN}
         key = {name: values.pop(name) for name in keys}
         found[str(list(key.values()))] = (key, values)
+    return found
+
+
+def counted_rows(table: pa.Table) -> Keyed:
+    """Return rows by their whole content, of which none changes: for keys with several rows. Equal rows are numbered."""
+    found: dict[str, tuple[Mapping[str, object], Mapping[str, object]]] = {}
+    times: Counter[str] = Counter()
+    for row in table.to_pylist():
+        values = {name: plain(value) for name, value in row.items()}
+        text = str(list(values.values()))
+        times[text] += 1
+        found[f"{text} {times[text]}"] = (values, {})
     return found

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from spark_ckpt.cli.command_session import spark_for
 from spark_ckpt.cli.options import AsJson, StorageOptions, StoreUri, pairs
 from spark_ckpt.cli.output import print_json, print_line, print_table, size, utc
 from spark_ckpt.connector import Json
@@ -16,10 +15,6 @@ from spark_ckpt.spark_internals.operator_metadata import WORDS
 from spark_rewind.adopt.adopting import Adoption, AdoptTarget, TakenState, would_adopt
 from spark_rewind.adopt.adopting import adopt as adopt_query
 from spark_rewind.adopt.plan import AdoptRequest
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 Sources = Annotated[
     list[str] | None,
@@ -81,45 +76,12 @@ def adopt(
         checkpoint, source or (), operator or (), unfinished, output, spark_operators=spark_operators
     )
     target = AdoptTarget(store, job, pairs(storage_option, "--storage-option"), key_groups)
-    with _sessions() as session:
+    with spark_for("spark-ckpt adopt") as session:
         found = (would_adopt if dry_run else adopt_query)(request, target, session)
     if as_json:
         print_json(_fields(found))
     else:
         _print(found, target)
-
-
-@contextmanager
-def _sessions() -> Iterator[_Sessions]:
-    sessions = _Sessions()
-    try:
-        yield sessions
-    finally:
-        sessions.close()
-
-
-class _Sessions:
-    """A session, created at its first use. Stops only a session that it created."""
-
-    def __init__(self) -> None:
-        self._own: SparkSession | None = None
-
-    def __call__(self) -> SparkSession:
-        from pyspark.sql import SparkSession  # a query without state needs no PySpark
-
-        from spark_ckpt.spark_session.session import session
-
-        active = SparkSession.getActiveSession()
-        if active is not None:
-            return active
-        self._own = session("spark-ckpt adopt", conf={"spark.ui.enabled": "false"})
-        self._own.sparkContext.setLogLevel("OFF")  # Spark's log would repeat an error that the command raises
-        return self._own
-
-    def close(self) -> None:
-        """Stop the session if this object created it."""
-        if self._own is not None:
-            self._own.stop()
 
 
 def _fields(found: Adoption) -> dict[str, Json]:

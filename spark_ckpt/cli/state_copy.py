@@ -1,0 +1,53 @@
+"""A copy of an operator's state as a Delta table of the user's, for one epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.place import check_table_path
+from spark_ckpt.storage_errors import outage
+
+
+@dataclass(frozen=True, slots=True)
+class StateCopy:
+    """Delta table with the state of an operator. `store`: the id of its store."""
+
+    table: str
+    operator: str
+    store: str
+    storage_options: Mapping[str, str]
+
+    def write(self, rows: pa.Table | pa.RecordBatchReader, epoch: int) -> int:
+        """Replace the table's rows in one commit; return the version. Raises `ConfigInvalid` for a table of anything else.
+
+        The commit names the epoch, `ckpt_epoch` in its history.
+        """
+        check_table_path(self.table, "a table")
+        ours, options = f"state of operator {self.operator} in store {self.store}", dict(self.storage_options) or None
+        try:
+            if DeltaTable.is_deltatable(self.table, options) and self._opened().metadata().description != ours:
+                raise ConfigInvalid(
+                    f"{self.table} has other rows than the {ours}, which a copy would replace",
+                    hint="name a new table",
+                )
+            write_deltalake(
+                self.table,
+                rows,
+                mode="overwrite",
+                schema_mode="overwrite",
+                description=ours,
+                storage_options=options,
+                commit_properties=CommitProperties(custom_metadata={"ckpt_epoch": str(epoch)}),
+            )
+            return int(self._opened().version())
+        except (DeltaError, OSError) as error:
+            raise outage(self.table, error) from error
+
+    def _opened(self) -> DeltaTable:
+        return DeltaTable(self.table, storage_options=dict(self.storage_options) or None)
