@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from spark_ckpt.errors import RewindNotPermitted
+from spark_ckpt.store import durable
 
 
 @contextmanager
@@ -79,14 +80,7 @@ def part_of(path: Path) -> Path:
 def link_or_copy(source: Path, target: Path) -> None:
     """Link a file to another name, or copy it if the file system has no links. Raises `RewindNotPermitted`."""
     with written(target):
-        try:
-            os.link(source, target)
-        except (FileExistsError, FileNotFoundError):
-            raise
-        except OSError:
-            shutil.copy2(source, target)
-            with target.open("rb") as file:
-                os.fsync(file.fileno())
+        durable.link_or_copy(source, target)
 
 
 def make_folder(folder: Path, like: Path) -> None:

@@ -27,10 +27,14 @@ class UnknownStateFolder(ValueError):
 
 @dataclass(slots=True)
 class Selection:
-    """Folders and files relative to the folder `state`; a folder comes before its content."""
+    """Folders and files relative to the folder `state`; a folder comes before its content.
+
+    `oldest`: the oldest version of a store's file among them; None without one. A later selection needs no older one.
+    """
 
     folders: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    oldest: int | None = None
 
 
 class Counting:
@@ -107,6 +111,8 @@ def _partition(state: Path, path: str, counting: Counting, batch: int, selected:
     selected.folders.append(path)
     kept = counting.of(_names(state / path), state / path)
     selected.files += [f"{path}/{name}" for name in kept]
+    versions = [_version(name) for name in kept]
+    selected.oldest = min(versions if selected.oldest is None else [*versions, selected.oldest], default=None)
     needed = {shared for name in kept for shared in _shared(state / path / name)}
     for name in _folders(state / path):
         below = f"{path}/{name}"

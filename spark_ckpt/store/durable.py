@@ -10,6 +10,7 @@ FileNotFoundError.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,18 @@ def sync_folder(path: Path) -> None:
     """Make the folder's entries survive a power loss. Raises a `StoreOutage`."""
     step("sync-folder", str(path))
     _fsync(path)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file another name, or copy it if the file system has no links. A copy's content is durable. Raises OSError."""
+    try:
+        os.link(source, target)
+    except (FileExistsError, FileNotFoundError):
+        raise
+    except OSError:
+        shutil.copy2(source, target)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def make_folder(path: Path) -> None:

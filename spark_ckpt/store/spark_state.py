@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -143,7 +142,7 @@ class SparkStates:
         name = self._name(moment, place.replace("/", "-"))
         target = self._folder / name
         with typed_errors_at(str(target)):
-            link(source, target)
+            durable.link_or_copy(source, target)
         # Read under the new name: what Spark puts at the old one later is another file.
         size_bytes, sha256 = _digested(target)
         durable.step("fsync", str(target))
@@ -169,7 +168,7 @@ class SparkStates:
             target = state / file.place
             with typed_errors_at(str(target)):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                link(self._folder / file.path, target)
+                durable.link_or_copy(self._folder / file.path, target)
             known.add(file, target.stat())
         return index, known
 
@@ -259,16 +258,6 @@ class _Index:
     path: str
     size_bytes: int
     sha256: str
-
-
-def link(source: Path, target: Path) -> None:
-    """Give a file another name; copy it to another file system. Raises OSError."""
-    try:
-        os.link(source, target)
-    except (FileExistsError, FileNotFoundError):
-        raise
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def _digested(path: Path) -> tuple[int, str]:

@@ -55,12 +55,18 @@ class CheckpointState:
         self.settings = settings
         self._known = Known()
         self._ids: dict[int, StateIds | None] = {}
+        self._oldest = 0
         self._operators: tuple[str, ...] = ()
 
     @property
     def last_batch(self) -> int | None:
         """The batch that the checkpoint begins behind; None for a checkpoint that begins with batch 0."""
         return None if self._base is None else self._base.batch
+
+    @property
+    def versions_with_ids(self) -> frozenset[int]:
+        """Versions of the state whose ids are in memory: those that the next capture may need."""
+        return frozenset(self._ids)
 
     def lay_out(self) -> StateIndex | None:
         """Put the files of the state into the checkpoint; return the index with Spark's texts, None to begin empty.
@@ -88,6 +94,7 @@ class CheckpointState:
             text = (self._checkpoint / OFFSETS / str(batch)).read_text()
             conf = parse_batch(text).conf
             selected = select(state, batch + 1, batch, self._ids, alone=True)
+            self._forget_ids(selected.oldest or 0)
             self._operators = self._operators or operators_in(state)
             moment = Moment(
                 self._incarnation,
@@ -123,8 +130,14 @@ class CheckpointState:
         self._ids[batch + 1] = parse_commit(commit).state_ids
         # Ids of batches in between: changes of earlier versions follow the snapshot.
         for path in (self._checkpoint / COMMITS).glob("[0-9]*"):
-            if path.name.isdecimal() and int(path.name) + 1 not in self._ids and int(path.name) < batch:
-                self._ids[int(path.name) + 1] = parse_commit(path.read_text()).state_ids
+            version = int(path.name) + 1 if path.name.isdecimal() else 0
+            if max(1, self._oldest) <= version <= batch and version not in self._ids:
+                self._ids[version] = parse_commit(path.read_text()).state_ids
+
+    def _forget_ids(self, oldest: int) -> None:
+        """Forget the ids of versions before the oldest one that the state of an epoch needed: no later one needs them."""
+        self._oldest = oldest
+        self._ids = {version: ids for version, ids in self._ids.items() if version >= oldest}
 
 
 def _uncaptured(batch: int, why: str) -> SparkStateUncaptured:
