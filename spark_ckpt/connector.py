@@ -387,6 +387,11 @@ class EpochOutput:
     A marker below it shows that the sink has lost rows, e.g. by an older backup. Then `publish` raises
     `PublishConflict`, too.
     """
+    replaces: bool = False
+    """True if the files are the sink's whole content: the publish replaces all rows of earlier epochs in one step.
+
+    Without files the sink is empty then. Only a sink that `ReplacesRows` gets such an output.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -551,6 +556,18 @@ class SinkRows:
     columns: tuple[str, ...] = ()
     named: Mapping[str, str] = field(default_factory=dict)
     where: str | None = None
+
+
+@runtime_checkable
+class ReplacesRows(Protocol):
+    """A sink that can replace all its rows in one step, as output mode "complete" needs it.
+
+    `replaces_rows`: True if its publishers do, in the sink's configuration, for an output with `EpochOutput.replaces`.
+    """
+
+    @property
+    def replaces_rows(self) -> bool:
+        """See the class."""
 
 
 class SelectsRows:

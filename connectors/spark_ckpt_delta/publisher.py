@@ -79,8 +79,8 @@ class DeltalakePublisher:
             # The attempt that committed may have died before its fsync.
             version = self._harden(range(opened.version(), -1, -1)[:_REPLAY_SEARCH_VERSIONS])
             return PublishReceipt(output.epoch, rows, replayed=True, detail={"version": version})
-        # An epoch without rows needs no commit once the table has a marker.
-        if not output.files and marker is not None:
+        # An epoch without rows needs no commit once the table has a marker, unless it empties the table.
+        if not output.files and marker is not None and not output.replaces:
             return PublishReceipt(output.epoch, 0, replayed=False)
         found = verified(output, self._context.sink)  # a commit that names a missing or damaged file breaks the table
         actions = [_add_action(file, info) for file, info in zip(output.files, found, strict=True)]
@@ -148,7 +148,7 @@ class DeltalakePublisher:
         metadata = commit_metadata(self._context, output, "deltalake")
         opened.create_write_transaction(
             list(actions),
-            mode="append",
+            mode="overwrite" if output.replaces else "append",
             schema=opened.schema(),
             partition_by=list(opened.metadata().partition_columns),
             commit_properties=CommitProperties(

@@ -44,7 +44,7 @@ NullKeys: TypeAlias = Literal["refuse", "match"]
 
 _ELSEWHERE = {
     "path": "write table=",
-    "mode": 'a job appends; with engine="spark" and keys=[...] it merges',
+    "mode": 'a job appends; with engine="spark" and keys=[...] it merges; transform(..., outputMode="complete") replaces',
     "checkpointLocation": "a job keeps its progress in its store; a sink needs none",
     "partitionBy": "write partition_by=",
     "txnAppId": "the sink writes its own transaction marker",
@@ -73,6 +73,9 @@ class DeltaSink(SelectsRows):
       deleted rows in the table with their mark.
     - `null_keys`: "refuse" stops the job before the epoch with a null in a key is committed. "match" takes all rows with
       null for one key, of which one remains.
+
+    Output mode "complete" of `transform`: the commit of an epoch removes all rows of the table and adds the epoch's. It
+    needs a sink without `keys`.
 
     Merging with other writers: Delta refuses a merge if another writer added rows to its input since it began, even by
     a plain append. So a writer that commits more often than a merge takes can starve it. The sink makes six attempts
@@ -124,6 +127,11 @@ class DeltaSink(SelectsRows):
         self._create = create
         self._seen: dict[str, str] | None = None
         self._schema: StructType | None = None
+
+    @property
+    def replaces_rows(self) -> bool:
+        """True without `keys`: a commit can replace all rows."""
+        return not self._rule.keys
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
         """Raise `SinkInvalid` for a missing table, other columns, or a feature that the engine cannot write.

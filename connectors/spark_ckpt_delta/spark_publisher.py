@@ -210,7 +210,9 @@ class SparkPublisher:
 
     def _write(self, output: EpochOutput) -> None:
         exists = self._exists()
-        if not output.files:
+        if output.replaces and exists:
+            self._replace(self._rows(output) if output.files else self._no_rows())
+        elif not output.files:
             self._append(self._spark.read.format("delta").load(self._path).limit(0) if exists else self._no_rows())
         elif not self._rule.keys:
             self._append(self._rows(output))
@@ -222,6 +224,10 @@ class SparkPublisher:
 
     def _append(self, rows: DataFrame) -> None:
         rows.write.format("delta").mode("append").partitionBy(*self._partition_by).save(self._path)
+
+    def _replace(self, rows: DataFrame) -> None:
+        writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "static")
+        writer.save(self._path)
 
     def _no_rows(self) -> DataFrame:
         """Return zero rows with the columns of a table that does not exist: the first epoch leaves its marker even

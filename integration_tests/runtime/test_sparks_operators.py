@@ -206,3 +206,43 @@ def test_an_older_epoch_shows_the_same_rows_again(bench: Bench) -> None:
     once = Counter(bench.values("chained"))
     drain(job_of(bench, programs), restore=back)
     assert Counter(bench.values("chained")) == once + (once - shown)
+
+
+WHOLE: dict[str, Program] = {
+    "by window": windows,
+    "best": lambda frame: frame.groupBy("k").agg(F.sum("v").alias("t")).orderBy(F.desc("t"), "k").limit(2),
+    "few": lambda frame: frame.groupBy("k").count().where("count < 3"),  # rows also leave the result
+}
+
+
+def whole_job(bench: Bench, name: str, **sink: object) -> ckpt.Job:
+    job = bench.job()
+    rows = job.source("left", bench.source("left"))
+    rows.transform(WHOLE[name], outputMode="complete").to(bench.sink(name, **sink), "whole")
+    return job
+
+
+@pytest.mark.parametrize("name", [pytest.param("by window", marks=pytest.mark.long), "best", "few"])
+def test_the_table_is_the_whole_result_after_every_file(bench: Bench, name: str) -> None:
+    epochs: list[tuple[int, Counter[tuple[object, ...]]]] = []
+    for number in range(4):
+        put(bench, number)
+        drain(whole_job(bench, name))
+        rows = bench.spark.read.schema(SCHEMA).parquet(str(bench.input("left")))
+        shown = Counter(map(tuple, WHOLE[name](rows).collect()))
+        assert Counter(bench.values(name)) == shown
+        epochs.append((bench.store().log.state().latest, shown))
+    assert len({str(shown) for _, shown in epochs}) > 1
+    back, _ = epochs[1]
+    drain(whole_job(bench, name), restore=back)
+    assert Counter(bench.values(name)) == epochs[-1][1]
+
+
+def test_a_whole_result_goes_into_a_sink_that_replaces_its_rows(bench: Bench) -> None:
+    put(bench, 0)
+    job = bench.job()
+    whole = job.source("left", bench.source("left")).transform(WHOLE["few"], outputMode="complete")
+    whole.through("again").to(bench.sink())
+    with pytest.raises(ckpt.CkptError, match="edge 'again' would take all its rows again") as found:
+        job.start(availableNow=True)
+    assert "update" in found.value.hint

@@ -19,7 +19,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark import java_gateway
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.connect.streaming import readwriter as connect_writers
 from pyspark.sql.streaming.state import GroupState
@@ -385,6 +385,23 @@ def _(spark: SparkSession) -> None:
 def _(spark: SparkSession) -> None:
     for key in settings.CHAINED_SETTINGS | settings.PARTING_SETTINGS:
         assert entry(spark, key).defaultValueString() == "true"
+
+
+@of("spark.sql.optimizer.excludedRules", "EliminateLimits")
+def _(spark: SparkSession) -> None:
+    ((key, rule),) = settings.complete_settings(spark).items()
+    entry(spark, key)
+    rows = spark.range(1).limit(5)
+    assert "GlobalLimit" not in plan_text(rows)
+    spark.conf.set(key, rule)
+    try:
+        assert "GlobalLimit" in plan_text(spark.range(1).limit(5))
+    finally:
+        spark.conf.unset(key)
+
+
+def plan_text(frame: DataFrame) -> str:
+    return str(java_frame(frame).queryExecution().optimizedPlan().toString())
 
 
 @of(*settings.LOCAL_CHECKPOINT_SETTINGS, "FileSystemBasedCheckpointFileManager")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _SINK = 'end a stream with to(sink), for example stream.to(DeltaSink("/data/out")); job.start() runs the job'
 _BATCHES = (
-    "end the stream with to(sink) instead of a function of each batch: to(DeltaSink(path)) appends, "
+    "stream.foreachBatch(function) calls a function per epoch; better end the stream with to(sink): to(DeltaSink(path)) appends, "
     'to(DeltaSink(path, engine="spark", keys=["id"])) merges by key (newest_by="at" keeps the newest row by event time), '
     "to(KafkaSink(servers, topic)) sends; for another system write a sink (docs/writing-a-connector.md)"
 )
@@ -36,7 +36,7 @@ _TOGETHER = "aggregates over several streams: give them the same columns, union 
 
 _ON_STREAM = {
     **dict.fromkeys(("write", "writeStream", "writeTo", "toTable"), _SINK),
-    **dict.fromkeys(("foreach", "foreachBatch", "foreachPartition"), _BATCHES),
+    **dict.fromkeys(("foreach", "foreachPartition"), _BATCHES),
     **dict.fromkeys(
         ("createTempView", "createOrReplaceTempView", "createGlobalTempView", "createOrReplaceGlobalTempView"), _VIEW
     ),

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
 from spark_ckpt.api.elsewhere import not_on_stream
+from spark_ckpt.api.foreach_batch import BatchFunction, ForeachBatchSink
 from spark_ckpt.api.grouped import CoGroupedStreams, GroupedStream
 from spark_ckpt.config import DurationText, checked_duration_ms
 from spark_ckpt.connector import Sink
@@ -187,8 +188,8 @@ class Stream:
 
         The function may contain Spark's own stateful operators: `withWatermark`, aggregations, `dropDuplicates`,
         `dropDuplicatesWithinWatermark`, `distinct`, stream-stream joins, `applyInPandasWithState`,
-        `transformWithState`. Their state is part of every epoch. `outputMode` is that of Spark's query: "append" or
-        "update".
+        `transformWithState`. Their state is part of every epoch. `outputMode` is that of Spark's query: "append",
+        "update", or "complete", whose rows go directly into a sink that replaces its content with each epoch.
 
         A stream among `args` is passed as its DataFrame: `orders.transform(joined, payments)`.
 
@@ -344,6 +345,25 @@ class Stream:
         self._job._bind(sink, self._node, self.schema, name, publish_every)
         return self
 
+    def foreachBatch(
+        self, function: BatchFunction, name: str = "foreachBatch", publish_every: DurationText | None = None
+    ) -> Stream:
+        """Call `function(frame, epoch)` with the rows of each epoch, as `DataStreamWriter.foreachBatch` does per batch.
+
+        The call is made after the commit of the epoch; when it returns, the epoch is acknowledged. So the function sees
+        every row at least once: if the driver dies in or after a call, or the function raises, it is called again, with
+        the same number and equal rows, read from the epoch's staged files. Write idempotently by the number, and each row
+        counts once: numbers grow and never repeat for other rows, also after a restore.
+
+        - `frame`: a DataFrame of the job's session, without an order. It can be read until the function returns.
+        - `epoch`: number of the epoch. An epoch without rows makes no call.
+        - `name`, `publish_every`: as for `to`.
+
+        Spark reads the rows from the store, which it has to reach. Raises `ConfigInvalid` for a function of other
+        arguments.
+        """
+        return self.to(ForeachBatchSink(function), name, publish_every)
+
     def through(self, name: str, topic: Sink | None = None, key: str | None = None, stage: str | None = None) -> Stream:
         """Pass the rows through an edge, a durable log in the store that is part of every epoch.
 
@@ -472,12 +492,11 @@ class Stream:
 
 
 def checked_mode(output_mode: str) -> str:
-    """Return the output mode of Spark's own operators. Raises `GraphInvalid` for another one than "append" or "update"."""
-    if output_mode not in ("append", "update"):
-        what = "every batch would hold the whole result" if output_mode == "complete" else "it is no output mode"
+    """Return the output mode of Spark's own operators. Raises `GraphInvalid` for one that Spark does not have."""
+    if output_mode not in ("append", "update", "complete"):
         raise GraphInvalid(
-            f"transform: outputMode={output_mode!r}: {what}",
-            hint='"append" emits final rows, "update" the changed ones; a DeltaSink with keys keeps the newest per key',
+            f"transform: outputMode={output_mode!r} is no output mode",
+            hint='"append" emits final rows, "update" the changed ones, "complete" the whole result',
         )
     return output_mode
 

@@ -107,6 +107,8 @@ class Gathered:
     """Results of consecutive batches."""
 
     staged: dict[str, list[StagedFile]] = field(default_factory=dict)
+    replaced: frozenset[str] = frozenset()
+    """Sinks whose staged files are their whole content after the newest batch. Empty without a batch."""
     rows_in: int = 0
     rows_out: int = 0
     rejected: int = 0
@@ -117,8 +119,10 @@ class Gathered:
 
     def put_before(self, later: Gathered) -> Gathered:
         """Return the results of these batches followed by the `later` ones."""
+        before = {sink: files for sink, files in self.staged.items() if sink not in later.replaced}
         return Gathered(
-            _one_after_another(self.staged, later.staged),
+            _one_after_another(before, later.staged),
+            self.replaced | later.replaced,
             self.rows_in + later.rows_in,
             self.rows_out + later.rows_out,
             self.rejected + later.rejected,
@@ -150,14 +154,21 @@ class EpochBuilder:
 
     `base`: the epoch that the incarnation continues from. `delays_ms`: allowed lateness by operator input.
     `rows_from`: the sink at which output rows are counted, None without sinks. `edges`: the job's edges.
+    `replaced`: sinks of which each batch has the whole content.
     """
 
     def __init__(
-        self, base: Manifest, delays_ms: Mapping[Input, int], rows_from: str | None, edges: Sequence[EdgeShape] = ()
+        self,
+        base: Manifest,
+        delays_ms: Mapping[Input, int],
+        rows_from: str | None,
+        edges: Sequence[EdgeShape] = (),
+        replaced: frozenset[str] = frozenset(),
     ) -> None:
         self.edges = Edges(edges, base)
         self.watermarks = Watermarks(delays_ms, base)
         self._rows_from = rows_from
+        self._replaced = replaced
         self.gathered = Gathered()
         """Results of the batches since the newest barrier."""
         self.moved = False
@@ -215,6 +226,7 @@ class EpochBuilder:
         source advanced. `taken`: per edge, the number of segments that batches have consumed so far.
         """
         batch, produced = _gathered(reports, self._rows_from), segments_in(reports)
+        batch.replaced = self._replaced
         batch.passed = self.edges.advance(taken or {}, produced)
         self.moved = self.moved or moved or bool(produced or batch.passed)
         self.gathered, self.late_rows = self.gathered.put_before(batch), batch.late
@@ -365,7 +377,7 @@ class Cut:
         """Newest committed epoch, on which the next one builds."""
         self.cursors = dict(cursors)
         """Position of every source after the last batch."""
-        self.builder = EpochBuilder(base, shape.delays_ms, next(iter(shape.sinks), None), shape.edges)
+        self.builder = EpochBuilder(base, shape.delays_ms, next(iter(shape.sinks), None), shape.edges, shape.replaced)
         self.markers = ControlMarkers()
         self.prefetched = Prefetched()
 

@@ -56,7 +56,7 @@ class SinkPlace:
 
     `recorded_root`: the root as the manifest records it, empty for the store. `publish_every_ms`: minimum
     time between two publishes; 0: every epoch is published. `sends_ahead`: the sink supports early sends and the job
-    enables them.
+    enables them. `replaces`: the rows of a batch are the sink's whole content (output mode "complete").
     """
 
     root: str
@@ -64,13 +64,14 @@ class SinkPlace:
     recorded_root: str = ""
     publish_every_ms: int = 0
     sends_ahead: bool = False
+    replaces: bool = False
 
     @property
     def is_sent_ahead(self) -> bool:
         """True if the sink gets early sends. Deferred rows have no open transaction to enter, so `publish_every_ms`
-        excludes it.
+        excludes it. Rows of a batch that the next batch replaces are never sent.
         """
-        return self.sends_ahead and not self.publish_every_ms
+        return self.sends_ahead and not self.publish_every_ms and not self.replaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,11 @@ class JobShape:
     def delays_ms(self) -> dict[tuple[str, str], int]:
         """Allowed lateness in milliseconds, by operator and input."""
         return {(each.name, name): ms for each in self.operators for name, ms in each.delays_ms.items()}
+
+    @property
+    def replaced(self) -> frozenset[str]:
+        """Sinks of which each batch has the whole content."""
+        return frozenset(name for name, place in self.sinks.items() if place.replaces)
 
     @property
     def key_groups(self) -> frozenset[tuple[str, int]]:

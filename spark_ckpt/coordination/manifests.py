@@ -147,7 +147,8 @@ def _staged(shape: JobShape, ended: EndedEpoch) -> dict[str, StagedOutput]:
     for sink, place in shape.sinks.items():
         files = tuple(StagedFileRecord(**asdict(file)) for file in ended.gathered.staged.get(sink, []))
         rows = sum(file.rows for file in files)
-        staged[sink] = StagedOutput(sink=sink, root=place.recorded_root, files=files, rows=rows)
+        replaces = sink in ended.gathered.replaced
+        staged[sink] = StagedOutput(sink=sink, root=place.recorded_root, files=files, rows=rows, replaces=replaces)
     return staged
 
 

@@ -95,15 +95,18 @@ class DeferredRows:
 
     def due_in_ms(self, now_ms: float) -> float | None:
         """Return the milliseconds until deferred rows are due: 0 if they are due now, None if there are none."""
-        sinks = [sink for sink, output in self.held.items() if output.files and sink in self._due_ms]
+        sinks = [
+            sink for sink, output in self.held.items() if (output.files or output.replaces) and sink in self._due_ms
+        ]
         waits = [max(0.0, self._due_ms[sink] - now_ms) for sink in sinks]
         return min(waits, default=None)
 
 
 def _joined(held: StagedOutput | None, own: StagedOutput) -> StagedOutput:
-    if held is None:
+    if held is None or own.replaces:
         return own
-    return own.model_copy(update={"files": (*held.files, *own.files), "rows": held.rows + own.rows})
+    whole = {"files": (*held.files, *own.files), "rows": held.rows + own.rows, "replaces": held.replaces}
+    return own.model_copy(update=whole)
 
 
 Files = Mapping[str, Sequence[StagedFile]]

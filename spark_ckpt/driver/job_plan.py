@@ -28,7 +28,9 @@ from spark_ckpt.plan.graph import (
     OperatorNode,
     SinkBinding,
     SourceNode,
+    check_complete,
     check_edges,
+    complete_node,
     ddl,
     ends_of,
     graph_nodes,
@@ -195,9 +197,10 @@ class JobPlan:
         plan, staged = self.stage_plans[sink], self.store.staged(sink).location
         binding = next(each for each in self.bindings if each.name == sink)
         every_ms, ahead = _publish_every_ms(binding, self.config), _takes_ahead(binding, self.config)
+        replaces = complete_node(binding.node) is not None
         if plan.root is None:
-            return SinkPlace(staged.uri, staged.storage_options, publish_every_ms=every_ms, sends_ahead=ahead)
-        return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms, ahead)
+            return SinkPlace(staged.uri, staged.storage_options, "", every_ms, ahead, replaces)
+        return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms, ahead, replaces)
 
     def check_ends(self) -> None:
         """Raise `ConfigInvalid` if a source has no end up to which a run could drain it."""
@@ -342,6 +345,7 @@ def planned(
     check_edges(bindings, edges)
     ends = _ends(bindings, edges)
     operators = operators_of(*ends)
+    check_complete(bindings, operators, edges)
     sources = sources_of(*ends)
     remember_in(store, sources)
     parallelism = spark.sparkContext.defaultParallelism

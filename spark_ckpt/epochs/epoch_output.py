@@ -65,4 +65,5 @@ def epoch_output(
         begun_after=None if begun_after is None else Epoch(begun_after),
         beside=tuple(Epoch(each) for each in point.beside.get(manifest.epoch, ())),
         rows_before=standing.rows_before(sink, manifest),
+        replaces=staged is not None and staged.replaces,
     )

@@ -123,12 +123,16 @@ class StagedFileRecord(Record):
 
 
 class StagedOutput(Record):
-    """Files that one sink publishes for one epoch, in publishing order. An empty `root` stands for the store."""
+    """Files that one sink publishes for one epoch, in publishing order. An empty `root` stands for the store.
+
+    `replaces`: the files are the sink's whole content, see `connector.EpochOutput`.
+    """
 
     sink: SinkName
     root: str = ""
     files: tuple[StagedFileRecord, ...] = ()
     rows: Count = 0
+    replaces: bool = False
 
 
 class EdgeCut(Record):

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from pyspark.errors import ParseException
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_ckpt.connector import Sink, Source
+from spark_ckpt.connector import ReplacesRows, Sink, Source
 from spark_ckpt.epochs.records import GraphNode
 from spark_ckpt.errors import GraphInvalid
 from spark_ckpt.spark_internals.arrow_types import spark_schema_of
@@ -141,7 +141,7 @@ class SparkNode:
 
     - `parents`: the streams, in the order in which Spark's plan reads them.
     - `apply`: the function; it takes their DataFrames in this order.
-    - `output_mode`: "append" or "update".
+    - `output_mode`: "append", "update" or "complete".
     - `line`: the program's line that recorded it.
     """
 
@@ -150,6 +150,11 @@ class SparkNode:
     apply: Callable[[Sequence[DataFrame]], DataFrame]
     output_mode: str
     line: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every batch has the whole result."""
+        return self.output_mode == "complete"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -361,6 +366,46 @@ def _check_spark_runs_once(ends: Sequence[Node]) -> None:
             hint="put an edge behind it, where streams may part as behind a source: .through('rows')",
             line=twice.line or None,
         )
+
+
+def complete_node(node: Node) -> SparkNode | None:
+    """Return the function of output mode "complete" that the node's rows come from; None if there is none."""
+    return next((each for each in segment(node) if isinstance(each, SparkNode) and each.is_complete), None)
+
+
+def check_complete(
+    bindings: Sequence[SinkBinding], operators: Sequence[OperatorNode], edges: Sequence[EdgeBinding]
+) -> None:
+    """Raise `GraphInvalid` for rows of output mode "complete" that do not go into a sink that replaces its rows.
+
+    Each batch has the whole result, so an operator or an edge would take every row again with each batch.
+    """
+    readers = [(f"operator '{each.name}'", each.parent) for each in operators]
+    readers += [(f"edge '{each.edge.name}'", each.node) for each in edges]
+    for reader, node in readers:
+        if (complete := complete_node(node)) is not None:
+            raise _whole_result(complete, f"{reader} would take all its rows again")
+    for binding in bindings:
+        complete = complete_node(binding.node)
+        if complete is None:
+            continue
+        if any(isinstance(each, UnionNode) for each in segment_below(binding.node, complete)):
+            raise _whole_result(complete, f"sink '{binding.name}' would replace rows of the other stream of a union")
+        if not (isinstance(binding.sink, ReplacesRows) and binding.sink.replaces_rows):
+            raise _whole_result(complete, f"sink '{binding.name}' cannot replace its rows in one step")
+
+
+def _whole_result(complete: SparkNode, what: str) -> GraphInvalid:
+    return GraphInvalid(
+        f"outputMode 'complete' gives the whole result with every batch: {what}",
+        hint="write it to a DeltaSink without keys; or use outputMode='update', which gives the changed rows",
+        line=complete.line or None,
+    )
+
+
+def segment_below(node: Node, above: Node) -> list[Node]:
+    """Return the node and the nodes above it, up to but without `above`."""
+    return list(takewhile(lambda each: each is not above, segment(node)))
 
 
 def spark_nodes_of(*nodes: Node) -> list[SparkNode]:

@@ -9,6 +9,7 @@ from spark_ckpt.spark_internals.names import SparkName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 NAMES = (
     SparkName(
@@ -20,9 +21,12 @@ NAMES = (
 )  # fmt: skip
 
 
-def read_parquet(spark: SparkSession, paths: Iterable[str], **options: str) -> DataFrame:
-    """Return the rows of these files.
+def read_parquet(
+    spark: SparkSession, paths: Iterable[str], schema: StructType | None = None, **options: str
+) -> DataFrame:
+    """Return the rows of these files. `schema`: their columns; None to read it from the files.
 
     Escaping does not work: Hadoop matches no glob below a folder with a colon in its name.
     """
-    return spark.read.options(**options).option("__globPaths__", "false").parquet(*paths)
+    reader = spark.read if schema is None else spark.read.schema(schema)
+    return reader.options(**options).option("__globPaths__", "false").parquet(*paths)

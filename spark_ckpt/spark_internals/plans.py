@@ -159,14 +159,15 @@ class PlanNode:
         return frozenset(each.exprId().id() for each in items_of(self._node.output()))
 
     def check_for_streaming(self, spark: SparkSession, output_mode: str) -> None:
-        """Run Spark's check of a query before its start, in "append" or "update" mode.
+        """Run Spark's check of a query before its start, in mode "append", "update" or "complete".
 
         Raises Spark's `AnalysisException`.
         """
         jvm = jvm_of(spark)
         checker = scala_object(jvm.org.apache.spark.sql.catalyst.analysis, "UnsupportedOperationChecker")
         modes = jvm.org.apache.spark.sql.streaming.OutputMode
-        checker.checkForStreaming(self._node, modes.Update() if output_mode == "update" else modes.Append())
+        mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[output_mode]
+        checker.checkForStreaming(self._node, mode())
 
 
 def _file_functions(expression: JavaObject) -> Iterator[str]:

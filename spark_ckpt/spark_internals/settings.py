@@ -89,6 +89,16 @@ NAMES = (
         "no batch of a job runs whose streams part behind an operator, if the session has it off",
     ),
     SparkName(
+        "spark.sql.optimizer.excludedRules", _CONF, "complete_settings",
+        "a limit of a whole result has no effect in a batch without input",
+    ),
+    SparkName(
+        "EliminateLimits",
+        "org.apache.spark.sql.catalyst.optimizer.EliminateLimits "
+        "(sql/catalyst/src/main/scala/org/apache/spark/sql/catalyst/optimizer/Optimizer.scala)",
+        "complete_settings", "a limit of a whole result has no effect in a batch without input",
+    ),
+    SparkName(
         "spark.sql.streaming.checkpointFileManagerClass", _CONF, "LOCAL_CHECKPOINT_SETTINGS",
         "Spark starts a process for each operation on a file of the checkpoint",
     ),
@@ -156,6 +166,18 @@ def keeps_state_in_rocksdb(settings: Mapping[str, str]) -> bool:
 UNCHECKED_SETTINGS = {"spark.sql.streaming.unsupportedOperationCheck": "false"}
 """For a query with operators of Spark and of ours: Spark refuses ours after its own. Each part is checked as it is
 recorded (`stateless.check_with_state`)."""
+
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+
+
+def complete_settings(spark: SparkSession) -> dict[str, str]:
+    """Return the settings of a query in output mode "complete", besides the session's own.
+
+    Spark drops a limit over rows that cannot be as many, and counts a batch's input for that: not the rows in its state.
+    """
+    own = str(spark.conf.get(_EXCLUDED, "") or "")
+    return {_EXCLUDED: ",".join(filter(None, [own, "org.apache.spark.sql.catalyst.optimizer.EliminateLimits"]))}
+
 
 PUBLISHING_SETTINGS = {
     "spark.sql.parquet.binaryAsString": "false",

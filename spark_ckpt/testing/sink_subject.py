@@ -162,6 +162,10 @@ class WritingJob:
         """Expect these epochs' rows at the target from now on, once each."""
         self._expected += [row for epoch in epochs for row in self._subject.rows(epoch).to_pylist()]
 
+    def forget(self) -> None:
+        """Expect no row of earlier epochs at the target from now on."""
+        self._expected.clear()
+
     def require_shown(self, promise: str, **seen: object) -> None:
         """Require that the target shows the expected rows, and nothing else."""
         require_rows(self._subject.shown(), self._expected, promise, **seen)

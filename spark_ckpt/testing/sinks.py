@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 from checkpoint_protocols.ids import Epoch
-from spark_ckpt.connector import AheadPublisher, Identified, SendsAhead, StagedFile, TellsPublished, Tidies
+from spark_ckpt.connector import (
+    AheadPublisher,
+    Identified,
+    ReplacesRows,
+    SendsAhead,
+    StagedFile,
+    TellsPublished,
+    Tidies,
+)
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict
 from spark_ckpt.testing.promises import refused, require, require_described, skip
 from spark_ckpt.testing.sink_subject import SinkSubject, WritingJob, texts
@@ -367,6 +375,29 @@ class _OptionalSinkPromises:
                 require(False, "asking what is published fences nobody", raised=error)
             job.expect(1, 2)
             job.require_shown("asking what is published changes nothing")
+        return None
+
+    def test_a_whole_result_replaces_the_rows_before(self, subject: SinkSubject) -> None:
+        """`EpochOutput.replaces`: published again, by a successor, and without rows."""
+        with WritingJob(subject) as job:
+            sink, _ = job.made()
+            if not (isinstance(sink, ReplacesRows) and sink.replaces_rows):
+                return skip("the sink does not replace its rows")
+            driver = job.driver(1)
+            job.publish(driver, job.decided(1, replaces=True))
+            second = job.decided(2, replaces=True)
+            driver.publish(second)
+            again = job.publish(job.driver(2), replace(second, incarnation=job.context(2).incarnation))
+            require(again.replayed, "a receipt says that the sink already had the epoch", receipt=again)
+            job.expect(2)
+            job.require_shown("a whole result replaces the rows before, once")
+            successor = job.driver(3)
+            job.publish(successor, job.decided(3, 3))
+            job.expect(3)
+            job.require_shown("other rows of the sink are appended")
+            job.publish(successor, job.decided(4, 3, empty=True, replaces=True))
+            job.forget()
+            job.require_shown("a whole result without rows leaves none")
         return None
 
     def test_an_identity_is_the_same_at_every_start(self, subject: SinkSubject) -> None:

@@ -35,6 +35,7 @@ from spark_ckpt.spark_internals.settings import (
     PARTITIONS,
     QUERY_SETTINGS,
     UNCHECKED_SETTINGS,
+    complete_settings,
     keeps_state_in_rocksdb,
 )
 from spark_ckpt.storage_errors import typed_errors_at
@@ -109,6 +110,8 @@ class StageQuery:
         modes = {host.output_mode for host in stage.hosts.values()}
         if stage.spark_mode is not None:
             settings |= _with_sparks_state(stage)
+            if stage.spark_mode == "complete":
+                settings |= complete_settings(spark)
         elif len(stage.hosts) > 1:
             settings |= CHAINED_SETTINGS
         if parting_of(*stage.ends) is not None:

@@ -76,7 +76,7 @@ def check_spark_state(plan: JobPlan, base: Manifest) -> None:
     modes = sorted({node.output_mode for node in spark_nodes_of(*plan.ends)})
     if len(modes) > 1:
         raise GraphInvalid(
-            "transform has outputMode 'append' in one place and 'update' in another; a query of Spark's has one",
+            f"transform has outputMode {' and '.join(map(repr, modes))} in several places; a query of Spark's has one",
             hint="use one mode, or two jobs joined by ckpt.Edge",
         )
     if len(plan.operators) > 1 and plan.marks:
