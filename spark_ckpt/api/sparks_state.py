@@ -68,7 +68,7 @@ def _check_options(kind: str, options: Mapping[str, str]) -> None:
     if kind.startswith(_VARIABLES) and not given & {"statevarname", "readregisteredtimers"}:
         raise ConfigInvalid(
             f"{WORDS.get(kind, kind)} keeps a state for each of its variables",
-            hint="name one with Spark's option stateVarName; readRegisteredTimers=true reads the timers",
+            hint="name one with Spark's option stateVarName, or its timers with readRegisteredTimers",
         )
 
 
