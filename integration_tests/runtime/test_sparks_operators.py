@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from runtime_kit import Bench, drain
+from spark_ckpt_kafka import KafkaSink
 
 import spark_ckpt as ckpt
 
@@ -246,3 +247,8 @@ def test_a_whole_result_goes_into_a_sink_that_replaces_its_rows(bench: Bench) ->
     with pytest.raises(ckpt.CkptError, match="edge 'again' would take all its rows again") as found:
         job.start(availableNow=True)
     assert "update" in found.value.hint
+    topic = bench.job()
+    whole = topic.source("left", bench.source("left")).transform(WHOLE["few"], outputMode="complete")
+    whole.selectExpr("k AS key", "string(count) AS value").to(KafkaSink("localhost:9", "counts"))
+    with pytest.raises(ckpt.CkptError, match="sink 'kafka' cannot replace its rows in one step"):
+        topic.start(availableNow=True)
