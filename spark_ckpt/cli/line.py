@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -12,13 +13,15 @@ from spark_ckpt.cli.options import AsJson, StorageOptions
 from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, utc
 from spark_ckpt.cli.stores import open_stores
 from spark_ckpt.connector import Json
-from spark_ckpt.epochs.lines import Line, Program, greatest, lines, through, to_target
+from spark_ckpt.epochs.lines import Line, Program, greatest, lines, moment_ms, through, to_target
 from spark_ckpt.epochs.recovery import RestorePlan, plan
 from spark_ckpt.epochs.recovery_text import sink_lines
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
+from spark_ckpt.json_values import plain
 from spark_ckpt.program_edges.line_stores import Outside, StoreLines, read_stores, restore_line
+from spark_ckpt.program_edges.wall_clock import WallClockCut, wall_clock_cut
 from spark_ckpt.store.store import Store
-from spark_ckpt.wording import epochs
+from spark_ckpt.wording import counted, epochs
 
 
 def line(
@@ -29,6 +32,12 @@ def line(
     most: Annotated[int, typer.Option("--last", min=1, help="Lines to list.")] = 10,
     why: Annotated[
         str | None, typer.Option("--why", metavar="PROGRAM@EPOCH", help="Say why an epoch is in no line.")
+    ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            "--as-of", metavar="TIME", help="Count what a restore of each program to its own wall clock would double."
+        ),
     ] = None,
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
@@ -41,6 +50,9 @@ def line(
     known = read_stores(open_stores(stores, storage_option))
     if why is not None:
         _print_why(known.programs, why, as_json)
+        return
+    if as_of is not None:
+        _print_wall_clock(known, as_of, as_json)
         return
     found = lines(known.programs, most)
     # Without a line the search itself says why.
@@ -123,6 +135,48 @@ def _print_why(programs: Mapping[str, Program], why: str, as_json: bool) -> None
         print_json({"in_a_line": True, **_fields(found)})
         return
     print_line("it is in this line: " + ", ".join(f"{each}@{at}" for each, at in found.epochs.items()))
+
+
+def _print_wall_clock(known: StoreLines, as_of: str, as_json: bool) -> None:
+    at_ms = moment_ms(as_of)
+    cut = wall_clock_cut(known, at_ms)
+    line = dict(cut.line.epochs) if cut.line is not None else None
+    if as_json:
+        edges: list[Json] = [plain(asdict(each)) for each in cut.edges]
+        print_json({"at": iso(at_ms), "epochs": dict(cut.epochs), "doubled": cut.doubled, "edges": edges, "line": line})
+        return
+    print_table(
+        ("edge", "sender at", "reader at", "doubled rows", "in transit", "deleted unread"),
+        [
+            (
+                f"{each.sender} -> {each.reader}",
+                Id(cut.epochs[each.sender]),
+                Id(cut.epochs[each.reader]),
+                each.doubled,
+                each.in_transit,
+                counted(each.lost_epochs, "epoch") if each.lost_epochs else "-",
+            )
+            for each in cut.edges
+        ],
+    )
+    print_line(f"\n{_wall_clock_sentence(cut, utc(at_ms))}")
+
+
+def _wall_clock_sentence(cut: WallClockCut, at: str) -> str:
+    if cut.consistent:
+        return f"The wall clocks at {at} make a consistent line: nothing is doubled or lost."
+    waiting = sum(each.in_transit for each in cut.edges)
+    lost = sum(each.lost_epochs for each in cut.edges)
+    kept = f"{counted(waiting, 'row')} in transit would be read again from the edges"
+    gone = f"the rows of {counted(lost, 'deleted epoch')} would be lost" if lost else "no row would be lost"
+    said = (
+        f"Restored by wall clock to {at}, readers would have {counted(cut.doubled, 'row')} that their senders send again; "
+        f"{kept}, {gone}."
+    )
+    if cut.line is None:
+        return f"{said}\nThere is no consistent line so old."
+    line = ", ".join(f"{name}@{epoch}" for name, epoch in cut.line.epochs.items())
+    return f"{said}\nThe consistent line of that time is {line}: spark-ckpt restore STORE... --to TIME restores it."
 
 
 def _fields(found: Line) -> dict[str, Json]:

@@ -160,8 +160,12 @@ def to_target(programs: Programs, target: str) -> Line:
     name, at, epoch = target.rpartition("@")
     if at and epoch.isdecimal():
         return through(programs, name, int(epoch))
-    limits = {name: _newest_until(program, _moment_ms(target)) for name, program in programs.items()}
-    return greatest(programs, limits)
+    return greatest(programs, epochs_at(programs, moment_ms(target)))
+
+
+def epochs_at(programs: Programs, at_ms: int) -> dict[str, int]:
+    """Return the newest epoch of each program at a moment, in ms since 1970 UTC, by the program's own clock; 0 for none."""
+    return {name: _newest_until(program, at_ms) for name, program in programs.items()}
 
 
 def through(programs: Programs, name: str, epoch: int) -> Line:
@@ -264,11 +268,12 @@ def _before(program: Program, epoch: int) -> int | None:
     return max((each.epoch for each in program.epochs if each.epoch < epoch), default=None)
 
 
-def _newest_until(program: Program, moment_ms: int) -> int:
-    return max((each.epoch for each in program.epochs if each.created_ms <= moment_ms), default=0)
+def _newest_until(program: Program, at_ms: int) -> int:
+    return max((each.epoch for each in program.epochs if each.created_ms <= at_ms), default=0)
 
 
-def _moment_ms(written: str) -> int:
+def moment_ms(written: str) -> int:
+    """Return a time in ISO format, UTC by default, in ms since 1970. Raises `ConfigInvalid`."""
     try:
         moment = datetime.datetime.fromisoformat(written)
     except ValueError:
