@@ -17,6 +17,7 @@ WORDS = {
     "delta": "files to Delta, append and MERGE, beside another writer: kill -9",
     "sparks": "operators of Spark inside of a job, on both of its state stores: kill -9",
     "lines": "two programs joined by an edge, named lines judged: kill -9",
+    "line-restores": "two such programs, taken back to a line while they run, by a command that lives or is killed",
     "zombies": "a driver frozen, replaced, and woken",
     "brokers": "the Kafka broker killed and started again",
     "damages": "a file of the store damaged, every command asked",
