@@ -31,13 +31,14 @@ from integration_tests.campaign.hazards import (
 from integration_tests.campaign.hazards.trials import with_broker, without_broker
 from integration_tests.campaign.kafka_kills import kafka_kills
 from integration_tests.campaign.line_kills import line_kills
-from integration_tests.campaign.line_restores import line_restores
 from integration_tests.campaign.outbox_kills import outbox_kills
 from integration_tests.campaign.outbox_trials import outbox_checkpoints, outbox_connect, outbox_zombies
 from integration_tests.campaign.page import write_page
+from integration_tests.campaign.programs import programs
 from integration_tests.campaign.rewinds import rewinds
 from integration_tests.campaign.soak import soak
-from integration_tests.campaign.sparks_kills import sparks_kills
+from integration_tests.campaign.sparks_damages import sparks_damages
+from integration_tests.campaign.sparks_kills import sparks_kills, sparks_zombies
 from integration_tests.campaign.trial import RESULTS, Results, merge
 from integration_tests.campaign.zombies import zombies
 
@@ -65,8 +66,10 @@ WITH_BROKER: dict[str, Callable[[Broker, Path, int, int, Results], None]] = {
 WITHOUT: dict[str, Callable[[Path, int, int, Results], None]] = {
     "delta": delta_kills,
     "sparks": sparks_kills,
+    "sparks-zombies": sparks_zombies,
+    "sparks-damages": sparks_damages,
+    "programs": programs,
     "lines": line_kills,
-    "line-restores": line_restores,
     "damages": damages,
     "starts": damaged_starts,
     "rewinds": rewinds,
@@ -78,8 +81,10 @@ USUAL = {
     "kafka": 300,
     "delta": 100,
     "sparks": 200,
+    "sparks-zombies": 30,
+    "sparks-damages": 200,
+    "programs": 2000,
     "lines": 100,
-    "line-restores": 80,
     "zombies": 100,
     "brokers": 30,
     "damages": 2000,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -11,8 +12,11 @@ from integration_tests.campaign.trial import Results
 from integration_tests.survival.graph_feed import Feed, feeding
 from integration_tests.survival.graphs import sparks_output
 from integration_tests.survival.kills import IN_DRIVER, Kill, at_point, at_random
+from integration_tests.survival.process import Driver
 
 POINTS = (*IN_DRIVER, "STAGED")
+FENCED_CODE = 4
+TAKING_OVER = ("--takeover", "--lease", "10 minutes")
 STORES = {"HDFS-backed": (), "RocksDB": ("--rocksdb",)}
 
 
@@ -28,6 +32,48 @@ def sparks_kills(folder: Path, kills: int, seed: int, results: Results) -> None:
             feed.put()
             feed.lives.drain(timeout_s=1800)
             _compare(feed, store, results)
+
+
+def sparks_zombies(folder: Path, trials: int, seed: int, results: Results) -> None:
+    """`trials` drivers frozen at a random moment, each woken after its successor began; half on each state store."""
+    draw = random.Random(seed)
+    for store, share in zip(STORES, (trials - trials // 2, trials // 2), strict=True):
+        with feeding(folder / store, "sparks", "rows", options=(*STORES[store], *TAKING_OVER)) as feed:
+            for _ in range(2):
+                feed.put()
+            living = feed.lives.start()
+            for _ in range(share):
+                living, why = _woken(feed, living, draw)
+                results.add(f"{store}, frozen at a random moment", why=why)
+            living.kill()
+            feed.put()
+            feed.lives.drain(timeout_s=1800)
+            _compare(feed, store, results)
+
+
+def _woken(feed: Feed, zombie: Driver, draw: random.Random) -> tuple[Driver, str]:
+    """Freeze the living driver, start its successor, wake the frozen one; return the successor, and what went wrong."""
+    with growing(lambda _: feed.put(), 1):
+        zombie.wait_for_events("committed", 1)
+        time.sleep(draw.uniform(0, 1.5))  # the moment of the freeze is what is random here
+    zombie.stop()
+    seen = len(zombie.events())
+    feed.put()
+    successor, why = feed.lives.start(), ""
+    try:
+        successor.wait_for_events("started", 1)
+        time.sleep(draw.uniform(0, 2))  # the moment of the awakening is what is random here
+        zombie.resume()
+        code = zombie.wait_for_end()
+        said = [event["condition"] for event in zombie.events("failed")]
+        assert (code, said) == (FENCED_CODE, ["CKPT_FENCED"]), f"ended with {code}, {said}\n{zombie.log()}"
+        late = [event for event in zombie.events()[seen:] if event["event"] == "committed"]
+        assert not late, f"committed after its successor began: {late}"
+    except AssertionError as error:
+        why = str(error)
+    finally:
+        zombie.kill()
+    return successor, why
 
 
 def _drawn(draw: random.Random, folder: Path) -> Kill:

@@ -110,8 +110,6 @@ APPENDING: dict[str, Program] = {
     "joined": joined,
     "folded": folded,
 }
-IN_THE_GATE = ("chained", "joined", "folded")
-"""Every kind of state once: aggregation behind a deduplication, join, function per key."""
 ON_ROCKSDB: dict[str, Program] = {"keyed": keyed, "chained": chained}
 UPDATING: dict[str, Program] = {"counted": lambda frame: frame.groupBy("k").count()}
 
@@ -180,21 +178,25 @@ def check(bench: Bench, programs: Mapping[str, Program], mode: str = "append") -
         assert Counter(bench.values(name)) == each.shown, name
 
 
-@pytest.mark.parametrize(
-    "names", [IN_THE_GATE, pytest.param(tuple(APPENDING), marks=pytest.mark.long)], ids=["some", "all"]
-)
-def test_a_job_restarted_behind_every_file_shows_what_plain_queries_show(bench: Bench, names: tuple[str, ...]) -> None:
-    check(bench, {name: APPENDING[name] for name in names})
+# Long: integration_tests/programs/test_drawn_programs.py compares thirty drawn programs in less time.
 
 
+@pytest.mark.long
+def test_a_job_restarted_behind_every_file_shows_what_plain_queries_show(bench: Bench) -> None:
+    check(bench, APPENDING)
+
+
+@pytest.mark.long
 def test_so_it_does_with_rocksdb(bench: Bench, rocksdb: None) -> None:
     check(bench, ON_ROCKSDB)
 
 
+@pytest.mark.long
 def test_so_it_does_in_update_mode(bench: Bench) -> None:
     check(bench, UPDATING, "update")
 
 
+@pytest.mark.long
 def test_an_older_epoch_shows_the_same_rows_again(bench: Bench) -> None:
     programs = {"chained": chained}
     for number in range(2):

@@ -40,6 +40,8 @@ def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> 
         key_groups=4,
         trace_dir=options.trace_dir,
         max_unpublished=options.max_unpublished,
+        lease=options.lease,
+        takeover=options.takeover or None,
     )
     inputs = [
         job.source(path.name, FilesSource(str(path), "json", "k string, at long", maxFilesPerTrigger=2))
@@ -68,6 +70,8 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--trace-dir", type=Path, help="record what the drivers decide there")
     parser.add_argument("--max-unpublished", type=int)
+    parser.add_argument("--lease", default="30 seconds")
+    parser.add_argument("--takeover", action="store_true")
     parser.add_argument("--available-now", action="store_true")
     parser.add_argument("--rocksdb", action="store_true", help="Spark's state store of this session")
     return parser.parse_args(arguments)

@@ -1,0 +1,208 @@
+"""A job's cost over the plain query, for a window aggregation of Spark itself: in turns, each ratio of two neighbours.
+
+Both read the same endless rows and compute the same windows; the plain query writes to `noop`, the job stages and forgets.
+10,000 keys on the HDFS-backed store, a million on RocksDB with a changelog. The job commits an epoch per batch, which is the
+plain query's own interval of checkpoints, or one every 5 seconds. By the clock other work on the machine counts, so
+processor time for a row is told, too. Then restarts: seconds from the start to the first batch that ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import spark_ckpt as ckpt
+from benchmarks.inside.endless import EndlessSource
+from benchmarks.inside.metrics import Rate, used_s
+from benchmarks.inside.null_sink import NullSink
+from benchmarks.inside.sessions import benchmark_session
+from spark_ckpt.config import EVERY_BATCH
+
+ROUNDS, WINDOW_S = 3, 20.0
+_STORE = "spark.sql.streaming.stateStore"
+ROCKSDB = {
+    f"{_STORE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    f"{_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
+}
+INTERVALS = {"an epoch per batch": EVERY_BATCH, "an epoch every 5 s": "5 seconds"}
+POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One kind of state. `rows`: of a batch."""
+
+    name: str
+    keys: int
+    rows: int
+    settings: Mapping[str, str]
+
+
+SETUPS = (
+    Setup("10k keys, HDFS-backed", 10_000, 100_000, {}),
+    Setup("1M keys, RocksDB, changelog", 10**6, 200_000, ROCKSDB),
+)
+
+
+def windows(frame: DataFrame) -> DataFrame:
+    """Count and sum by key and minute of the rows' own time: 10,000 rows are a second."""
+    timed = frame.withColumn("at", F.timestamp_millis((F.col("n") / 10).cast("long"))).withWatermark("at", "10 seconds")
+    counted = timed.groupBy("k", F.window("at", "1 minute")).agg(F.count("*").alias("n"), F.sum("v").alias("v"))
+    return counted.selectExpr("k", "window.start AS start", "n", "v")
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedSource(EndlessSource):
+    """The same rows with their numbers."""
+
+    def read(self, spark: SparkSession, cursor: Mapping[str, object]) -> DataFrame:  # type: ignore[override]
+        """As `EndlessSource.read`, with the column `n`."""
+        reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows_per_batch)
+        reader = reader.option("startTimestamp", str(cursor["rows"]))
+        reader = reader.option("advanceMillisPerBatch", self.rows_per_batch).option("numPartitions", 2)
+        numbers = reader.load().selectExpr(f"value + {cursor['rows']}L AS n")
+        return numbers.selectExpr(f"concat('k', {self.key}) AS k", "n % 100 AS v", "n")
+
+
+def source_of(setup: Setup) -> NumberedSource:
+    """Return the input of both."""
+    return NumberedSource(setup.rows, f"pmod(hash(n), {setup.keys})")
+
+
+Rows = Callable[[], int]
+"""Rows of all batches that have ended."""
+
+
+@contextmanager
+def plain(spark: SparkSession, setup: Setup, folder: Path) -> Iterator[Rows]:
+    """The plain query, running."""
+    frame = windows(source_of(setup).read(spark, {"rows": 0}))
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(folder)).start()
+    seen: dict[int, int] = {}
+
+    def rows() -> int:
+        for record in query._jsq.recentProgress():
+            found = json.loads(record.json())
+            seen[found["batchId"]] = found["numInputRows"]
+        return sum(seen.values())
+
+    try:
+        yield rows
+    finally:
+        query.stop()
+
+
+@contextmanager
+def job(spark: SparkSession, setup: Setup, folder: Path, interval: object) -> Iterator[Rows]:
+    """The job, running."""
+    made = ckpt.Job(spark, "windows", store=str(folder), interval=interval, key_groups=2)
+    made.source("input", source_of(setup)).transform(windows).to(NullSink())
+    run = made.start()
+
+    def rows() -> int:
+        last = run.lastProgress
+        return 0 if last is None else int(str(dict(last["totals"])["numInputRows"]))  # type: ignore[call-overload]
+
+    try:
+        yield rows
+    finally:
+        run.stop()
+
+
+def next_end(rows: Rows) -> tuple[float, int]:
+    """Return when the next batch has ended, and the rows up to there."""
+    known = found = rows()
+    while found == known:
+        time.sleep(POLL_S)
+        found = rows()
+    return time.monotonic(), found
+
+
+def rate(rows: Rows, seconds: float) -> Rate:
+    """Between two ends of batches, behind two for warming up."""
+    next_end(rows)
+    began_s, before = next_end(rows)
+    used = used_s()
+    time.sleep(max(0.0, began_s + seconds - time.monotonic()))
+    ended_s, after = next_end(rows)
+    per_s = (after - before) / (ended_s - began_s)
+    return Rate(per_s, 1e6 * (used_s() - used) / (after - before))
+
+
+def told(ratios: list[float]) -> str:
+    """Median and range of ratios."""
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+
+
+def compare(spark: SparkSession, setup: Setup, folder: Path, rounds: int, seconds: float) -> Iterator[str]:
+    """Yield a row of the table per interval."""
+    numbers = itertools.count()
+    clock: dict[str, list[float]] = {name: [] for name in INTERVALS}
+    cpu: dict[str, list[float]] = {name: [] for name in INTERVALS}
+    for _ in range(rounds):
+        with plain(spark, setup, folder / str(next(numbers))) as rows:
+            native = rate(rows, seconds)
+        for name, interval in INTERVALS.items():
+            with job(spark, setup, folder / str(next(numbers)), interval) as rows:
+                ours = rate(rows, seconds)
+            clock[name].append(native.rows_per_s / ours.rows_per_s)
+            cpu[name].append(ours.cpu_s / native.cpu_s)
+    for name in INTERVALS:
+        yield f"| {setup.name}, {name} | {told(clock[name])} | {told(cpu[name])} |"
+
+
+def restarts(spark: SparkSession, setup: Setup, folder: Path, rounds: int) -> str:
+    """Return the row of the table about restarts: each continues from a checkpoint of a few batches."""
+    ratios = list[float]()
+    for number in range(rounds):
+        made = folder / f"job-{number}", folder / f"plain-{number}"
+        took: list[float] = []
+        for begin in (
+            lambda: job(spark, setup, made[0], EVERY_BATCH),  # noqa: B023 - called in this turn
+            lambda: plain(spark, setup, made[1]),  # noqa: B023
+        ):
+            with begin() as rows:
+                for _ in range(3):
+                    next_end(rows)
+            began_s = time.monotonic()
+            with begin() as rows:
+                ended_s, _ = next_end(rows)
+                took.append(ended_s - began_s)
+        ratios.append(took[0] / took[1])
+    return f"| {setup.name}, restart to the first batch | {told(ratios)} | |"
+
+
+def main(rounds: int, seconds: float, setups: int) -> None:
+    """Print a Markdown table of ratios, job over plain query."""
+    logging.getLogger("spark_ckpt").setLevel(logging.ERROR)
+    spark = benchmark_session()
+    print("| job over plain query, same rows and windows | time for a row, median (range) | processor time for a row |")
+    print("|---|---|---|")
+    with tempfile.TemporaryDirectory() as name:
+        for number, setup in enumerate(SETUPS[:setups]):
+            for key, value in setup.settings.items():
+                spark.conf.set(key, value)
+            for line in compare(spark, setup, Path(name) / str(number), rounds, seconds):
+                print(line, flush=True)
+            print(restarts(spark, setup, Path(name) / f"restarts-{number}", rounds), flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seconds", type=float, default=WINDOW_S)
+    parser.add_argument("--setups", type=int, default=len(SETUPS))
+    options = parser.parse_args()
+    main(options.rounds, options.seconds, options.setups)
