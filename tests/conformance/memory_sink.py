@@ -49,6 +49,7 @@ class MemorySink:
     """Keeps every promise."""
 
     sends_ahead = True
+    replaces_rows = True
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -101,7 +102,8 @@ class MemorySink:
         if self.has(self.target.markers.get(key), output, context):
             return True
         rows = self.read(replace(output, files=self.rest_of(output)), context)
-        self.target.rows += [*self.open_rows, *rows]
+        before = [] if output.replaces else self.target.rows
+        self.target.rows = [*before, *self.open_rows, *rows]
         self.drop_ahead()
         self.target.markers[key] = marker_of(output, context)
         return False
@@ -437,6 +439,27 @@ class IsAnotherOneAtEveryStart(MemorySink):
 class IsKnownByItsNameOnly(MemorySink):
     def identity(self, spark: Any) -> Mapping[str, str]:
         return {"kind": "memory"}
+
+
+class AppendsWholeResults(MemorySink):
+    """Takes a whole result for more rows."""
+
+    def write(self, output: EpochOutput, context: SinkContext) -> bool:
+        return super().write(replace(output, replaces=False), context)
+
+
+class KeepsRowsOfAnEmptyResult(MemorySink):
+    """A whole result without rows replaces nothing."""
+
+    def write(self, output: EpochOutput, context: SinkContext) -> bool:
+        return super().write(replace(output, replaces=bool(output.files)), context)
+
+
+class ReplacesAlways(MemorySink):
+    """Takes more rows for a whole result."""
+
+    def write(self, output: EpochOutput, context: SinkContext) -> bool:
+        return super().write(replace(output, replaces=True), context)
 
 
 class TidiesEverything(MemorySink):

@@ -59,6 +59,11 @@ COUNTEREXAMPLES: dict[str, list[type[MemorySink]]] = {
     "descriptions_are_texts_without_secrets": [faulty.ShowsItsPassword],
     "what_a_sink_tells_is_what_it_has_published": [faulty.TellsAnOldEpoch, faulty.TellsWhatOthersHave],
     "telling_changes_nothing_and_fences_nobody": [faulty.FencesWhenAsked],
+    "a_whole_result_replaces_the_rows_before": [
+        faulty.AppendsWholeResults,
+        faulty.KeepsRowsOfAnEmptyResult,
+        faulty.ReplacesAlways,
+    ],
     "an_identity_is_the_same_at_every_start": [faulty.IsAnotherOneAtEveryStart],
     "another_target_has_another_identity": [faulty.IsKnownByItsNameOnly],
     "tidying_removes_what_dead_drivers_left_and_nothing_else": [faulty.TidiesEverything, faulty.TidiesNothing],
