@@ -18,7 +18,7 @@ WORDS = {
     "sparks": "operators of Spark inside of a job, on both of its state stores: kill -9",
     "sparks-zombies": "a driver with operators of Spark frozen, replaced, and woken",
     "sparks-damages": "a file of the state of Spark's operators damaged, asked for and started",
-    "programs": "drawn programs of Spark's operators, failed, restarted and restored: compared with plain Spark",
+    "programs": "a history of drawn programs of Spark's operators, failed and restored: compared with plain Spark",
     "lines": "two programs joined by an edge, named lines judged: kill -9",
     "zombies": "a driver frozen, replaced, and woken",
     "brokers": "the Kafka broker killed and started again",
