@@ -31,6 +31,7 @@ from integration_tests.campaign.hazards import (
 from integration_tests.campaign.hazards.trials import with_broker, without_broker
 from integration_tests.campaign.kafka_kills import kafka_kills
 from integration_tests.campaign.line_kills import line_kills
+from integration_tests.campaign.line_restores import line_restores
 from integration_tests.campaign.outbox_kills import outbox_kills
 from integration_tests.campaign.outbox_trials import outbox_checkpoints, outbox_connect, outbox_zombies
 from integration_tests.campaign.page import write_page
@@ -70,6 +71,7 @@ WITHOUT: dict[str, Callable[[Path, int, int, Results], None]] = {
     "sparks-damages": sparks_damages,
     "programs": programs,
     "lines": line_kills,
+    "line-restores": line_restores,
     "damages": damages,
     "starts": damaged_starts,
     "rewinds": rewinds,
@@ -85,6 +87,7 @@ USUAL = {
     "sparks-damages": 200,
     "programs": 2000,
     "lines": 100,
+    "line-restores": 80,
     "zombies": 100,
     "brokers": 30,
     "damages": 2000,

@@ -1,0 +1,251 @@
+"""Two programs that run, taken back to a line by a command that takes their leases, again and again; a part of the commands is
+killed between two rows that they write. Then the same command runs to its end, and both programs go on.
+
+After every ten restores both drain: their states must be those of a run without any restore, and every named line is judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from pyspark.sql import SparkSession
+
+import spark_ckpt as ckpt
+from integration_tests.campaign.line_kills import KEYS, ROLES, ROWS_A_FILE, Inbox
+from integration_tests.campaign.trial import Results
+from integration_tests.edges.judged_lines import NoCut, judged_lines
+from integration_tests.edges.two_programs import described, parsed
+from integration_tests.spark import connected_session
+from spark_ckpt.epochs.lines import Line, lines, to_target
+from spark_ckpt.epochs.restore import RESTORING_LINE
+from spark_ckpt.errors import CkptError, Fenced, RestoreUnderWay
+from spark_ckpt.program_edges.line_stores import StoreLines, read_stores, restore_line
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.existing import existing_store
+
+OF_A_PAIR, FILES_A_RESTORE, ENOUGH_S = 10, 2, 300.0
+DEATHS = ("before the first row", "between the stores", "behind the last store", "between two releases")
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["integration_tests.campaign.line_restores"])
+
+
+class Broken(AssertionError):
+    """A promise was broken."""
+
+
+def line_restores(folder: Path, trials: int, seed: int, results: Results) -> None:
+    """`trials` restores of programs that run; three of eight are killed, and run again."""
+    draw = Random(seed)
+    for spark in connected_session():
+        spark.sparkContext.setLogLevel("OFF")
+        for begin in range(0, trials, OF_A_PAIR):
+            _one_pair(spark, folder / f"pair-{begin}", min(OF_A_PAIR, trials - begin), draw, results)
+
+
+@dataclass
+class RunningPair:
+    """Both programs in this process, and their stores."""
+
+    spark: SparkSession
+    root: Path
+    runs: dict[str, ckpt.Run] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.inbox = Inbox(self.root / "in")
+
+    def options(self, role: str, *more: str) -> argparse.Namespace:
+        return parsed(
+            [role, "--root", str(self.root), "--events", str(self.root / "events"), "--protocol", "index", *more]
+        )
+
+    def start(self) -> None:
+        """Both, sender first; what it has committed already is there for the reader."""
+        for role in ROLES:
+            self.runs[role] = described(self.spark, self.options(role)).start()
+
+    def stores(self) -> StoreLines:
+        return read_stores([existing_store(str(self.root / role)) for role in ROLES])
+
+    def goes_on(self) -> None:
+        """New input, until both programs have committed an epoch more."""
+        before = {role: self._last(role) for role in ROLES}
+        for _ in range(FILES_A_RESTORE):
+            self.inbox.write()
+        self._wait(lambda: all(self._last(role) > before[role] for role in ROLES), "both programs commit an epoch more")
+
+    def _last(self, role: str) -> int:
+        return existing_store(str(self.root / role)).log.state().last
+
+    def _wait(self, done: Callable[[], bool], what: str) -> None:
+        deadline_s = time.monotonic() + ENOUGH_S
+        while not done():
+            for role, run in self.runs.items():
+                if run.awaitTermination("1ms"):
+                    raise Broken(f"{role} ended before: {what}")
+            if time.monotonic() > deadline_s:
+                raise Broken(f"not within {ENOUGH_S:.0f} s: {what}")
+            time.sleep(0.1)
+
+    def ended_fenced(self) -> None:
+        """Both runs end, and say why."""
+        for role, run in self.runs.items():
+            try:
+                if not run.awaitTermination(f"{ENOUGH_S:.0f} s"):
+                    raise Broken(f"{role} runs on after the restore")
+            except Fenced:
+                continue
+            except CkptError as error:
+                # The reader may see first that its sender has undone what it has read.
+                if error.condition != "CKPT_SOURCE_UNDONE":
+                    raise Broken(f"{role} ends with {error}") from error
+        self.runs = {}
+
+    def drained(self) -> None:
+        """Read all there is, one after the other."""
+        for role in ROLES:
+            described(self.spark, self.options(role)).start(availableNow=True).awaitTermination()
+
+    def state(self) -> dict[str, tuple[int, int, int]]:
+        """The reader's state: newest number, sum, breaks of the sequence."""
+        store = existing_store(str(self.root / "totals"))
+        rows = store.state("check").read(store.log.state().latest).to_pylist()
+        return {row["k"]: (row["last"], row["total"], row["wrong"]) for row in rows}
+
+    def expected(self) -> dict[str, tuple[int, int, int]]:
+        values = range(self.inbox.files * ROWS_A_FILE)
+        counts = Counter(f"k{value % KEYS}" for value in values)
+        return {key: (count, sum(v for v in values if f"k{v % KEYS}" == key), 0) for key, count in counts.items()}
+
+
+def _one_pair(spark: SparkSession, root: Path, restores: int, draw: Random, results: Results) -> None:
+    pair = RunningPair(spark, root)
+    pair.inbox.write()
+    pair.drained()
+    for _ in range(restores):
+        pair.start()
+        kind, why = "restored while they run", ""
+        try:
+            pair.goes_on()
+            target = _drawn(pair.stores(), draw)
+            death = draw.choice(DEATHS) if draw.random() < 3 / 8 else ""
+            kind = f"killed {death}" if death else kind
+            _restore(pair, target, death)
+        except Broken as error:
+            why = str(error)[:500]
+            for run in pair.runs.values():
+                run.stop()
+        results.add(kind, why=why)
+    pair.drained()
+    _judge(pair, results)
+
+
+def _restore(pair: RunningPair, target: str, death: str) -> None:
+    line = to_target(pair.stores().programs, target)
+    places = [str(pair.root / role) for role in ROLES]
+    if death:
+        code = carried_out(places, target, death)
+        if code != -signal.SIGKILL:
+            raise Broken(f"the restore to {target} ends with {code} instead of dying {death}")
+        # The programs of these stores are fenced; the others are fenced by the second command.
+        _refused(pair, [role for role, place in zip(ROLES, places, strict=True) if restoring(place)])
+    code = carried_out(places, target, "")
+    if code != 0:
+        raise Broken(f"the restore to {target} ends with {code}")
+    pair.ended_fenced()
+    compare(pair.root, line)
+
+
+def _refused(pair: RunningPair, half: list[str]) -> None:
+    """No program of a restore that is half done may start."""
+    for role in half:
+        try:
+            run = described(pair.spark, pair.options(role)).start()
+        except RestoreUnderWay:
+            continue
+        run.stop()
+        raise Broken(f"{role} starts while the restore is half done")
+
+
+def restoring(place: str) -> bool:
+    """True if a restore of several stores has this one."""
+    known = existing_store(place).log.state()
+    return not known.is_free and known.holder is not None and known.holder.name.startswith(RESTORING_LINE)
+
+
+def compare(root: Path, line: Line) -> None:
+    """Each store is at its epoch of the line."""
+    for role in ROLES:
+        at = existing_store(str(root / role)).log.state().latest
+        if at != line.epochs[role]:
+            raise Broken(f"{role} is at epoch {at}, the line has {line.epochs[role]}")
+
+
+def _drawn(known: StoreLines, draw: Random) -> str:
+    """A target: a named line, or the greatest line with an epoch of the sender. It does not move while programs run."""
+    named = [line.name for line in lines(known.programs, 12) if line.number]
+    if named and draw.random() < 0.7:
+        return draw.choice(named)
+    return f"orders@{draw.choice(known.programs['orders'].epochs[-4:]).epoch}"
+
+
+def carried_out(places: list[str], target: str, death: str) -> int:
+    """Exit code of the command in a process of its own."""
+    process = _SERVER.Process(target=_command, args=(places, target, death))
+    process.start()
+    process.join(ENOUGH_S)
+    return process.exitcode if process.exitcode is not None else 1
+
+
+def _command(places: list[str], target: str, death: str) -> None:
+    """Restore the stores, and die at the drawn row."""
+    if death:
+        _arm(death)
+    known = read_stores([existing_store(place) for place in places])
+    restore_line(known, to_target(known.programs, target), target, fence=True)
+
+
+def _arm(death: str) -> None:
+    begin, release, hits = EpochLog.begin_incarnation, EpochLog.release, Counter[str]()
+
+    def begun(self: EpochLog, *arguments: object, **named: object) -> object:
+        _die_if(death == DEATHS[0])
+        found = begin(self, *arguments, **named)  # type: ignore[arg-type]
+        hits["begun"] += 1
+        _die_if(death == DEATHS[1] and hits["begun"] == 1)
+        _die_if(death == DEATHS[2] and hits["begun"] == len(ROLES))
+        return found
+
+    def released(self: EpochLog, *arguments: object) -> None:
+        release(self, *arguments)  # type: ignore[arg-type]
+        _die_if(death == DEATHS[3])
+
+    EpochLog.begin_incarnation = begun  # type: ignore[method-assign, assignment]
+    EpochLog.release = released  # type: ignore[method-assign, assignment]
+
+
+def _die_if(it_is_time: bool) -> None:
+    if it_is_time:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _judge(pair: RunningPair, results: Results) -> None:
+    why, wrong = "", 0
+    if pair.state() != pair.expected():
+        why, wrong = f"the state is {pair.state()}, expected {pair.expected()}"[:500], 1
+    results.add("rows compared after restores", {"rows": pair.inbox.files * ROWS_A_FILE, "wrong": wrong}, why)
+    try:
+        found = judged_lines(pair.root / "orders", pair.root / "totals")
+    except NoCut as error:
+        results.add("lines judged after restores", {"wrong": 1}, str(error)[:500])
+        return
+    results.add("lines judged after restores", {"lines": found, "wrong": 0})
