@@ -25,7 +25,7 @@ from integration_tests.campaign.trial import Results
 from integration_tests.edges.judged_lines import NoCut, judged_lines
 from integration_tests.edges.two_programs import described, parsed
 from integration_tests.spark import connected_session
-from spark_ckpt.epochs.lines import Line, lines, to_target
+from spark_ckpt.epochs.lines import Line, lines, through, to_target
 from spark_ckpt.epochs.restore import RESTORING_LINE
 from spark_ckpt.errors import CkptError, Fenced, RestoreUnderWay
 from spark_ckpt.program_edges.line_stores import StoreLines, read_stores, restore_line
@@ -191,11 +191,16 @@ def compare(root: Path, line: Line) -> None:
 
 
 def _drawn(known: StoreLines, draw: Random) -> str:
-    """A target: a named line, or the greatest line with an epoch of the sender. It does not move while programs run."""
+    """A target that stays the same while programs run: a named line, or an epoch of the sender that the reader has passed."""
     named = [line.name for line in lines(known.programs, 12) if line.number]
-    if named and draw.random() < 0.7:
-        return draw.choice(named)
-    return f"orders@{draw.choice(known.programs['orders'].epochs[-4:]).epoch}"
+    orders, totals = (known.programs[role].epochs for role in ROLES)
+    newest = totals[-1].epoch
+    passed = [
+        each.epoch for each in orders[-6:] if through(known.programs, "orders", each.epoch).epochs["totals"] < newest
+    ]
+    if passed and (not named or draw.random() < 0.3):
+        return f"orders@{draw.choice(passed)}"
+    return draw.choice(named)
 
 
 def carried_out(places: list[str], target: str, death: str) -> int:
