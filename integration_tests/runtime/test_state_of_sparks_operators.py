@@ -169,7 +169,7 @@ REFUSED = {
     "limit": (lambda frame: frame.limit(2), "append", "CKPT_OPERATION_REFUSED"),
     "a sort": (lambda frame: frame.orderBy("v"), "append", "CKPT_OPERATION_REFUSED"),
     "final rows without a watermark": (counts, "append", "CKPT_GRAPH_INVALID"),
-    "the whole result in every batch": (counts, "complete", "CKPT_GRAPH_INVALID"),
+    "the whole result of no aggregation": (first_values, "complete", "CKPT_GRAPH_INVALID"),
     "two watermarks": (
         lambda frame: frame.withWatermark("at", "1 second").dropDuplicates(["at"]).withWatermark("at", "2 seconds"),
         "append",
