@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 
@@ -61,6 +62,19 @@ def test_a_bad_record_is_counted_and_kept_aside_once(
     assert bench.values() == wanted
     assert run.lastProgress["totals"]["rejected"] == 2
     assert len(bench.values("rejected")) == 2
+
+
+def test_bad_records_of_all_batches_are_kept_beside_a_whole_result(bench: Bench) -> None:
+    for name in ("a", "b"):
+        bench.put_lines(json.dumps({"k": name}), f"not json {name}")
+        job = bench.job()
+        rows = job.source("in", FilesSource(str(bench.input()), "json", "k string", on_error="drop"))
+        job.rejectsTo(bench.sink("rejected"))
+        rows.transform(lambda frame: frame.groupBy("k").count(), outputMode="complete").to(bench.sink(), name="out")
+        drain(job)
+
+    assert bench.values() == [("a", 1), ("b", 1)]
+    assert sorted(row["record"] for row in bench.rows("rejected")) == ["not json a", "not json b"]
 
 
 def test_a_decimal_out_of_range_is_a_bad_record(bench: Bench) -> None:

@@ -23,7 +23,7 @@ from spark_ckpt.config import JobConfig, JobSettings, checked_duration_ms
 from spark_ckpt.connector import Sink, Source
 from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.driver.index_keeper import check_index
-from spark_ckpt.driver.job_plan import JobPlan, planned
+from spark_ckpt.driver.job_plan import JobPlan, check_graph, planned
 from spark_ckpt.driver.query.warm_up import check_workers, warm_up
 from spark_ckpt.driver.run import Run
 from spark_ckpt.driver.stages_run import StagesRun
@@ -270,6 +270,7 @@ class Job:
         confirmed: Confirmed | None,
     ) -> JobPlan:
         check_workers(self.spark)
+        check_graph(bindings, edges)
         for binding in bindings:
             binding.sink.check(self.spark, binding.schema)
         store = open_store()

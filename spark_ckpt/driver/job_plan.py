@@ -197,7 +197,7 @@ class JobPlan:
         plan, staged = self.stage_plans[sink], self.store.staged(sink).location
         binding = next(each for each in self.bindings if each.name == sink)
         every_ms, ahead = _publish_every_ms(binding, self.config), _takes_ahead(binding, self.config)
-        replaces = complete_node(binding.node) is not None
+        replaces = any(complete_node(each.node) is not None for each in _results([binding]))
         if plan.root is None:
             return SinkPlace(staged.uri, staged.storage_options, "", every_ms, ahead, replaces)
         return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms, ahead, replaces)
@@ -340,12 +340,8 @@ def planned(
     A job that does not fit its store is refused before a sink creates a table for it. Raises `GraphInvalid`, and the
     errors of `JobPlan.check_start`.
     """
-    if not bindings:
-        raise GraphInvalid("the job has no sink", hint="end a stream with to(sink)")
-    check_edges(bindings, edges)
     ends = _ends(bindings, edges)
     operators = operators_of(*ends)
-    check_complete(bindings, operators, edges)
     sources = sources_of(*ends)
     remember_in(store, sources)
     parallelism = spark.sparkContext.defaultParallelism
@@ -357,8 +353,21 @@ def planned(
     return _staged(plan)
 
 
+def check_graph(bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding]) -> None:
+    """Raise `GraphInvalid` for a graph that no session and no store could run."""
+    if not bindings:
+        raise GraphInvalid("the job has no sink", hint="end a stream with to(sink)")
+    check_edges(bindings, edges)
+    check_complete(_results(bindings), operators_of(*_ends(bindings, edges)), edges)
+
+
 def _ends(bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding]) -> tuple[Node, ...]:
-    return ends_of([*(binding for binding in bindings if binding.name != REJECTED), *edges])
+    return ends_of([*_results(bindings), *edges])
+
+
+def _results(bindings: Sequence[SinkBinding]) -> list[SinkBinding]:
+    """Return the sinks of streams, without the sink of rejected records."""
+    return [binding for binding in bindings if binding.name != REJECTED]
 
 
 def _staged(plan: JobPlan) -> JobPlan:
