@@ -1,4 +1,4 @@
-"""`docs/proof.md`: what was tried on the simulator, from one measurement."""
+"""`docs/proof.md`: tried on the simulator, from one measurement."""
 
 from __future__ import annotations
 
@@ -21,35 +21,37 @@ PAGE = ROOT / "docs" / "proof.md"
 MENDS = eager.MENDS | {"back"}
 """Ends of faults are none."""
 
-HEAD = """# What was tried on the simulator
+HEAD = """# Tried on the simulator
 
-Written by `python -m integration_tests.proof all --seconds {seconds}` on {date} at commit `{commit}` ({machine}),
-from seed {first} on. Real kills, with real processes, brokers and disks, have a page of their own:
-[Reliability](reliability.md). How the simulator judges: [Simulator](design/simulator.md).
+This page is the result of `python -m integration_tests.proof all --seconds {seconds}`, run on {date} at commit
+`{commit}` ({machine}), from seed {first} on. [Simulator](design/simulator.md) explains the terms and the oracles.
+[Reliability](reliability.md) describes campaigns with real processes, brokers and disks.
 
-What follows is of one short run: {schedules:,} schedules, {hours:,.0f} hours of simulated time,
-{failed} condemned. Every tenth seed was run again and gave the same choices byte for byte ({replayed:,} seeds).
-Longer campaigns, which add up, come at the end: {in_all.schedules:,} schedules, {in_all.hours:,.0f} hours.
+The run had {schedules:,} schedules, with {hours:,.0f} hours of simulated time. The oracles condemned {failed}
+schedules. Every tenth seed ran again and made the same choices byte for byte ({replayed:,} seeds). [Longer
+campaigns](#campaigns) had {in_all.schedules:,} schedules, with {in_all.hours:,.0f} hours of simulated time.
 """
 
 
-FAULTS = (
-    "Share of the schedules in which it happened, of those in whose world it can (lines fail in half of the worlds, "
-    "recoveries go by steps in half of them, messages of the application are lost on unreliable channels only), over all "
-    "protocols of the menu; below them the worlds with faults of their own, there of the schedules in which it could happen at "
-    "some step. The aim is 40 percent. An eighth of the schedules draws as `simulate` does; in the others what has not happened "
-    "yet goes before what has (`tests/simulator/eager.py`), and two in seven of these, of the menu, go first the way of a "
-    "schedule that reached something new. One in sixteen lives ten times as long."
-)
-BUGS = (
-    "An oracle, a machine that refuses an event, or a typed error of the product condemns a schedule; any other exception ends the "
-    "measurement. "
-    "A bug is tried on the schedules of the test that keeps it, from its first seed on: lives ten times as long as usual ones in "
-    "the worlds of messages, of drivers and of leases; three in four of these draw as most "
-    "above do. On Spark three in four live ten times as long. "
-    "Those of going back and of outboxes are kept: searches and campaigns have found the schedules that are tried. "
-    "All of it took {seconds:.0f} seconds of a processor."
-)
+FAULTS = """The first table covers the protocols over messages. It shows how many of the schedules in which a fault is possible
+had the fault. Control messages are lost or repeated, and recoveries reach the processes one by one, in half of the
+worlds only. Messages of the application are lost or repeated on unreliable channels only.
+
+The second table covers the worlds with faults of their own. It shows how many of the schedules in which a fault was
+possible at some step had the fault. The aim is 40 percent for each fault.
+
+One schedule in eight draws its faults as `spark-ckpt simulate` does. The other schedules prefer faults that have not
+occurred yet (`tests/simulator/eager.py`). Over messages, two in seven of these schedules begin with the steps of a
+schedule that reached a new state. One schedule in sixteen is ten times as long."""
+BUGS = """An oracle, a machine that refuses an event, or a typed error of the product condemns a schedule. Any other exception
+ends the measurement. Each bug runs on the schedules of its own test, beginning with that test's first seed:
+
+- In the worlds of messages, drivers and leases these schedules are ten times as long as usual. Three in four of them
+  prefer faults that have not occurred yet.
+- On Spark three in four of the schedules are ten times as long.
+- Bugs of restores ("going back") and of outboxes run on stored seeds, which searches and campaigns found.
+
+The measurement took {seconds:.0f} seconds of processor time."""
 
 
 def write_page(results: Path = RESULTS, page: Path = PAGE) -> None:
@@ -84,10 +86,9 @@ def _schedules(tried: Sequence[Mapping[str, object]]) -> str:
     ]
     return _section(
         "Schedules",
-        "Half of each protocol of the menu runs on the fixed graphs, half in worlds drawn from the seed: "
-        "graph, inputs, times, options, clocks. "
-        "The lease has clocks at 70 to 110 percent of time. Simulated time passes only by timers; the job on "
-        "Spark counts none.",
+        "Half of the schedules of each protocol over messages run on fixed graphs. The other half run in worlds that the seed "
+        "draws: graph,\ninputs, times, options, clocks. In the world `lease` the clocks run at 70 to 110 percent of real time. "
+        "Only timers advance\nsimulated time. `-` means that the world counts no simulated time.",
         "| protocol | schedules | steps | simulated hours | schedules a second of a processor | condemned |",
         "|---|---:|---:|---:|---:|---:|",
         lines,
@@ -144,9 +145,9 @@ def _curve(tried: Sequence[Mapping[str, object]]) -> str:
         lines.append(f"| {each['protocol']} | {points} | {(last - before) / last:.1%} |")
     return _section(
         "Distinct states",
-        "Distinct triples of a machine's phase, the event it met and the fault before it, after each tenth of "
-        "the time, and how much of them the last fifth of the "
-        "schedules added. Where that is near nothing, more of the same finds nothing.",
+        "A state is a triple: the phase of a machine, the event that it received, and the fault before the event. The second "
+        "column counts\nthe states after each tenth of the time. The third column is the share that the last fifth of the "
+        "schedules added. If it is\nnear zero, more schedules of this kind are unlikely to find new states.",
         "| protocol | distinct states | new in the last fifth |",
         "|---|---|---:|",
         lines,
@@ -157,12 +158,13 @@ def _bugs(caught: Sequence[Mapping[str, object]], when: object = None) -> str:
     """`when`: date and commit, of bugs that were measured after the schedules."""
     seeds = [each["seeds"] for each in caught if each["seeds"] is not None]
     lines = [f"| {each['where']} | {each['bug']} | {each['seeds'] or 'not within 400'} |" for each in caught]
-    measured = "Measured on {date} at commit `{commit}`. ".format_map(when) if isinstance(when, Mapping) else ""
+    measured = "Measured on {date} at commit `{commit}`.".format_map(when) if isinstance(when, Mapping) else ""
     within, seconds = sum(number <= 10 for number in seeds), sum(each["seconds"] for each in caught)
     return _section(
         "Planted bugs",
-        f"{len(caught)} bugs, {len(seeds)} caught; schedules until the first condemned one: median "
-        f"{median(seeds):g}, at most {max(seeds)}; {within} within ten. {measured}{BUGS.format(seconds=seconds)}",
+        f"{len(caught)} bugs, {len(seeds)} caught. The first condemned schedule of a bug was number {median(seeds):g} in the "
+        f"median and number {max(seeds)} at most.\nIt was among the first ten for {within} bugs. "
+        f"{measured}\n\n{BUGS.format(seconds=seconds)}",
         "| where | bug | seeds until it is caught |",
         "|---|---|---:|",
         lines,
@@ -189,16 +191,19 @@ def mutants_section(results: Results) -> str:
     return f"{head}\n{table}"
 
 
-MUTANTS = (
-    "A line of a function is changed, and tests that reach the function should fail: `python -m integration_tests.proof mutants` "
-    "(mutmut, extra `mutation`). Of the mutants ({of}) a random sample was drawn, {drawn}; {tried} results are of the present "
-    "text. A mutant is tried by the fastest tests that reach its function, a survivor by more of them; tests of planted bugs and "
-    "the slowest ones are left out. Intervals are Wilson's, 95 percent. Not mutated: what is outside of functions, and functions "
-    "with a decorator, properties above all. A hole is a survivor for which a test was written: the share at first is what an "
-    "undisturbed mutant meets, the share now is flattered by these tests. Equivalent mutants count nowhere. The sample of seed 1 "
-    "had 5 seconds of tests for a mutant (`store/`: 10) and no second round; its holes were tried with the test that is named, "
-    "and what had timed out once more by itself."
-)
+MUTANTS = """A mutant is a function with one changed line; the tests that reach the function should fail. To try mutants, run
+`python -m integration_tests.proof mutants` (mutmut, extra `mutation`).
+
+- **Sample:** a random sample of all mutants ({of}), {drawn}. {tried} results count, because their function has not
+  changed since.
+- **Tests:** the fastest tests that reach the function run, and more of them on a survivor. Tests of planted bugs and
+  the slowest tests do not run. In the sample of seed 1 the tests of a mutant had 5 seconds (`store/`: 10), without a
+  second round. Its holes ran again with the named test, and its timeouts ran again alone.
+- **Not mutated:** code outside of functions, and functions with a decorator, mostly properties.
+- **Hole:** a survivor for which a test was written. "Share at first" counts it as alive. "Share now" counts it as
+  killed, and is therefore too high for other mutants.
+- **Equivalent:** a mutant without a visible difference. The shares exclude it.
+- **Intervals:** Wilson's, 95 percent."""
 
 
 def _score(name: str, tried: Sequence[Mutant]) -> str:
@@ -226,9 +231,9 @@ def _scopes() -> str:
     lines += [f"| {name} | {states} | |" for name, states in _specs()]
     return _section(
         "Every schedule of a small scope",
-        "Visited exhaustively by the tests, which assert these numbers: scopes of the simulator, then models "
-        "in TLA+ (`specs/README.md` says what each holds). With partial-order reduction where it says so: on small scopes "
-        "`tests/simulator/test_reduction.py` compares it with the full exploration.",
+        "The tests visit every state of these scopes and assert the numbers. The table lists scopes of the simulator, then models "
+        "in TLA+\n(`specs/README.md`). `reduced` means partial-order reduction, which `tests/simulator/test_reduction.py` "
+        "compares\nwith the full exploration on small scopes.",
         "| scope | distinct states | seconds of a processor |",
         "|---|---:|---:|",
         lines,
@@ -245,10 +250,8 @@ def _specs() -> Iterable[tuple[str, str]]:
             yield f"{name}: {cells[2]}", cells[3]
 
 
-CAMPAIGNS = (
-    "`python -m integration_tests.proof schedules --seconds 60 --rounds 10 --processes 2` goes on with seeds that no campaign has "
-    "tried. Every tenth schedule was run twice and gave the same choices byte for byte."
-)
+CAMPAIGNS = """`python -m integration_tests.proof schedules --seconds 60 --rounds 10 --processes 2` tries seeds that no campaign has
+tried before. Every tenth schedule ran twice, and made the same choices byte for byte."""
 
 
 def campaigns_of(lines: Sequence[ledger.Line]) -> str:
@@ -269,7 +272,7 @@ def _condemned(lines: Sequence[ledger.Line]) -> list[str]:
         for each in line.condemned:
             found.setdefault(each.verdict or f"{each.error} (open)", []).append(f"{line.protocol} {each.seed}")
     told = [f"- {verdict}: {', '.join(seeds)}" for verdict, seeds in found.items()]
-    return ["What was condemned, by protocol and seed, and what came of it:", "", *told] if told else []
+    return ["Condemned schedules by protocol and seed, with the cause and the correction:", "", *told] if told else []
 
 
 def _summed(found: ledger.Sum) -> str:
