@@ -20,7 +20,6 @@ pytestmark = pytest.mark.spark
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("foreachBatch", 'to(DeltaSink(path, engine="spark", keys=["id"])) merges'),
         ("createOrReplaceTempView", 'frame.sparkSession.sql("select ... from x")'),
         ("writeStream", "to(sink)"),
         ("readStream", "job.source"),
