@@ -86,6 +86,8 @@ def plain(spark: SparkSession, inbox: Path, table: Path, checkpoint: Path) -> No
     query.trigger(availableNow=True).start().awaitTermination()
 
 
+# test_delta_spark judges one merge of each kind, and a repeated one.
+@pytest.mark.long
 def test_a_job_and_an_outbox_merge_as_plain_spark_also_after_a_restore(spark: SparkSession, tmp_path: Path) -> None:
     inbox = tmp_path / "in"
     drawn(inbox, 5)

@@ -15,7 +15,8 @@ from integration_tests.broker import running_broker
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+# test_examples runs the same program with the jars of a session.
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
 
 def submitted(*arguments: str) -> subprocess.CompletedProcess[str]:
