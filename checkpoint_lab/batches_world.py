@@ -38,6 +38,8 @@ class Taken:
 class BatchesWorld(MessageWorld):
     """One job under one protocol, in batches."""
 
+    LAGGARDS = (*MessageWorld.LAGGARDS, "batch")
+
     open: ProcessId = NOBODY
     """The process whose batch is under way; no sends of it are handed to the machine."""
 
@@ -49,7 +51,7 @@ class BatchesWorld(MessageWorld):
 
     def _worker_of(self, choice: Choice) -> ProcessId | None:
         """Return the process that a choice begins a batch of, None for every other step."""
-        kind, name = choice[0], str(choice[1])
+        kind, name = choice[0], str(choice[1]) if len(choice) > 1 else ""
         if kind in ("read", "replay"):
             return ProcessId(name)
         channel = ChannelId(name)

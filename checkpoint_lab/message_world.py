@@ -225,7 +225,7 @@ LEAKS_EVERY = 32
 class MessageWorld(RecoverableJob):
     """One job under one protocol. `inputs` per source, `loops` around back edges."""
 
-    LAGGARDS = ("", "publish", "stored", "deliver", "read", "restore", "recover", "control")
+    LAGGARDS: tuple[str, ...] = ("", "publish", "stored", "deliver", "read", "restore", "recover", "control")
 
     def __init__(
         self,
