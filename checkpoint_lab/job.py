@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from checkpoint_lab import oracles
 from checkpoint_lab.durable import CHECKPOINT, Item, StateCut, Surroundings, Write, frame, initial_cut
@@ -49,23 +50,33 @@ from checkpoint_protocols.vocabulary import (
     StoreRecord,
 )
 
+_KEPT_MESSAGE = f'"kind":"{APP}"'
+"""Text of a record for each message of the application that it keeps (`Envelope.as_record`)."""
+
 # -- Size of the application state in checkpoints, without the protocol's records, by one rule for every protocol.
 #
 # - A source's state is its offset, which is in its record. The coordinator has no state.
-# - Every other process stores its whole application state with each checkpoint: a size that the user chooses.
+# - Every other process stores its whole application state with each checkpoint: a size that the user chooses, or that
+#   the user's job has recorded.
 # - A sink also stores the rows that it has received and not published: they must survive its failure.
 
 
 @dataclass(slots=True)
 class StoredSize:
-    """Number of stored states, and the bytes of staged rows."""
+    """Numbers of stored states by process, of messages inside of records, and of rows that sinks staged."""
 
-    states: int = 0
+    states: Counter[ProcessId] = field(default_factory=Counter)
+    messages: int = 0
+    staged: int = 0
     staged_bytes: int = 0
 
-    def bytes(self, state_bytes: int) -> int:
-        """Return all bytes, if one state has `state_bytes`."""
-        return self.states * state_bytes + self.staged_bytes
+    def bytes(self, state_bytes: Callable[[ProcessId], int], message_bytes: int | None = None) -> int:
+        """Return all bytes of states and staged rows.
+
+        `state_bytes`: size of a process's state. `message_bytes`: size of a row; None: its text in the simulator.
+        """
+        staged = self.staged_bytes if message_bytes is None else self.staged * message_bytes
+        return sum(number * state_bytes(process) for process, number in self.states.items()) + staged
 
 
 class JobWorld(World):
@@ -273,6 +284,7 @@ class JobWorld(World):
         framed = frame(effect.record)
         self.stored += 1
         self.stored_bytes += len(framed)
+        self.size.messages += framed.count(_KEPT_MESSAGE)
         if cut is not None:
             self._count_state(process, effect.key, cut)
         process.writes.append(Write(effect.key, framed, effect.token, cut))
@@ -282,11 +294,12 @@ class JobWorld(World):
         known = process.storage.cuts.get(key) is cut or any(write.cut is cut for write in process.writes)
         if known or process.is_source or process.name == COORDINATOR:
             return
-        self.size.states += 1
+        self.size.states[process.name] += 1
         sink = self.sinks.get(process.name)
         if sink is not None:
             rows, length = cut.rows
             staged = rows[sink.marker : length]
+            self.size.staged += len(staged)
             self.size.staged_bytes += sum(len(str(self.truth.message(bit).body)) for bit in staged)
 
     def _erase(self, process: Process, effect: Erase) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from checkpoint_lab.faults import Clocks, Faults, LinearClock
+from checkpoint_lab.job import StoredSize
 from checkpoint_lab.job_recovery import Audit
 from checkpoint_lab.message_world import MessageWorld
 from checkpoint_lab.violations import NoEnd, Violation
@@ -25,9 +26,6 @@ from checkpoint_protocols.recovery import Protocol, ProtocolSettings
 ROUNDS_MAX = 20
 
 STEPS_MAX = 50_000
-
-STATE_BYTES = 1_000
-"""Default size of a process's application state, in bytes."""
 
 TIMED = ProtocolSettings(interval_ms=200)
 """Settings with a checkpoint about every ten inputs."""
@@ -64,8 +62,7 @@ class Measurement:
     """Time that channels were held back, summed over channels: the application's wait for the protocol."""
     shown_ms: tuple[float, ...]
     """Time of each row at a sink, in order: from the first reading of its input until the sink showed it."""
-    state_bytes: int
-    """Bytes of stored application state and staged rows: see `stored_size`."""
+    size: StoredSize
     trace: tuple[Choice, ...]
     moments: tuple[Moment, ...] = ()
     condemned: str = ""
@@ -253,7 +250,6 @@ def measure(
     settings: ProtocolSettings = TIMED,
     crashes: Sequence[tuple[float, str]] = (),
     story: bool = False,
-    state_bytes: int = STATE_BYTES,
 ) -> Measurement:
     """Run and measure one timed run. Clocks are off by up to `skew_ms` either way.
 
@@ -282,7 +278,7 @@ def measure(
         reread,
         run.held_ms,
         tuple(run.shown_ms),
-        world.size.bytes(state_bytes),
+        world.size,
         tuple(run.trace),
         tuple(world.moments or ()),
         condemned,

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
 
 import checkpoint_lab as sim
-from checkpoint_lab.cli.simulate import chosen_graph
+from checkpoint_lab.cli.simulate import chosen_graph, refuse_many_ways
+from checkpoint_lab.recorded_job import HOPS, RecordedJob, read_job
+from checkpoint_lab.timed import LATENCIES
 from checkpoint_protocols.graph import COORDINATOR, Graph
+from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.menu import MENU
 from checkpoint_protocols.recovery import ProtocolSettings
-from spark_ckpt.cli.options import AsJson, Interval, ProtocolOptions, Timeout, pairs, process_at
-from spark_ckpt.cli.output import print_json, print_line, print_table
+from spark_ckpt.cli.options import AsJson, Interval, ProtocolOptions, StorageOptions, Timeout, pairs, process_at
+from spark_ckpt.cli.output import print_facts, print_json, print_line, print_table, size
+from spark_ckpt.cli.stores import open_stores
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid, ProtocolCondemned
 from spark_ckpt.wording import counted
@@ -34,11 +38,18 @@ COLUMNS = (
 
 MEANINGS = """
 log bytes: the protocol's records, and messages that it keeps; state bytes: a process that is neither a source nor the
-coordinator stores {state_bytes:,} bytes with each checkpoint of it, and a sink the rows that it has not shown; held: channels held
+coordinator stores {state} with each checkpoint of it, and a sink the rows that it has not shown; held: channels held
 back, ms summed over channels; read again: source rows; shown after: from the first reading of an input to its row at a sink"""
+
+ASSUMED = """
+A tenth of an epoch's rows of a source travels as one message. Recorded: graph, rates, sizes. Assumed: a hop takes as long as a
+source's next message, a failure is noticed and mended in a quarter of an epoch, a row has {row_bytes:,.0f} bytes on every hop."""
 
 JUDGED = """
 Every run of a sound protocol was judged: its lines, its effect, and that its sinks show each row once."""
+
+GRAPH = "diamond"
+STATE_BYTES = 1_000
 
 UNSOUND = frozenset(name for name, protocol in MENU.items() if not protocol.sound)
 
@@ -48,7 +59,10 @@ Inputs = Annotated[
     int, typer.Option("--inputs", min=1, max=1000, help="Give each source so many rows, one every 20 ms.")
 ]
 GraphName = Annotated[
-    str, typer.Option("--graph", "-g", metavar="NAME", help=f"One of: {', '.join(sim.GRAPHS)}; or FILE.json.")
+    str | None,
+    typer.Option(
+        "--graph", "-g", metavar="NAME", help=f"One of: {', '.join(sim.GRAPHS)}; or FILE.json. {GRAPH} if left out."
+    ),
 ]
 Crashes = Annotated[
     list[str] | None,
@@ -56,51 +70,115 @@ Crashes = Annotated[
 ]
 
 
-StateBytes = Annotated[int, typer.Option("--state-bytes", min=0, help="Application state of one process.")]
+StateBytes = Annotated[
+    int | None,
+    typer.Option("--state-bytes", min=0, help=f"Application state of one process. {STATE_BYTES} if left out."),
+]
+RecordedStore = Annotated[
+    str | None,
+    typer.Option(
+        "--store", metavar="STORE", help="Take graph, rates and sizes from the store of a job or the folder of stages."
+    ),
+]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The workload of every compared protocol."""
+    """The workload of every compared protocol, and by what its figures are multiplied."""
 
     graph: Graph
     seeds: range
     inputs: int
     skew_ms: float
     crashes: Sequence[tuple[float, str]]
-    state_bytes: int
+    state_bytes: Callable[[ProcessId], int]
     times: ProtocolSettings
+    row_bytes: int | None = None
+    """Size of a message. None: its text in the simulator."""
+    ms: float = 1.0
+    rows: float = 1.0
+    latencies: sim.Latencies = LATENCIES
 
 
 def compare(
-    graph: GraphName = "diamond",
+    graph: GraphName = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="The first seed.")] = 0,
     runs: Runs = 10,
     inputs: Inputs = 20,
     skew_ms: Skew = 0.0,
     crash: Crashes = None,
-    state_bytes: StateBytes = 1_000,
+    state_bytes: StateBytes = None,
     interval_ms: Interval = None,
     timeout_ms: Timeout = None,
     option: ProtocolOptions = None,
+    store: RecordedStore = None,
+    storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Run all protocols through the same failures, in simulated time, and put their costs side by side."""
-    chosen = chosen_graph(graph)
-    crashes = sorted(_crash(each, chosen.processes) for each in crash or [f"{chosen.processes[1]}@250"])
-    load = Workload(
-        chosen, range(seed, seed + runs), inputs, skew_ms, crashes, state_bytes, _times(interval_ms, timeout_ms)
-    )
+    seeds, job, killed = range(seed, seed + runs), None, sorted(crash or ())
+    if store is None:
+        chosen, times = chosen_graph(graph or GRAPH), _times(interval_ms, timeout_ms)
+        held = STATE_BYTES if state_bytes is None else state_bytes
+        load = Workload(chosen, seeds, inputs, skew_ms, _crashes(killed, chosen), lambda _: held, times)
+        stores_state = f"{held:,} bytes"
+    else:
+        _refuse_recorded(graph, state_bytes, interval_ms, timeout_ms)
+        job = read_job(store, open_stores([store], storage_option), pairs(storage_option, "--storage-option"))
+        load = _recorded_workload(job, seeds, inputs, skew_ms, killed)
+        stores_state = "its recorded state"
     options = _options(pairs(option, "--option"))
     measured = {
         name: [_measure(name, load, number, options.get(name, {})) for number in load.seeds]
         for name, protocol in MENU.items()
-        if not (chosen.back_edges and protocol.needs.acyclic)
+        if not (load.graph.back_edges and protocol.needs.acyclic)
     }
     if as_json:
-        print_json([_fields(name, found) for name, found in measured.items()])
-    else:
-        _print(load, measured)
+        print_json([_fields(load, name, found) for name, found in measured.items()])
+        return
+    if job is not None:
+        _print_job(job)
+    _print(load, measured, stores_state)
+    if job is not None:
+        print_line(ASSUMED.format(row_bytes=job.row_bytes))
+
+
+def _recorded_workload(job: RecordedJob, seeds: range, inputs: int, skew_ms: float, killed: Sequence[str]) -> Workload:
+    refuse_many_ways(job.name, job.graph)
+    crashes = [(ms / job.ms, name) for ms, name in _crashes(killed, job.graph, 1.25 * job.interval_ms)]
+    return Workload(
+        job.graph,
+        seeds,
+        inputs,
+        skew_ms / job.ms,
+        crashes,
+        lambda process: job.state_bytes.get(process, 0),
+        sim.TIMED,
+        round(job.message_rows * job.row_bytes),
+        job.ms,
+        job.message_rows,
+        HOPS,
+    )
+
+
+def _refuse_recorded(*recorded: object) -> None:
+    names = ("--graph", "--state-bytes", "--interval-ms", "--timeout-ms")
+    for name, value in zip(names, recorded, strict=True):
+        if value is not None:
+            raise ConfigInvalid(f"{name} and --store", hint=f"leave one out: the store has recorded what {name} says")
+
+
+def _print_job(job: RecordedJob) -> None:
+    state = ", ".join(f"{name} {size(held)}" for name, held in job.state_bytes.items()) or "none"
+    facts = {
+        "job": job.name,
+        "epochs": f"{job.epochs}, one every {job.interval_ms / 1000:,.1f} s",
+        "rows": f"{job.rows:,.0f} of a source in an epoch",
+        "state": state,
+        "channels": ", ".join(job.graph.channels),
+    }
+    print_facts(facts)
+    print_line()
 
 
 def _times(interval_ms: int | None, timeout_ms: int | None) -> ProtocolSettings:
@@ -121,18 +199,26 @@ def _options(written: Mapping[str, str]) -> dict[str, dict[str, Json]]:
         raise ConfigInvalid(error.what, hint=f"there are: {', '.join(error.options)}") from error
 
 
-def _print(load: Workload, measured: Mapping[str, Sequence[sim.Measurement]]) -> None:
-    killed = ", ".join(f"{process} at {ms:.0f} ms" for ms, process in load.crashes)
+def _print(load: Workload, measured: Mapping[str, Sequence[sim.Measurement]], stores_state: str) -> None:
+    killed = ", ".join(f"{process} at {ms * load.ms:.0f} ms" for ms, process in load.crashes)
     print_line(
-        f"{load.graph.name}, {counted(load.inputs, 'row')} a source, {counted(len(load.seeds), 'seed')} from "
-        f"{load.seeds[0]}, skew {load.skew_ms:.0f} ms, killed: {killed}\n"
+        f"{load.graph.name}, {counted(round(load.inputs * load.rows), 'row')} a source, {counted(len(load.seeds), 'seed')} from "
+        f"{load.seeds[0]}, skew {load.skew_ms * load.ms:.0f} ms, killed: {killed}\n"
     )
-    print_table(COLUMNS, [[_rounded(each) for each in _row(name, found)] for name, found in measured.items()])
-    print_line(MEANINGS.format(state_bytes=load.state_bytes))
+    print_table(COLUMNS, [[_rounded(each) for each in _row(load, name, found)] for name, found in measured.items()])
+    print_line(MEANINGS.format(state=stores_state))
     print_line(JUDGED)
     for name, found in measured.items():
         if name in UNSOUND:
             print_line("\n" + _verdict(name, found))
+
+
+def _crashes(written: Sequence[str], graph: Graph, default_ms: float = 250) -> list[tuple[float, str]]:
+    """Return the named crashes in order of time; without one, that of a process between sources and sinks."""
+    if written:
+        return sorted(_crash(each, graph.processes) for each in written)
+    inner = [each for each in graph.processes if each not in (*graph.sources, *graph.sinks)]
+    return [(default_ms, (inner or graph.sinks)[0])]
 
 
 def _crash(written: str, processes: Sequence[str]) -> tuple[float, str]:
@@ -151,11 +237,11 @@ def _measure(name: str, load: Workload, seed: int, options: Mapping[str, Json]) 
             MENU[name],
             load.graph,
             seed,
-            skew_ms=load.skew_ms,
+            load.latencies,
+            load.skew_ms,
             inputs=load.inputs,
             settings=replace(load.times, options=options),
             crashes=crashes,
-            state_bytes=load.state_bytes,
         )
     except (sim.Violation, ProtocolViolation) as complaint:
         what = str(complaint).splitlines()[0]
@@ -176,22 +262,23 @@ def _rounded(value: Json) -> Json:
     return round(value) if isinstance(value, float) and (value >= 10 or value == 0) else value
 
 
-def _row(name: str, measured: Sequence[sim.Measurement]) -> list[Json]:
+def _row(load: Workload, name: str, measured: Sequence[sim.Measurement]) -> list[Json]:
     """Return one protocol's means over the seeds, in the order of `COLUMNS`."""
+    kept = load.row_bytes or 0
     return [
         name,
         _mean([run.counts["protocol messages"] for run in measured]),
-        _mean([run.counts["bytes written"] for run in measured]),
-        _mean([run.state_bytes for run in measured]),
-        _mean([run.held_ms for run in measured]),
-        _mean([ms for run in measured for ms in run.recovery_ms]),
-        _mean([run.reread for run in measured]),
-        _mean([ms for run in measured for ms in run.shown_ms]),
+        _mean([run.counts["bytes written"] + run.size.messages * kept for run in measured]),
+        _mean([run.size.bytes(load.state_bytes, load.row_bytes) for run in measured]),
+        _mean([run.held_ms * load.ms for run in measured]),
+        _mean([ms * load.ms for run in measured for ms in run.recovery_ms]),
+        _mean([run.reread * load.rows for run in measured]),
+        _mean([ms * load.ms for run in measured for ms in run.shown_ms]),
     ]
 
 
-def _fields(name: str, measured: Sequence[sim.Measurement]) -> dict[str, Json]:
-    row = dict(zip(COLUMNS, _row(name, measured), strict=True))
+def _fields(load: Workload, name: str, measured: Sequence[sim.Measurement]) -> dict[str, Json]:
+    row = dict(zip(COLUMNS, _row(load, name, measured), strict=True))
     return row | (_wrong(measured) if name in UNSOUND else {})
 
 

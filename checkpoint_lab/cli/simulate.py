@@ -82,22 +82,23 @@ def _read(path: Path) -> Graph:
         raise _invalid(path, f"{where}: {first['msg']}") from error
     except ProtocolViolation as error:
         raise _invalid(path, error.what) from error
-    _refuse_what_branches_too_much(path, graph)
+    refuse_many_ways(str(path), graph)
     return graph
 
 
-def _invalid(path: Path, what: str) -> ConfigInvalid:
+def _invalid(name: object, what: str) -> ConfigInvalid:
     hint = 'write {"processes": ["s", "a", "k"], "channels": [["s", "a"], ["a", "k"]]}'
-    return ConfigInvalid(f"graph {path}: {what}", hint=hint)
+    return ConfigInvalid(f"graph {name}: {what}", hint=hint)
 
 
-def _refuse_what_branches_too_much(path: Path, graph: Graph) -> None:
+def refuse_many_ways(name: str, graph: Graph) -> None:
+    """Raise `ConfigInvalid` for a graph on which the lineage of one row would fill the memory."""
     ways, new = 0, deque((source, 0) for source in graph.sources)
     while new:
         at, hops = new.popleft()
         ways += 1
         if ways > WAYS_MAX:
-            raise _invalid(path, f"more than {WAYS_MAX} ways lead from the sources to the processes")
+            raise _invalid(name, f"more than {WAYS_MAX} ways lead from the sources to the processes")
         looped = ((graph.ends[channel][1], hops + (channel in graph.back_edges)) for channel in graph.outputs[at])
         new.extend(each for each in looped if each[1] <= 1)
 
