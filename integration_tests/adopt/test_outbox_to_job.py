@@ -85,7 +85,11 @@ def shown(broker: Broker, folder: Path, topic: str) -> tuple[Counter[Row], Count
     )
 
 
-@pytest.mark.parametrize("dies", [False, True], ids=["all batches committed", "the last batch published only"])
+@pytest.mark.parametrize(
+    "dies",
+    [pytest.param(False, marks=pytest.mark.long), True],
+    ids=["all batches committed", "the last batch published only"],
+)
 def test_each_record_is_once_in_both_sinks(
     spark: SparkSession, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str], dies: bool
 ) -> None:

@@ -45,6 +45,7 @@ def source(tmp_path: Path) -> FilesSource:
     return FilesSource(str(tmp_path / "in"), "json", f"{QUOTED} string, v long, {QUOTED_TIME} timestamp")
 
 
+@pytest.mark.long  # in the gate: test_streams_meet_on_columns_of_any_name
 def test_a_job_takes_columns_of_any_name(spark: SparkSession, tmp_path: Path, source: FilesSource) -> None:
     def job() -> ckpt.Job:
         made = ckpt.Job(spark, "names", str(tmp_path / "store"), interval="1 hour", trigger="10 ms")

@@ -32,6 +32,7 @@ def recorded(folder: Path) -> list[str]:
     return [log.manifest(brief.epoch).sink_identities["out"].parts["table id"] for brief in log.state().epochs]
 
 
+@pytest.mark.long  # in the gate: tests/store/test_identity_decisions.py
 def test_the_id_of_a_table_made_by_the_first_publish_is_recorded_with_the_next_epoch_and_guards_from_then_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -75,7 +75,11 @@ def wanted(spark: SparkSession, folder: Path, program: Callable[[DataFrame], Dat
 
 @pytest.mark.parametrize(
     ("program", "mode", "sink"),
-    [(minutes, "update", {"keys": ["k", "window"]}), (sums, "complete", {})],
+    [
+        # in the gate: merges of delta/test_delta_spark.py
+        pytest.param(minutes, "update", {"keys": ["k", "window"]}, marks=pytest.mark.long),
+        (sums, "complete", {}),
+    ],
     ids=["the newest row of each key", "the whole result"],
 )
 def test_the_table_has_the_result_after_every_run_and_a_restore(

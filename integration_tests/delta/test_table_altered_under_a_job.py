@@ -214,7 +214,9 @@ def test_a_table_that_comes_to_forget_markers_ends_the_job_and_unsetting_the_pro
     assert altered.rows() == [(1, "one"), (2, "two")]
 
 
-@pytest.mark.parametrize("staged", [True, False], ids=["rows are still staged", "rows are gone"])
+@pytest.mark.parametrize(
+    "staged", [True, pytest.param(False, marks=pytest.mark.long)], ids=["rows are still staged", "rows are gone"]
+)
 def test_a_job_whose_table_comes_from_an_older_backup_continues_where_the_refusal_says(
     spark: SparkSession, tmp_path: Path, staged: bool
 ) -> None:

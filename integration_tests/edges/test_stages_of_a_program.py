@@ -101,6 +101,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long  # in the gate: test_the_page_about_stages_runs_as_written
 def test_one_process_drains_all_stages_of_a_program(spark: SparkSession, tmp_path: Path) -> None:
     three = Three(tmp_path)
     three.write(2)

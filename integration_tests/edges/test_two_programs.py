@@ -145,6 +145,7 @@ def test_every_line_of_two_programs_is_one_cut_although_the_reader_is_killed(
     assert judged_lines(tmp_path / "orders", tmp_path / "totals") >= 2
 
 
+@pytest.mark.long  # in the gate: tests/edges/test_edges_between_programs.py
 def test_a_reader_of_a_restored_sender_is_told_the_epoch_to_restore(spark: SparkSession, tmp_path: Path) -> None:
     pair = Pair(spark, tmp_path)
     for files in (2, 2, 3):

@@ -85,6 +85,7 @@ def world(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> World:
     return World(spark, cluster, tmp_path)
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
 def test_another_sink_topic_is_refused_and_the_right_one_goes_on(world: World) -> None:
     world.put(b"a")
     world.drain()
@@ -98,6 +99,7 @@ def test_another_sink_topic_is_refused_and_the_right_one_goes_on(world: World) -
     assert (world.got(), world.got(other)) == ([b"a", b"b"], [])
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
 def test_a_confirmed_new_sink_topic_takes_everything_from_here_on_and_so_does_the_old_one_after_it(
     world: World,
 ) -> None:
@@ -115,6 +117,7 @@ def test_a_confirmed_new_sink_topic_takes_everything_from_here_on_and_so_does_th
     assert (world.got(), world.got(other)) == ([b"a", b"b", b"f", b"g", b"h"], [b"c", b"d", b"e"])
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
 def test_a_sink_topic_deleted_and_made_anew_is_told_as_that_and_can_be_confirmed(world: World) -> None:
     world.put(b"a")
     world.drain()
@@ -128,6 +131,7 @@ def test_a_sink_topic_deleted_and_made_anew_is_told_as_that_and_can_be_confirmed
     assert world.got() == [b"b", b"c"]
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
 def test_another_source_topic_is_refused_before_its_offsets_are_compared_and_can_be_confirmed(world: World) -> None:
     other = world.cluster.new_topic()
     world.put(b"a")
@@ -177,6 +181,7 @@ def test_a_source_topic_made_again_under_a_running_job_ends_it_and_the_confirmed
     assert world.got() == sorted([*names, *fresh, b"later"])
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
 def test_a_confirmed_new_topic_leaves_the_other_topics_of_a_source_where_they_are(world: World) -> None:
     other = world.cluster.new_topic()
     source = KafkaSource(world.cluster.broker.servers, topics=[world.input, other])

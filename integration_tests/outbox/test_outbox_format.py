@@ -70,6 +70,7 @@ def place(modules: Path, tmp_path: Path) -> Query:
     return Query(tmp_path, write_module(modules, tmp_path))
 
 
+@pytest.mark.long  # in the gate: test_java_that_dies_between_both_commits_loses_and_doubles_nothing
 def test_every_row_is_in_the_table_once_over_several_starts(spark: SparkSession, place: Query) -> None:
     assert place.run(windows(spark, place.inbox), "gold") == ""
     write_files(place.inbox, range(4, 6))

@@ -15,7 +15,9 @@ pytestmark = pytest.mark.spark
 FILES = range(3)
 
 
-@pytest.mark.parametrize("ran", [False, True], ids=["before its first query", "after a query"])
+@pytest.mark.parametrize(
+    "ran", [pytest.param(False, marks=pytest.mark.long), True], ids=["before its first query", "after a query"]
+)
 def test_a_session_that_has_ended_is_refused_and_a_new_one_goes_on(tmp_path: Path, ran: bool) -> None:
     write_files(tmp_path / "in", FILES)
     place = Place(tmp_path)

@@ -175,6 +175,7 @@ def test_a_query_goes_back_with_its_outbox_and_a_killed_apply_goes_on(query: Que
     assert query.shown() == again + Counter(rows_of(query.every()))
 
 
+@pytest.mark.long  # in the gate: tests/rewind
 def test_an_undo_goes_on_with_the_bug(query: Query) -> None:
     plan = query.folder / "plan.json"
     before, shown = query.table(), query.shown()
