@@ -255,7 +255,7 @@ JSON_VALUES = {
 
 @pytest.mark.parametrize(
     ("format", "values", "null"),
-    [("csv", CSV_FIELDS, ""), ("csv", CSV_FIELDS, "NA"), ("json", JSON_VALUES, "")],
+    [("csv", CSV_FIELDS, ""), pytest.param("csv", CSV_FIELDS, "NA", marks=pytest.mark.long), ("json", JSON_VALUES, "")],
     ids=["csv", "csv with a null value", "json"],
 )
 def test_no_text_is_read_as_another_value_than_sparks(

@@ -41,6 +41,7 @@ def _job(spark: SparkSession, cluster: Cluster, folder: Path, end: str) -> ckpt.
     return job
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_spark_edges.py
 def test_whoever_reads_the_topic_has_each_row_of_the_edge_once_and_so_has_the_job(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -142,6 +142,7 @@ def test_a_deleted_checkpoint_is_refused_and_the_option_of_its_error_continues(
     assert place.rows("gold") == expected(FILES) + expected(FILES)
 
 
+@pytest.mark.long  # in the gate: tests/outbox/test_format_options.py
 def test_two_queries_of_a_session_each_have_an_outbox(spark: SparkSession, place: Query) -> None:
     """Their commits may change places in the Python processes that Spark keeps."""
     write_files(place.inbox, range(4, 10))

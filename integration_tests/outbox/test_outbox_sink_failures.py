@@ -54,6 +54,7 @@ def _send(servers: str, topic: str, rows: Sequence[Mapping[str, object]]) -> Non
         raise ConnectionError("Kafka did not take the batch")
 
 
+@pytest.mark.long  # in the gate: test_outbox.py, a sink that fails; tests/simulator/test_outbox_world.py
 def test_a_kafka_step_that_fails_leaves_delta_rows_once_with_an_outbox(
     spark: SparkSession, place: Place, broker: Broker
 ) -> None:
