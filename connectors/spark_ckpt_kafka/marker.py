@@ -60,7 +60,8 @@ class Wanted:
     - `newest`: newest committed epoch of the log.
     - `decision`: name of the manifest that committed the epoch.
     - `begun_after`: the topic replaced another one after this epoch. Its older content does not matter.
-    - `beside`: higher epochs that are diverged. A shard that has one of them may lack the rows of this epoch.
+    - `beside`: diverged epochs with a higher number. If the marker names one of them, the shard may lack the rows of this
+      epoch, so `decide` raises `PublishConflict`.
     """
 
     group: str

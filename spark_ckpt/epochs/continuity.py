@@ -59,8 +59,8 @@ def missing(rows: Sequence[Vouching], version: int) -> str:
     there = {row.seq for row in rows}
     gone = [seq for seq in range(after + 1, version + 1) if seq not in there]
     if not gone:
-        return f"rows before row {after} of the control log are missing, doubled or altered"
-    named = f"row {gone[0]} of the control log is" if len(gone) == 1 else f"rows {_spans(gone)} of the control log are"
+        return f"rows before row {after} of the epoch log are missing, doubled or altered"
+    named = f"row {gone[0]} of the epoch log is" if len(gone) == 1 else f"rows {_spans(gone)} of the epoch log are"
     return f"{named} missing: their commits are empty or altered" if len(gone) > 1 else f"{named} missing"
 
 

@@ -215,10 +215,12 @@ class LogState:
         """
         for sink, epoch in self.acked.items():
             if epoch > self.last:
-                return f"the control log says that sink {sink} has epoch {epoch}, but its newest epoch is {self.last}"
+                return f"the epoch log says that sink {sink} has epoch {epoch}, but its newest epoch is {self.last}"
         newest = max((brief.incarnation for brief in self.by_id.values()), default=0)
         if newest > self.incarnation:
-            return f"the control log has an epoch of incarnation {newest}, but its newest incarnation is {self.incarnation}"
+            return (
+                f"the epoch log has an epoch of incarnation {newest}, but its newest incarnation is {self.incarnation}"
+            )
         return ""
 
     @property

@@ -129,7 +129,7 @@ _STORES: Mapping[str, ErrorCause] = {
     ),
     "CKPT_LOG_DAMAGED": ErrorCause(
         "A file of a Delta table's own log is missing, empty or altered.",
-        "For the control log see docs/backups.md. The next start re-creates logs of state tables. "
+        "For the epoch log see docs/backups.md. The next start re-creates logs of state tables. "
         "The owner of another table has to repair it.",
     ),
     "CKPT_SOURCE_SILENT": ErrorCause(

@@ -101,10 +101,10 @@ def refuse_if_lacking(files: Collection[LogFile], version: int, known: Acknowled
         rows = sorted((row for file in files for row in file.rows), key=lambda row: row.seq)
         raise _damaged(continuity.missing(rows, version), log)
     if known is not None and (version < known.seq or newest is None):
-        raise _damaged(f"the control log ends at row {version}, but {known} was acknowledged", log)
+        raise _damaged(f"the epoch log ends at row {version}, but {known} was acknowledged", log)
     # Same version, another row: the log was replaced by a backup and then continued.
     if known is not None and newest is not None and newest.seq == known.seq and newest.acknowledged != known:
-        raise _damaged(f"the control log has another row {known.seq} than the one that was acknowledged", log)
+        raise _damaged(f"the epoch log has another row {known.seq} than the one that was acknowledged", log)
 
 
 def _damaged(what: str, log: str) -> EpochDamaged:

@@ -64,14 +64,12 @@ def record_of(row: LogRow) -> AnyRecord:
     """Parse the record of a row. Raises `FormatUnknown` for an unknown kind, `EpochDamaged` for unknown fields."""
     model = KINDS.get(row.kind)
     if model is None:
-        raise FormatUnknown(
-            f"the control log has a row of kind '{row.kind}'", hint="upgrade spark_ckpt on this machine"
-        )
+        raise FormatUnknown(f"the epoch log has a row of kind '{row.kind}'", hint="upgrade spark_ckpt on this machine")
     try:
         return model.model_validate_json(row.brief)
     except ValidationError as error:
         raise EpochDamaged(
-            f"row {row.seq} ({row.kind}) of the control log has fields this version does not know",
+            f"row {row.seq} ({row.kind}) of the epoch log has fields this version does not know",
             hint="it was written by another version of spark_ckpt: use that one",
             field=".".join(str(part) for part in error.errors()[0]["loc"]),
         ) from None

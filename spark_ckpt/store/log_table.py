@@ -138,17 +138,15 @@ class LogTable:
         """
         table, acknowledged = _opened(location)
         if table is None and create:
-            table = delta_log.create_table(location, _SCHEMA, "spark_ckpt: the control log of one job")
+            table = delta_log.create_table(location, _SCHEMA, "spark_ckpt: the epoch log of one job")
         if table is None:
             return None
         names = [field.name for field in table.schema().fields]
         # The first three columns identify a log of any format; a difference after them is another version's.
         if names[:3] != _SCHEMA.names[:3]:
-            raise StoreForeign(
-                "this table is not a job's control log", table=location.uri, hint="give another location"
-            )
+            raise StoreForeign("this table is not a job's epoch log", table=location.uri, hint="give another location")
         if names != _SCHEMA.names:
-            raise FormatUnknown("the control log has other columns", columns=", ".join(names), hint=_HINT_UPGRADE)
+            raise FormatUnknown("the epoch log has other columns", columns=", ".join(names), hint=_HINT_UPGRADE)
         return cls(location, table, now_ms, acknowledged)
 
     @property
@@ -342,7 +340,7 @@ class LogTable:
     def _reopen(self) -> None:
         table, self._acknowledged = _opened(self._location)
         if table is None:
-            raise outage(self._location.uri, FileNotFoundError("the control log is gone"))
+            raise outage(self._location.uri, FileNotFoundError("the epoch log is gone"))
         self._table = table
 
     def _load(self, version: int) -> None:
@@ -396,11 +394,11 @@ def _opened(location: Location) -> tuple[DeltaTable | None, Acknowledged | None]
     try:
         table = delta_log.open_table(location, None if acknowledged is None else acknowledged.seq)
     except LogDamaged as error:
-        what = error.what.replace(delta_log.A_LOG, "the control log", 1)
+        what = error.what.replace(delta_log.A_LOG, "the epoch log", 1)
         raise EpochDamaged(what, log=location.uri, hint=HINT_DAMAGED) from error
     if table is None and acknowledged is not None:
         raise EpochDamaged(
-            f"the control log is gone, but its {acknowledged} was acknowledged", log=location.uri, hint=HINT_DAMAGED
+            f"the epoch log is gone, but its {acknowledged} was acknowledged", log=location.uri, hint=HINT_DAMAGED
         )
     return table, acknowledged
 
@@ -453,9 +451,7 @@ def _checked(table: pa.Table, path: str) -> list[LogRow]:
         if sealed and isinstance(row.format, int) and row.format != FORMAT:
             raise FormatUnknown.of("the store", row.format, FORMAT)
         if not sealed:
-            raise EpochDamaged(
-                f"row {row.seq} of the control log does not match its seal", hint=HINT_DAMAGED, file=path
-            )
+            raise EpochDamaged(f"row {row.seq} of the epoch log does not match its seal", hint=HINT_DAMAGED, file=path)
     return rows
 
 

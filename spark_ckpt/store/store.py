@@ -329,7 +329,7 @@ class Store:
             )
         log = EpochLog.open(epochs, job, create=True, verify=self.verify, now_ms=self._now_ms, kind=self._kind)
         if log is None:
-            raise StoreForeign("the control log could not be created", store=self.location.uri)
+            raise StoreForeign("the epoch log could not be created", store=self.location.uri)
         return log
 
 

@@ -100,7 +100,7 @@ def points(pins: Pins, as_json: AsJson = False) -> None:
             {"format": 1, "bytes": found.held_bytes, "points": [each.model_dump(mode="json") for each in found.points]}
         )
         return
-    columns = ("point", "name", "taken at", "queries", "tables", "held", "can be had")
+    columns = ("point", "name", "taken at", "queries", "tables", "held", "restorable")
     print_table(columns, [_row(each) for each in found.points])
     print_line(
         f"{counted(len(found.points), 'point')} {'holds' if len(found.points) == 1 else 'hold'} {size(found.held_bytes)}"

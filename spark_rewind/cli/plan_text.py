@@ -151,7 +151,7 @@ def _plain(reason: RewindReason) -> str:
 def _print_details(plan: RewindPlan) -> None:
     for title, lines in (
         ("files of pinned batches:", [f"{each.name}: {each.kept_in}" for each in plan.queries if each.kept_in]),
-        ("cannot be had any more:", list(_passed_over(plan))),
+        ("no longer available:", list(_passed_over(plan))),
         ("versions undone:", list(_undone(plan))),
         ("versions that are read again:", list(_in_flight(plan))),
         ("rows that sinks keep and that come again:", list(rows_again(plan.outboxes))),

@@ -31,7 +31,7 @@ def test_verify_says_which_rows_of_the_log_are_missing(command, world):
     commits[-1].write_bytes(b"")
     told = command("verify", world.store.location.uri, "--deep")
     assert told.code == 5
-    assert "row 5 of the control log is missing" in told.err
+    assert "row 5 of the epoch log is missing" in told.err
     assert "next: put the folder epochs of the newest backup" in told.err
 
 

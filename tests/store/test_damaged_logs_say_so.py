@@ -1,4 +1,4 @@
-"""Whatever is damaged in the control log, it says what it said before, or says that it is damaged: never another answer."""
+"""Whatever is damaged in the epoch log, it says what it said before, or says that it is damaged: never another answer."""
 
 from __future__ import annotations
 
@@ -180,17 +180,17 @@ def test_without_the_rows_vouching_for_each_other_the_same_damage_changes_it(
 def test_a_commit_that_is_gone_from_between_others_is_named(written: Written) -> None:
     gone = written.commits[-2]
     gone.unlink()
-    written.refused(f"the control log cannot be read: commit {int(gone.stem)} is missing, and there are later ones")
+    written.refused(f"the epoch log cannot be read: commit {int(gone.stem)} is missing, and there are later ones")
 
 
 def test_an_emptied_commit_is_missing_by_its_number(written: Written) -> None:
     written.commits[-2].write_bytes(b"")
-    written.refused("row 15 of the control log is missing")
+    written.refused("row 15 of the epoch log is missing")
 
 
 def test_an_emptied_newest_commit_that_was_acknowledged_is_damage(written: Written) -> None:
     written.commits[-1].write_bytes(b"")
-    written.refused("row 16 of the control log is missing")
+    written.refused("row 16 of the epoch log is missing")
 
 
 @pytest.mark.parametrize("newest", [1, 2, 3])
@@ -214,7 +214,7 @@ def test_a_log_folder_from_an_older_backup_is_refused(pristine: Path, tmp_path: 
 
 def test_a_log_that_is_gone_is_not_begun_anew(written: Written) -> None:
     shutil.rmtree(written.log)
-    written.refused("the control log is gone")
+    written.refused("the epoch log is gone")
 
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 600], ids=["empty", "zeros"])
@@ -233,7 +233,7 @@ def test_the_rows_that_fold_a_log_and_those_that_shorten_it_vouch_for_what_stays
     folded = next(path for path in (written.root / "epochs").glob("*-000000000014-*") if path.stat().st_size > 5000)
     rows = log_table.Location(str(written.root / "epochs")).read_table(folded.name)
     log_table.Location(str(written.root / "epochs")).write_table(folded.name, rows.slice(1))
-    written.refused("rows before row 14 of the control log are missing")
+    written.refused("rows before row 14 of the epoch log are missing")
 
 
 def test_a_log_that_acknowledges_an_epoch_it_does_not_have_is_damaged() -> None:
