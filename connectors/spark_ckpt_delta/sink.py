@@ -55,41 +55,45 @@ _ELSEWHERE = {
 class DeltaSink(SelectsRows):
     """Write rows exactly once into the Delta table at `table`, a path or URI.
 
-    - `engine="deltalake"` (default): tasks write the table's Parquet files. The publish of an epoch is one commit of
-      10-20 ms that names them. Nothing is rewritten, and no jars are needed.
-    - `engine="spark"`: delta-spark appends the staged rows, or with `keys` merges them: the last row of a key in an epoch
-      replaces the table's row. It needs delta-spark's jars and about a second per epoch, and writes tables with any feature
-      that delta-spark knows. One engine owns a table.
-    - `partition_by`: used to create the table (`create=True`: at the start of the job, with engine "spark" with the first
-      epoch). An existing table keeps its own.
-    - `storage_options`: deltalake's. With engine "spark", Hadoop's settings must give access as well.
+    - `engine="deltalake"` (default): tasks write the table's Parquet files. The publish of an epoch is one commit that
+      names these files, and takes 10 to 20 ms. It rewrites no file and needs no jars.
+    - `engine="spark"`: delta-spark appends the staged rows. With `keys` it merges them: the last row of a key in an epoch
+      replaces the table's row. This engine needs delta-spark's jars and about a second per epoch. It can write tables with
+      any feature that delta-spark supports. Use the same engine for a table in all jobs.
+    - `partition_by`: partition columns of a table that the sink creates. An existing table keeps its own partition columns.
+    - `create`: True lets the sink create the table if it does not exist. The start of the job creates it; with engine
+      "spark" the first epoch does.
+    - `storage_options`: options of the object store, as in deltalake. With engine "spark" you also have to set Hadoop's
+      options.
 
-    Merging by key (`keys`, engine "spark"): without `newest_by`, the row that arrived last wins.
+    Merge by key (`keys`, engine "spark"): if a key has several rows, the row that arrived last wins. Change this rule with
+    these options:
 
-    - `newest_by`: a column, such as the event time. The row with its greatest value wins, in an epoch and against the
-      table's row. Null is older than everything; of equal values the later row wins.
-    - `delete_when`: an SQL condition of a row, such as "op = 'd'". A winning row that meets it deletes the table's row
-      of its key. Nothing of the key remains: an older row of a later epoch is inserted again. To prevent that, keep
-      deleted rows in the table with their mark.
-    - `null_keys`: "refuse" stops the job before the epoch with a null in a key is committed. "match" takes all rows with
-      null for one key, of which one remains.
+    - `newest_by`: a column, such as the event time. The row with the greatest value wins, among the rows of an epoch and
+      the table's row. Null is older than every value. If values are equal, the later row wins.
+    - `delete_when`: an SQL condition, such as "op = 'd'". If the winning row of a key meets the condition, the sink deletes
+      the key's row from the table. The table then does not remember the key, so an older row that arrives in a later epoch
+      is inserted again. To prevent this, do not use `delete_when`: keep deleted rows in the table and filter them when you
+      read.
+    - `null_keys`: "refuse" stops the job before it commits an epoch with a null in a key. "match" treats null as one key,
+      so only one row with this key remains.
 
-    Output mode "complete" of `transform`: the commit of an epoch removes all rows of the table and adds the epoch's. It
-    needs a sink without `keys`.
+    Output mode "complete" of `transform`: the commit of an epoch replaces all rows of the table by the rows of the epoch.
+    The sink must not have `keys`.
 
-    Merging with other writers: Delta refuses a merge if another writer added rows to its input since it began, even by
-    a plain append. So a writer that commits more often than a merge takes can starve it. The sink makes six attempts
-    with growing pauses and logs each conflict. After that the epoch stays staged and is tried again like any failed
-    publish. If the table is partitioned by a column among `keys`, a merge reads only the partitions of the epoch's
-    rows: writers of other partitions do not conflict.
+    Merge and other writers: Delta refuses a merge if another writer added rows to the merged part of the table meanwhile.
+    The sink then tries again, up to six times with growing pauses, and logs each conflict. After six failures the epoch
+    stays unpublished, and the job retries it like any failed publish. A writer that commits more often than a merge takes
+    can block the merge for ever: let it commit less often. Or partition the table by a column of `keys`. A merge then reads
+    only the partitions of its own rows, so writers of other partitions cause no conflict.
 
-    Partition values: Delta returns an empty text in a partition column as null, and with engine "spark" also the text
-    `__HIVE_DEFAULT_PARTITION__`. A merge compares keys as the table stores them: rows with such a text and rows with
-    null have one key. A timestamp in a partition column needs engine "spark" and a session zone with a fixed offset,
-    such as UTC.
+    Partition values: Delta returns an empty string in a partition column as null. With engine "spark" it does the same with
+    the string `__HIVE_DEFAULT_PARTITION__`. A merge uses the values as the table stores them, so rows with such a string
+    have the same key as rows with null. A timestamp as partition column needs engine "spark", and a session time zone with
+    a fixed offset, such as UTC.
 
-    With `interval="every batch"` the table gets one commit every ten seconds, with the rows of all epochs since the
-    last. `to(sink, publish_every="1 second")` changes that.
+    With `interval="every batch"` the sink commits to the table once in ten seconds, with the rows of all epochs since its
+    last commit. To change this time, set `to(sink, publish_every="1 second")`.
     """
 
     publish_every_ms = 10_000

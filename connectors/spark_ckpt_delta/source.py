@@ -106,18 +106,22 @@ _ELSEWHERE = {
 
 @checks_arguments(_ELSEWHERE)
 class DeltaSource:
-    """Read the rows appended to a Delta table. `table` is a path or URI, `storage_options` are deltalake's.
+    """Read the rows that writers append to a Delta table.
 
-    - `start`: "earliest" reads the table's current rows, then appended ones; "latest" reads rows appended from now on; a
-      version reads its rows and those of later versions.
-    - `on_change`: a version that deletes or updates rows stops the job ("fail") or is skipped as a whole ("skip").
-      Compaction (`dataChange` false) has no effect.
-    - `maxFilesPerTrigger` and `maxBytesPerTrigger`: limits of a micro-batch; a version may be split over several.
+    - `table`: path or URI of the table.
+    - `storage_options`: options of the object store, as in deltalake.
+    - `start`: "earliest" reads the table's current rows, then the appended ones. "latest" reads only rows appended from now
+      on. A version number reads the rows of this version and of later ones.
+    - `on_change`: the reaction to a version that deletes or updates rows. "fail" stops the job. "skip" ignores the whole
+      version, also rows that it adds. Compaction (`dataChange` false) has no effect.
+    - `maxFilesPerTrigger` and `maxBytesPerTrigger`: limits of a micro-batch. The source may split a large version over
+      several micro-batches.
 
-    The columns are the table's at the start of the job; columns added later appear after a restart.
+    The job reads the columns that the table has when the job starts. If you add a column to the table, restart the job to
+    read it.
 
-    Refused: tables with column mapping, files with deletion vectors, and reader features that change the meaning of a
-    file.
+    The source raises an error for tables with column mapping, for files with deletion vectors, and for other features that
+    change the meaning of a file. The error names the feature.
     """
 
     def __init__(

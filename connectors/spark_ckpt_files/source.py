@@ -50,38 +50,41 @@ _ELSEWHERE = {
 
 @checks_arguments(_ELSEWHERE)
 class FilesSource:
-    """Read a directory. Each file is consumed once, in Spark's order: by modification time, then by name.
+    """Read the files of a directory. The job consumes each file once, in Spark's order: by modification time, then by name.
 
-    Names may be any, and each is used once. You may remove a file when its epoch is published. Write under a name that
-    starts with `.` or `_`, or ends in `.tmp` or `.inprogress`, then rename: a consumed file never changes. The job's
-    store lists the consumed files, so that the cursor stays small.
+    A consumed file must not change, and its name must not be used again. So write each file under a name that starts with
+    `.` or `_`, or ends in `.tmp` or `.inprogress`, and rename it when it is complete. You may remove a file when its epoch
+    is published. The job's store lists the consumed files.
 
     - `schema`: the data columns, as DDL or StructType.
-    - `start`: "earliest" (every file) or "latest" (files that come from now on).
-    - `on_error`: "fail" stops at the first record that does not fit, with file and line. "drop" counts the record and keeps
-      it for a side table. "keep" gives a row of nulls with `_corrupt_record`, `_file`, `_line`.
-    - `positions`: adds `_file` and `_line` to every row.
+    - `start`: "earliest" reads every file, "latest" only files that arrive from now on.
+    - `on_error`: the reaction to a record that does not fit the schema. "fail" stops the job; the error has file and line.
+      "drop" counts the record and writes it to the side table of `rejectsTo`, if there is one. "keep" returns a row of
+      nulls with `_corrupt_record`, `_file`, `_line`.
+    - `positions`: adds the columns `_file` and `_line` to every row.
     - `maxFilesPerTrigger`, `maxBytesPerTrigger`: limits of a micro-batch.
-    - `maxFileAge`: missing consumed files are remembered until they are so much older than the newest consumed one. A
-      file that appears with a greater age stops the job, with its name: the job cannot know if it was read. Nothing
-      is skipped silently.
-    - `cleanSource`: "archive" moves files to `sourceArchiveDir` (below it their whole path, as Spark does), "delete"
-      removes them, "off" leaves them. It applies to files of published epochs that no kept epoch or savepoint would
-      read again (settings `keep_epochs`, `keep_age`, `keep_thinned`).
-    - `ignoreMissingFiles`: restore an epoch although files that it would read again are gone.
-    - CSV: `header` (columns are then found by name), `delimiter`, `quote`, `multiLine` (line ends inside quotes),
+    - `maxFileAge`: the time for which the job remembers a consumed file that no longer exists, measured back from the
+      newest consumed file. If a file appears that is older than this, the job cannot know if it has read the file. The job
+      then stops, and the error names the file, so no file is skipped silently.
+    - `cleanSource`: "archive" moves consumed files to `sourceArchiveDir` (below it their whole path, as Spark does),
+      "delete" removes them, "off" leaves them. A file is moved or removed only when its epoch is published and no kept
+      epoch or savepoint would read it again (settings `keep_epochs`, `keep_age`, `keep_thinned`).
+    - `ignoreMissingFiles`: True lets you restore an epoch although files that it would read again no longer exist. The rows
+      of these files are then missing.
+    - CSV: `header` (the source finds columns by name), `delimiter`, `quote`, `multiLine` (line ends inside quotes),
       `nullValue` (an unquoted empty field is null, too).
 
-    Spark's file sink: a folder that Spark's streaming file sink writes is read as Spark reads it. Its log
-    (`_spark_metadata`) names the committed files, and the others are left out. A committed file that is gone before it
-    was read stops the job, unless `ignoreMissingFiles` is set. `cleanSource` must be "off" there: the log would still
-    name the files.
+    Folders of Spark's file sink: the source reads only the files that the sink's log (`_spark_metadata`) names as
+    committed, as Spark does. If a committed file is deleted before the job reads it, the job stops, unless
+    `ignoreMissingFiles` is set. Leave `cleanSource` "off" for such a folder, because the log would still name removed
+    files.
 
-    Formats: timestamps without an offset are local to the session's time zone (`spark.sql.session.timeZone`), as in
-    Spark. Text files `.gz`, `.bz2`, `.zst` and `.lz4` are unpacked. Lines end with LF, CRLF or CR. Parquet files must
-    hold every column in a type that widens to the declared one; `on_error` does not apply to them.
+    Formats: a timestamp without an offset is local to the session's time zone (`spark.sql.session.timeZone`), as in Spark.
+    The source unpacks text files `.gz`, `.bz2`, `.zst` and `.lz4`. Lines end with LF, CRLF or CR. A Parquet file must have
+    every declared column, with the declared type or a narrower one. `on_error` does not apply to Parquet files.
 
-    Every executor must see the path. Each start verifies the sizes of consumed files, not their content.
+    Every executor must be able to read the path. Each start of the job verifies the sizes of consumed files, but not their
+    content.
     """
 
     def __init__(

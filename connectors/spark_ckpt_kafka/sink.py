@@ -58,27 +58,28 @@ _ELSEWHERE = {
 class KafkaSink(SelectsRows):
     """Write rows with a column value (and key, headers, topic, partition, timestamp) to Kafka, exactly once.
 
-    - `topic`: overrides the rows' own column. Without it each row names its topic.
-    - `marker_topic`: an existing topic for the sink's progress, required without `topic`. The progress is a committed
-      offset of the reserved group `<store id>.<sink>.<lane>`; it writes no record.
-    - `lanes`: number of transactions and processes; rows are split by key. Each key stays in order. The lanes of an epoch
-      become visible one by one.
+    - `topic`: the topic of all rows. If you omit it, each row needs a column `topic`.
+    - `marker_topic`: an existing topic in which the sink stores its progress; required if you omit `topic`. The progress is
+      a committed offset of the reserved consumer group `<store id>.<sink>.<lane>`. The sink writes no record to this topic.
+    - `lanes`: number of transactions and of processes that publish in parallel. The sink distributes rows by key, so the
+      rows of a key stay in order. The lanes of an epoch become visible one after another.
     - `options`: Kafka's dotted names for security and the producer.
-    - `client`: None takes confluent-kafka if it is installed.
+    - `client`: the Kafka client. None takes confluent-kafka if it is installed.
     - `audit_headers`: adds the lane and the epoch to the headers of every record.
 
-    Readers must use `isolation.level=read_committed`.
+    Readers must set `isolation.level=read_committed`. Other readers also see rows of aborted transactions.
 
-    A start reads the settings of `topic` and limits batches to its `max.message.bytes`. A row that the topic never
-    accepts fails in the task, with sink and column:
+    A start reads the settings of `topic` and limits batches to its `max.message.bytes`. If a row can never be written to
+    the topic, the task that produces it fails before the epoch is committed. The error names the sink and the column. The
+    reasons are:
 
     - no key in a compacted topic;
     - a partition that does not exist;
-    - a time out of bounds;
+    - a timestamp out of the topic's bounds;
     - a record that is too large;
     - a header that is null or has no key.
 
-    See docs/operations.md for a topic whose settings change later.
+    If the settings of the topic change later, see docs/operations.md.
     """
 
     bootstrap_servers: str

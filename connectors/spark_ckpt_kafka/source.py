@@ -125,16 +125,19 @@ _SPARKS = {
 class KafkaSource:
     """Read a topic, several topics, or all topics that match a pattern, with Spark's columns.
 
-    Columns: key, value, topic, partition, offset, timestamp, timestampType (and headers with `includeHeaders`).
+    The columns are key, value, topic, partition, offset, timestamp, timestampType, and headers if you set `includeHeaders`.
 
-    - `start`: "earliest", "latest" or {topic: {partition: offset}}, resolved once, at the first start of a job.
+    - `start`: "earliest", "latest" or {topic: {partition: offset}}. Only the first start of a job uses it; later starts
+      continue from an epoch.
     - `options`: Spark's reader options (maxOffsetsPerTrigger, includeHeaders, ...) and Kafka's dotted names, with or
       without a leading `kafka.`.
-    - `shown_group`: a consumer group that gets the offsets of the newest epoch, so that Kafka's own tools show position
-      and lag. The job never reads it, and it must have no members.
-    - `value`: format of values that use a schema registry (`Avro`, `JsonSchema`, `Protobuf`); the column is then typed.
+    - `shown_group`: a consumer group to which the job writes the offsets of its newest epoch, so that Kafka's own tools
+      show position and lag. The job never reads these offsets. The group must have no members.
+    - `value`: format of values that use a schema registry (`Avro`, `JsonSchema`, `Protobuf`). The column `value` then has
+      the type of the schema.
 
-    Records of open and aborted transactions are not read: `isolation.level` is read_committed unless you set it.
+    By default the source does not read records of open and aborted transactions: it sets `isolation.level` to
+    read_committed. You can set another value in `options`.
     """
 
     def __init__(

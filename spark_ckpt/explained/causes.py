@@ -15,352 +15,376 @@ class ErrorCause:
 
 
 _OUTAGE = (
-    "A running job waits for it, up to `store_patience`, then continues from its last epoch. "
-    '`run.lastProgress["outage"]` names the outage.'
+    "A running job retries for `store_patience`, and then continues from its last epoch. "
+    '`run.lastProgress["outage"]` describes the outage.'
 )
 
 _SETTINGS: Mapping[str, ErrorCause] = {
     "CKPT_CONFIG_INVALID": ErrorCause(
-        "A setting, a `spark.ckpt.*` key, a connector's option or a command's argument is misspelt, out of range, "
-        "or contradicts another.",
-        "Write what the message proposes; docs/settings.md has every setting, docs/connectors.md every option.",
+        "A setting, a `spark.ckpt.*` key, an option of a connector or an argument of a command is misspelt, out of "
+        "range, or contradicts another one.",
+        "Use the name or value that the message proposes. docs/settings.md lists every setting, docs/connectors.md "
+        "every option.",
     ),
     "CKPT_GRAPH_INVALID": ErrorCause(
-        "The described job cannot run: it has no sink, two things of one name, a feedback that nothing closes, or "
-        "schemas that do not fit.",
-        "Change the program as the message says; `job.explain()` prints the graph.",
+        "The described job cannot run: it has no sink, two things have the same name, a feedback is not closed, or "
+        "schemas do not fit.",
+        "Change the program as the message says. To see the graph, call `job.explain()`.",
     ),
     "CKPT_NOT_HERE": ErrorCause(
-        "The program calls a method that Spark's DataFrame has and a stream of a job does not.",
-        "Use what the message names instead; docs/porting.md maps Spark's calls to these.",
+        "The program calls a method that a Spark DataFrame has, but a stream of a job does not have.",
+        "Use the replacement that the message names. docs/porting.md lists the replacement of each Spark call.",
     ),
     "CKPT_NAME_UNKNOWN": ErrorCause(
-        "The program asks `spark_ckpt` or a connector's package for a name that it does not have.",
-        "Write the name that the message proposes; docs/api.md lists the names.",
+        "The program imports or uses a name that `spark_ckpt` or a connector's package does not have.",
+        "Use the name that the message proposes. docs/api.md lists all names.",
     ),
     "CKPT_OPERATION_REFUSED": ErrorCause(
-        "An operation keeps something between batches (an aggregate, a join, `dropDuplicates`) or cannot be "
-        "replayed. Spark's own state "
-        "is not part of an epoch, so it would be gone at the next start. Or it asks for the name of a file that a source's task "
-        "reads (`input_file_name()`), which Spark does not know.",
-        "Use the operator of a job that does the same; docs/operators.md lists them. "
-        "`FilesSource(..., positions=True)` adds the file to every row.",
+        "The operation needs something that an epoch does not contain. It keeps state between batches outside of the "
+        "job's operators (an aggregate, a join, `dropDuplicates`), so the state would be lost at the next start. Or "
+        "its input cannot be read again. Or it uses the name of the input file (`input_file_name()`), which Spark "
+        "does not know here.",
+        "Use the operator of a job that does the same: docs/operators.md lists them. To get the name of the input "
+        "file, set `FilesSource(..., positions=True)`.",
     ),
     "CKPT_CONNECTOR_UNKNOWN": ErrorCause(
-        "No installed package declares a connector of this name.",
-        "Install it, often as an extra (`pip install 'spark-ckpt[kafka]'`); `spark-ckpt connectors` lists those "
-        "that are there.",
+        "No installed package has a connector of this name. Often the extra of the connector is not installed.",
+        "Install the extra, for example `pip install 'spark-ckpt[kafka]'`. `spark-ckpt connectors` lists the "
+        "installed connectors.",
     ),
     "CKPT_CONNECTOR_BROKEN": ErrorCause(
-        "A connector's package is half installed, lacks what it imports, or declares an object that is not a connector.",
-        "Install it again with its extra; if that does not help, ask its authors.",
+        "The connector's package is incompletely installed, a package that it imports is missing, or it declares an "
+        "object that is not a connector.",
+        "Install the package again with its extra. If the error remains, report it to the authors of the connector.",
     ),
     "CKPT_CONNECTOR_TOO_NEW": ErrorCause(
-        "The connector was written for a later version of spark_ckpt.",
+        "The connector was written for a later version of spark_ckpt than the installed one.",
         "Upgrade spark_ckpt, or install an older version of the connector.",
     ),
     "CKPT_ENVIRONMENT_UNFIT": ErrorCause(
-        "Java, PySpark, Python on the workers, or a jar is missing or of a version that does not fit.",
-        "`spark-ckpt doctor` lists what is installed and what is missing. Name jars before Java starts: "
-        '`spark_ckpt.session(name, "kafka")`, or `--jars "$(spark-ckpt jars kafka)"`.',
+        "Java, PySpark, the workers' Python, or a jar is missing or has a version that spark_ckpt does not support.",
+        "Run `spark-ckpt doctor`: it lists the installed and the missing parts. Jars must be known before Java "
+        'starts: use `spark_ckpt.session(name, "kafka")`, or pass `--jars "$(spark-ckpt jars kafka)"` to '
+        "`spark-submit`.",
     ),
 }
 
 _STORES: Mapping[str, ErrorCause] = {
     "CKPT_STORE_OUTAGE": ErrorCause(
-        "The store, or a disk that the job needs, did not serve a request.",
-        f"Look at the place that the message names. {_OUTAGE}",
+        "A read or write failed in the store, or on a disk that the job needs.",
+        f"Check the location that the message names. {_OUTAGE}",
     ),
     "CKPT_STORE_UNREACHABLE": ErrorCause(
-        "The location is not mounted, the network or the object store does not answer, or its credentials are wrong.",
-        f"Try the location from this host with another tool; `spark-ckpt doctor --store STORE` writes and reads a "
-        f"file. {_OUTAGE}",
+        "The location is not mounted, the network or the object store does not answer, or the credentials are wrong.",
+        "Run `spark-ckpt doctor --store STORE` on this host: it writes and reads a file. Then mount the location, or "
+        f"repair the network or the credentials. {_OUTAGE}",
     ),
     "CKPT_STORE_FULL": ErrorCause(
         "The file system has no space left, or the user's quota is used up.",
-        f"Free space, or keep less: fewer `keep_epochs`, `spark-ckpt savepoint drop`. {_OUTAGE}",
+        "Free space. To keep less in the store, lower `keep_epochs` and drop savepoints with `spark-ckpt savepoint "
+        f"drop`. {_OUTAGE}",
     ),
     "CKPT_STORE_READ_ONLY": ErrorCause(
-        "The file system is mounted read-only; Linux does that by itself after an error of the device.",
-        f"Read the kernel's log for why it changed, then mount it writable. {_OUTAGE}",
+        "The file system is mounted read-only. Linux does this by itself after an error of the device.",
+        f"Read the kernel's log (`dmesg`) to find the reason, then mount the file system writable. {_OUTAGE}",
     ),
     "CKPT_STORE_DENIED": ErrorCause(
-        "The user that runs the job, or the credentials of the object store, may not read or write there.",
-        f"Give the right to read, write, list and delete below the location. {_OUTAGE}",
+        "The user that runs the job, or the credentials of the object store, lack a permission.",
+        f"Grant the permission to read, write, list and delete below the location. {_OUTAGE}",
     ),
     "CKPT_STORE_IO_FAILED": ErrorCause(
         "The device below the file system failed.",
-        f"Read the kernel's log; `spark-ckpt verify STORE --deep` says which epochs are whole. {_OUTAGE}",
+        "Read the kernel's log (`dmesg`) and repair the device. Then run `spark-ckpt verify STORE --deep`, which "
+        f"lists the epochs with damaged files. {_OUTAGE}",
     ),
     "CKPT_STORE_FOREIGN": ErrorCause(
-        "The location holds another job's store, or files that are no store; often a path with a typo.",
-        "Give the job a folder of its own; it creates it if there is none.",
+        "The location contains the store of another job, or files that are not a store. Often the path is misspelt.",
+        "Correct the path, or give the job a new folder. The job creates the folder.",
     ),
     "CKPT_FORMAT_UNKNOWN": ErrorCause(
         "Another version of spark_ckpt, or a later version of Spark, wrote the data. The message names both formats.",
-        "Upgrade spark_ckpt on this machine if the format is newer. All hosts of a job run one version. A store of an older "
-        "format cannot be read: start the job on a new store.",
+        "If the format is newer, upgrade spark_ckpt on this machine, so that all hosts of a job run the same version. "
+        "If the format is older, this version cannot read the store: start the job with a new store.",
     ),
     "CKPT_STORE_IN_USE": ErrorCause(
-        "Another driver holds the job's lease: it runs, or it died less than `lease` ago on another host.",
-        "Stop the other driver, or wait until its lease ends (the message says when). `Job(..., takeover=True)` replaces it "
-        "at once and fences it; `job.start(standby=True)` waits warm for its end.",
+        "Another driver holds the job's lease. It still runs, or it crashed on another host less than `lease` ago.",
+        "Stop the other driver, or wait until its lease expires: the message names the time. To replace the other "
+        "driver at once, start with `Job(..., takeover=True)`. To wait with a warm session, start with "
+        "`job.start(standby=True)`.",
     ),
     "CKPT_FENCED": ErrorCause(
-        "A newer incarnation runs the job, since this driver was silent for longer than `lease` or somebody took over.",
-        "End this driver: the other one continues the job. If this is unexpected, look for two deployments of one job. "
-        "Started with `job.start(standby=True)` it waits for the end of the other one.",
+        "Another driver runs the job now. It took over because this driver did not renew its lease in time, or "
+        "because an operator asked for it.",
+        "Let this driver end: the other one continues the job. If you did not expect a second driver, look for a "
+        "second deployment of the job. To keep a second driver as a reserve, start it with `job.start(standby=True)`.",
     ),
     "CKPT_HANDOVER_FAILED": ErrorCause(
-        "No driver runs the job, no standby waits, or one of the two did not answer in time.",
-        "`spark-ckpt lease STORE` shows who there is. Start a standby (`job.start(standby=True)`), then hand over.",
+        "No driver runs the job, no standby waits, or one of them did not answer in time.",
+        "Run `spark-ckpt lease STORE` to see the driver and the standbys. Start a standby with "
+        "`job.start(standby=True)`, then hand over again.",
     ),
     "CKPT_EPOCH_NOT_FOUND": ErrorCause(
-        "The epoch or savepoint was never taken, has another name, or retention has forgotten it.",
-        "`spark-ckpt list STORE` lists the kept epochs. A savepoint keeps an epoch until it is dropped: "
-        "`spark-ckpt savepoint add`.",
+        "The epoch or savepoint never existed, has another name, or was deleted by retention.",
+        "Choose one of the kept epochs: `spark-ckpt list STORE` lists them. To keep an epoch in future, add a "
+        "savepoint with `spark-ckpt savepoint add`.",
     ),
     "CKPT_EPOCH_DAMAGED": ErrorCause(
-        "A file of the store was deleted, cut or altered by something else than the job: a clean-up script, a "
-        "broken disk, a partial copy.",
-        "`spark-ckpt verify STORE --deep` checks the files of each epoch. Restore an older epoch with `restore=`, or restore the "
-        "folder from a backup "
-        "(docs/backups.md).",
+        "A program other than the job deleted, cut or altered a file of the store: a clean-up script, a broken disk, "
+        "a partial copy.",
+        "Run `spark-ckpt verify STORE --deep` to find the epochs with intact files. Then start the job with "
+        "`restore=` and one of them, or restore the folder from a backup (docs/backups.md).",
     ),
     "CKPT_LOG_DAMAGED": ErrorCause(
-        "A file of a Delta table's own log is missing, empty or altered.",
-        "For the epoch log see docs/backups.md. The next start re-creates logs of state tables. "
-        "The owner of another table has to repair it.",
+        "A file of a Delta table's log is missing, empty or altered.",
+        "If it is the epoch log, follow docs/backups.md. If it is the log of a state table, start the job again: the "
+        "start re-creates the log. If it is another table, its owner has to repair it.",
     ),
     "CKPT_SOURCE_SILENT": ErrorCause(
-        "Before it commits an epoch, the job asks each source which topic, table or folder it is. A source did not answer, so the "
-        "epoch was not committed.",
-        "The job asks again in its next incarnation. If it ends, check that the brokers or the table can be reached, and start it.",
+        "Before the job commits an epoch, it asks each source for the identity of its topic, table or folder. A "
+        "source did not answer, so the job did not commit the epoch.",
+        "Check that the brokers or the table can be reached. A running job asks again by itself in its next "
+        "incarnation. If the job has ended, start it again.",
     ),
     "CKPT_SOURCE_UNDONE": ErrorCause(
-        "The job whose edge this one reads was restored to an epoch before rows that this job has read already. They are in its "
-        "state, and the sender will send other rows instead.",
-        "Start this job with `restore=N`; the message names the newest epoch N that has read nothing of the undone rows. It "
-        "continues from there on the sender's new branch. docs/edges-between-programs.md has an example.",
+        "This job reads an edge of another job. The other job restored an epoch before rows that this job has already "
+        "read. These rows are in the state of this job, but the sender will send other rows instead.",
+        "Start this job with `restore=N`. The message names N, the newest epoch without undone rows. The job then "
+        "reads the rows that the sender has sent since its restore. docs/edges-between-programs.md has an example.",
     ),
     "CKPT_START_OUT_OF_RANGE": ErrorCause(
-        "`start` names an offset that the topic does not have: a position from another cluster or topic, or retention removed it.",
-        "Give `start` an offset within the range that the message names, 'earliest' or 'latest', and start the job again.",
+        "`start` names an offset that the topic does not have. The offset is of another cluster or topic, or "
+        "retention has deleted it.",
+        "Set `start` to an offset in the range that the message names, or to 'earliest' or 'latest'. Then start the "
+        "job again.",
     ),
     "CKPT_IDENTITY_CHANGED": ErrorCause(
-        "A source or sink has the name of an earlier one and is another table, topic or folder: a typo, or it was "
-        "deleted and made again, also while the job ran. No committed epoch has rows of the other source.",
-        "Correct the path, or confirm the change by name: `accept_new_sink`, `accept_new_source`, `accept_moved` "
-        "(docs/changing.md). If a sink changed while the job ran, the message "
-        "names the epoch to restore and the confirmation in one call.",
+        "A source or sink has its old name, but another table, topic or folder: the path is misspelt, or the table or "
+        "topic was deleted and created again, possibly while the job ran. No committed epoch has rows of the other "
+        "source.",
+        "If the change is a mistake, correct the path. If it is intended, confirm it by name with `accept_new_sink`, "
+        "`accept_new_source` or `accept_moved` (docs/changing.md). If a sink changed while the job ran, the message "
+        "contains the call with the epoch to restore and the confirmation.",
     ),
     "CKPT_SPARK_STATE_CHANGED": ErrorCause(
-        "An epoch has the state of Spark's own operators (windows, `dropDuplicates`, joins, `transformWithState` inside "
-        "`transform`), and the program has others now, in another order, or with other keys or values. Spark numbers its "
-        "operators in the order of the plan.",
-        "Run the program that wrote the state. For another one, restore an epoch before these operators, use a new store, or run "
-        "the job once without them and confirm that their state may go: `accept_dropped_operator='spark operators'`.",
+        "The epoch has state of Spark's own operators (windows, `dropDuplicates`, joins, `transformWithState` inside "
+        "`transform`). The program now has other such operators, another order of them, or other keys or values. "
+        "Spark finds their state by their order in the plan, so it would load wrong state.",
+        "Run the program that wrote the state. To run another program, restore an epoch before these operators, or "
+        "use a new store. To drop the state, run the job once without these operators and with "
+        "`accept_dropped_operator='spark operators'`.",
     ),
     "CKPT_SPARK_STATE_UNCAPTURED": ErrorCause(
-        "Spark had deleted files of its state, or had not committed a batch, when an epoch was to name them: a disk of the "
-        "checkpoint is full or very slow, or somebody removes files there.",
-        "The job continues from its last epoch by itself. If it comes again, look at the disk of Spark's checkpoint (`run_dir`).",
+        "The job could not copy Spark's state into an epoch, because Spark had deleted the files or had not committed "
+        "the batch. Either a disk of Spark's checkpoint is full or very slow, or another program deletes files there.",
+        "Do nothing the first time: the job continues from its last epoch by itself. If the error repeats, check the "
+        "disk of Spark's checkpoint (`run_dir`).",
     ),
     "CKPT_STATE_SCHEMA_CHANGED": ErrorCause(
-        "The program declares another key or state schema than the one that the epoch's state was written with, or "
-        "an operator is gone.",
-        "Declare the old schema, with new state columns at its end or wider types if you like (docs/changing.md); give the "
-        "changed operator a new name; or "
-        "restore an epoch that has the new one.",
+        "The program declares another key or another state schema than the epoch has, or it lacks an operator of the "
+        "epoch.",
+        "Declare the old schema. You may add state columns at its end or use wider types (docs/changing.md). Or give "
+        "the changed operator a new name, so that it begins with empty state. Or restore an epoch that has the new "
+        "schema.",
     ),
 }
 
 _RUNS: Mapping[str, ErrorCause] = {
     "CKPT_EPOCH_TIMED_OUT": ErrorCause(
-        "The barrier's batch, the store or a sink took longer than `timeout`, or than a savepoint was waited for.",
-        "Nothing is lost: the rows belong to the next epoch. Smaller batches (`maxOffsetsPerTrigger`, "
-        "`maxFilesPerTrigger`) or a longer bound.",
+        "The batch of the barrier, the store or a sink took longer than `timeout`. Or a savepoint was not complete "
+        "within the time that its caller waited.",
+        "No row is lost: the rows become part of the next epoch. If the error repeats, make batches smaller "
+        "(`maxOffsetsPerTrigger`, `maxFilesPerTrigger`), or raise `timeout`.",
     ),
     "CKPT_STOP_TIMED_OUT": ErrorCause(
-        "A batch, the store or a sink took longer than a stop by SIGTERM or SIGINT may take: `stop_timeout`, by default three "
-        "times the longest recent batch.",
-        "Nothing is lost: the next start repeats what came after the last epoch. `Job(..., stop_timeout=...)` gives more time; "
-        "the platform has to wait longer, too (docs/operations.md).",
+        "After SIGTERM or SIGINT, a batch, the store or a sink took longer than `stop_timeout`. The default of "
+        "`stop_timeout` is three times the longest recent batch.",
+        "No row is lost: start the job again, and it repeats the input after the last epoch. To avoid the error, "
+        "raise `stop_timeout`, and let the platform wait longer before it kills the job (docs/operations.md).",
     ),
     "CKPT_RUN_FAILED": ErrorCause(
-        "More than `max_failed_epochs` incarnations in a row failed without a new epoch.",
-        "The message has the last failure. Fix it, and start the job again. It continues from its last epoch.",
+        "More than `max_failed_epochs` incarnations in a row failed, and no epoch was committed between them.",
+        "The message contains the last failure. Fix its cause, and start the job again. The job continues from its "
+        "last epoch.",
     ),
     "CKPT_WORKERS_NOT_STARTED": ErrorCause(
-        "The host is so busy, or so short of memory, that a Python process of Spark's has not connected within 10 seconds (60 "
-        "for a forked worker). Spark has no setting for this.",
-        "Stop other programs on the host, or give the job fewer tasks at a time (`local[n]`, `spark.executor.cores`). On an idle "
-        f"host, `spark-ckpt doctor` checks the workers' Python. {_OUTAGE}",
+        "A Python process of Spark did not connect within 10 seconds (60 for a forked worker), because the host is "
+        "too busy or has too little memory. Spark has no setting for this time.",
+        "Stop other programs on the host, or give the job fewer tasks at a time (`local[n]`, `spark.executor.cores`). "
+        f"If the host is idle, run `spark-ckpt doctor`, which checks the workers' Python. {_OUTAGE}",
     ),
     "CKPT_QUERY_FAILED": ErrorCause(
-        "Spark ended the streaming query: a lost executor, too little memory, an error inside Spark or a source.",
-        "Read the reason in the message and Spark's log above it. What may pass by itself is tried again in a new "
-        "incarnation.",
+        "Spark ended the streaming query: an executor was lost, memory was short, or Spark or a source raised an "
+        "error.",
+        "Read the reason in the message, and Spark's log before it. If the failure may be temporary, the job starts a "
+        "new incarnation by itself. Otherwise fix the cause and start the job again.",
     ),
     "CKPT_JVM_GONE": ErrorCause(
-        "Spark's Java process ended under the program: it was killed, often for lack of memory, or a signal went to "
-        "the whole group.",
-        "Start the program again; it continues from its last epoch. Look for the kernel's out-of-memory killer, and "
-        "see docs/operations.md "
-        "on signals.",
+        "Spark's Java process ended while the program ran. Often the kernel killed it for lack of memory, or a signal "
+        "went to the whole process group.",
+        "Start the program again: it continues from its last epoch. If the kernel's log has an out-of-memory kill, "
+        "give Java less memory or the host more. docs/operations.md describes signals.",
     ),
     "CKPT_USER_FUNCTION_FAILED": ErrorCause(
-        "The function given to an operator raised an exception; the message has the key and the line.",
-        "Fix the function and start again from the last epoch. If it wrote wrong state before, restore an older epoch.",
+        "The function of an operator raised an exception. The message contains the key, and the line of the function.",
+        "Fix the function and start the job again: it continues from the last epoch. If the function wrote wrong "
+        "state before it failed, restore an older epoch.",
     ),
     "CKPT_USER_FUNCTION_HINDERED": ErrorCause(
-        "The function given to an operator could not reach a service or a file, or had too little memory.",
-        "See to what it needs.",
+        "The function of an operator could not reach a service or a file, or had too little memory.",
+        "Make the service or file available, or give the tasks more memory. The job continues from its last epoch, so "
+        "no row is lost.",
     ),
     "CKPT_EXPRESSION_FAILED": ErrorCause(
-        "An expression cannot be computed for some row: a cast, an overflow, a division by zero.",
-        "Use `try_cast`, `try_divide` or a filter in front of it; `stream.parse` sends records that do not fit to "
-        "`rejectsTo`.",
+        "Spark could not compute an expression for a row: a failed cast, an overflow, a division by zero.",
+        "Use `try_cast` or `try_divide`, or filter such rows before the expression. `stream.parse` sends records that "
+        "do not fit to `rejectsTo`.",
     ),
     "CKPT_ARITHMETIC_OVERFLOW": ErrorCause(
-        "A sum or count left the range of its type.",
-        "Cast the column to a wider type (`decimal(38, s)`, `double`) in front of the operator, which then needs a "
-        "new name.",
+        "A sum or a count became larger than its type allows.",
+        "Cast the column to a wider type (`decimal(38, s)`, `double`) before the operator. This changes the state "
+        "schema, so give the operator a new name.",
     ),
     "CKPT_ROWS_INVALID": ErrorCause(
-        "One of the rows that an operator got or gave does not fit; the message says which key.",
-        "Filter such rows before the operator, or fix the function that makes them.",
+        "An operator received or returned a row that does not fit. The message names the key.",
+        "Filter such rows before the operator, or fix the function that returns them.",
     ),
     "CKPT_OUTPUT_INVALID": ErrorCause(
         "A function returned rows or state with other columns or types than the declared ones.",
-        "Return the columns of the schema in its order, or declare another schema.",
+        "Return the declared columns in the declared order, or change the declared schema.",
     ),
     "CKPT_BAD_RECORD": ErrorCause(
-        "A record is not what its schema says, and the policy of `parse` or of the source is to fail.",
-        "Fix the producer, or collect such records: `job.rejectsTo(sink)` and a policy that rejects.",
+        "A record does not fit its schema, and the source or `parse` is set to fail at such records.",
+        "Fix the producer. To continue without such records, collect them with `job.rejectsTo(sink)` and set the "
+        "policy to one that does not fail.",
     ),
 }
 
 _ENDS: Mapping[str, ErrorCause] = {
     "CKPT_SOURCE_INVALID": ErrorCause(
-        "The topic, table or folder is not there or not reachable, refuses the login, or has lost rows that the job "
-        "has not read yet.",
-        "The message says which. Rows that retention took are gone: restore a later epoch, or begin a new job; then "
-        "raise the retention.",
+        "The topic, table or folder does not exist, cannot be reached, or refuses the login. Or it has deleted rows "
+        "that the job has not read yet. The message names the case.",
+        "Create the topic, table or folder, or correct its name or login. If retention deleted unread rows, they "
+        "cannot be read any more: restore a later epoch or begin a new job, and raise the retention.",
     ),
     "CKPT_SINK_INVALID": ErrorCause(
-        "The topic or table is not there or not reachable, refuses the login, or cannot take the job's columns.",
-        "Create it or grant the rights, or select the columns that the message names.",
+        "The topic or table does not exist, cannot be reached, refuses the login, or cannot store the job's columns.",
+        "Create the topic or table, or grant the permission. If the columns do not fit, select the columns that the "
+        "message names.",
     ),
     "CKPT_ROWS_REFUSED": ErrorCause(
-        "The table was altered while rows for it were staged (a column's type or name, a dropped column, the "
-        "partitioning, `NOT NULL`), or the rows violate a constraint of the table. Or a topic's settings changed (compaction, "
-        "`max.message.bytes`, bounds of times), or the job may not read them, and the topic never takes one of the records.",
-        "Undo the change and start the job again: it publishes the staged rows. Or restore the epoch that the message "
-        "names, with a job whose rows fit the table or topic.",
+        "The sink cannot store rows of a committed epoch. The table changed after the rows were written to files (a "
+        "column's type or name, a dropped column, the partitioning, `NOT NULL`), or the rows violate a constraint of "
+        "the table. Or the topic's settings changed (compaction, `max.message.bytes`, bounds of timestamps), or the "
+        "job lacks the permission to read them, and the topic rejects a record.",
+        "Undo the change and start the job again: the start publishes the rows. Or change the program so that its "
+        "rows fit, and start it with the `restore=` that the message names.",
     ),
     "CKPT_PUBLISH_FAILED": ErrorCause(
-        "The sink did not answer or refused a commit: a broker that restarts, a conflict with another writer, a "
-        "lost connection.",
-        "The rows are staged and stay so; see to the sink. After `publish_timeout` the run ends, and the next start "
-        "publishes them.",
+        "The sink did not answer or refused a commit: a broker restarts, another writer caused a conflict, or the "
+        "connection was lost.",
+        "Repair the sink. No row is lost: the rows are in the store, and the job retries for `publish_timeout`. If "
+        "the job has ended, start it again, and the start publishes the rows.",
     ),
     "CKPT_PUBLISH_CONFLICT": ErrorCause(
-        "The sink remembers another epoch than the log: the store or the table is an older backup, the table lost its "
-        "newest commits, or two jobs share one sink.",
-        "Bring back the newest store, or take the sink back to the epoch that the message names; docs/backups.md "
-        "has the ways in order.",
+        "The marker in the sink does not fit the epoch log. The store or the table is an older backup, the table lost "
+        "its newest commits, or two jobs share one sink.",
+        "Restore the newest backup of the store, or bring the sink back to the epoch that the message names. "
+        "docs/backups.md describes each case.",
     ),
 }
 
 _PLAIN_QUERIES: Mapping[str, ErrorCause] = {
     "CKPT_CHECKPOINT_FOREIGN": ErrorCause(
-        "The folder is not a query's checkpoint, table or plan; often it is one level too high or too low.",
-        "Name the folder that was given as `checkpointLocation`, or the table's own folder.",
+        "The folder is not a checkpoint, a table or a plan. Often the path is one level too high or too low.",
+        "Pass the folder that the query has as `checkpointLocation`, or the folder of the table.",
     ),
     "CKPT_CHECKPOINT_UNREADABLE": ErrorCause(
-        "The user may not read the checkpoint or table, it is not there, or its device fails.",
-        "Grant the right to read, or run the command as the user of the query.",
+        "The checkpoint or table does not exist, its device fails, or the user has no permission to read it.",
+        "Grant the permission, or run the command as the user of the query.",
     ),
     "CKPT_CHECKPOINT_DAMAGED": ErrorCause(
-        "A file of the checkpoint is missing, empty or holds something else than Spark writes.",
-        "Choose a target before the damage, or bring the checkpoint back from a copy.",
+        "A file of the checkpoint is missing or empty, or has content that Spark does not write.",
+        "Choose a target before the damage, or restore the checkpoint from a copy.",
     ),
     "CKPT_QUERY_FOREIGN": ErrorCause(
-        "The checkpoint of a query with an outbox was deleted or exchanged, so that Spark began a new query; or two queries "
-        "share one outbox. Nothing was published, and no other driver was fenced.",
-        "Bring the checkpoint back, or give each query an outbox of its own. A query that is to continue the outbox of another "
-        "one is confirmed by its id: `out.start(writer, accept_query=...)`; docs/outbox.md says what comes again then.",
+        "The checkpoint of a query with an outbox was deleted or replaced, so that Spark began a new query. Or two "
+        "queries share one outbox. The outbox published nothing and fenced no other driver.",
+        "Restore the checkpoint, or give each query its own outbox. If the new query is to continue the outbox, "
+        "confirm the query's id with `out.start(writer, accept_query=...)`. docs/outbox.md lists the rows that are "
+        "published again then.",
     ),
     "CKPT_BATCH_UNEXPECTED": ErrorCause(
-        "A micro-batch does not continue the newest epoch of its query's outbox: the checkpoint was edited, a copy of it ran "
-        "elsewhere, or the checkpoint or the outbox's store comes from an older backup.",
-        "Bring checkpoint and store back to one moment, as the message says; `spark-ckpt rewind plan --outbox STORE` takes the "
-        "query back to a batch that the outbox still has.",
+        "A micro-batch does not follow the newest epoch of the query's outbox. The checkpoint was edited, a copy of "
+        "it ran elsewhere, or the checkpoint or the outbox's store is an older backup.",
+        "Restore checkpoint and store to the same point in time, as the message says. To roll the query back to a "
+        "batch that the outbox still has, use `spark-ckpt rewind plan --outbox STORE`.",
     ),
     "CKPT_ADOPTION_REFUSED": ErrorCause(
-        "The query has something that a job cannot continue, such as state of an operator that a job does not have, "
-        "or an unfinished batch.",
-        "Do what the message says (often: let the query finish its batch), or start a new job; "
-        "docs/migrating.md lists the supported queries.",
+        "The query has something that a job cannot continue, for example an unfinished batch, or state of an operator "
+        "that jobs do not have.",
+        "Follow the message: often you have to let the query finish its batch. If the query is not supported, start a "
+        "new job. docs/migrating.md lists the supported queries.",
     ),
     "CKPT_REWIND_OUT_OF_REACH": ErrorCause(
-        "Nothing at or before the target is still kept by all queries and tables: `minBatchesToRetain`, VACUUM or "
-        "log retention took it.",
-        "Choose a later target. `spark-ckpt rewind pin` keeps points for longer than the queries do.",
+        "No point at or before the target is kept by all queries and tables. `minBatchesToRetain`, VACUUM or the "
+        "retention of a log deleted a part of it.",
+        "Choose a later target. To keep points for longer than the queries do, run `spark-ckpt rewind pin` regularly.",
     ),
     "CKPT_REWIND_STALE": ErrorCause(
-        "A query ran or a table was written after the plan was made.",
-        "Stop the queries, plan again, and apply the new plan.",
+        "A query ran or a table was written after the plan was made, so the plan is out of date.",
+        "Stop the queries, make a new plan, and apply the new plan.",
     ),
     "CKPT_REWIND_QUERY_RUNS": ErrorCause(
-        "A query that the rewind rolls back is still running.",
-        "Stop it, plan again, and apply that plan. Nothing was changed.",
+        "A query that the rewind rolls back is still running. The rewind changed nothing.",
+        "Stop the query, make a new plan, and apply it.",
     ),
     "CKPT_REWIND_UNDER_WAY": ErrorCause(
-        "A rewind began and did not end: its process was killed, or it still runs.",
-        "Run `spark-ckpt rewind apply` (or `undo`) with the same plan again. It continues where it stopped.",
+        "A rewind began and has not ended: its process was killed, or it still runs.",
+        "If the process still runs, wait for it. Otherwise run `spark-ckpt rewind apply` (or `undo`) with the same "
+        "plan again: it continues where it stopped.",
     ),
     "CKPT_RESTORE_UNDER_WAY": ErrorCause(
-        "A restore of several stores to one line began and did not end: its process was killed, or it still runs.",
-        "Run the same `spark-ckpt restore STORE... --to LINE` again. It continues with the stores that are left.",
+        "A restore of several stores to one line began and has not ended: its process was killed, or it still runs.",
+        "If the process still runs, wait for it. Otherwise run the same `spark-ckpt restore STORE... --to LINE` "
+        "again: it continues with the remaining stores.",
     ),
     "CKPT_REWIND_UNSUPPORTED": ErrorCause(
-        "A table feature, a sink or a kind of start in the plan cannot be rolled back correctly.",
-        "Restore that table yourself, or choose a target that does not touch it; docs/rewind.md lists the "
-        "supported kinds.",
+        "The plan contains a table feature, a sink or a kind of start that a rewind cannot roll back correctly.",
+        "Restore this table yourself, or choose a target that does not affect it. docs/rewind.md lists the supported "
+        "kinds.",
     ),
     "CKPT_REWIND_NOT_PERMITTED": ErrorCause(
-        "The file system refuses to write or exchange folders: no rights, no room, something in the way, or not a "
-        "local Linux file system.",
-        "Grant rights or make room next to the checkpoints, and run the command again.",
+        "The file system does not let the rewind write or exchange folders: a permission or space is missing, another "
+        "file has the name, or it is not a local Linux file system.",
+        "Grant the permission, or free space next to the checkpoints. Then run the command again.",
     ),
     "CKPT_PINS_FOREIGN": ErrorCause(
-        "The folder was not made by `spark-ckpt rewind pin`.",
-        "Name the folder that points were pinned into.",
+        "The folder was not created by `spark-ckpt rewind pin`.",
+        "Pass the folder that you gave to `rewind pin` as `--into`.",
     ),
     "CKPT_PINS_IN_USE": ErrorCause(
-        "Another `rewind pin` or `unpin` is at work in the folder.",
-        "Wait until it is over, then run the command again.",
+        "Another `rewind pin` or `unpin` is changing the folder.",
+        "Wait until it ends, then run the command again.",
     ),
     "CKPT_PINS_OVER_BUDGET": ErrorCause(
-        "The named points alone fill the folder's budget.",
-        "Give up a named point with `spark-ckpt rewind unpin`, or raise the budget.",
+        "The points with a name fill the folder's budget, so the new point does not fit. `rewind pin` never deletes "
+        "points with a name.",
+        "Delete a named point with `spark-ckpt rewind unpin`, or raise the budget.",
     ),
     "CKPT_PIN_NOT_FOUND": ErrorCause(
-        "There is no point of this name: a typo, or it was given up.",
-        "`spark-ckpt rewind points` lists the pinned points.",
+        "No pinned point has this name: the name is misspelt, or the point was deleted.",
+        "Run `spark-ckpt rewind points` to list the pinned points.",
     ),
 }
 
 _TOOLS: Mapping[str, ErrorCause] = {
     "CKPT_TRACE_INVALID": ErrorCause(
-        "The file is no recording of a job, was cut, or was made by a later version.",
-        "Name a file or folder that a job with `trace_dir` has written, and read it with the version that wrote it.",
+        "The file is not the recording of a job, is cut, or was written by a later version.",
+        "Pass a file or folder that a job with `trace_dir` has written. Read it with the version that wrote it.",
     ),
     "CKPT_PROTOCOL_CONDEMNED": ErrorCause(
-        "A simulated run broke a promise of the protocol: a bug of spark_ckpt.",
-        "Report it with the command line and the seed, which repeat it.",
+        "A simulated run violated a guarantee of the protocol: this is a bug of spark_ckpt.",
+        "Report the bug with the command line and the seed: they repeat the run.",
     ),
 }
 

@@ -45,7 +45,7 @@ class Explanation:
     @property
     def retry(self) -> str:
         """Reaction of a running job."""
-        return "a running job tries again by itself" if self.retriable else "not tried again"
+        return "a running job retries" if self.retriable else "a running job does not retry"
 
 
 def explanation_of(kind: type[CkptError]) -> Explanation:

@@ -12,9 +12,9 @@ from spark_ckpt.connectors import Installed, named, names
 
 _HEAD = """# Sources and sinks
 
-What each takes, from its docstring. A source goes into `job.source(name, source)`, a sink into `stream.to(sink)`.
-`spark-ckpt connectors` lists what is installed and what it promises.
-One of your own: [`writing-a-connector.md`](writing-a-connector.md).
+This page lists the parameters of each source and sink. Pass a source to `job.source(name, source)`, and a sink to
+`stream.to(sink)`. `spark-ckpt connectors` lists the installed connectors and their guarantees. To connect another system, read
+[Write a connector](writing-a-connector.md).
 """
 
 
@@ -26,9 +26,9 @@ def connectors_page() -> str:
 def _sections(found: Installed) -> list[str]:
     classes: list[type] = [*found.sources(), *found.sinks()]
     jars = (
-        f'Jars, for what needs them: `spark_ckpt.session(name, "{found.name}")`.\n'
+        f'If a feature needs jars, start the session with `spark_ckpt.session(name, "{found.name}")`.\n'
         if found.connector.jars
-        else "Needs no jars.\n"
+        else "This connector needs no jars.\n"
     )
     return [*(_section(found.module, each) for each in classes), jars]
 

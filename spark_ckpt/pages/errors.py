@@ -11,13 +11,14 @@ from spark_ckpt.explained.explanation import Explanation, conditions, explanatio
 _HEAD = """# Errors
 
 Every error that spark_ckpt raises on purpose has a condition in Spark's style. Its message says what happened, to which epoch,
-table and operator, and what to do next. This page says what usually leads to each, and what ends it. The same on the command line:
+table and operator, and what to do next. This page lists the usual cause and the cure of each condition. The command line prints
+them, too:
 
 ```
 spark-ckpt explain CKPT_EPOCH_DAMAGED
 ```
 
-The code is what `spark-ckpt` and a program that passes `error.exit_code` to `sys.exit` end with.
+`spark-ckpt` ends with the exit code of the error. Your program can do the same: pass `error.exit_code` to `sys.exit`.
 """
 
 
@@ -29,7 +30,7 @@ def errors_page() -> str:
 def _entry(told: Explanation) -> Iterator[str]:
     home = "spark_ckpt.errors." if told.condition in _in_the_tree() else ""
     yield f"## {told.condition}\n"
-    yield f"`{home}{told.name}`, code {told.exit_code}, {told.retry}. {told.meaning}\n"
+    yield f"`{home}{told.name}`, exit code {told.exit_code}; {told.retry}. {told.meaning}\n"
     yield f"**Cause.** {_linked(told.cause)}\n"
     yield f"**Cure.** {_linked(told.cure)}\n"
 
