@@ -300,9 +300,17 @@ def replay(make: Callable[[], World], outcome: ScheduleOutcome) -> ScheduleOutco
     return ScheduleOutcome(outcome.seed, outcome.trace, error, world.counts(), tuple(world.moments or ()))
 
 
-def run_spark(seed: int, core_of: CoreOf = shipped) -> ScheduleOutcome:
-    """Run one schedule of a job on Spark with the shipped rules."""
-    return drive(spark_world(seed, core_of), seed, SPARK_STEPS, SPARK_FAULT_RATE)
+def run_spark(seed: int, core_of: CoreOf = shipped, awaits_lines: bool = False) -> ScheduleOutcome:
+    """Run one schedule of a job on Spark with the shipped rules. `awaits_lines`: the job is a stage of a program."""
+    world = stage_world(seed, core_of) if awaits_lines else spark_world(seed, core_of)
+    return drive(world, seed, SPARK_STEPS, SPARK_FAULT_RATE)
+
+
+def stage_world(seed: int, core_of: CoreOf = shipped) -> SparkWorld:
+    """Return the world of a job whose sinks wait for the decisions of other stages, without early sends and drains."""
+    patient = PATIENT.get(seed % 7, ())
+    shape = replace(shape_of(seed % 5 in (1, 3) or bool(patient), patient), awaits_lines=True)
+    return SparkWorld(core_of, ROWS, deaths=seed % 3 > 0, shape=shape)
 
 
 def run_operated(seed: int, core_of: CoreOf = shipped, story: bool = False) -> ScheduleOutcome:

@@ -340,6 +340,8 @@ class SparkDriver:
         self.sends_ahead = any(place.sends_ahead for place in shape.sinks.values())
         self.core = core_of(shape, point, self.log.state().acked, standing(self.log, point.manifest.epoch, found))
         self.base = point.manifest
+        self.released = 0
+        """Newest epoch that sinks may publish, in a job whose stages decide lines together."""
         self.now_ms = 0
         self.timers: list[tuple[int, Event]] = []
         self.effects: deque[Effect] = deque()

@@ -25,6 +25,7 @@ from spark_ckpt.coordination.messages import (
     AcksDue,
     CommitEpoch,
     EpochRequested,
+    EpochsReleased,
     OfferMarker,
     Outcome,
     PublishEnded,
@@ -245,6 +246,10 @@ OUTAGE = 6
 """Number of writes that an unreachable store does not answer."""
 
 
+LAST = 1_000_000
+"""An epoch after every other one."""
+
+
 class SparkWorld(World):
     """One job, its store and its sinks.
 
@@ -312,6 +317,7 @@ class SparkWorld(World):
         found: list[Choice] = [] if self.current else [("begin",)]
         for number, driver in enumerate(self.drivers):
             found += work_of(number, driver, self.rows)
+        found += [("release", number) for number, driver in enumerate(self.drivers) if self._may_release(driver)]
         found += [("land", number) for number in range(len(self.under_way))]
         if self.savepoints < SAVEPOINTS and self.current and self.current.query:
             found.append(("savepoint",))
@@ -498,8 +504,22 @@ class SparkWorld(World):
             if in_flight:
                 self.counter["in flight"] += 1
 
+    def _may_release(self, driver: SparkDriver) -> bool:
+        waits = self.shape.awaits_lines and driver.query is not None
+        return waits and driver.released < driver.core.last_committed
+
+    def _do_release(self, number: int) -> None:
+        """The other stages of the program have decided the line of the newest epoch."""
+        driver = self.drivers[number]
+        driver.released = driver.core.last_committed
+        driver.inbox.append(EpochsReleased(driver.released))
+
     def _do_ask(self, number: int, sink: str) -> None:
-        self.drivers[number].ask(sink)
+        driver = self.drivers[number]
+        asked = driver.lanes[sink].waiting[0]
+        if self.shape.awaits_lines and isinstance(asked, EpochOutput):
+            ensure(asked.epoch <= driver.released, "O11", f"{sink} gets epoch {asked.epoch}, which is not released")
+        driver.ask(sink)
 
     def _do_publish(self, number: int, sink: str, how: str) -> None:
         lane = self.drivers[number].lanes[sink]
@@ -578,6 +598,10 @@ class SparkWorld(World):
     def _do_stop(self) -> None:
         assert self.current is not None  # noqa: S101 - else the choice does not exist
         self.current.stopping = True
+        if self.shape.awaits_lines:
+            # The others have stopped, too, and decide the line of the final epoch.
+            self.current.released = LAST
+            self.current.inbox.append(EpochsReleased(LAST))
         self.current.inbox.append(StopRequested())
 
     def _collect_ends(self) -> None:

@@ -9,16 +9,18 @@ Choices:
 - work: `plan n`, `end n`, `commit n`, `look n`, `decide n`, `input n`, `begin n`
 - optional steps: `epoch n` (the interval is over)
 - clocks: `advance ms`; the clocks of programs differ by seconds
+- protocol of the seed: `index`, or `unaligned` and `aligned` with one decision of all stages
 - faults: `crash n`, `late n` (a commit of a dead driver arrives), `jump n ms` (its clock is set), `back n epoch` (an operator
   restores one program), `line` (or all of them, to the newest named line), `switch n` (it starts with the other protocol)
 
-Every commit is judged: each complete line is a consistent cut by the rows that programs have truly read.
+Every commit is judged: each complete line is a consistent cut by the rows that programs have truly read. With `aligned` no
+row is in transit in it, and with both protocols of stages a sink has no row after the newest line that all of them serve.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from checkpoint_lab.violations import (
@@ -71,6 +73,9 @@ class StageRules:
     named: Callable[..., lines.Line] = lines.named
     cut: Callable[[ProgramNode], Held] = lambda node: node.at_barrier
     gate: Callable[[ProgramNode], StageProcess | None] = lambda node: None
+    reached: Callable[[LogState, str, Position], int] = readers.reached_index
+    of_inputs: Callable[[Collection[int]], int] = min
+    decision: Callable[[Collection[int]], Collection[int]] = lambda indices: indices
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,16 @@ class Held:
     read: tuple[Segment, ...] = ()
     inputs: int = 0
     hops: int = 0
+
+
+@dataclass(frozen=True)
+class Look:
+    """Facts that a program has read from the logs of others, and acts on later."""
+
+    stamp: int
+    reached: int
+    arriving: int
+    indices: tuple[int, ...]
 
 
 @dataclass
@@ -104,7 +119,7 @@ class ProgramNode:
     batch: tuple[Mapping[str, list[EpochBrief]], int, bool] | None = None
     requested: str = ""
     sealed: bool = False
-    heard: int | None = None
+    heard: Look | None = None
     published: int = 0
 
     @property
@@ -125,7 +140,12 @@ class StagesWorld(World):
     def __init__(self, seed: int, rules: StageRules | None = None) -> None:
         self.rules = rules or StageRules()
         topology = TOPOLOGIES[seed % len(TOPOLOGIES)]
-        self.nodes = {name: ProgramNode(name, senders) for name, senders in topology.items()}
+        self.protocol = (Between.INDEX, Between.UNALIGNED, Between.ALIGNED)[seed // 40 % 3]
+        if self.protocol is Between.ALIGNED:
+            topology = TOPOLOGIES[seed % 3]  # it is refused in a loop, where each would wait for the other
+        self.nodes = {name: ProgramNode(name, senders, self.protocol) for name, senders in topology.items()}
+        self.decided = 0
+        """Newest line that all programs have served at one time."""
         self.now_ms = BEGUN_MS
         self.left = dict(BUDGET)
         self.counter: Counter[str] = Counter()
@@ -133,13 +153,19 @@ class StagesWorld(World):
         self.calmed = False
         self.alone = seed // 5 % 2 == 0
         """True if single programs may be restored, or change their protocol."""
-        if seed // 10 % 4 == 0:
+        # Lines of a program that is not aligned so far may have rows in transit.
+        if seed // 10 % 4 == 0 and (self.alone or self.protocol is not Between.ALIGNED):
             # It joins the lines of the others later.
-            list(self.nodes.values())[-1].protocol = Between.INDEPENDENT
+            list(self.nodes.values())[-1].protocol = self.other
         for number, node in enumerate(self.nodes.values()):
             node.offset_ms = (0, -7_000, 4_000)[(seed // 10 + number) % 3]
             node.log = LogState(job=node.name, store_id=node.name)
             self._begin(node, 0)
+
+    @property
+    def other(self) -> Between:
+        """The protocol from which a program may change to that of the world. Independent to aligned is refused."""
+        return Between.UNALIGNED if self.protocol is Between.ALIGNED else Between.INDEPENDENT
 
     # -- what can happen ----------------------------------------------------------------------------------------------
 
@@ -174,6 +200,12 @@ class StagesWorld(World):
         """True if a look at the senders, or at the clock, may lead to a step."""
         if node.protocol is Between.INDEPENDENT or node.requested or node.sealed:
             return False
+        assert node.stage is not None  # noqa: S101 - the choice says so
+        look = self._facts(node)
+        if node.protocol.decides_lines and min(look.indices) > node.stage.decided:
+            return True
+        if node.stage.waits_for_inputs:
+            return look.reached > node.log.index or look.arriving > max(node.log.index, node.stage.asked)
         tick = (self.now_ms + node.offset_ms) // EVERY_MS * EVERY_MS // 1000
         return max(tick, *(self.nodes[each].log.stamp for each in node.senders), 0) > node.log.index
 
@@ -213,7 +245,7 @@ class StagesWorld(World):
         self.calmed = True
         self.inputs = 0
         for node in self.nodes.values():
-            if node.protocol is not Between.INDEX:
+            if node.protocol is not self.protocol:
                 self._switch(node)
             node.offset_ms = 0
 
@@ -238,6 +270,7 @@ class StagesWorld(World):
         self.counter[kind] += 1
         self.act(choice)
         if self._rows() != before:
+            self.decided = max(self.decided, min(node.log.index for node in self.nodes.values()))
             self._judge_lines()
 
     def _rows(self) -> int:
@@ -265,7 +298,7 @@ class StagesWorld(World):
 
     def _offered(self, node: ProgramNode) -> dict[str, list[EpochBrief]]:
         """Return the segments that may come in, as the planner sees it: by the program's own log."""
-        hosted = self.rules.stage(node.protocol, 1000, node.log.latest, node.log.index)
+        hosted = self.rules.stage(node.protocol, 1000, node.log.latest, node.log.index, bool(node.senders))
         gate = self.rules.gate(node) or hosted
         found: dict[str, list[EpochBrief]] = {}
         for sender in node.senders:
@@ -334,23 +367,53 @@ class StagesWorld(World):
         self._publish(node, stage)
 
     def _publish(self, node: ProgramNode, stage: StageProcess) -> None:
-        if stage.publishes_up_to > node.log.last:
-            raise TooEarly(f"{node.name} publishes epoch {stage.publishes_up_to}, which is not committed", [node.name])
-        node.published = stage.publishes_up_to
+        """Publish what the protocol allows now: a sink has every epoch up to it."""
+        epoch = stage.publishes_up_to
+        if epoch > node.log.last:
+            raise TooEarly(f"{node.name} publishes epoch {epoch}, which is not committed", [node.name])
+        if node.protocol.decides_lines and epoch > self._line_epoch(node):
+            raise TooEarly(
+                f"{node.name} publishes epoch {epoch}, after epoch {self._line_epoch(node)} of line-{self.decided}",
+                [node.name],
+            )
+        node.published = epoch
+
+    def _line_epoch(self, node: ProgramNode) -> int:
+        """Return the program's epoch of the newest decided line; its newest one if a restore has left that line."""
+        serving = (brief.epoch for brief in node.branch() if self.decided and brief.index >= self.decided)
+        return next(serving, node.log.latest if node.log.index < self.decided else 0)
 
     def _do_look(self, name: str) -> None:
         node = self.nodes[name]
-        node.heard = max((self.nodes[sender].log.stamp for sender in node.senders), default=0)
+        node.heard = self._facts(node)
+
+    def _facts(self, node: ProgramNode) -> Look:
+        stamp = max((self.nodes[sender].log.stamp for sender in node.senders), default=0)
+        committed = node.epochs[node.log.latest].positions
+        indices = tuple(each.log.index for each in self.nodes.values())
+        return Look(stamp, self._reached(node, committed), self._reached(node, node.now.positions), indices)
+
+    def _reached(self, node: ProgramNode, positions: Mapping[str, Position]) -> int:
+        """Return the index up to which all inputs are read at these positions."""
+        if not node.senders or any(self._undone(positions, sender) for sender in node.senders):
+            return 0
+        found = [
+            self.rules.reached(self.nodes[each].log, EDGE, positions.get(each, Position())) for each in node.senders
+        ]
+        return self.rules.of_inputs(found)
 
     def _do_decide(self, name: str) -> None:
         """Act on what was heard, as `driver.index_keeper` does."""
         node = self.nodes[name]
         assert node.stage is not None and node.heard is not None  # noqa: S101 - the choice says so
-        node.stage.heard(node.heard)
-        node.heard = None
+        look, node.heard = node.heard, None
+        node.stage.heard(look.stamp)
+        if node.protocol.decides_lines:
+            node.stage.decide(self.rules.decision(look.indices))
+            self._publish(node, node.stage)
         if node.requested or node.sealed:
             return
-        match node.stage.wanted(self._clock(node), node.idle):
+        match node.stage.wanted(self._clock(node), node.idle, look.reached, look.arriving):
             case TakeEpoch():
                 node.requested = "index"
                 self.counter["forced"] += 1
@@ -359,7 +422,7 @@ class StagesWorld(World):
                 self._append(node, self.rules.said(node.log, node.log.incarnation, epoch, index))
                 node.stage.committed(epoch, node.log.index)
                 self.counter["said"] += 1
-                self.tell(name, "decide", f"idle: epoch {epoch} serves index {index}, too")
+                self.tell(name, "decide", f"{'idle: ' if node.idle else ''}epoch {epoch} serves index {index}, too")
 
     def _append(self, node: ProgramNode, row: NewRow | None) -> None:
         if row is not None:
@@ -389,14 +452,21 @@ class StagesWorld(World):
         held = node.epochs[epoch]
         node.now = node.at_barrier = replace(held, positions={**start, **held.positions})
         node.epochs[epoch] = replace(held, positions=node.now.positions)
-        index = node.log.index if node.protocol is Between.INDEX else 0
-        node.stage = self.rules.stage(node.protocol, EVERY_MS, epoch, index)
+        node.stage = self._stage_of(node)
         node.stage.heard(node.log.stamp)
         for sender in node.senders:
             node.stage.heard(self.nodes[sender].log.stamp)
         node.batch, node.requested, node.sealed, node.heard = None, "", False, None
         # Inputs after the epoch are read again.
         node.waiting = node.given - held.inputs
+
+    def _stage_of(self, node: ProgramNode) -> StageProcess:
+        """Return the program's part in the protocol, as its log has it."""
+        if node.protocol is Between.INDEPENDENT:
+            return self.rules.stage(node.protocol, EVERY_MS, node.log.latest)
+        served = [(brief.epoch, brief.index) for brief in node.branch()]
+        latest, index = node.log.latest, node.log.index
+        return self.rules.stage(node.protocol, EVERY_MS, latest, index, bool(node.senders), served)
 
     def _die(self, node: ProgramNode) -> None:
         self.tell(node.name, "crash", "ends")
@@ -412,9 +482,8 @@ class StagesWorld(World):
     def _do_late(self, name: str) -> None:
         """A commit of the dead driver reaches the log before the next driver begins."""
         node = self.nodes[name]
-        stage = self.rules.stage(node.protocol, EVERY_MS, node.log.latest, node.log.index)
         try:
-            self._commit(node, stage)
+            self._commit(node, self._stage_of(node))
         except Fenced:
             node.sealed = False
 
@@ -449,9 +518,9 @@ class StagesWorld(World):
         self._switch(self.nodes[name])
 
     def _switch(self, node: ProgramNode) -> None:
-        index = node.protocol is Between.INDEX
+        own = node.protocol is self.protocol
         self._stop(node)
-        node.protocol = Between.INDEPENDENT if index else Between.INDEX
+        node.protocol = self.other if own else self.protocol
 
     def _do_line(self) -> None:
         """Restore every program to the newest complete line."""
@@ -517,6 +586,8 @@ class StagesWorld(World):
 
     def _judge_line(self, number: int, cut: Mapping[str, int], given: bool) -> None:
         for name, node in self.nodes.items():
+            if self.protocol is Between.ALIGNED and not self.alone:
+                self._judge_transit(number, cut, node)
             for sender, epoch in node.epochs[cut[name]].read:
                 branch = {brief.epoch for brief in self.nodes[sender].branch()}
                 undone = epoch not in branch
@@ -527,6 +598,17 @@ class StagesWorld(World):
                         [name, sender],
                     )
         self.counter["lines"] += 1
+
+    def _judge_transit(self, number: int, cut: Mapping[str, int], node: ProgramNode) -> None:
+        read = set(node.epochs[cut[node.name]].read)
+        for sender in node.senders:
+            there = self.nodes[sender]
+            sent = [brief.epoch for brief in there.branch() if brief.epoch <= cut[sender] and there.hops[brief.epoch]]
+            if missing := [epoch for epoch in sent if (sender, epoch) not in read]:
+                raise Incomplete(
+                    f"line-{number} is aligned, and {node.name} at {cut[node.name]} has not read epochs {missing} of {sender}",
+                    [node.name, sender],
+                )
 
     def judge_rest(self) -> None:
         """Judge the programs at rest."""
@@ -539,6 +621,9 @@ class StagesWorld(World):
         slow = [node.name for node in self.nodes.values() if node.log.index < newest]
         if slow:
             raise NoEnd(f"{', '.join(slow)} never reaches line-{newest}", slow)
+        for node in self.nodes.values():
+            if self.protocol.decides_lines and node.published < self._line_epoch(node):
+                raise NoEnd(f"sinks of {node.name} never get epoch {self._line_epoch(node)}", [node.name])
         try:
             lines.named(self.programs(), newest)
         except EpochNotFound as error:

@@ -220,7 +220,8 @@ class JobConfig(BaseModel):
         60_000,
         alias="line_interval",
         ge=1000,
-        description='with `protocol="index"`: time from one common line to the next, 1 second at least; default 60 seconds',
+        description='with `protocol="index"`, `"aligned"`, `"unaligned"`: time from one common line to the next, 1 second at least;'
+        " default 60 seconds",
     )
     stages: Names = Field(
         (), description="stages of the program that this process runs; default: all of them: `docs/stages.md`"

@@ -21,12 +21,15 @@ from integration_tests.edges.three_stages import described, parsed
 from integration_tests.spark import connected_session
 from integration_tests.survival.kills import at_point
 from integration_tests.survival.process import ROOT, Lives
+from spark_ckpt.epochs.lines import lines
 from spark_ckpt.errors import GraphInvalid, StoreInUse
+from spark_ckpt.program_edges.line_stores import read_stores
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.store import Store
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 KEYS, ROWS, OTHERS = 5, 20, "other"
+STAGES = ("main", "second", "third")
 ENOUGH_S = 240.0
 
 
@@ -145,6 +148,71 @@ def test_a_killed_stage_restarts_alone_and_the_others_go_on(
     assert three.table("thirds") == three.expected_of_third()
     incarnations = {stage: three.store(stage).log.state().incarnation for stage in ("main", "second", "third")}
     assert incarnations == {"main": 1, "second": 2, "third": 1}
+
+
+def line_epoch(three: Three, stage: str, number: int) -> int:
+    return next(each.epoch for each in list(three.store(stage).log.state().lineage())[::-1] if each.index >= number)
+
+
+@pytest.mark.parametrize("protocol", ["unaligned", "aligned"])
+def test_sinks_of_all_stages_publish_decided_lines_although_a_stage_is_killed(
+    spark: SparkSession, tmp_path: Path, protocol: str
+) -> None:
+    three = Three(tmp_path, protocol)
+    three.write(3)
+    three.write_other(1)
+    around = three.job(spark).start_stages(["main", "third"])
+    kill = at_point("EPOCH_COMMITTED", tmp_path, 3)
+    with three.lives.start("second", environment=kill.environment) as driver:
+        kill.strike(driver)
+    third = three.store("third").log
+    dead = third.state().acked
+    before = three.rows_read("third")
+    three.write(1)
+    three.write_other(2)
+    wait_until(lambda: three.rows_read("third") >= before + 1, "third went on")
+    indices = {stage: three.store(stage).log.state().index for stage in STAGES}
+    assert indices["second"] == min(indices.values())
+    assert third.state().acked.get("thirds", 0) <= max(line_epoch(three, "third", indices["second"]), *dead.values(), 0)
+
+    again = three.job(spark).start_stages("second")
+    wait_until(lambda: published(three, "thirds") == three.expected_of_third(), "third has published everything")
+    wait_until(lambda: published(three, "seconds") == three.expected(), "second has published everything")
+    for run in (again, around):
+        run.stop()
+    assert three.table("thirds") == three.expected_of_third()
+    assert three.table("seconds") == three.expected()
+    assert judged(three, aligned=protocol == "aligned") >= 2
+
+
+def published(three: Three, table: str) -> Counter[tuple[object, ...]]:
+    return three.table(table) if (three.root / table / "_delta_log").exists() else Counter()
+
+
+def judged(three: Three, aligned: bool) -> int:
+    """Return the number of lines; each is a cut by the numbers in the states, without rows in transit if aligned."""
+    stores = {stage: three.store(stage) for stage in STAGES}
+    found = [line for line in lines(read_stores(list(stores.values())).programs, 10_000) if line.number]
+    for line in found:
+        rows = {
+            stage: {row["k"]: row[column] for row in state_rows(stores[stage], name, line.epochs[f"three.{stage}"])}
+            for stage, name, column in (
+                ("main", "number", "count"),
+                ("second", "check", "last"),
+                ("third", "again", "last"),
+            )
+        }
+        third = {key: last for key, last in rows["third"].items() if key != "o"}
+        for sent, read in ((rows["main"], rows["second"]), (rows["second"], third)):
+            assert all(last <= sent.get(key, 0) for key, last in read.items()), f"{line.name} has orphans: {rows}"
+            assert not aligned or sent == read, f"{line.name} has rows in transit: {rows}"
+    return len({tuple(line.epochs.values()) for line in found})
+
+
+def state_rows(store: Store, operator: str, epoch: int) -> list[dict[str, int]]:
+    snapshot = store.log.manifest(epoch).operators.get(operator)
+    rows: list[dict[str, int]] = store.state(operator).read(epoch).to_pylist() if snapshot and snapshot.files else []
+    return rows
 
 
 def test_a_start_names_the_stages_of_the_program(spark: SparkSession, tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ class Job:
 
     `protocol`: the protocol with the programs that edges join to this one. With "independent" each program takes its own
     epochs, and `spark-ckpt line` finds their consistent cuts. With "index" cuts have names that all programs share,
-    `line-N`, a new one every `line_interval`. Inside a job epochs are cut by barriers.
+    `line-N`, a new one every `line_interval`. Inside a job epochs are cut by barriers. With "unaligned" and "aligned" the
+    sinks of all stages of the program (`start_stages`) publish a line once every stage serves it; "aligned" lines have
+    nothing in flight.
 
     Raises:
 
@@ -104,7 +106,11 @@ class Job:
         known = [*Between, "barrier"]
         if protocol not in known:
             raise GraphInvalid(f"protocol '{protocol}' does not run on Spark", hint=f"protocols: {', '.join(Between)}")
-        self._indexed = protocol == Between.INDEX
+        self._between = Between.INDEPENDENT if protocol == "barrier" else Between(protocol)
+
+    @property
+    def _indexed(self) -> bool:
+        return self._between is not Between.INDEPENDENT
 
     @property
     def config(self) -> JobConfig:
@@ -224,12 +230,13 @@ class Job:
         confirmed = self._confirmed(accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator)
         graphs = self._stage_graphs()
         chosen = chosen_stages(graphs, ([stages] if isinstance(stages, str) else stages) or self._config.stages)
-        check_stages(chosen, graphs, restore != LATEST, availableNow, self._config)
+        check_stages(chosen, graphs, self._between, restore != LATEST, availableNow, self._config)
         stores = opened_stages(self.name, self.store, self._storage_options, graphs)
 
         def start(graph: StageGraph, listeners: Sequence[RunListener]) -> Run:
             join_stages(graph, stores, self._indexed)
             plan = self._planned(graph.bindings, graph.edges, stores[graph.name].reopened, restore, confirmed)
+            plan = replace(plan, stage_stores=tuple(stores.values()))
             return self._started(plan, restore, availableNow, self._config.standby, listeners)
 
         return StagesRun.start(
@@ -257,6 +264,11 @@ class Job:
                 f"job '{self.name}' has stages: {', '.join(self._stage_graphs())}",
                 hint="job.start_stages() runs all of them in this process, job.start_stages('NAME') one",
             )
+        if self._between.decides_lines:
+            raise GraphInvalid(
+                f"protocol=\"{self._between}\" is for the stages of one program, and job '{self.name}' has none",
+                hint="leave protocol out; or end a stage: stream.through('NAME', stage='NAME')",
+            )
         bindings = self._with_rejects(list(self._bindings.values()))
         open_store = partial(Store.open, self.store, self.name, self._storage_options)
         return self._planned(bindings, self._closed_edges(), open_store, restore, confirmed)
@@ -275,9 +287,10 @@ class Job:
             binding.sink.check(self.spark, binding.schema)
         store = open_store()
         plan = planned(self.spark, store.job, self._config, store, bindings, edges, restore, confirmed)
-        if self._indexed:
+        plan = replace(plan, between=self._between)
+        if plan.indexed:
             check_index(plan)
-        return replace(plan, indexed=self._indexed)
+        return plan
 
     def _with_rejects(self, bindings: list[SinkBinding]) -> list[SinkBinding]:
         if self._rejects is not None and bindings:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from spark_ckpt.config import JobConfig
+from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.plan.graph import sources_of
 from spark_ckpt.plan.stages import StageGraph, loop_of
@@ -16,12 +17,18 @@ from spark_ckpt.store.store import Store
 
 
 def check_stages(
-    chosen: Collection[str], graphs: Mapping[str, StageGraph], one_epoch: bool, available_now: bool, config: JobConfig
+    chosen: Collection[str],
+    graphs: Mapping[str, StageGraph],
+    between: Between,
+    one_epoch: bool,
+    available_now: bool,
+    config: JobConfig,
 ) -> None:
     """Raise `GraphInvalid` or `ConfigInvalid` for a start that several stages cannot have.
 
     `one_epoch`: the start names an epoch to restore.
     """
+    _check_protocol(between, loop_of(graphs), available_now)
     if one_epoch and len(chosen) > 1:
         raise ConfigInvalid(
             "an epoch to restore is one of a single stage",
@@ -37,6 +44,19 @@ def check_stages(
         raise ConfigInvalid(
             "the page of the setting ui shows one stage, this process runs several",
             hint="leave ui out and serve the page of all stages: spark-ckpt ui STORE/STAGE...",
+        )
+
+
+def _check_protocol(between: Between, loop: Sequence[str], available_now: bool) -> None:
+    if between is Between.ALIGNED and loop:
+        raise GraphInvalid(
+            f"stages {', '.join(loop)} form a loop: aligned, each would wait for rows of the others",
+            hint='protocol="unaligned" has lines in loops, too',
+        )
+    if between.decides_lines and available_now:
+        raise GraphInvalid(
+            f'protocol="{between}" cannot drain: sinks publish when every stage has reached a line, and a drain ends before',
+            hint="start without availableNow, and call run.stop() when the sinks have enough",
         )
 
 

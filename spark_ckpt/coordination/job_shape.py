@@ -103,7 +103,7 @@ class JobShape:
     `operators`: in topological order. `sinks`: in order of declaration; output rows are counted at the first one.
     `store`: URI of the store, for messages. `every_batch`: each batch that is not idle ends an epoch. `ack_wait_ms`:
     how long an acknowledgement waits for an epoch that carries it into the log; the time between two renewals of the
-    lease, because the row that records it renews the lease as well.
+    lease, because the row that records it renews the lease as well. `awaits_lines`: sinks publish released epochs only.
     """
 
     job: str
@@ -115,6 +115,7 @@ class JobShape:
     store: str = ""
     every_batch: bool = False
     ack_wait_ms: int = 10_000
+    awaits_lines: bool = False
 
     @property
     def delays_ms(self) -> dict[tuple[str, str], int]:

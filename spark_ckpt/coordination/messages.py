@@ -180,6 +180,13 @@ class AcksDue(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class EpochsReleased(Event):
+    """Sinks may publish epochs up to `epoch`: the line of this epoch is decided."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class EpochRequested(Event):
     """A caller requests an epoch; `name` is the savepoint's. The next barrier serves all waiting requests."""
 

@@ -51,6 +51,7 @@ from spark_ckpt.coordination.messages import (
     End,
     EpochCommitted,
     EpochRequested,
+    EpochsReleased,
     IntervalElapsed,
     MaterializeTables,
     NameEpoch,
@@ -107,6 +108,7 @@ _EVENTS = (
     AheadEnded,
     AcksRecorded,
     AcksDue,
+    EpochsReleased,
 )
 _RUNNING: Mapping[type[Event], str] = {
     BatchDone: "on_batch_done",
@@ -115,6 +117,7 @@ _RUNNING: Mapping[type[Event], str] = {
     AheadEnded: "on_early_send_ended",
     AcksRecorded: "on_acks_recorded",
     AcksDue: "on_acks_due",
+    EpochsReleased: "on_released",
 }
 _WISHES: Mapping[type[Event], str] = {
     IntervalElapsed: "on_interval",
@@ -570,6 +573,10 @@ class EpochProtocol(Machine[EpochPhase]):
         self.publication.early.ended(event)
         return self._fenced(event.error) if isinstance(event.error, Fenced) else []
 
+    def on_released(self, event: EpochsReleased) -> list[Effect]:
+        """Publish epochs whose line is decided."""
+        return self._publish(self.publication.release(event.epoch))
+
     def on_acks_recorded(self, event: AcksRecorded) -> list[Effect]:
         """Record that acknowledgements are in the log, or wait before the next attempt."""
         # The log refuses rows of a replaced incarnation: fenced here means that another driver runs the job.
@@ -586,7 +593,9 @@ class EpochProtocol(Machine[EpochPhase]):
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _finish_if_published(self) -> list[Effect]:
-        return [] if any(self.publication.unpublished.values()) else self._finish(Outcome.STOPPED, None)
+        # Epochs that are not released wait for a decision of other stages; the next incarnation publishes them.
+        left = (epoch for epochs in self.publication.unpublished.values() for epoch in epochs)
+        return [] if any(map(self.publication.may_publish, left)) else self._finish(Outcome.STOPPED, None)
 
     def on_publish_timeout(self, event: TimeoutElapsed) -> list[Effect]:
         """End with unpublished epochs, which the next start publishes."""

@@ -5,6 +5,9 @@ files, like rows in flight on an edge. An incarnation that continues from the ep
 before its own rows. So a sink must publish an epoch if the epoch has an output for it, and the output contains
 everything since the previous one.
 
+Released epochs. A stage of a program with one decision of all stages commits epochs that its sinks may not publish yet.
+They wait until the host releases them, and delay no barrier. An incarnation that ends leaves them to the next one.
+
 Early sends. Rows go to a sink before their epoch commits, so that only the sink's commit waits for the log. Only the
 rows of the oldest uncommitted epoch are sent, because a transaction holds one epoch; a sink with an unpublished epoch
 gets none. The sink gets a copy of the staged rows and decides at its publish if it can use them. So exactly-once does
@@ -249,6 +252,8 @@ class Publication:
             # A sink that replaced another one does not get epochs that were committed before the replacement.
             due = [Epoch(each.epoch) for each in manifests if not standing.is_before(sink, each.epoch)]
             self.unpublished.setdefault(SinkId(sink), deque()).extend(due)
+        self.released: int | None = 0 if shape.awaits_lines else None
+        """Newest epoch that sinks may publish; None for every committed one."""
         self.attempts = dict.fromkeys(self.unpublished, 0)
         """Number of attempts to publish the oldest unpublished epoch, by sink."""
         self.deferred = DeferredRows(shape.sinks, point.manifest)
@@ -274,8 +279,20 @@ class Publication:
         return idle_sinks
 
     def behind_by(self, count: int) -> list[str]:
-        """Return the sinks with at least `count` unpublished epochs."""
-        return [sink for sink, epochs in self.unpublished.items() if len(epochs) >= count]
+        """Return the sinks with at least `count` unpublished epochs that they may publish."""
+        return [sink for sink, epochs in self.unpublished.items() if sum(map(self.may_publish, epochs)) >= count]
+
+    def may_publish(self, epoch: int) -> bool:
+        """Return true if a committed epoch is released."""
+        return self.released is None or epoch <= self.released
+
+    def release(self, epoch: int) -> list[SinkId]:
+        """Release epochs up to `epoch`; return the sinks that waited for it."""
+        if self.released is None or epoch <= self.released:
+            return []
+        waiting = [sink for sink, epochs in self.unpublished.items() if epochs and not self.may_publish(epochs[0])]
+        self.released = epoch
+        return waiting
 
     def is_deferred(self, sink: str, epoch: int) -> bool:
         """Return true if the sink's rows of a committed epoch are deferred to a later one."""
@@ -291,7 +308,7 @@ class Publication:
         while epochs and self.is_deferred(sink, epochs[0]):
             epochs.popleft()
             self.attempts[sink] = 0
-        if not epochs:
+        if not epochs or not self.may_publish(epochs[0]):
             return None
         self.attempts[sink] += 1
         return self.output(sink, epochs[0], newest)

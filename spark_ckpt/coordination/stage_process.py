@@ -15,12 +15,22 @@ stamps below N, so each sender had not reached N before it sent them. Clocks onl
 Two corrections to the machine for single messages. Late messages need no log, because the edge keeps them. A program that
 had no index begins above every index that it has heard of: it may have read rows of any of these lines.
 
+`aligned` and `unaligned` are for the stages of one program. Both have one decision of all of them: line N is decided once
+every stage serves N, and sinks publish up to the newest decided line, only. The decision is read from the logs of the
+stages and needs no row of its own, since no crash undoes a committed epoch.
+
+    unaligned        epochs as with `index`: before the first segment of a later index. Rows in flight are positions on
+                     edges, the deficit of a stage is their difference, and a slow stage delays no epoch.
+    aligned          a stage serves N once it has read, in a committed epoch, all that its senders sent before N, and
+                     nothing after: inputs that are ahead wait. So a line has nothing in flight.
+
 The driver and the planner of its edges host one instance each. The planner's only reads the program's own log, so a segment
 comes in no earlier than the epoch before it is committed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,6 +40,13 @@ class Between(StrEnum):
 
     INDEPENDENT = "independent"
     INDEX = "index"
+    UNALIGNED = "unaligned"
+    ALIGNED = "aligned"
+
+    @property
+    def decides_lines(self) -> bool:
+        """True if sinks publish decided lines only: the protocol is for the stages of one program."""
+        return self in (Between.UNALIGNED, Between.ALIGNED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +65,34 @@ class SayIndex:
 
 
 class StageProcess:
-    """One program in the protocol between programs.
+    """One program, or stage of a program, in the protocol between them.
 
     - `every_ms`: time from one index of the clock to the next.
     - `epoch`, `index`: the newest committed epoch and the newest index that it serves; 0 for none.
+    - `reads`: True if the program reads edges.
+    - `served`: earlier epochs with the newest index that each serves, oldest first.
     """
 
-    def __init__(self, protocol: Between, every_ms: int, epoch: int = 0, index: int = 0) -> None:
+    def __init__(
+        self,
+        protocol: Between,
+        every_ms: int,
+        epoch: int = 0,
+        index: int = 0,
+        reads: bool = False,
+        served: Sequence[tuple[int, int]] = (),
+    ) -> None:
         self.protocol = protocol
         self.every_ms = every_ms
         self.epoch = epoch
         self.index = index
+        self.waits_for_inputs = protocol is Between.ALIGNED and reads
+        self.asked = 0
+        """Newest index for which an epoch was requested."""
+        self.decided = 0
+        """Newest line that every stage serves."""
         self._heard = 0
-        self._asked = 0
+        self.served = dict([*served, (epoch, index)])
 
     # -- what the host tells ------------------------------------------------------------------------------------------
 
@@ -71,27 +103,38 @@ class StageProcess:
     def committed(self, epoch: int, index: int) -> None:
         """Note that the log has this epoch, or that its newest epoch serves this index."""
         self.epoch, self.index = max(self.epoch, epoch), max(self.index, index)
+        self.served[epoch] = self.index
+
+    def decide(self, indices: Collection[int]) -> None:
+        """Note the newest index of every stage's log, the own one included: the line that all of them serve is decided."""
+        self.decided = max(self.decided, min(indices))
+        line = self.publishes_up_to
+        self.served = {epoch: index for epoch, index in self.served.items() if epoch >= line}
 
     # -- what it says -------------------------------------------------------------------------------------------------
 
-    def wanted(self, now_ms: int, idle: bool) -> TakeEpoch | SayIndex | None:
+    def wanted(self, now_ms: int, idle: bool, reached: int = 0, arriving: int = 0) -> TakeEpoch | SayIndex | None:
         """Return what is to be done now.
 
         - `now_ms`: this host's wall clock, ms since 1970 UTC.
         - `idle`: nothing was read or sent since the newest epoch.
+        - `reached`: index up to which the newest epoch has read all inputs, as `epochs.readers.reached_index` has it.
+        - `arriving`: the same of what is read now.
 
         Not to be called while an epoch is under way: that one takes the newest index when it is committed.
         """
         if self.protocol is Between.INDEPENDENT:
             return None
-        index = self._next(now_ms)
+        if self.waits_for_inputs:
+            return self.align(reached, 0 if idle else arriving)
+        index = self.next_index(now_ms)
         if index <= self.index:
             return None
         if idle and self.epoch:
             return SayIndex(self.epoch, index)
-        if self._asked > self.index:
+        if self.asked > self.index:
             return None  # asked already: sinks that are behind may delay the epoch
-        self._asked = index
+        self.asked = index
         return TakeEpoch(index)
 
     def index_of_epoch(self, now_ms: int) -> int:
@@ -99,7 +142,10 @@ class StageProcess:
 
         Every index up to the newest known is valid: what came in since the epoch's barrier has an older stamp.
         """
-        return 0 if self.protocol is Between.INDEPENDENT else max(self.index, self._next(now_ms))
+        if self.protocol is Between.INDEPENDENT:
+            return 0
+        # An aligned reader says its index of an epoch that it knows to have read everything.
+        return self.index if self.waits_for_inputs else max(self.index, self.next_index(now_ms))
 
     def lets_in(self, stamp: int) -> bool:
         """Return True if a segment with this stamp may come in now. A segment without a stamp has 0."""
@@ -107,10 +153,24 @@ class StageProcess:
 
     @property
     def publishes_up_to(self) -> int:
-        """Newest epoch that sinks may publish: no protocol over committed edges ever undoes a committed epoch."""
-        return self.epoch
+        """Newest epoch that sinks may publish: the newest one, or that of the newest decided line."""
+        if not self.protocol.decides_lines:
+            return self.epoch  # no protocol over committed edges ever undoes a committed epoch
+        lines = (epoch for epoch, index in sorted(self.served.items()) if self.decided and index >= self.decided)
+        return next(lines, 0)
 
-    def _next(self, now_ms: int) -> int:
+    def align(self, reached: int, arriving: int) -> TakeEpoch | SayIndex | None:
+        """Return the step of an aligned reader. Parameters as in `wanted`; `arriving` is 0 if there is nothing to save."""
+        # Only a committed epoch counts: an open one may have been cut before the last rows came in.
+        if reached > self.index and self.epoch:
+            return SayIndex(self.epoch, reached)
+        if arriving <= max(self.index, self.asked):
+            return None
+        self.asked = arriving
+        return TakeEpoch(arriving)
+
+    def next_index(self, now_ms: int) -> int:
+        """Return the newest index that this program knows: by its clock, or of its senders."""
         # In seconds, so that programs with different intervals speak of the same moments.
         tick = now_ms // self.every_ms * self.every_ms // 1000
         # A program without an index may have read rows of every line up to the newest that it has heard of.

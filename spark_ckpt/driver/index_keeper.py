@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spark_ckpt.coordination.messages import EpochRequested, Reason
+from spark_ckpt.connector import Cursor
+from spark_ckpt.coordination.messages import EpochRequested, EpochsReleased, Reason
 from spark_ckpt.coordination.stage_process import Between, SayIndex, StageProcess, TakeEpoch
 from spark_ckpt.driver.answering import NoAnswer, answer_within
 from spark_ckpt.errors import CkptError, Fenced, GraphInvalid
@@ -37,6 +39,8 @@ def check_index(plan: JobPlan) -> None:
             f"job '{plan.job}' has no edge to another program: protocol=\"index\" would promise nothing",
             hint="leave protocol out, or join the programs by ckpt.Edge; topics and tables carry no index",
         )
+    if plan.between is Between.ALIGNED:
+        _check_aligned(plan)
     for name, source in sources:
         # A stage of the same program has the same protocol, also before its first epoch.
         if not source.joins_stages and not source.sender_index():
@@ -48,18 +52,50 @@ def check_index(plan: JobPlan) -> None:
             )
 
 
+def _check_aligned(plan: JobPlan) -> None:
+    """Raise `GraphInvalid` if the stage has read rows after a line of its senders that it does not serve."""
+    log_state = plan.store.log.state()
+    cursors = plan.store.log.manifest(log_state.latest).cursors if log_state.latest else {}
+    for node in plan.sources:
+        if not isinstance(node.source, EdgeSource) or node.name not in cursors:
+            continue
+        stamp = node.source.read_stamp(cursors[node.name])
+        if stamp > log_state.index:
+            raise GraphInvalid(
+                f"'{plan.job}' has read rows after line-{stamp} without serving it: no later line of it would be aligned",
+                source=node.name,
+                hint='start all stages with protocol="unaligned"; after their next line start them with protocol="aligned"',
+            )
+
+
 def stage_process(plan: JobPlan) -> StageProcess:
     """Return the program's part in the protocol between programs, as its log has it."""
     every_ms, log_state = plan.config.line_interval_ms, plan.store.log.state()
     if not plan.indexed:
         return StageProcess(Between.INDEPENDENT, every_ms, log_state.latest)
-    stage = StageProcess(Between.INDEX, every_ms, log_state.latest, log_state.index)
+    served = [(brief.epoch, brief.index) for brief in log_state.lineage()][::-1]
+    reads = any(isinstance(node.source, EdgeSource) for node in plan.sources)
+    stage = StageProcess(plan.between, every_ms, log_state.latest, log_state.index, reads, served)
     stage.heard(log_state.stamp)
     # Before the first epoch: a program without an index so far may have read rows of every line up to these.
     for node in plan.sources:
         if isinstance(node.source, EdgeSource):
             stage.heard(node.source.sender_stamp())
     return stage
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Facts of other logs.
+
+    `stamp`: the newest of a sender. `reached`, `arriving`: as in `StageProcess.wanted`. `indices`: the newest index of
+    each stage.
+    """
+
+    stamp: int
+    reached: int
+    arriving: int
+    indices: tuple[int, ...]
 
 
 class IndexKeeper(threading.Thread):
@@ -81,32 +117,57 @@ class IndexKeeper(threading.Thread):
         self._protocol = protocol
         self._loop = loop
         self._failed = failed
-        self._sources = [node.source for node in plan.sources if isinstance(node.source, EdgeSource)]
+        self._sources = {node.name: node.source for node in plan.sources if isinstance(node.source, EdgeSource)}
+        self._stages = [store.reopened().log for store in plan.stage_stores] if plan.between.decides_lines else []
+        self._committed: Mapping[str, Cursor] = protocol.cut.base.cursors
+        self._arrived: Mapping[str, Cursor] = protocol.cut.base.cursors
         self._over = threading.Event()
 
     def run(self) -> None:
         """Look until `close`."""
         while not self._over.wait(_LOOK_S):
-            self._loop.post(partial(self._look, self._heard()))
+            self._loop.post(partial(self._look, self._facts()))
 
     def close(self) -> None:
         """End after the look in progress."""
         self._over.set()
 
-    def _heard(self) -> int:
-        heard = 0
-        for source in self._sources:
+    def _facts(self) -> _Facts:
+        """Read the logs of others, on this thread."""
+        stamp = 0
+        for source in self._sources.values():
             # A sender that cannot be read now fails the query, or is back at the next look.
             with suppress(CkptError):
-                heard = max(heard, source.sender_stamp())
-        return heard
+                stamp = max(stamp, source.sender_stamp())
+        reached = arriving = 0
+        if self._stage.waits_for_inputs:
+            reached, arriving = self._reached(self._committed), self._reached(self._arrived)
+        return _Facts(stamp, reached, arriving, self._indices())
 
-    def _look(self, heard: int) -> None:
-        """Ask for an epoch, or say an index; on the coordinator's thread."""
-        self._stage.heard(heard)
+    def _reached(self, cursors: Mapping[str, Cursor]) -> int:
+        try:
+            return min(source.reached_index(cursors[name]) for name, source in self._sources.items())
+        except (CkptError, KeyError):
+            return 0
+
+    def _indices(self) -> tuple[int, ...]:
+        """Return the newest index of each stage; none if a log cannot be read now."""
+        try:
+            return tuple(log.state().index for log in self._stages)
+        except CkptError:
+            return ()
+
+    def _look(self, facts: _Facts) -> None:
+        """Ask for an epoch, say an index, release epochs; on the coordinator's thread."""
+        self._committed, self._arrived = self._protocol.cut.base.cursors, dict(self._protocol.cut.cursors)
+        self._stage.heard(facts.stamp)
+        if facts.indices:
+            self._stage.decide(facts.indices)
+            self._loop.handle(EpochsReleased(self._stage.publishes_up_to))
         if self._protocol.open_epoch is not None:
             return  # it takes the newest index when it is committed
-        match self._stage.wanted(self._plan.store.log.now_ms(), self._protocol.cut.is_idle):
+        now_ms, idle = self._plan.store.log.now_ms(), self._protocol.cut.is_idle
+        match self._stage.wanted(now_ms, idle, facts.reached, facts.arriving):
             case TakeEpoch():
                 self._loop.handle(EpochRequested(Reason.INTERVAL))
             case SayIndex(epoch=epoch, index=index):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from spark_ckpt.connector import CostlyCommits, MayNeverEnd, SendsAhead, StagePlan
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, Limits, OperatorShape, SinkPlace
 from spark_ckpt.coordination.manifests import SPARK_OPERATORS
+from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.coordination.standby import renewal_ms
 from spark_ckpt.driver.query.inputs import check_inputs, remember_in
 from spark_ckpt.driver.query.state_check import check_in_flight, check_spark_state, check_state
@@ -74,8 +75,15 @@ class JobPlan:
     """Endpoints: the tables, topics and folders that the job's names refer to in this run."""
     confirmed: Confirmed = field(default_factory=Confirmed)
     edges: Sequence[EdgeBinding] = ()
-    indexed: bool = False
-    """True with `protocol="index"` between programs."""
+    between: Between = Between.INDEPENDENT
+    """The protocol with other programs, or stages."""
+    stage_stores: Sequence[Store] = ()
+    """Stores of all stages of the program, whose common decision sinks wait for; empty without stages."""
+
+    @property
+    def indexed(self) -> bool:
+        """True if epochs serve an index."""
+        return self.between is not Between.INDEPENDENT
 
     @property
     def marks(self) -> list[Mark]:
@@ -184,6 +192,7 @@ class JobPlan:
             store=self.store.location.uri,
             every_batch=self.config.every_batch,
             ack_wait_ms=max(1, renewal_ms(self.config.lease_ms)),
+            awaits_lines=self.between.decides_lines,
         )
 
     def declare_edges(self) -> None:
@@ -198,6 +207,8 @@ class JobPlan:
         binding = next(each for each in self.bindings if each.name == sink)
         every_ms, ahead = _publish_every_ms(binding, self.config), _takes_ahead(binding, self.config)
         replaces = any(complete_node(each.node) is not None for each in _results([binding]))
+        # A transaction would stay open until other stages have decided.
+        ahead = ahead and not self.between.decides_lines
         if plan.root is None:
             return SinkPlace(staged.uri, staged.storage_options, "", every_ms, ahead, replaces)
         return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms, ahead, replaces)

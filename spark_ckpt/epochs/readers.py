@@ -44,6 +44,24 @@ def unread(log_state: LogState, edge: str, position: Position) -> list[EpochBrie
     return [brief for brief in _branch(log_state) if brief.epoch >= first and edge in brief.sinks]
 
 
+def read_stamp(log_state: LogState, position: Position) -> int | None:
+    """Return the stamp of the newest rows before a current position, 0 for none; None if the log has forgotten it."""
+    if not position.epoch:
+        return 0
+    brief = log_state.by_id.get(position.epoch)
+    return None if brief is None else brief.after
+
+
+def reached_index(log_state: LogState, edge: str, position: Position) -> int:
+    """Return the newest index of the sender before which everything is read.
+
+    - `position`: a current position on the edge. A reader that lets in no stamp after its own index has read nothing
+      after the returned one, if that is later than its own.
+    """
+    following = next(iter(unread(log_state, edge, position)), None)
+    return log_state.index if following is None else following.after
+
+
 def held_epochs(log_state: LogState, newest_rows: Mapping[str, int], since_ms: int) -> set[int]:
     """Return the epochs to keep for registered readers.
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from spark_ckpt.connector import Cursor, StagedFile
 from spark_ckpt.epochs.log_state import LogState
-from spark_ckpt.epochs.readers import Standing, standing, unread
+from spark_ckpt.epochs.readers import Standing, reached_index, read_stamp, standing, unread
 from spark_ckpt.epochs.records import EpochBrief, Manifest, Position
 from spark_ckpt.errors import EpochNotFound, SourceInvalid, SourceUndone, StoreForeign
 from spark_ckpt.program_edges.segments import EdgeFile
@@ -141,6 +141,14 @@ class EdgeLog:
         """Return the files between two positions, in order. Raises as `require`."""
         self.require(end)
         return [file for _, file in takewhile(lambda each: _key(each[0]) <= _key(end), self._unread(start))]
+
+    def reached(self, position: Position) -> int:
+        """Return the index up to which everything before `position` is read, as `epochs.readers.reached_index`."""
+        return reached_index(self._state_at(position), self._edge, position)
+
+    def read_stamp(self, position: Position) -> int:
+        """Return the stamp of the newest rows before `position`; 0 for none, or if the sender's log has forgotten it."""
+        return read_stamp(self._state_at(position), position) or 0
 
     def index(self) -> int:
         """Return the newest index of the sender; 0 if it runs without `protocol="index"`."""

@@ -119,6 +119,14 @@ class EdgeSource:
         """Return the newest index that the sender has ever served on its branch."""
         return self._open().stamp()
 
+    def reached_index(self, cursor: Cursor) -> int:
+        """Return the index of the sender up to which everything before `cursor` is read; 0 if there is none."""
+        return self._open().reached(position_of(cursor))
+
+    def read_stamp(self, cursor: Cursor) -> int:
+        """Return the stamp of the newest rows before `cursor`; 0 for none."""
+        return self._open().read_stamp(position_of(cursor))
+
     def remember_in(self, folder: Folder) -> None:
         """Set the folder with the id by which the sender knows this source."""
         self._folder = folder

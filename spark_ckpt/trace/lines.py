@@ -156,6 +156,7 @@ _EVENTS: dict[str, type[Event]] = {
         messages.PauseElapsed,
         messages.RetryElapsed,
         messages.AcksDue,
+        messages.EpochsReleased,
     )
 }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 MACHINES = ("protocol",)
-TESTS = ("protocol", "epochs_of_an_incarnation", "ack_records", "sending")
+TESTS = ("protocol", "epochs_of_an_incarnation", "ack_records", "sending", "unpublished_sinks")
 
 
 def not_taken(folder: Path, tests: Sequence[str]) -> dict[str, list[object]]:

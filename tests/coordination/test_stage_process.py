@@ -120,9 +120,74 @@ def forced_by_machine(stamps: tuple[int, ...]) -> list[tuple[int, int]]:
     return forced
 
 
+# -- stages with one decision -------------------------------------------------------------------------------------------
+
+
+def staged(protocol: Between, *served: tuple[int, int], reads: bool = True) -> StageProcess:
+    """A stage whose epochs serve these indices."""
+    epoch, index = served[-1]
+    return StageProcess(protocol, EVERY_MS, epoch, index, reads, served)
+
+
+@pytest.mark.parametrize("protocol", [Between.UNALIGNED, Between.ALIGNED])
+def test_sinks_publish_the_epoch_of_the_newest_line_that_every_stage_serves(protocol: Between) -> None:
+    stage = staged(protocol, (5, 40), (6, 40), (7, 50), (8, 60))
+    assert stage.publishes_up_to == 0, "nothing is decided yet"
+    stage.decide([60, 45])
+    assert stage.publishes_up_to == 7
+    stage.decide([60, 50])
+    assert stage.publishes_up_to == 7
+    stage.committed(9, 70)
+    stage.decide([70, 70])
+    assert stage.publishes_up_to == 9
+
+
+def test_a_decision_is_never_taken_back() -> None:
+    stage = staged(Between.UNALIGNED, (5, 40), (6, 50))
+    stage.decide([50, 50])
+    stage.decide([50, 40])
+    assert (stage.decided, stage.publishes_up_to) == (50, 6)
+
+
+def test_an_epoch_that_serves_a_decided_line_later_is_published_then() -> None:
+    stage = staged(Between.UNALIGNED, (5, 40))
+    stage.committed(6, 40)
+    stage.committed(6, 50)
+    stage.decide([50, 50])
+    assert stage.publishes_up_to == 6
+
+
+def test_an_unaligned_stage_takes_its_epoch_although_rows_wait() -> None:
+    assert staged(Between.UNALIGNED, (3, 40)).wanted(50_000, False, reached=0, arriving=0) == TakeEpoch(50)
+
+
+def test_an_aligned_stage_waits_for_the_rows_before_the_line() -> None:
+    stage = staged(Between.ALIGNED, (3, 40))
+    assert stage.wanted(90_000, False, reached=0, arriving=0) is None
+    assert stage.wanted(90_000, False, reached=0, arriving=50) == TakeEpoch(50)
+    assert stage.wanted(90_000, False, reached=0, arriving=50) is None, "asked already"
+    assert stage.index_of_epoch(90_000) == 40, "the epoch may have been cut before the last rows"
+    stage.committed(4, 40)
+    assert stage.wanted(90_000, True, reached=50, arriving=50) == SayIndex(4, 50)
+    assert not stage.lets_in(50)
+    stage.committed(4, 50)
+    assert stage.lets_in(50)
+
+
+def test_an_aligned_stage_without_new_rows_takes_no_epoch() -> None:
+    assert staged(Between.ALIGNED, (3, 40)).wanted(90_000, True, reached=0, arriving=50) is None
+
+
+def test_an_aligned_stage_that_reads_no_edge_follows_its_clock() -> None:
+    stage = staged(Between.ALIGNED, (3, 40), reads=False)
+    assert stage.wanted(50_000, False) == TakeEpoch(50)
+    assert stage.index_of_epoch(50_000) == 50
+
+
 def planned(*sources: object, sinks: tuple[object, ...] = ()) -> SimpleNamespace:
     return SimpleNamespace(
         job="alerts",
+        between=Between.INDEX,
         sources=[SimpleNamespace(name=f"in{number}", source=source) for number, source in enumerate(sources)],
         bindings=[SimpleNamespace(sink=sink) for sink in sinks],
     )

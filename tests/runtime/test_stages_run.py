@@ -7,6 +7,7 @@ import pytest
 
 from spark_ckpt.api.stages import check_stages
 from spark_ckpt.config import JobConfig
+from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.driver.stages_run import StagesRun
 from spark_ckpt.epochs.partial_recovery import StageStatus, recovery_text
 from spark_ckpt.epochs.records import Holder
@@ -178,10 +179,21 @@ def graphs(**senders):
 def test_a_start_that_several_stages_cannot_have_is_refused():
     chain, loop = graphs(main=[], model=["main"]), graphs(main=["model"], model=["main"])
     with pytest.raises(ConfigInvalid, match="an epoch to restore is one of a single stage"):
-        check_stages(chain, chain, True, False, JobConfig())
-    check_stages(["main"], chain, True, False, JobConfig())
+        check_stages(chain, chain, Between.INDEPENDENT, True, False, JobConfig())
+    check_stages(["main"], chain, Between.INDEPENDENT, True, False, JobConfig())
     with pytest.raises(GraphInvalid, match="stages main, model form a loop"):
-        check_stages(loop, loop, False, True, JobConfig())
-    check_stages(loop, loop, False, False, JobConfig())
+        check_stages(loop, loop, Between.INDEPENDENT, False, True, JobConfig())
+    check_stages(loop, loop, Between.INDEPENDENT, False, False, JobConfig())
     with pytest.raises(ConfigInvalid, match="shows one stage"):
-        check_stages(chain, chain, False, False, JobConfig(ui="4141"))
+        check_stages(chain, chain, Between.INDEPENDENT, False, False, JobConfig(ui="4141"))
+
+
+def test_a_protocol_of_stages_refuses_what_it_cannot_decide():
+    chain, loop = graphs(main=[], model=["main"]), graphs(main=["model"], model=["main"])
+    for between in (Between.UNALIGNED, Between.ALIGNED):
+        check_stages(chain, chain, between, False, False, JobConfig())
+        with pytest.raises(GraphInvalid, match="cannot drain"):
+            check_stages(["main"], chain, between, False, True, JobConfig())
+    check_stages(loop, loop, Between.UNALIGNED, False, False, JobConfig())
+    with pytest.raises(GraphInvalid, match="each would wait for rows of the others"):
+        check_stages(loop, loop, Between.ALIGNED, False, False, JobConfig())

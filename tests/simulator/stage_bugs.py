@@ -50,9 +50,9 @@ def of_epoch(name: str, verdict: type[Violation], change: Callable[..., dict[str
     return Planted(name, verdict, StageRules(epoch=lambda *given: proposed(*given, change=change)))
 
 
-def asks_although_it_is_idle(self, now_ms, idle):
-    found = StageProcess.wanted(self, now_ms, idle)
-    return TakeEpoch(found.index) if isinstance(found, SayIndex) else found
+def asks_although_it_is_idle(self, now_ms, idle, *inputs):
+    found = StageProcess.wanted(self, now_ms, idle, *inputs)
+    return TakeEpoch(found.index) if isinstance(found, SayIndex) and idle else found
 
 
 def said_of_any_epoch(log_state, by, named, index):
@@ -108,13 +108,41 @@ def driver_before_the_commit(node):
     return StageProcess(Between.INDEX, 1000, node.log.latest, asked)
 
 
+def published_with_the_newest_of_the_line(self):
+    """The newest epoch that serves the decided line, not the first one."""
+    if not self.protocol.decides_lines:
+        return self.epoch
+    return max((epoch for epoch, index in self.served.items() if self.decided and index >= self.decided), default=0)
+
+
+def published_when_committed(self):
+    """A stage decides by itself."""
+    return self.epoch
+
+
+def aligned_by_what_has_arrived(self, reached, arriving):
+    return StageProcess.align(self, arriving, arriving)
+
+
+def aligned_by_the_clock(self, now_ms):
+    """An aligned reader takes epochs as the index protocol does."""
+    return max(self.index, StageProcess.next_index(self, now_ms)) if self.protocol is not Between.INDEPENDENT else 0
+
+
+def reached_by_the_stamp_of_the_sender(log_state, edge, position):
+    """Segments on the way are overlooked."""
+    return log_state.index
+
+
 PLANTED = (
     of_stage("every segment comes in", Orphan, lets_in=lambda self, stamp: True),
     of_stage("the gate is too far open", Orphan, lets_in=lambda self, stamp: stamp <= self.index + 8),
     of_stage("a segment of the own index waits", Lost, lets_in=lambda self, stamp: not stamp or stamp < self.index),
     of_stage("nobody listens to senders", NoEnd, heard=lambda self, index: None),
     of_stage("an idle program takes epochs for its index", WrongEffect, wanted=asks_although_it_is_idle),
-    of_stage("a forced epoch has the index of the clock", NoEnd, _next=lambda self, now_ms: max(now_ms // 2000 * 2, 1)),
+    of_stage(
+        "a forced epoch has the index of the clock", NoEnd, next_index=lambda self, now_ms: max(now_ms // 2000 * 2, 1)
+    ),
     of_epoch(
         "who joins late serves the lines of before",
         Orphan,
@@ -150,4 +178,21 @@ PLANTED = (
         Lost,
         StageRules(cut=lambda node: replace(node.at_barrier, positions=node.now.positions)),
     ),
+    of_stage("sinks publish what is committed", TooEarly, publishes_up_to=property(published_when_committed)),
+    of_stage(
+        "sinks publish the newest epoch of a line",
+        TooEarly,
+        publishes_up_to=property(published_with_the_newest_of_the_line),
+    ),
+    of_stage("nobody hears of a decision", NoEnd, decide=lambda self, indices: None),
+    Planted("one stage decides a line", TooEarly, StageRules(decision=lambda indices: [max(indices)])),
+    of_stage("an aligned stage says its index of rows under way", Incomplete, align=aligned_by_what_has_arrived),
+    of_stage("an aligned stage follows its clock", Incomplete, index_of_epoch=aligned_by_the_clock),
+    of_stage(
+        "an aligned stage waits for nothing",
+        Incomplete,
+        align=lambda self, *_: StageProcess.align(self, 10**9, 0),
+    ),
+    Planted("one aligned input is enough", Incomplete, StageRules(of_inputs=max)),
+    Planted("rows on the way count as read", Incomplete, StageRules(reached=reached_by_the_stamp_of_the_sender)),
 )
