@@ -58,6 +58,7 @@ TOPOLOGIES: tuple[Mapping[str, tuple[str, ...]], ...] = (
 EVERY_MS, EDGE, HOPS, BEGUN_MS = 2_000, "out", 3, 1_700_000_000_000
 INPUTS, MOST = 6, 3
 BUDGET = {"crash": 5, "jump": 2, "back": 2, "line": 2, "switch": 2}
+HasRows = Callable[[EpochBrief], bool]
 Segment = tuple[str, int]
 """Rows of one committed epoch of a program."""
 
@@ -73,7 +74,7 @@ class StageRules:
     named: Callable[..., lines.Line] = lines.named
     cut: Callable[[ProgramNode], Held] = lambda node: node.at_barrier
     gate: Callable[[ProgramNode], StageProcess | None] = lambda node: None
-    reached: Callable[[LogState, str, Position], int] = readers.reached_index
+    reached: Callable[[LogState, str, Position, HasRows], int] = readers.reached_index
     of_inputs: Callable[[Collection[int]], int] = min
     decision: Callable[[Collection[int]], Collection[int]] = lambda indices: indices
 
@@ -126,6 +127,10 @@ class ProgramNode:
     def idle(self) -> bool:
         """True if nothing was read since the newest cut."""
         return self.now == self.epochs[self.log.latest]
+
+    def has_rows(self, brief: EpochBrief) -> bool:
+        """Return True if an epoch has rows for the edge."""
+        return self.hops[brief.epoch] > 0
 
     def branch(self) -> list[EpochBrief]:
         """Return the epochs of the current branch, oldest first."""
@@ -303,7 +308,8 @@ class StagesWorld(World):
         found: dict[str, list[EpochBrief]] = {}
         for sender in node.senders:
             found[sender] = []
-            for brief in self.rules.unread(self.nodes[sender].log, EDGE, node.now.positions[sender])[:MOST]:
+            unread = self.rules.unread(self.nodes[sender].log, EDGE, node.now.positions[sender])
+            for brief in list(filter(self.nodes[sender].has_rows, unread))[:MOST]:
                 if not gate.lets_in(brief.after):
                     break
                 found[sender].append(brief)
@@ -324,7 +330,8 @@ class StagesWorld(World):
         if len(set(read)) < len(read):
             raise ShownTwice(f"{name} reads a segment twice: {read}", [name])
         node.waiting -= inputs
-        hops = max(hops, HOPS) if inputs else hops
+        # Every second input is filtered out, the first one, too: its epoch has no rows for the edge.
+        hops = max(hops, HOPS) if inputs and node.now.inputs % 2 else hops
         node.now, node.batch = Held(positions, tuple(read), node.now.inputs + inputs, hops), None
         if barrier:
             node.at_barrier, node.sealed = node.now, True
@@ -354,7 +361,8 @@ class StagesWorld(World):
             base=node.log.latest,
             previous=node.log.last,
             created_ms=self.now_ms,
-            outputs={EDGE: StagedOutput(sink=EDGE)} if held.hops else {},
+            # A job on Spark lists a sink in every epoch, with rows or without.
+            outputs={EDGE: StagedOutput(sink=EDGE)},
         )
         before = node.log.index
         self._append(node, self.rules.epoch(node.log, manifest, self.now_ms, index))
@@ -398,7 +406,8 @@ class StagesWorld(World):
         if not node.senders or any(self._undone(positions, sender) for sender in node.senders):
             return 0
         found = [
-            self.rules.reached(self.nodes[each].log, EDGE, positions.get(each, Position())) for each in node.senders
+            self.rules.reached(there.log, EDGE, positions.get(there.name, Position()), there.has_rows)
+            for there in map(self.nodes.__getitem__, node.senders)
         ]
         return self.rules.of_inputs(found)
 

@@ -52,13 +52,14 @@ def read_stamp(log_state: LogState, position: Position) -> int | None:
     return None if brief is None else brief.after
 
 
-def reached_index(log_state: LogState, edge: str, position: Position) -> int:
+def reached_index(log_state: LogState, edge: str, position: Position, has_rows: Callable[[EpochBrief], bool]) -> int:
     """Return the newest index of the sender before which everything is read.
 
     - `position`: a current position on the edge. A reader that lets in no stamp after its own index has read nothing
       after the returned one, if that is later than its own.
+    - `has_rows`: function from an epoch to True if it has rows for `edge`. A position never passes an epoch without.
     """
-    following = next(iter(unread(log_state, edge, position)), None)
+    following = next(filter(has_rows, unread(log_state, edge, position)), None)
     return log_state.index if following is None else following.after
 
 

@@ -55,13 +55,6 @@ class EdgeSettings(ReaderSettings):
         found = super(EdgeSettings, cls).of_options(options)
         return replace(found, own_options=json.loads(options[_OWN]))
 
-    def stage_process(self) -> StageProcess:
-        """Return the reader's part in the protocol between programs, as its own log has it now."""
-        if not self.own_store:
-            return StageProcess(Between.INDEPENDENT, 1000)
-        log_state = existing_store(self.own_store, self.own_options).log.state()
-        return StageProcess(Between.INDEX, 1000, log_state.latest, log_state.index)
-
     def open(self) -> EdgeLog:
         """Open the sender's log. Raises `SourceInvalid`."""
         return EdgeLog.open(self.store, self.edge, self.job, self.storage_options)
@@ -93,6 +86,9 @@ class EdgeStreamReader(FileStreamReader):
         self._settings = settings
         self._schema = schema
         self._log = settings.open()
+        own, options = settings.own_store, settings.own_options
+        # Spark plans again every 10 ms while no rows arrive: opened once, the log reads only what is new.
+        self._own_log = existing_store(own, options).log if own else None
         self._last: Position | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -108,8 +104,15 @@ class EdgeStreamReader(FileStreamReader):
         """Return the end of the next batch: whole files, limited in number and bytes."""
         every = isinstance(limit, ReadAllAvailable)
         files, size = (None, None) if every else (self._files_of(limit), self._settings.bytes_per_batch)
-        lets_in = self._settings.stage_process().lets_in
+        lets_in = self._stage_process().lets_in
         return self._log.next_end(Position.model_validate(start), files, size, self._last, lets_in).model_dump()
+
+    def _stage_process(self) -> StageProcess:
+        """Return the reader's part in the protocol between programs, as its own log has it now."""
+        if self._own_log is None:
+            return StageProcess(Between.INDEPENDENT, 1000)
+        log_state = self._own_log.state()
+        return StageProcess(Between.INDEX, 1000, log_state.latest, log_state.index)
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """Return the files between two offsets; every replay returns the same files."""

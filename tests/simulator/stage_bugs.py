@@ -129,7 +129,12 @@ def aligned_by_the_clock(self, now_ms):
     return max(self.index, StageProcess.next_index(self, now_ms)) if self.protocol is not Between.INDEPENDENT else 0
 
 
-def reached_by_the_stamp_of_the_sender(log_state, edge, position):
+def reached_up_to_an_epoch_without_rows(log_state, edge, position, has_rows):
+    """The position never passes it, and the rows after it never come in."""
+    return readers.reached_index(log_state, edge, position, lambda brief: True)
+
+
+def reached_by_the_stamp_of_the_sender(log_state, edge, position, has_rows):
     """Segments on the way are overlooked."""
     return log_state.index
 
@@ -194,5 +199,6 @@ PLANTED = (
         align=lambda self, *_: StageProcess.align(self, 10**9, 0),
     ),
     Planted("one aligned input is enough", Incomplete, StageRules(of_inputs=max)),
+    Planted("an epoch without rows is waited for", NoEnd, StageRules(reached=reached_up_to_an_epoch_without_rows)),
     Planted("rows on the way count as read", Incomplete, StageRules(reached=reached_by_the_stamp_of_the_sender)),
 )
