@@ -62,7 +62,7 @@ def _rebuild(cls: type[CkptError], what: str, hint: str, context: dict[str, obje
 
 
 class NameUnknown(CkptError, AttributeError):
-    """A module has no such name. Also an `AttributeError`, so that `hasattr` returns False."""
+    """The program uses a name that a module does not have. It is also an `AttributeError`, so `hasattr` returns False."""
 
     condition = "CKPT_NAME_UNKNOWN"
     exit_code = 2
@@ -91,7 +91,7 @@ class GraphInvalid(CkptError):
 
 
 class StoreOutage(CkptError):
-    """A place that the job writes to does not serve it at present. A running job waits for it, see `store_patience`."""
+    """The job cannot write to its store or a disk at present. A running job retries for `store_patience`."""
 
     condition = "CKPT_STORE_OUTAGE"
     retriable = True
@@ -146,7 +146,7 @@ class StoreForeign(CkptError):
 
 
 class FormatUnknown(CkptError):
-    """Data is in a format, newer or older, that this version does not read."""
+    """The format of the data is newer or older than the formats that this version reads."""
 
     condition = "CKPT_FORMAT_UNKNOWN"
     exit_code = 3
@@ -231,14 +231,14 @@ class SparkStateUncaptured(CkptError):
 
 
 class SparkStateChanged(CkptError):
-    """Spark refuses the state of an epoch: the program's own operators of Spark, or their schemas, are others now."""
+    """The program's Spark operators, or their schemas, changed, so Spark cannot load their state of the epoch."""
 
     condition = "CKPT_SPARK_STATE_CHANGED"
     exit_code = 5
 
 
 class CheckpointForeign(CkptError):
-    """A folder is not the checkpoint of a plain Spark query, or not one that a rewind can be planned for."""
+    """A folder is not the checkpoint of a plain Spark query, or rewind does not support this checkpoint."""
 
     condition = "CKPT_CHECKPOINT_FOREIGN"
     exit_code = 3
@@ -336,7 +336,7 @@ class RewindNotPermitted(CkptError):
 
 
 class AdoptionRefused(CkptError):
-    """The checkpoint of a plain query cannot become a job's first epoch, or only after another step."""
+    """`spark-ckpt adopt` cannot turn the checkpoint of a plain query into a job, or it needs another step first."""
 
     condition = "CKPT_ADOPTION_REFUSED"
     exit_code = 5
@@ -350,7 +350,7 @@ class QueryForeign(CkptError):
 
 
 class BatchUnexpected(CkptError):
-    """A batch does not continue the epochs of its outbox: the checkpoint was edited or copied, or one of both is older."""
+    """A batch does not follow the epochs of its outbox, so checkpoint and outbox do not belong together any more."""
 
     condition = "CKPT_BATCH_UNEXPECTED"
     exit_code = 5
@@ -414,7 +414,7 @@ class SourceUndone(SourceInvalid):
 
 
 class StartOutOfRange(SourceInvalid):
-    """The configured start of a source is not in the topic."""
+    """The topic does not have the offset at which the source is configured to start."""
 
     condition = "CKPT_START_OUT_OF_RANGE"
 
@@ -448,7 +448,7 @@ class PublishFailed(CkptError):
 
 
 class PublishConflict(CkptError):
-    """The sink's marker contradicts the log: another program wrote it, or it was lost. Publishing would be a guess."""
+    """The sink's marker contradicts the epoch log. The job stops, because it could lose rows or publish them twice."""
 
     condition = "CKPT_PUBLISH_CONFLICT"
     exit_code = 9

@@ -82,7 +82,7 @@ _ON_JOB = {
 
 
 class NotHere(GraphInvalid, AttributeError):
-    """A Spark name that a stream or a job does not have. Also an `AttributeError`, so that `hasattr` returns False."""
+    """The program uses a method of Spark that a stream or a job lacks. It is also an `AttributeError`, so `hasattr` works."""
 
     condition = "CKPT_NOT_HERE"
 

@@ -15,8 +15,9 @@ from spark_ckpt.cli.app import application
 _WIDTH = 100
 _HEAD = """# Command line
 
-Nothing here starts a JVM except `demo`, `doctor`, `adopt` (for state) and `prepare`. Commands that print take `--json`.
-A wrong command ends with a typed error and its exit code: [errors](errors.md).
+The commands read and change stores and checkpoints. Only `demo`, `doctor`, `prepare`, and `adopt`, `state` and `diff` for some
+state start a JVM. Use `--json` in scripts. If a command fails, it prints a typed error and ends with the exit code of this error:
+[errors](errors.md).
 """
 
 

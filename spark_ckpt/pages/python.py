@@ -27,13 +27,14 @@ _GROUPS = {
 }  # fmt: skip
 _HEAD = """# Python
 
-All public names of `spark_ckpt`, and the sources and sinks. `import spark_ckpt as ckpt`. The [settings](settings.md) of a job, the
-[errors](errors.md) and the types for [writing a connector](writing-a-connector.md) have pages of their own.
+This page lists the public names of `spark_ckpt` (`import spark_ckpt as ckpt`), and the sources and sinks. Other pages list the
+[settings](settings.md) of a job, the [errors](errors.md), and the types for [writing a connector](writing-a-connector.md).
 """
 _AGGREGATES = """## Aggregates
 
-Arguments of `groupBy(...).agg(...)`, by the name of the output column: `agg(total=ckpt.sum("amount"), n=ckpt.count())`.
-Functions of Spark are accepted as well: `agg(total=F.sum("amount"))`, `agg(F.avg("amount").alias("mean"))`.
+Pass aggregates to `groupBy(...).agg(...)`, each with the name of its output column, such as
+`agg(total=ckpt.sum("amount"), n=ckpt.count())`. You may pass Spark's functions, too: `agg(total=F.sum("amount"))`,
+`agg(F.avg("amount").alias("mean"))`.
 
 | function | result |
 |---|---|"""

@@ -11,9 +11,10 @@ from spark_ckpt.config import CONF_PREFIX, JobConfig
 
 _HEAD = """# Settings
 
-Arguments of `Job(spark, name, store=..., ...)`, or conf keys of the session; arguments win. The conf key of a setting is its name
-with dots, after `spark.ckpt.`: `spark.ckpt.publish.timeout` for `publish_timeout`.
-Durations are texts (`5 seconds`, `200 ms`, `2m`) or numbers of seconds. An unknown key is refused when the job is made.
+Pass a setting as an argument of `Job(spark, name, store=..., ...)`, or set it as a conf key of the Spark session. If you do both,
+the argument wins. The conf key is `spark.ckpt.` and the name with dots: `spark.ckpt.publish.timeout` for `publish_timeout`. Write a
+duration as a string (`5 seconds`, `200 ms`, `2m`) or as a number of seconds. `Job` raises `CKPT_CONFIG_INVALID` for an unknown key
+and proposes the right name.
 
 | argument | default | meaning |
 |---|---|---|"""

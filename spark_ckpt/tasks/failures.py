@@ -41,7 +41,7 @@ class ExpressionFailed(CkptError):
 
 
 class RowsInvalid(CkptError):
-    """One of many rows is invalid. `row` is its position for the caller; the message does not contain it."""
+    """A row that an operator received or returned is invalid. `row` is its position; the message does not contain it."""
 
     condition = "CKPT_ROWS_INVALID"
     exit_code = 7
@@ -63,7 +63,7 @@ class OutputInvalid(RowsInvalid):
 
 
 class ArithmeticOverflow(RowsInvalid):
-    """A running sum left the range of its type. Spark's ANSI rule applies: an error, no wrapped number."""
+    """A running sum left the range of its type. As in Spark's ANSI mode, the job fails and does not wrap the number."""
 
     condition = "CKPT_ARITHMETIC_OVERFLOW"
     exit_code = 7

@@ -108,7 +108,7 @@ class QueryFailed(RunFailed):
 
 
 class JvmGone(RunFailed):
-    """The driver's Java process has ended under the program; only another process can go on."""
+    """The driver's Java process ended while the program ran. Only a new start of the program can continue the job."""
 
     condition = "CKPT_JVM_GONE"
 
