@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate
 
 from checkpoint_protocols.machine import ProtocolViolation
@@ -106,7 +106,7 @@ class EdgeLog:
 
     def cut(self, shape: EdgeShape) -> EdgeCut:
         """Return the edge's part of an epoch: both positions as of now, and the segments in between."""
-        files = tuple(StagedFileRecord(**asdict(each)) for each in self.segments)
+        files = tuple(map(StagedFileRecord.of, self.segments))
         consumed = self.consumed_rows
         return EdgeCut(
             edge=shape.name, row_schema=shape.schema, consumed=consumed, produced=consumed + self.rows, files=files

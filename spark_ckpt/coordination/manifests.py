@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.cut import EndedEpoch
@@ -145,7 +145,7 @@ def state_bytes_of(manifest: Manifest) -> dict[str, int]:
 def _staged(shape: JobShape, ended: EndedEpoch) -> dict[str, StagedOutput]:
     staged = {}
     for sink, place in shape.sinks.items():
-        files = tuple(StagedFileRecord(**asdict(file)) for file in ended.gathered.staged.get(sink, []))
+        files = tuple(map(StagedFileRecord.of, ended.gathered.staged.get(sink, [])))
         rows = sum(file.rows for file in files)
         replaces = sink in ended.gathered.replaced
         staged[sink] = StagedOutput(sink=sink, root=place.recorded_root, files=files, rows=rows, replaces=replaces)

@@ -11,6 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 from spark_ckpt.connector import Json, StagedFile
@@ -48,12 +49,12 @@ def latest_attempts(reports: Iterable[Report]) -> list[Report]:
     scope counts separately. Operators and taps are separated in the same way: their tasks may run in different
     stages.
     """
-    everything = list(reports)
+    placed = [(place_of(report), report) for report in reports]
     newest: dict[tuple[str, int, str], int] = {}
-    for report in everything:
-        newest[place_of(report)] = max(newest.get(place_of(report), report.attempt), report.attempt)
-    counted = [report for report in everything if report.attempt == newest[place_of(report)]]
-    return sorted(counted, key=lambda report: (report.step, report.partition, report.scope))
+    for place, report in placed:
+        newest[place] = max(newest.get(place, report.attempt), report.attempt)
+    counted = [report for place, report in placed if report.attempt == newest[place]]
+    return sorted(counted, key=attrgetter("step", "partition", "scope"))
 
 
 def scope_of_group(operator: str, group: int) -> str:
@@ -83,7 +84,7 @@ def place_of(report: Report) -> tuple[str, int, str]:
         case "input":
             return report.step, report.partition, report.scope.removesuffix(FILE)
         case "operator":
-            return report.step, report.partition, group_of(report)[0]
+            return report.step, report.partition, report.scope.rpartition("/")[0]
     return report.step, report.partition, report.scope
 
 

@@ -9,6 +9,7 @@ Paths are relative:
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
@@ -116,6 +117,12 @@ class StagedFileRecord(Record):
     partition_values: dict[str, str | None] = {}
     stats: str = "{}"
     sha256: Digest = ""
+
+    @classmethod
+    def of(cls, file: StagedFile) -> Self:
+        """Return the record of a staged file."""
+        # `asdict` copies deeply, which a driver with a file per task and batch would notice.
+        return cls(**{each.name: getattr(file, each.name) for each in fields(file)})
 
     def staged_file(self) -> StagedFile:
         """Return the file as connectors take it."""

@@ -284,15 +284,21 @@ class EpochLog:
             self.state()
             return self._manifest(epoch)
 
-    def manifests(self, epochs: Iterable[int] | None = None) -> list[Manifest]:
+    def manifests(
+        self, epochs: Iterable[int] | None = None, known: dict[str, Manifest] | None = None
+    ) -> list[Manifest]:
         """Return the manifests of `epochs`, each checked against its digest. Default: all kept epochs, oldest first.
 
-        The log is read once for all of them. Raises as `manifest`.
+        The log is read once for all of them. `known`: manifests by attempt that need no parsing; the others are added.
+        Raises as `manifest`.
         """
+        parsed = {} if known is None else known
         with self._lock:
             kept = [brief.epoch for brief in self.state().epochs]
             rows = {row.epoch: row for row in self._table.rows if row.kind == "epoch"}
-            return [self._manifest_of(epoch, rows.get(epoch)) for epoch in (kept if epochs is None else epochs)]
+            return [
+                self._known_or_parsed(epoch, rows.get(epoch), parsed) for epoch in (kept if epochs is None else epochs)
+            ]
 
     def readable(self, epochs: Iterable[int]) -> dict[int, Manifest | CkptError]:
         """Return the manifest of each of `epochs`, or the error of reading it. The log is read once for all of them."""
@@ -371,6 +377,14 @@ class EpochLog:
             return self._manifest_of(epoch, row)
         except (EpochDamaged, EpochNotFound, FormatUnknown) as error:
             return error
+
+    def _known_or_parsed(self, epoch: int, row: LogRow | None, known: dict[str, Manifest]) -> Manifest:
+        # An attempt's id is random, and its row never changes.
+        if row is not None and row.attempt in known:
+            return known[row.attempt]
+        manifest = self._manifest_of(epoch, row)
+        known[manifest.attempt] = manifest
+        return manifest
 
     def _manifest_of(self, epoch: int, row: LogRow | None) -> Manifest:
         if row is None:

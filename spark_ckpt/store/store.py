@@ -240,19 +240,21 @@ class Store:
     def _swept(self, log_state: LogState, dropped: Sequence[Manifest], guard: Callable[[], None]) -> RetentionReport:
         incarnation = self.log.own_incarnation or log_state.incarnation
         files: list[FileInfo] = []
+        # Each table reads the log again, but parses no manifest twice.
+        known: dict[str, Manifest] = {}
         for sink in self._tables(_EDGES):
             guard()
-            files += self._sweep_staged(self.staged(sink), dropped, incarnation)
+            files += self._sweep_staged(self.staged(sink), dropped, incarnation, known)
         for operator in self._tables(_STATE):
             guard()
-            files += self._sweep_state(self.state(operator), dropped, incarnation)
+            files += self._sweep_state(self.state(operator), dropped, incarnation, known)
         for edge in self._tables(_INFLIGHT):
             guard()
-            files += self._sweep_edge(self.edge(edge), dropped, incarnation)
+            files += self._sweep_edge(self.edge(edge), dropped, incarnation, known)
         guard()
-        files += self.spark_states.sweep(self.log.manifests(), dropped, incarnation)
+        files += self.spark_states.sweep(self.log.manifests(known=known), dropped, incarnation)
         guard()
-        self._trim_logs()
+        self._trim_logs(known)
         # Spark's checkpoints of an earlier incarnation are never read again: each incarnation begins with a fresh
         # one.
         dead = [name for name in folders(self.location, _RUNS) if name.isdigit() and int(name) < incarnation]
@@ -262,25 +264,31 @@ class Store:
             delete_folder(self.location, f"{_RUNS}/{name}")
         return RetentionReport(tuple(each.epoch for each in dropped), len(files), total_size(files), len(dead))
 
-    def _sweep_staged(self, table: StagedTable, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
+    def _sweep_staged(
+        self, table: StagedTable, dropped: Sequence[Manifest], incarnation: int, known: dict[str, Manifest]
+    ) -> list[FileInfo]:
         table.table.refreshed()
         # The table first, then the log: every live file then belongs to an epoch that the log has.
-        kept = self.log.manifests()
+        kept = self.log.manifests(known=known)
         table.forget(kept)
         # A file that the table still shows may be read by someone right now, so it stays.
         needed = staged_files(kept, table.sink) | table.table.live().keys()
         named = staged_files(dropped, table.sink)
         return _delete_garbage(table.location, f"ckpt-{table.sink}", needed, named, incarnation)
 
-    def _sweep_state(self, state: StateTable, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
-        needed = state_files(self.log.manifests(), state.operator) | state.table.live().keys()
+    def _sweep_state(
+        self, state: StateTable, dropped: Sequence[Manifest], incarnation: int, known: dict[str, Manifest]
+    ) -> list[FileInfo]:
+        needed = state_files(self.log.manifests(known=known), state.operator) | state.table.live().keys()
         return _delete_garbage(state.location, "", needed, state_files(dropped, state.operator), incarnation)
 
-    def _sweep_edge(self, edge: InFlight, dropped: Sequence[Manifest], incarnation: int) -> list[FileInfo]:
-        needed = segments(self.log.manifests(), edge.edge) | edge.table.live().keys()
+    def _sweep_edge(
+        self, edge: InFlight, dropped: Sequence[Manifest], incarnation: int, known: dict[str, Manifest]
+    ) -> list[FileInfo]:
+        needed = segments(self.log.manifests(known=known), edge.edge) | edge.table.live().keys()
         return _delete_garbage(edge.location, f"ckpt-{edge.edge}", needed, segments(dropped, edge.edge), incarnation)
 
-    def _trim_logs(self) -> None:
+    def _trim_logs(self, known: dict[str, Manifest]) -> None:
         """Trim the tables' Delta logs, at most once per `TRIM_EVERY_MS`."""
         now_ms = self._now_ms()
         # Trimming lists every log, which costs as much as the whole sweep. No commit becomes old within a minute.
@@ -291,7 +299,7 @@ class Store:
             trim(self.staged(sink).location, [], now_ms)
         for edge in self._tables(_INFLIGHT):
             trim(self.edge(edge).location, [], now_ms)
-        kept = self.log.manifests()
+        kept = self.log.manifests(known=known)
         for operator in self._tables(_STATE):
             state = self.state(operator)
             # Only state tables keep versions of kept epochs, for readers that use `versionAsOf`.

@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from store_world import ELSEWHERE, OPERATOR, SINK, Clock, World
 
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.retention import Retention, incarnation_of, kept_epochs
 from spark_ckpt.errors import EpochNotFound, Fenced
-from spark_ckpt.store import durable
+from spark_ckpt.store import durable, epoch_log
 from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.log_rows import manifest_of
+from spark_ckpt.store.log_table import LogRow
 from spark_ckpt.store.trim import HORIZON_MS, TRIM_EVERY_MS
 
 NO_STEP = durable.on_step
@@ -55,6 +58,20 @@ def test_files_of_forgotten_epochs_go_and_those_of_kept_chains_stay(world: World
     assert len(world.line.chain) == 4
     assert len(files_below(tmp_path / "store/edges" / SINK)) == 1
     assert len(DeltaTable(world.store.staged(SINK).location.uri).file_uris()) == 1
+
+
+def test_a_sweep_parses_no_manifest_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, 8):
+        world.epoch({"a": number}, full=True, acked=number)
+    parsed: list[int] = []
+
+    def counted(row: LogRow, body: str) -> Manifest:
+        parsed.append(row.epoch)
+        return manifest_of(row, body)
+
+    monkeypatch.setattr(epoch_log, "manifest_of", counted)
+    assert world.store.retain(Retention(keep_last=3, slack=0)).epochs == (1, 2, 3, 4)
+    assert sorted(parsed) == list(range(1, 8))
 
 
 def test_young_epochs_stay(world: World) -> None:

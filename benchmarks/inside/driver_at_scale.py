@@ -1,0 +1,260 @@
+"""The driver's work per batch and per epoch, and its manifests, as tasks and key groups grow. No Spark: tasks are stubs.
+
+Run: python -m benchmarks.inside.driver_at_scale [--epochs N]. Reports, rules, manifest, log and state table are those of
+a job; only their content is drawn. Every key group changes in every epoch, and compacts its chain at its eighth file.
+
+CPU time of the process, because the log's writes wait for the disk of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkpoint_protocols.machine import Effect
+from spark_ckpt.connector import Json, StagedFile
+from spark_ckpt.coordination.job_shape import JobShape, Limits, OperatorShape, SinkPlace
+from spark_ckpt.coordination.manifests import stamped, summary_of
+from spark_ckpt.coordination.messages import (
+    ArmTimer,
+    BatchDone,
+    CommitEpoch,
+    EpochCommitted,
+    IntervalElapsed,
+    Publish,
+    PublishEnded,
+    QueryStarting,
+)
+from spark_ckpt.coordination.protocol import EpochProtocol
+from spark_ckpt.coordination.reports import action_parts_ms, scope_of_group
+from spark_ckpt.epochs.records import Holder, Manifest, StateFile
+from spark_ckpt.epochs.retention import Retention
+from spark_ckpt.store.store import Store
+from spark_ckpt.tasks.reports import parsed
+
+OPERATOR, SINK = "sums", "out"
+CHAIN = 8
+"""Files of a key group's chain before it starts over with a full file."""
+_MS = 1000
+_ROW = pa.table(
+    {
+        "k": pa.array([1], pa.int64()),
+        "total": pa.array([1], pa.int64()),
+        "ckpt_key_group": pa.array([0], pa.int32()),
+        "ckpt_key_hash": pa.array([0], pa.int64()),
+        "ckpt_epoch": pa.array([1], pa.int64()),
+        "ckpt_op": pa.array(["put"]),
+        "ckpt_timeout_ms": pa.array([0], pa.int64()),
+    }
+)
+
+
+@dataclass(slots=True)
+class Clock:
+    """CPU milliseconds of the process, by part of the work."""
+
+    parts: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Measure the block under a name."""
+        before = time.process_time()
+        yield
+        self.parts[name].append((time.process_time() - before) * _MS)
+
+    def median(self, name: str) -> float:
+        """Median of a part, 0 without a measurement."""
+        return statistics.median(self.parts[name]) if self.parts[name] else 0.0
+
+
+class Folder:
+    """A store's folder, into which stub tasks put files of one row, without a sync."""
+
+    def __init__(self, path: Path) -> None:
+        whole = pa.BufferOutputStream()
+        pq.write_table(_ROW, whole)
+        self._bytes = whole.getvalue().to_pybytes()
+        self._places = {"edges": path / "edges" / SINK, "state": path / "state" / OPERATOR}
+
+    def put(self, kind: str, file: str) -> int:
+        """Write a file and return its size in bytes."""
+        self._places[kind].mkdir(parents=True, exist_ok=True)
+        with open(f"{self._places[kind]}/{file}", "wb") as written:  # noqa: PTH123 - twenty thousand of them an epoch
+            return written.write(self._bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Number of tasks behind the shuffle, and of key groups of its one operator."""
+
+    tasks: int
+    groups: int
+
+    @property
+    def shape(self) -> JobShape:
+        """The job as the rules need it."""
+        operators = (OperatorShape(OPERATOR, "k BIGINT", "total BIGINT", self.groups),)
+        return JobShape("scale", ("in",), {SINK: SinkPlace("")}, operators, Limits())
+
+    def texts(self, batch: int, epoch: int | None, folder: Folder) -> list[str]:
+        """Return the reports of a batch as tasks send them. `epoch`: the batch holds its barrier."""
+        found = [self._staged(task, batch, folder) for task in range(self.tasks)]
+        for group in range(self.groups):
+            body: dict[str, Json] = {"late": 0, "began_ms": 1000.5, "ended_ms": 1003.5, "snapshot_ms": 1.5}
+            if epoch is not None:
+                body |= {"epoch": epoch, "file": self._snapshot(group, epoch, folder).model_dump(mode="json")}
+            found.append(json.dumps(["operator", group % self.tasks, 7, scope_of_group(OPERATOR, group), body]))
+        found.append(json.dumps(["input", 0, 0, "sources", {"began_ms": 1000.0, "ended_ms": 1010.0, "rows_in": 10}]))
+        return found
+
+    def _staged(self, task: int, batch: int, folder: Folder) -> str:
+        path = f"ckpt-{SINK}-i1-b{batch}-t{task}-0-{uuid.uuid4().hex}.parquet"
+        stats = json.dumps({"numRecords": 1, "minValues": {"k": 1}, "maxValues": {"k": 1}, "nullCount": {"k": 0}})
+        file = StagedFile(path, folder.put("edges", path), 1, 0, batch, task, 0, {}, stats, _digest())
+        return json.dumps(["tap", task, 7, SINK, asdict(file)])
+
+    def _snapshot(self, group: int, epoch: int, folder: Folder) -> StateFile:
+        """Return a key group's file: full at the first epoch, and then at every eighth in turns."""
+        path = f"i1-e{epoch}-g{group}-{uuid.uuid4().hex}.parquet"
+        return StateFile(
+            path=path,
+            size_bytes=folder.put("state", path),
+            sha256=_digest(),
+            rows=1,
+            key_group=group,
+            epoch=epoch,
+            incarnation=1,
+            kind="full" if epoch == 1 or (epoch + group) % CHAIN == 0 else "changes",
+        )
+
+
+def _digest() -> str:
+    return uuid.uuid4().hex + uuid.uuid4().hex
+
+
+class Driver:
+    """One incarnation without Spark: rules and store are real, the batches are drawn."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job = job
+        self.clock = Clock()
+        self.folder = Folder(folder)
+        opened = Store.open(str(folder), job.shape.job)
+        assert opened is not None
+        self.store = opened
+        point = self.store.log.begin_incarnation(Holder(host="stub"), lease_ms=600_000)
+        self.rules = EpochProtocol(job.shape, point)
+        self.batch = 0
+        self.markers = 0
+        self.interval: IntervalElapsed | None = None
+        self.carry_out(self.rules.handle(QueryStarting(behind=False)))
+
+    def run_batch(self, epoch: int | None = None) -> None:
+        """Run a batch; with `epoch` it holds that barrier."""
+        self.batch += 1
+        texts = self.job.texts(self.batch, epoch, self.folder)
+        name = "batch" if epoch is None else "barrier's batch"
+        with self.clock.part(name):
+            reports = parsed(texts)
+            action_parts_ms(reports)
+            done = BatchDone(self.batch, {"in": {"n": self.batch}}, 0, self.markers, tuple(reports))
+            effects = self.rules.handle(done)
+        self.carry_out(effects)
+
+    def run_epoch(self, batches: int = 2) -> None:
+        """Run an epoch of so many batches, up to its publish."""
+        for _ in range(batches - 1):
+            self.run_batch()
+        assert self.interval is not None
+        self.carry_out(self.rules.handle(self.interval))
+        self.run_batch(self.rules.open_epoch)
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        """Do what the host of the rules does."""
+        for effect in effects:
+            name = type(effect).__name__
+            if isinstance(effect, ArmTimer) and isinstance(effect.elapsed, IntervalElapsed):
+                self.interval = effect.elapsed
+            elif name == "OfferMarker":
+                self.markers += 1
+            elif isinstance(effect, CommitEpoch):
+                self.commit(effect)
+            elif isinstance(effect, Publish):
+                with self.clock.part("publish"):
+                    following = self.rules.handle(PublishEnded(effect.sink, effect.output.epoch))
+                self.carry_out(following)
+
+    def commit(self, effect: CommitEpoch) -> None:
+        """Commit an epoch and let its tables follow."""
+        with self.clock.part("commit"):
+            manifest = stamped(effect.manifest, uuid.uuid4().hex, time.time_ns() // 1_000_000)
+            self.store.log.commit_epoch(manifest)
+        with self.clock.part("after the commit"):
+            summary_of(manifest)
+            following = self.rules.handle(EpochCommitted(manifest))
+        with self.clock.part("tables"):
+            self.store.materialize(manifest, manifest.incarnation)
+        self.carry_out(following)
+
+    @property
+    def newest(self) -> Manifest:
+        """Manifest of the newest committed epoch."""
+        return self.rules.cut.base
+
+
+PARTS = ("batch", "barrier's batch", "commit", "after the commit", "tables")
+
+
+def measured(job: Job, epochs: int) -> list[str]:
+    """Return the cells of a table's row: the job, milliseconds of each part, size of the manifest, reading, retention."""
+    with tempfile.TemporaryDirectory() as name:
+        driver = Driver(job, Path(name) / "store")
+        for _ in range(epochs):
+            driver.run_epoch()
+        body = driver.newest.model_dump_json()
+        clock = Clock()
+        with clock.part("start"):
+            again = Store.open(name + "/store", job.shape.job)
+            assert again is not None
+            again.log.begin_incarnation(Holder(host="stub"), lease_ms=1, takeover=True)
+        with clock.part("retention"):
+            again.retain(Retention(keep_last=epochs // 2, slack=0))
+    parts = [f"{driver.clock.median(part):,.1f}" for part in PARTS]
+    sizes = f"{len(body) / 1e6:,.2f}"
+    return [
+        f"{job.tasks:,}",
+        f"{job.groups:,}",
+        *parts,
+        sizes,
+        *(f"{clock.median(p):,.0f}" for p in ("start", "retention")),
+    ]
+
+
+def main(epochs: int, tasks: list[int], groups: list[int]) -> None:
+    """Print a Markdown table."""
+    heads = ["tasks", "key groups", *(f"{part}, ms" for part in PARTS), "manifest, MB", "start, ms", "retention, ms"]
+    print(f"| {' | '.join(heads)} |\n|{'---:|' * len(heads)}")
+    for each in groups:
+        for behind in tasks:
+            print(f"| {' | '.join(measured(Job(behind, each), epochs))} |", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=16)
+    parser.add_argument("--tasks", type=int, nargs="*", default=[10, 100, 1_000])
+    parser.add_argument("--groups", type=int, nargs="*", default=[64, 2_000, 20_000])
+    asked = parser.parse_args()
+    main(asked.epochs, asked.tasks, asked.groups)
