@@ -150,6 +150,16 @@ def test_a_killed_stage_restarts_alone_and_the_others_go_on(
     assert incarnations == {"main": 1, "second": 2, "third": 1}
 
 
+class Lines(ckpt.RunListener):
+    """The newest event about lines, by stage."""
+
+    def __init__(self) -> None:
+        self.newest: dict[str, ckpt.LineEvent] = {}
+
+    def onLines(self, event: ckpt.LineEvent) -> None:
+        self.newest[event.job] = event
+
+
 def line_epoch(three: Three, stage: str, number: int) -> int:
     return next(each.epoch for each in list(three.store(stage).log.state().lineage())[::-1] if each.index >= number)
 
@@ -161,7 +171,9 @@ def test_sinks_of_all_stages_publish_decided_lines_although_a_stage_is_killed(
     three = Three(tmp_path, protocol)
     three.write(3)
     three.write_other(1)
-    around = three.job(spark).start_stages(["main", "third"])
+    lines_seen, job = Lines(), three.job(spark)
+    job.addListener(lines_seen)
+    around = job.start_stages(["main", "third"])
     # The first epoch is that of the start. All rows may be in the second one: those of the third are written below.
     kill = at_point("EPOCH_COMMITTED", tmp_path, 3)
     with three.lives.start("second", environment=kill.environment) as driver:
@@ -180,9 +192,14 @@ def test_sinks_of_all_stages_publish_decided_lines_although_a_stage_is_killed(
     )
     assert third.state().acked.get("thirds", 0) <= max(line_epoch(three, "third", index), *dead.values(), 0)
 
+    wait_until(lambda: lines_seen.newest["three.main"].served["three.main"] > index, "main serves a later line")
+    by_main = lines_seen.newest["three.main"]
+    assert (by_main.common, by_main.served["three.second"]) == (index, index), "the killed stage holds up the line"
+
     again = three.job(spark).start_stages("second")
     wait_until(lambda: published(three, "thirds") == three.expected_of_third(), "third has published everything")
     wait_until(lambda: published(three, "seconds") == three.expected(), "second has published everything")
+    wait_until(lambda: lines_seen.newest["three.main"].common > index, "the next line is formed")
     for run in (again, around):
         run.stop()
     assert three.table("thirds") == three.expected_of_third()

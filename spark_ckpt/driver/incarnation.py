@@ -130,7 +130,9 @@ class SparkIncarnation:
             partial(self._spark_state_after, spark_state) if spark_state else None,
         )  # fmt: skip
         self._index = (
-            IndexKeeper(plan, point.incarnation, stage, protocol, self._loop, self._fail) if plan.indexed else None
+            IndexKeeper(plan, point.incarnation, stage, protocol, self._loop, announcer.lines, self._fail)
+            if plan.indexed
+            else None
         )
 
     # -- between the parts: methods, since the loop and the effects need each other

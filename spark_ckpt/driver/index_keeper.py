@@ -88,18 +88,21 @@ def stage_process(plan: JobPlan) -> StageProcess:
 class _Facts:
     """Facts of other logs.
 
-    `stamp`: the newest of a sender. `reached`, `arriving`: as in `StageProcess.wanted`. `indices`: the newest index of
-    each stage.
+    `stamp`: the newest of a sender. `reached`, `arriving`: as in `StageProcess.wanted`. `served`: the newest index of
+    each stage, or of this program and its senders; empty if a log cannot be read now.
     """
 
     stamp: int
     reached: int
     arriving: int
-    indices: tuple[int, ...]
+    served: Mapping[str, int]
 
 
 class IndexKeeper(threading.Thread):
-    """Reads the senders' indices and asks for epochs of one incarnation. `failed`: receives `Fenced`."""
+    """Reads the senders' indices and asks for epochs of one incarnation.
+
+    `announce`: receives the newest index of each program when one has changed. `failed`: receives `Fenced`.
+    """
 
     def __init__(
         self,
@@ -108,6 +111,7 @@ class IndexKeeper(threading.Thread):
         stage: StageProcess,
         protocol: EpochProtocol,
         loop: CoordinatorLoop,
+        announce: Callable[[Mapping[str, int]], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         super().__init__(name="ckpt-index", daemon=True)
@@ -116,9 +120,12 @@ class IndexKeeper(threading.Thread):
         self._stage = stage
         self._protocol = protocol
         self._loop = loop
+        self._announce = announce
         self._failed = failed
         self._sources = {node.name: node.source for node in plan.sources if isinstance(node.source, EdgeSource)}
-        self._stages = [store.reopened().log for store in plan.stage_stores] if plan.between.decides_lines else []
+        stores = plan.stage_stores or (plan.store,)
+        self._logs = {store.job: store.reopened().log for store in stores}
+        self._served: Mapping[str, int] = {}
         self._committed: Mapping[str, Cursor] = protocol.cut.base.cursors
         self._arrived: Mapping[str, Cursor] = protocol.cut.base.cursors
         self._over = threading.Event()
@@ -150,19 +157,25 @@ class IndexKeeper(threading.Thread):
         except (CkptError, KeyError):
             return 0
 
-    def _indices(self) -> tuple[int, ...]:
-        """Return the newest index of each stage; none if a log cannot be read now."""
+    def _indices(self) -> dict[str, int]:
+        """Return the newest index of each program; none if a log cannot be read now."""
         try:
-            return tuple(log.state().index for log in self._stages)
+            served = {name: log.state().index for name, log in self._logs.items()}
+            # The log of a sender that is a stage has been read already.
+            senders = (source for source in self._sources.values() if not source.joins_stages)
+            return served | dict(source.sender_line() for source in senders)
         except CkptError:
-            return ()
+            return {}
 
     def _look(self, facts: _Facts) -> None:
         """Ask for an epoch, say an index, release epochs; on the coordinator's thread."""
         self._committed, self._arrived = self._protocol.cut.base.cursors, dict(self._protocol.cut.cursors)
         self._stage.heard(facts.stamp)
-        if facts.indices:
-            self._stage.decide(facts.indices)
+        if facts.served and facts.served != self._served:
+            self._served = facts.served
+            self._announce(facts.served)
+        if facts.served and self._plan.between.decides_lines:
+            self._stage.decide([facts.served[name] for name in self._logs])
             self._loop.handle(EpochsReleased(self._stage.publishes_up_to))
         if self._protocol.open_epoch is not None:
             return  # it takes the newest index when it is committed

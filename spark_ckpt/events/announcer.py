@@ -12,6 +12,7 @@ from spark_ckpt.connector import Json
 from spark_ckpt.events.listener import (
     EpochEvent,
     IncarnationEvent,
+    LineEvent,
     OutageEvent,
     ProgressEvent,
     RetryEvent,
@@ -84,6 +85,11 @@ class Announcer:
         said = (self.kind, self.job, place, event.attempt, event.pause_ms, event.what)
         _log.warning("%s=%s %s: attempt %d follows in %d ms: %s", *said)
         self._notify(lambda listener: listener.onRetry(event))
+
+    def lines(self, served: Mapping[str, int]) -> None:
+        """Announce the newest line of each program, by program."""
+        event = LineEvent(self.job, served)
+        self._notify(lambda listener: listener.onLines(event))
 
     def outage(self, event: OutageEvent) -> None:
         """Announce that the job waits for the end of an outage."""

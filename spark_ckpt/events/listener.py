@@ -49,6 +49,23 @@ class LagEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class LineEvent:
+    """Newest lines of the programs that this job waits for or reads, itself included, in a protocol with lines.
+
+    `served`: by program the number of the newest line that it serves, in seconds since 1970; 0 for none. The programs
+    are the stages of the program, or this job and the senders of its edges.
+    """
+
+    job: str
+    served: Mapping[str, int]
+
+    @property
+    def common(self) -> int:
+        """Number of the newest line that all of them serve; 0 for none."""
+        return min(self.served.values(), default=0)
+
+
+@dataclass(frozen=True, slots=True)
 class IncarnationEvent:
     """Start or end of one incarnation. `reason`: the epoch that it was restored from, or why it ended.
 
@@ -150,6 +167,9 @@ class RunListener:
         """Called every `lag_interval` with the rows that wait at the sources, if metrics or the page are on. On
         another thread.
         """
+
+    def onLines(self, event: LineEvent) -> None:
+        """Called when a program serves a newer line (`protocol="index"`, `"unaligned"`, `"aligned"`)."""
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
         """Called when the epoch's manifest is in the log: the epoch can be restored."""

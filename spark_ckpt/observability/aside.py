@@ -11,6 +11,7 @@ from spark_ckpt.events.listener import (
     EpochEvent,
     IncarnationEvent,
     LagEvent,
+    LineEvent,
     OutageEvent,
     ProgressEvent,
     RetryEvent,
@@ -60,6 +61,10 @@ class Aside(RunListener):
     def onLag(self, event: LagEvent) -> None:
         """Queue the event."""
         self._put(lambda: self._listener.onLag(event))
+
+    def onLines(self, event: LineEvent) -> None:
+        """Queue the event."""
+        self._put(lambda: self._listener.onLines(event))
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
         """Queue the event."""

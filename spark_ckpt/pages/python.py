@@ -20,8 +20,8 @@ _GROUPS = {
     "State": ("read_state", "state_frame", "state_version"),
     "Plain queries": ("Outbox", "SinkRows", "OutboxDataSource"),
     "Listeners": (
-        "RunListener", "EpochEvent", "IncarnationEvent", "LagEvent", "OutageEvent", "ProgressEvent", "RetryEvent", "StandbyEvent",
-        "UpkeepEvent",
+        "RunListener", "EpochEvent", "IncarnationEvent", "LagEvent", "LineEvent", "OutageEvent", "ProgressEvent", "RetryEvent",
+        "StandbyEvent", "UpkeepEvent",
     ),
     "Errors": ("CkptError",),
 }  # fmt: skip

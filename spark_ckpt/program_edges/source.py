@@ -111,6 +111,11 @@ class EdgeSource:
         """True if the sender is a stage of the same program, which has the same protocol."""
         return self._columns is not None
 
+    def sender_line(self) -> tuple[str, int]:
+        """Return the name of the sending program, and the newest index that it serves."""
+        log = self._open()
+        return log.store.job, log.index()
+
     def sender_index(self) -> int:
         """Return the newest index of the sender; 0 if it runs without `protocol="index"`."""
         return self._open().index()

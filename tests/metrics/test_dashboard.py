@@ -13,7 +13,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import spark_ckpt
-from spark_ckpt.events.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent, RetryEvent
+from spark_ckpt.events.listener import (
+    EpochEvent,
+    IncarnationEvent,
+    LagEvent,
+    LineEvent,
+    OutageEvent,
+    ProgressEvent,
+    RetryEvent,
+)
 from spark_ckpt.explained.causes import CAUSES
 from spark_ckpt.observability.metrics.catalogue import CATALOGUE
 from spark_ckpt.observability.metrics.dashboard import dashboard
@@ -46,6 +54,7 @@ def samples():
     meter.onRetry(RetryEvent("job", 1, 1, "out", "CKPT_PUBLISH_FAILED", "away", 2, 200))
     meter.onPhases(ProgressEvent("job", 1, 1, {"durationMs": {"fetch": 1}}))
     meter.onLag(LagEvent("job", {"in": 1}))
+    meter.onLines(LineEvent("job", {"job": 60}))
     meter.onEpochCommitted(EpochEvent("job", 1, 1, detail))
     meter.onEpochPublished(
         EpochEvent("job", 1, 1, {"sink": "out", "rows": 1, "duration_ms": 5, "parts_ms": {"send": 4}})
@@ -112,9 +121,10 @@ def test_panels_lie_beside_each_other_and_every_one_has_a_query():
     assert all(panel["targets"] for panel in panels)
 
 
-def test_there_is_an_alert_for_each_of_the_six_things_that_matter():
+def test_there_is_an_alert_for_each_of_the_seven_things_that_matter():
     assert [rule["alert"] for rule in RULES] == [
-        "CkptNoNewEpoch", "CkptNotRunning", "CkptOutage", "CkptSinkBehind", "CkptLagGrows", "CkptOutboxRetries",
+        "CkptNoNewEpoch", "CkptNotRunning", "CkptOutage", "CkptSinkBehind", "CkptLagGrows", "CkptLineLate",
+        "CkptOutboxRetries",
     ]  # fmt: skip
     for rule in RULES:
         assert rule["labels"]["severity"] in ("critical", "warning")

@@ -8,7 +8,15 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_ckpt.events.listener import EpochEvent, IncarnationEvent, LagEvent, OutageEvent, ProgressEvent, StandbyEvent
+from spark_ckpt.events.listener import (
+    EpochEvent,
+    IncarnationEvent,
+    LagEvent,
+    LineEvent,
+    OutageEvent,
+    ProgressEvent,
+    StandbyEvent,
+)
 from spark_ckpt.observability.metrics.catalogue import CATALOGUE, MetricKind
 from spark_ckpt.observability.metrics.meter import Meter
 from spark_ckpt.observability.metrics.prometheus import Prometheus
@@ -149,6 +157,18 @@ def test_lag_is_the_newest_answer_of_each_source(run):
     meter.onLag(LagEvent(JOB, {"orders": 5}))
 
     assert scraped().value("spark_ckpt_source_lag_rows", source="orders") == 5
+
+
+def test_the_common_line_is_that_of_the_program_that_is_behind(run):
+    meter, scraped = run
+    meter.onLines(LineEvent(JOB, {JOB: 120, "fraud.model": 60}))
+    held_up = scraped()
+    meter.onLines(LineEvent(JOB, {JOB: 120, "fraud.model": 120}))
+
+    assert held_up.value("spark_ckpt_program_line_timestamp_seconds", program="fraud.model") == 60
+    assert held_up.value("spark_ckpt_program_line_timestamp_seconds", program=JOB) == 120
+    assert held_up.value("spark_ckpt_common_line_timestamp_seconds") == 60
+    assert scraped().value("spark_ckpt_common_line_timestamp_seconds") == 120
 
 
 def test_before_the_first_batch_counters_stand_at_zero_so_that_rates_begin_there(run):

@@ -116,6 +116,15 @@ UNPUBLISHED = _gauge("unpublished.epochs", "{epoch}", "Committed epochs that a s
 STATE_SIZE = _gauge("state.size", "By", "Size of an operator's state in the newest epoch", "operator")
 IN_FLIGHT_ROWS = _gauge("in.flight.rows", "{row}", "Rows on an edge after the last micro-batch", "edge")
 LAG_ROWS = _gauge("source.lag.rows", "{row}", "Rows that wait at a source, of sources that can count them", "source")
+PROGRAM_LINE = _gauge(
+    "program.line.timestamp",
+    "s",
+    "Newest line that a stage, this job or a sender serves, in seconds since 1970",
+    "program",
+)
+COMMON_LINE = _gauge(
+    "common.line.timestamp", "s", "Newest line that all of these programs serve, in seconds since 1970"
+)
 INCARNATION = _gauge("incarnation", "{incarnation}", "Number of the incarnation that runs, or ran last")
 INCARNATIONS = _counter("incarnations.started", "{incarnation}", "Incarnations that began in this process")
 RUNNING = _gauge("running", "1", "1 while an incarnation runs, else 0")
@@ -132,8 +141,8 @@ CATALOGUE: Mapping[str, Instrument] = {
     for each in (
         INPUT_ROWS, OUTPUT_ROWS, REJECTED_ROWS, LATE_ROWS, BATCHES, BATCH_DURATION, BATCH_PARTS, OUTBOX_BATCHES,
         EPOCHS_COMMITTED, EPOCHS_ABORTED, EPOCHS_PUBLISHED, STAGED_ROWS, PUBLISHED_ROWS, EPOCH_PARTS, PUBLISH_PARTS,
-        LAST_EPOCH, LAST_EPOCH_AT, LAST_PUBLISH_AT, UNPUBLISHED, STATE_SIZE, IN_FLIGHT_ROWS, LAG_ROWS, INCARNATION,
-        INCARNATIONS, RUNNING, STANDBY, STANDBY_WARM, RETRIES, OUTAGE, OUTAGES,
+        LAST_EPOCH, LAST_EPOCH_AT, LAST_PUBLISH_AT, UNPUBLISHED, STATE_SIZE, IN_FLIGHT_ROWS, LAG_ROWS,
+        PROGRAM_LINE, COMMON_LINE, INCARNATION, INCARNATIONS, RUNNING, STANDBY, STANDBY_WARM, RETRIES, OUTAGE, OUTAGES,
     )
 }  # fmt: skip
 """All metrics, by name."""

@@ -132,6 +132,15 @@ PANELS = (
         "Outages", "short", (_line(catalogue.OUTAGE), (_rate(catalogue.OUTAGES), "{{ckpt_job}} {{condition}} per s"))
     ),
     Panel("Rows on edges", "short", (_line(catalogue.IN_FLIGHT_ROWS, "edge"),)),
+    Panel(
+        "Since the newest line",
+        "s",
+        (
+            (f"time() - {_now(catalogue.COMMON_LINE)}", "{{ckpt_job}} in common"),
+            (f"time() - {_now(catalogue.PROGRAM_LINE)}", "{{ckpt_job}}: {{program}}"),
+        ),
+        "The oldest program holds up the line of all.",
+    ),
 )
 
 

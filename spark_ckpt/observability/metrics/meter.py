@@ -11,6 +11,7 @@ from spark_ckpt.events.listener import (
     EpochEvent,
     IncarnationEvent,
     LagEvent,
+    LineEvent,
     OutageEvent,
     ProgressEvent,
     RetryEvent,
@@ -104,6 +105,12 @@ class Meter(RunListener):
         """Record the rows that wait at the sources."""
         for source, rows in event.rows.items():
             self._backend.put(catalogue.LAG_ROWS, rows, self._job, source)
+
+    def onLines(self, event: LineEvent) -> None:
+        """Record the newest line of each program, and of all of them."""
+        for program, number in event.served.items():
+            self._backend.put(catalogue.PROGRAM_LINE, number, self._job, program)
+        self._backend.put(catalogue.COMMON_LINE, event.common, self._job)
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
         """Record a committed epoch. A commit also ends an outage."""
