@@ -297,21 +297,21 @@ class SeededWorld:
 SPARK, OPERATED, DRIVERS, LEASE = "spark", "operated", "drivers", "lease"
 PROGRAMS = "programs"
 OUTBOX, OVERLAPPING, FORMAT = "outbox", "outbox-overlap", "outbox-format"
-_OF_OUTBOXES = "every row once, except those of a branch that the query has left, which are reported"
+_OF_OUTBOXES = "each sink gets every row once, except reported rows of a branch that the query has left"
 WORLDS: Mapping[str, SeededWorld] = {
     SPARK: SeededWorld(
         "job",
         spark_world,
         SPARK_STEPS,
         SPARK_FAULT_RATE,
-        "every row once, in the order of its key, with a decided epoch",
+        "each sink gets the rows of a key once, in order, with a committed epoch",
     ),
     OPERATED: SeededWorld(
         "job",
         operated_world,
         OPERATED_STEPS,
         OPERATED_FAULT_RATE,
-        "every row that was read, none twice unless somebody was told",
+        "each sink gets every row that was read, and none twice without a report",
     ),
     OUTBOX: SeededWorld("query", outbox_world, OUTBOX_STEPS, OUTBOX_FAULT_RATE, _OF_OUTBOXES),
     OVERLAPPING: SeededWorld("query", overlapping_world, OUTBOX_STEPS, OUTBOX_FAULT_RATE, _OF_OUTBOXES),
@@ -321,7 +321,7 @@ WORLDS: Mapping[str, SeededWorld] = {
         drivers_world,
         DRIVERS_STEPS,
         DRIVERS_FAULT_RATE,
-        "one driver's rows at a time, epochs in order",
+        "the sinks get the rows of one driver at a time, and the epochs in order",
         (Standby,),
     ),
     PROGRAMS: SeededWorld(
@@ -329,10 +329,15 @@ WORLDS: Mapping[str, SeededWorld] = {
         stages_world,
         STAGES_STEPS,
         STAGES_FAULT_RATE,
-        "every segment read once, every named line one cut",
+        "every segment is read once, and every named line is a consistent cut",
     ),
     LEASE: SeededWorld(
-        "replicas", _lease_world, LEASE_STEPS, LEASE_FAULT_RATE, "each token once, growing", (Replica, Primary)
+        "replicas",
+        _lease_world,
+        LEASE_STEPS,
+        LEASE_FAULT_RATE,
+        "each token is granted once, and tokens grow",
+        (Replica, Primary),
     ),
 }
 NAMES: tuple[str, ...] = (*WORLDS, *MENU)

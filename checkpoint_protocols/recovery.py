@@ -68,9 +68,9 @@ class Output:
     @property
     def promise(self) -> str:
         """The guarantees as a sentence for people."""
-        order = "in the order of its source" if self.keeps_order else "in the order in which its sink took it in"
-        when = "without a checkpoint" if self.at_once else "with the checkpoint that holds it"
-        return f"every row once, {order}, {when}"
+        order = "in the order of their source" if self.keeps_order else "in the order in which it received them"
+        when = "without waiting for a checkpoint" if self.at_once else "with the checkpoint that contains them"
+        return f"each sink gets all rows once, {order}, {when}"
 
 
 @dataclass(frozen=True, slots=True)
