@@ -36,6 +36,7 @@ PAGES: tuple[str, ...] = (
     "docs/design/benchmarks.md",
     "docs/design/simulator.md",
     "docs/design/epoch-in-nine-steps.md",
+    "docs/design/shared-state-files.md",
     "README.md",
     "docs/comparison.md",
     "docs/concepts.md",

@@ -1,7 +1,8 @@
 """The driver's work per batch and per epoch, and its manifests, as tasks and key groups grow. No Spark: tasks are stubs.
 
-Run: python -m benchmarks.inside.driver_at_scale [--epochs N]. Reports, rules, manifest, log and state table are those of
-a job; only their content is drawn. Every key group changes in every epoch, and compacts its chain at its eighth file.
+Run: python -m benchmarks.inside.driver_at_scale [--epochs N], or with --log N for logs of N epochs. Reports, rules,
+manifest, log and tables are those of a job; only their content is drawn. Every key group changes in every epoch, and
+compacts its chain at its eighth file.
 
 CPU time of the process, because the log's writes wait for the disk of the machine.
 """
@@ -39,7 +40,7 @@ from spark_ckpt.coordination.messages import (
 )
 from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.coordination.reports import action_parts_ms, scope_of_group
-from spark_ckpt.epochs.records import Holder, Manifest, StateFile
+from spark_ckpt.epochs.records import Holder, Manifest, SinkAck, StateFile
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.reports import parsed
@@ -242,6 +243,45 @@ def measured(job: Job, epochs: int) -> list[str]:
     ]
 
 
+def lengthen(driver: Driver, epochs: int) -> None:
+    """Commit copies of the newest manifest, without retention, until the log has so many epochs."""
+    newest = driver.newest
+    for epoch in range(newest.epoch + 1, epochs + 1):
+        acks = (SinkAck(sink=SINK, epoch=epoch - 1),)
+        follows = {"epoch": epoch, "base": epoch - 1, "previous": epoch - 1, "acks": acks}
+        manifest = stamped(newest.model_copy(update=follows), uuid.uuid4().hex, time.time_ns() // 1_000_000)
+        with driver.clock.part("commit of a copy"):
+            driver.store.log.commit_epoch(manifest)
+
+
+def of_a_long_log(job: Job, epochs: int) -> list[str]:
+    """Return the cells of a row: the job, epochs, size of the log, milliseconds of commits, of reading and of a start."""
+    with tempfile.TemporaryDirectory() as name:
+        driver = Driver(job, Path(name) / "store")
+        for _ in range(CHAIN + 1):
+            driver.run_epoch()
+        lengthen(driver, epochs)
+        commits = driver.clock.parts["commit of a copy"]
+        first, last = (statistics.median(part) for part in (commits[:100], commits[-100:]))
+        size = sum(path.stat().st_size for path in (Path(name) / "store" / "epochs").rglob("*") if path.is_file())
+        clock = Clock()
+        with clock.part("read"):
+            again = Store.open(name + "/store", job.shape.job)
+        with clock.part("start"):
+            again.log.begin_incarnation(Holder(host="stub"), lease_ms=1, takeover=True)
+    cells = [f"{job.groups:,}", f"{epochs:,}", f"{size / 1e6:,.1f}", f"{first:,.1f}", f"{last:,.1f}"]
+    return [*cells, f"{clock.median('read'):,.0f}", f"{clock.median('start'):,.0f}"]
+
+
+def of_long_logs(lengths: list[int], groups: list[int]) -> None:
+    """Print a Markdown table for jobs of ten tasks."""
+    heads = ["key groups", "epochs", "log, MB", "first commits, ms", "last commits, ms", "read, ms", "start, ms"]
+    print(f"| {' | '.join(heads)} |\n|{'---:|' * len(heads)}")
+    for each in groups:
+        for length in lengths:
+            print(f"| {' | '.join(of_a_long_log(Job(10, each), length))} |", flush=True)
+
+
 def main(epochs: int, tasks: list[int], groups: list[int]) -> None:
     """Print a Markdown table."""
     heads = ["tasks", "key groups", *(f"{part}, ms" for part in PARTS), "manifest, MB", "start, ms", "retention, ms"]
@@ -256,5 +296,9 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument("--tasks", type=int, nargs="*", default=[10, 100, 1_000])
     parser.add_argument("--groups", type=int, nargs="*", default=[64, 2_000, 20_000])
+    parser.add_argument("--log", type=int, nargs="*", help="measure logs of so many epochs instead")
     asked = parser.parse_args()
-    main(asked.epochs, asked.tasks, asked.groups)
+    if asked.log:
+        of_long_logs(asked.log, asked.groups)
+    else:
+        main(asked.epochs, asked.tasks, asked.groups)

@@ -119,6 +119,8 @@ class LogState:
     """The checkpoint lease that is out, or the last one."""
     readers: Mapping[str, ReaderEntry] = field(default_factory=dict)
     """Sources of other jobs that read an edge of this one, by their ids."""
+    epochs_of: int = field(default=0, compare=False)
+    """Newest incarnation that committed an epoch. Kept, so that no commit looks at all epochs."""
 
     @property
     def is_free(self) -> bool:
@@ -216,11 +218,9 @@ class LogState:
         for sink, epoch in self.acked.items():
             if epoch > self.last:
                 return f"the epoch log says that sink {sink} has epoch {epoch}, but its newest epoch is {self.last}"
-        newest = max((brief.incarnation for brief in self.by_id.values()), default=0)
-        if newest > self.incarnation:
-            return (
-                f"the epoch log has an epoch of incarnation {newest}, but its newest incarnation is {self.incarnation}"
-            )
+        if self.epochs_of > self.incarnation:
+            has = f"the epoch log has an epoch of incarnation {self.epochs_of}"
+            return f"{has}, but its newest incarnation is {self.incarnation}"
         return ""
 
     @property
@@ -235,6 +235,7 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
         return log_state
     by_id = dict(log_state.by_id)  # one copy for all rows: a copy for each of ten thousand epochs would take seconds
     debts = Debts(by_id, log_state.owed, log_state.latest, log_state.ancestors)
+    epochs_of = log_state.epochs_of
     for _, group in groupby(records, _alike):
         rows = list(group)
         at, newest = rows[-1]
@@ -243,11 +244,12 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
             debts.take_in(record)
         if isinstance(newest, EpochBrief):
             log_state = _epochs(log_state, [record for _, record in rows if isinstance(record, EpochBrief)], at)
+            epochs_of = max(epochs_of, newest.incarnation)
         else:
             log_state = _APPLY[type(newest)](log_state, newest, at)
         if isinstance(newest, IndexSaid):
             _say_index(by_id, newest)
-    return replace(log_state, by_id=by_id, owed=debts.owed())
+    return replace(log_state, by_id=by_id, owed=debts.owed(), epochs_of=epochs_of)
 
 
 def _alike(row: tuple[At, AnyRecord]) -> object:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.inside.driver_at_scale import CHAIN, OPERATOR, SINK, Driver, Job, main, measured
+from benchmarks.inside.driver_at_scale import CHAIN, OPERATOR, SINK, Driver, Job, main, measured, of_long_logs
 
 
 def test_every_epoch_names_a_snapshot_of_each_group_and_a_file_of_each_task(tmp_path: Path) -> None:
@@ -33,3 +33,11 @@ def test_the_table_has_a_row_per_job(capsys: pytest.CaptureFixture[str]) -> None
     main(epochs=2, tasks=[1, 2], groups=[2])
     head, _, *rows = capsys.readouterr().out.splitlines()
     assert [row.count("|") for row in rows] == [head.count("|")] * 2
+
+
+def test_a_long_log_has_every_epoch_and_a_job_starts_from_it(capsys: pytest.CaptureFixture[str]) -> None:
+    of_long_logs(lengths=[20, 40], groups=[2])
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split(" | ")[1] for row in rows] == ["20", "40"]
+    assert all(float(cell) > 0 for row in rows for cell in row.strip("| ").split(" | ")[3:])
+    assert head.count("|") == rows[0].count("|")

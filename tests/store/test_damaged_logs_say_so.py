@@ -12,8 +12,8 @@ import pytest
 from store_world import ELSEWHERE, JOB, SINK, World
 
 from spark_ckpt.epochs import continuity
-from spark_ckpt.epochs.log_state import LogState
-from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.epochs.log_state import At, LogState, folded
+from spark_ckpt.epochs.records import EpochBrief, Manifest
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import CkptError, EpochDamaged
 from spark_ckpt.store import delta_log, log_table
@@ -239,6 +239,22 @@ def test_the_rows_that_fold_a_log_and_those_that_shorten_it_vouch_for_what_stays
 def test_a_log_that_acknowledges_an_epoch_it_does_not_have_is_damaged() -> None:
     assert "sink out has epoch 52, but its newest epoch is 51" in LogState(last=51, acked={SINK: 52}).contradiction()
     assert LogState(last=52, acked={SINK: 52}).contradiction() == ""
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_log_with_an_epoch_of_an_incarnation_it_does_not_have_is_damaged(at_once: bool) -> None:
+    epochs = [(At(seq, 0), brief_of(epoch=seq, incarnation=seq)) for seq in (1, 2)]
+    log_state = LogState(incarnation=1)
+    for rows in [epochs] if at_once else [epochs[:1], epochs[1:]]:
+        assert log_state.contradiction() == ""
+        log_state = folded(log_state, rows)
+    assert "has an epoch of incarnation 2, but its newest incarnation is 1" in log_state.contradiction()
+    assert folded(log_state, []).contradiction()
+
+
+def brief_of(epoch: int, incarnation: int) -> EpochBrief:
+    manifest = Manifest(job=JOB, epoch=epoch, incarnation=incarnation, attempt="a", base=epoch - 1, created_ms=0)
+    return EpochBrief.of(manifest, lease_expires_ms=0)
 
 
 def test_an_answer_lost_after_the_commit_is_acknowledged_by_who_asks_again(
