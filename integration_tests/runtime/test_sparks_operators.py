@@ -8,6 +8,7 @@ import datetime as dt
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 
 import pandas as pd
 import pytest
@@ -209,6 +210,51 @@ def test_an_older_epoch_shows_the_same_rows_again(bench: Bench) -> None:
     once = Counter(bench.values("chained"))
     drain(job_of(bench, programs), restore=back)
     assert Counter(bench.values("chained")) == once + (once - shown)
+
+
+def first_of(*columns: str) -> Program:
+    return lambda frame: late(frame).dropDuplicates([*columns, "at"]).select("k", "v")
+
+
+# Six tasks with two partitions; in two tasks they would meet.
+SIDE_BY_SIDE = (lambda frame: windows(frame).select("k", F.col("t").alias("v")), first_of("k"), first_of("k", "v"))
+
+
+def side_by_side(bench: Bench, job: ckpt.Job) -> ckpt.Stream:
+    rows = job.source("left", bench.source("left"))
+    return reduce(ckpt.Stream.union, [rows.transform(function) for function in SIDE_BY_SIDE])
+
+
+def test_an_operator_of_the_job_gets_the_rows_of_several_of_sparks(bench: Bench, rocksdb: None) -> None:
+    for number in range(2):
+        put(bench, number)
+    job = bench.job()
+    side_by_side(bench, job).groupBy("k").agg("each row", n=F.count("*")).to(bench.sink())
+    drain(job)
+    newest: dict[object, int] = {}
+    for row in bench.rows():
+        newest[row["k"]] = max(newest.get(row["k"], 0), int(str(row["n"])))
+    assert newest == {"a": 9, "b": 5, "c": 3}  # the windows of the first ten seconds are closed
+
+
+@pytest.mark.long
+def test_several_of_sparks_operators_in_one_task_are_refused_where_plain_spark_fails(
+    bench: Bench, rocksdb: None
+) -> None:
+    # Long: tests/runtime/test_query_failures.py judges the error by Spark's text.
+    put(bench, 0)
+    united = lambda frame: reduce(DataFrame.union, [function(frame) for function in SIDE_BY_SIDE]).coalesce(1)  # noqa: E731
+    plain = Plain(bench, "one task", united, "append")
+    try:
+        with pytest.raises(Exception, match="Can only upgrade readStore to writeStore"):
+            plain.catch_up()
+    finally:
+        plain.stop()
+    job = bench.job()
+    side_by_side(bench, job).transform(lambda frame: frame.coalesce(1)).to(bench.sink())
+    with pytest.raises(ckpt.CkptError, match="one task runs several of Spark's stateful operators") as found:
+        drain(job)
+    assert found.value.condition == "CKPT_GRAPH_INVALID"
 
 
 WHOLE: dict[str, Program] = {

@@ -16,6 +16,7 @@ from spark_ckpt.errors import (
     CkptError,
     EnvironmentUnfit,
     Fenced,
+    GraphInvalid,
     RunFailed,
     SourceInvalid,
     StoreFull,
@@ -411,3 +412,14 @@ def test_a_text_in_the_query_plan_is_not_an_error() -> None:
     assert isinstance(error, QueryFailed)
     assert error.retriable
     assert "does not exist" in error.what
+
+
+def test_several_operators_of_spark_in_one_task_are_named_instead_of_tried_again() -> None:
+    said = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure: \
+Task 0 in stage 4.0 failed 1 times, most recent failure: Lost task 0.0 in stage 4.0 (TID 5) (host executor driver): \
+java.lang.AssertionError: assertion failed: Can only upgrade readStore to writeStore with the same stateStoreId
+\tat scala.Predef$.assert(Predef.scala:279)"""
+    for error in (failure_in(said), failure_by(StreamingQueryException(said))):
+        assert isinstance(error, GraphInvalid)
+        assert not error.retriable
+        assert "coalesce" in error.hint

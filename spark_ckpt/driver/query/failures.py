@@ -21,6 +21,7 @@ from spark_ckpt import errors
 from spark_ckpt.errors import (
     CkptError,
     EnvironmentUnfit,
+    GraphInvalid,
     RunFailed,
     SparkStateChanged,
     StoreFull,
@@ -91,6 +92,11 @@ _HINT_STATE = (
     "run the program that wrote it; for another one choose an epoch before the operators (job.start(restore=EPOCH)), or a new "
     "store; to begin with empty state, run the job once without Spark's operators and confirm it: "
     "job.start(accept_dropped_operator='spark operators')"
+)
+_STORES_MEET = "Can only upgrade readStore to writeStore"
+_HINT_STORES = (
+    "remove the coalesce after Spark's operators, or use repartition instead, or the HDFS-backed state store; plain Spark fails, "
+    "too"
 )
 _RAISED_IN_SQL = "P0"
 """SQLSTATE of our errors from an expression (`raise_error`). A value in another error's text may look like one of
@@ -166,6 +172,7 @@ def failure_in(text: str) -> CkptError:
         _typed(text)
         or _disk_failure(text)
         or _workers_failure(text)
+        or _stores_met(text)
         or QueryFailed(_shortened(text), hint="the full trace is in Spark's log")
     )
 
@@ -240,8 +247,8 @@ def _untyped(chain: list[BaseException], error: Exception) -> CkptError:
         if (failed := _disk_failure(text)) is not None:
             return failed
     for text in texts:
-        if (late := _workers_failure(text)) is not None:
-            return late
+        if (found := _workers_failure(text) or _stores_met(text)) is not None:
+            return found
     for text in texts:
         if _HEADER in text and (failed := _python_failure(text)) is not None:
             return failed
@@ -286,6 +293,19 @@ def _workers_failure(text: str) -> WorkersNotStarted | None:
     if said is None:
         return None
     return WorkersNotStarted(f"Spark could not start its Python workers: {said[:_SHOWN_CHARS]}", hint=_HINT_WORKERS)
+
+
+def _stores_met(text: str) -> GraphInvalid | None:
+    """Return the error of a task that runs an aggregation of Spark and then another stateful operator, on RocksDB.
+
+    A task keeps the store that its aggregation has read until the task ends (Spark's `StateStoreThreadLocalTracker`). The
+    next operator in the task takes it for its own, and fails. The same batch fails again.
+    """
+    if _STORES_MEET not in text:
+        return None
+    return GraphInvalid(
+        "one task runs several of Spark's stateful operators, and RocksDB mixes up their state", hint=_HINT_STORES
+    )
 
 
 def _class_of(condition: str) -> type[CkptError]:

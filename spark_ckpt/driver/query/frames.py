@@ -43,6 +43,7 @@ from spark_ckpt.plan.graph import (
     Node,
     OperatorNode,
     SourceNode,
+    SparkNode,
     WatermarkNode,
     build,
     edges_of,
@@ -92,8 +93,8 @@ class StageDescription:
     - `edges`: by name. `bound`: limit of each.
     - `marks`: event times of the operators' inputs; the number of a mark is that of its clock.
     - `inputs`: clock of the operators that wait for their inputs; None without one.
-    - `input_tasks`: maximum number of tasks that read an operator's input. More tasks than run at a time would only
-      wait for each other's Python workers.
+    - `input_tasks`: maximum number of tasks that read an operator's input, unless Spark's own operators yield it. More
+      tasks than run at a time would only wait for each other's Python workers.
     """
 
     name: str
@@ -220,7 +221,10 @@ class StageFrames:
         """Return the packed input of an operator, built from Spark's rows."""
         host, rows = self._stage.hosts[node.name], self._rows(node.parent, node.name)
         diverter = self._diverter() if REJECT in rows.columns else None
-        keyed = host.keyed(rows).coalesce(self._stage.input_tasks)
+        keyed = host.keyed(rows)
+        # RocksDB fails if one task runs several of Spark's operators (`failures.py`).
+        if not any(isinstance(above, SparkNode) for above in segment(node.parent)):
+            keyed = keyed.coalesce(self._stage.input_tasks)
         return map_in_arrow(keyed, packer(diverter, host.shuffle_keys), PACKED_DDL)
 
     def _handed_on(self, node: OperatorNode) -> DataFrame | None:
