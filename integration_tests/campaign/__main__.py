@@ -40,6 +40,7 @@ from integration_tests.campaign.rewinds import rewinds
 from integration_tests.campaign.soak import soak
 from integration_tests.campaign.sparks_damages import sparks_damages
 from integration_tests.campaign.sparks_kills import sparks_kills, sparks_zombies
+from integration_tests.campaign.stage_kills import cells, stage_kills
 from integration_tests.campaign.trial import RESULTS, Results, merge
 from integration_tests.campaign.zombies import zombies
 
@@ -72,6 +73,7 @@ WITHOUT: dict[str, Callable[[Path, int, int, Results], None]] = {
     "programs": programs,
     "lines": line_kills,
     "line-restores": line_restores,
+    "stages": stage_kills,
     "damages": damages,
     "starts": damaged_starts,
     "rewinds": rewinds,
@@ -88,6 +90,7 @@ USUAL = {
     "programs": 2000,
     "lines": 100,
     "line-restores": 80,
+    "stages": len(cells()),
     "zombies": 100,
     "brokers": 30,
     "damages": 2000,

@@ -21,6 +21,7 @@ WORDS = {
     "programs": "a history of drawn programs of Spark's operators, failed and restored: compared with plain Spark",
     "lines": "two programs joined by an edge, named lines judged: kill -9",
     "line-restores": "two such programs, taken back to a line while they run, by a command that lives or is killed",
+    "stages": "one of several stages of a program: kill -9, by protocol, graph, stage and point of the kill",
     "zombies": "a driver frozen, replaced, and woken",
     "brokers": "the Kafka broker killed and started again",
     "damages": "a file of the store damaged, every command asked",

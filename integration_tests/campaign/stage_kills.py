@@ -1,0 +1,257 @@
+"""Stages of one program, one of them killed in a process of its own: protocol x graph x point of the kill x stage.
+
+The other stages run in this process and must not restart. Afterwards every table is that of a run without failure, the
+numbers of each key have no gap and no repetition, and every line of the program is judged by the states alone.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+import spark_ckpt as ckpt
+from integration_tests.campaign.trial import Results
+from integration_tests.edges.stage_graphs import GRAPHS, Hop, described, parsed
+from integration_tests.spark import connected_session
+from integration_tests.survival.kills import Kill, at_point, at_random
+from integration_tests.survival.process import Lives
+from spark_ckpt.coordination.stage_process import Between
+from spark_ckpt.epochs.lines import Line, lines
+from spark_ckpt.errors import CkptError
+from spark_ckpt.program_edges.line_stores import read_stores
+from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.store import Store
+
+PROGRAM = "integration_tests.edges.stage_graphs"
+RANDOM = "random moment"
+POINTS = {
+    "STAGED": 1,
+    "EPOCH_COMMITTING": 2,
+    "EPOCH_COMMITTED": 3,
+    "MARKER_READ": 1,
+    "PRE_COMMIT": 1,
+    "PUBLISH_COMMITTED": 1,
+    "ACKED": 1,
+    RANDOM: 1,
+}
+"""Points of the kill, each with the hit that kills: the first epoch of a stage has no rows."""
+KEYS, ROWS_A_FILE, FILES_MOST, ENOUGH_S = 5, 20, 40, 300.0
+
+
+class Broken(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the matrix."""
+
+    protocol: Between
+    graph: str
+    point: str
+    victim: str
+
+    @property
+    def kind(self) -> str:
+        """The cell in the results."""
+        return f"{self.protocol}, {self.graph}, {self.victim}, {self.point}"
+
+
+def cells() -> list[Cell]:
+    """Every cell. A loop is refused with `aligned`."""
+    return [
+        Cell(protocol, name, point, victim)
+        for protocol in Between
+        for name, graph in GRAPHS.items()
+        if (protocol, name) != (Between.ALIGNED, "loop")
+        for point in POINTS
+        for victim in graph.stages
+    ]
+
+
+def stage_kills(folder: Path, trials: int, seed: int, results: Results) -> None:
+    """`trials` cells in an order drawn by `seed`, all of them if there are as many."""
+    draw = random.Random(seed)
+    chosen = draw.sample(cells(), min(trials, len(cells())))
+    for spark in connected_session():
+        for number, cell in enumerate(chosen):
+            results.add(cell.kind, *tried(spark, folder / f"{number:03}", cell, draw))
+
+
+def tried(spark: SparkSession, root: Path, cell: Cell, draw: random.Random) -> tuple[dict[str, float], str]:
+    """Run one cell. Return its figures, and the broken promise if there is one."""
+    program = StagedProgram(spark, root, cell)
+    try:
+        return program.survive(draw), ""
+    except (AssertionError, CkptError) as error:
+        return {}, f"{type(error).__name__}: {error}"[:500]
+
+
+@dataclass
+class StagedProgram:
+    """The program of a cell, and its input."""
+
+    spark: SparkSession
+    root: Path
+    cell: Cell
+    files: int = 0
+    runs: list[ckpt.StagesRun] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        (self.root / "in").mkdir(parents=True)
+        self.graph = GRAPHS[self.cell.graph]
+        self.given = ["--root", str(self.root), "--graph", self.cell.graph, "--protocol", self.cell.protocol]
+
+    def survive(self, draw: random.Random) -> dict[str, float]:
+        """Kill the victim while rows arrive, start it again, and judge the end."""
+        self._write()
+        lives = Lives(self.root / "lives", self.given, program=PROGRAM)
+        try:
+            self._start([stage for stage in self.graph.stages if stage != self.cell.victim])
+            kill = self._kill(draw)
+            with self._rows_arrive(), lives.start(self.cell.victim, environment=kill.environment) as driver:
+                kill.strike(driver)
+            self._start([self.cell.victim])
+            self._write()
+            _wait_until(lambda: all(map(self._is_complete, self.graph.stages)), "every table is complete")
+        finally:
+            lives.end()
+            for run in self.runs:
+                run.stop("60 seconds")
+        self._judge_tables()
+        self._judge_incarnations()
+        return {"lines": judged(self.stores(), self.graph.hops, self.cell.protocol), "wrong": 0}
+
+    def stores(self) -> dict[str, Store]:
+        """The store of each stage."""
+        return {stage: existing_store(str(self.root / "staged" / stage)) for stage in self.graph.stages}
+
+    def _start(self, stages: list[str]) -> None:
+        options = parsed([*self.given, "--events", str(self.root / "events")])
+        self.runs.append(described(self.spark, options).start_stages(stages))
+
+    def _kill(self, draw: random.Random) -> Kill:
+        if self.cell.point == RANDOM:
+            return at_random(draw)
+        return at_point(self.cell.point, self.root, POINTS[self.cell.point])
+
+    def _rows_arrive(self) -> _Arriving:
+        return _Arriving(self._write)
+
+    def _write(self) -> None:
+        if self.files >= FILES_MOST:
+            return
+        numbers = range(self.files * ROWS_A_FILE, (self.files + 1) * ROWS_A_FILE)
+        rows = [{"k": f"k{number % KEYS}", "v": number, "hop": 0, "number": 0, "wrong": 0} for number in numbers]
+        hidden = self.root / "in" / f".{self.files:04}.json"
+        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        hidden.rename(self.root / "in" / f"{self.files:04}.json")
+        self.files += 1
+
+    def _rows(self, stage: str) -> list[dict[str, object]]:
+        table = self.root / f"of-{stage}"
+        if not (table / "_delta_log" / f"{0:020}.json").exists():
+            return []
+        files = DeltaTable(str(table)).file_uris()
+        return [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
+
+    def _is_complete(self, stage: str) -> bool:
+        return len(self._rows(stage)) >= self.files * ROWS_A_FILE * self.graph.rounds
+
+    def _judge_tables(self) -> None:
+        rounds = range(self.graph.rounds)
+        expected = Counter(
+            (f"k{value % KEYS}", value, hop) for value in range(self.files * ROWS_A_FILE) for hop in rounds
+        )
+        for stage in self.graph.stages:
+            judge_table(stage, self._rows(stage), expected)
+
+    def _judge_incarnations(self) -> None:
+        """Only the victim has restarted. A kill before its first commit may leave no second incarnation in the log."""
+        for stage, store in self.stores().items():
+            incarnation = store.log.state().incarnation
+            if stage != self.cell.victim and incarnation != 1:
+                raise Broken(f"stage {stage} restarted, too: incarnation {incarnation}")
+
+
+def judge_table(stage: str, rows: list[dict[str, object]], expected: Counter[tuple[object, ...]]) -> None:
+    """Raise `Broken` if a row is missing or repeated, or if the numbers of a key have a gap."""
+    found = Counter((row["k"], row["v"], row["hop"]) for row in rows)
+    if found != expected:
+        raise Broken(f"{stage} lacks {dict(expected - found)}, has too many of {dict(found - expected)}")
+    if wrong := [row for row in rows if row["wrong"]]:
+        raise Broken(f"{stage} has received rows out of order: {wrong[:3]}")
+    numbers = {(row["k"], row["number"]) for row in rows}
+    of_key = Counter(row["k"] for row in rows)
+    if numbers != {(key, number + 1) for key, most in of_key.items() for number in range(most)}:
+        raise Broken(f"the numbers in {stage} have a gap or a repetition")
+
+
+def judged(stores: dict[str, Store], hops: tuple[Hop, ...], protocol: Between) -> int:
+    """Return the number of lines. Raises `Broken` for a line that is no cut, or that is aligned and has rows in transit."""
+    found = lines(read_stores(list(stores.values())).programs, 10_000)
+    for line in found:
+        states = {stage: _state(store, stage, line.epochs[store.job]) for stage, store in stores.items()}
+        for hop in hops:
+            judge_hop(line, hop, states, protocol is Between.ALIGNED and bool(line.number))
+    return len(found)
+
+
+def judge_hop(line: Line, hop: Hop, states: dict[str, dict[str, tuple[int, int]]], aligned: bool) -> None:
+    """Compare the rows that the sender has sent with those that the reader has read, by key."""
+    sent = {key: hop.sent(*counts) for key, counts in states[hop.sender].items()}
+    read = {key: hop.read(*counts) for key, counts in states[hop.reader].items()}
+    if orphans := {key: rows for key, rows in read.items() if rows > sent.get(key, 0)}:
+        raise Broken(
+            f"{line.name or line.epochs}: {hop.reader} has read rows that {hop.sender} has not sent: {orphans}"
+        )
+    if aligned and sent != read:
+        raise Broken(f"{line.name} has rows in transit from {hop.sender} to {hop.reader}: {sent}, {read}")
+
+
+def _state(store: Store, operator: str, epoch: int) -> dict[str, tuple[int, int]]:
+    snapshot = store.log.manifest(epoch).operators.get(operator) if epoch else None
+    if snapshot is None or not snapshot.files:
+        return {}
+    rows = store.state(operator).read(epoch).to_pylist()
+    if wrong := [row for row in rows if row["wrong"]]:
+        raise Broken(f"the state of {operator} in epoch {epoch} has met numbers out of order: {wrong[:3]}")
+    return {row["k"]: (row["count"], row["first"]) for row in rows}
+
+
+class _Arriving(threading.Thread):
+    """Writes a file of rows each second, while its context lasts."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        super().__init__(name="rows", daemon=True)
+        self._write_file = write
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(1.0):
+            self._write_file()
+
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self.join()
+
+
+def _wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + ENOUGH_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise Broken(f"not within {ENOUGH_S:.0f} s: {what}")
+        time.sleep(0.2)

@@ -1,0 +1,90 @@
+"""The verdicts of the campaign on stages, on tables and states with a planted defect, and a few cells on Spark."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from integration_tests.campaign.stage_kills import Broken, cells, judge_hop, judge_table, tried
+from integration_tests.edges.stage_graphs import GRAPHS, Hop
+from integration_tests.spark import connected_session
+from spark_ckpt.epochs.lines import Line
+
+LINE = Line({"staged.main": 3, "staged.second": 2}, 60)
+[HOP, _] = GRAPHS["pipeline"].hops
+[LOOP, BACK] = GRAPHS["loop"].hops
+States = dict[str, dict[str, tuple[int, int]]]
+
+
+def rows(*numbers: int, wrong: int = 0) -> list[dict[str, object]]:
+    return [{"k": "a", "v": number, "hop": 0, "number": number, "wrong": wrong} for number in numbers]
+
+
+def expected(*values: int) -> Counter[tuple[object, ...]]:
+    return Counter(("a", value, 0) for value in values)
+
+
+def test_a_table_with_each_row_once_and_numbers_without_a_gap_is_right() -> None:
+    judge_table("second", rows(2, 1, 3), expected(1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (rows(1, 2), "lacks"),
+        (rows(1, 2, 3, 3), "too many"),
+        (rows(1, 2, 3, wrong=1), "out of order"),
+        ([*rows(1, 2), {"k": "a", "v": 3, "hop": 0, "number": 4, "wrong": 0}], "gap"),
+    ],
+)
+def test_a_table_with_a_planted_defect_is_found(found: list[dict[str, object]], verdict: str) -> None:
+    with pytest.raises(Broken, match=verdict):
+        judge_table("second", found, expected(1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("hop", "states", "aligned"),
+    [
+        (HOP, {"main": {"a": (5, 5)}, "second": {"a": (5, 5)}}, True),
+        (HOP, {"main": {"a": (5, 5)}, "second": {}}, False),
+        (LOOP, {"main": {"a": (5, 3)}, "second": {"a": (4, 3)}}, False),
+        (BACK, {"main": {"a": (5, 3)}, "second": {"a": (4, 2)}}, False),
+    ],
+)
+def test_a_line_without_orphans_is_a_cut(hop: Hop, states: States, aligned: bool) -> None:
+    judge_hop(LINE, hop, states, aligned)
+
+
+@pytest.mark.parametrize(
+    ("hop", "states", "aligned", "verdict"),
+    [
+        (HOP, {"main": {"a": (4, 4)}, "second": {"a": (5, 5)}}, False, "has not sent"),
+        (HOP, {"main": {}, "second": {"a": (1, 1)}}, False, "has not sent"),
+        (HOP, {"main": {"a": (5, 5)}, "second": {"a": (4, 4)}}, True, "in transit"),
+        (BACK, {"main": {"a": (5, 3)}, "second": {"a": (4, 1)}}, False, "has not sent"),
+    ],
+)
+def test_a_line_with_orphans_or_rows_in_transit_is_found(hop: Hop, states: States, aligned: bool, verdict: str) -> None:
+    with pytest.raises(Broken, match=verdict):
+        judge_hop(LINE, hop, states, aligned)
+
+
+def test_the_matrix_has_every_protocol_graph_point_and_stage() -> None:
+    found = cells()
+    assert len({cell.kind for cell in found}) == len(found) == 272
+    assert not [cell for cell in found if (cell.protocol, cell.graph) == ("aligned", "loop")]
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.kill
+def test_cells_drawn_at_random_keep_every_promise(tmp_path: Path) -> None:
+    draw = random.Random()
+    for spark in connected_session():
+        for number, cell in enumerate(draw.sample(cells(), 2)):
+            figures, why = tried(spark, tmp_path / str(number), cell, draw)
+            assert not why, f"{cell.kind}: {why}"
+            assert figures["lines"] > 0, cell.kind
