@@ -45,7 +45,7 @@ POINTS = {
     RANDOM: 1,
 }
 """Points of the kill, each with the hit that kills: the first epoch of a stage has no rows."""
-KEYS, ROWS_A_FILE, FILES_MOST, ENOUGH_S = 5, 20, 40, 300.0
+KEYS, ROWS_A_FILE, FILES_MOST, ENOUGH_S = 5, 20, 25, 300.0
 
 
 class Broken(AssertionError):
@@ -119,8 +119,10 @@ class StagedProgram:
         try:
             self._start([stage for stage in self.graph.stages if stage != self.cell.victim])
             kill = self._kill(draw)
-            with self._rows_arrive(), lives.start(self.cell.victim, environment=kill.environment) as driver:
-                kill.strike(driver)
+            with lives.start(self.cell.victim, environment=kill.environment) as driver:
+                driver.wait_for_events("started", 1)
+                with self._rows_arrive():
+                    kill.strike(driver)
             self._start([self.cell.victim])
             self._write()
             _wait_until(lambda: all(map(self._is_complete, self.graph.stages)), "every table is complete")
