@@ -6,8 +6,17 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_ckpt.errors import GraphInvalid
-from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, OperatorNode, SinkBinding, SourceNode, TransformNode, UnionNode
-from spark_ckpt.plan.stages import StageInput, chosen_stages, cut, loop_of, parses
+from spark_ckpt.plan.graph import (
+    EdgeBinding,
+    EdgeNode,
+    OperatorNode,
+    SinkBinding,
+    SourceNode,
+    TransformNode,
+    UnionNode,
+    check_edges,
+)
+from spark_ckpt.plan.stages import StageInput, chosen_stages, cut, loop_of, loops_over_stages, parses
 from spark_ckpt.tasks.rows import REJECT
 
 
@@ -85,6 +94,18 @@ def test_a_loop_over_stages_passes_a_feedback_of_one_of_them():
         "model": (["again", "out"], {"to-model": "main"}),
     }
     assert loop_of(graphs) == ("main", "model")
+
+
+def test_a_feedback_is_a_loop_also_through_another_stage():
+    back, straight = EdgeNode("back", None, feedback=True), EdgeNode("straight", None, feedback=True)
+    edge, into, read = through(both(source("in"), back), "to-model", "model")
+    again, home, returned = through(read, "again", "main")
+    edges = [EdgeBinding(back, returned), EdgeBinding(straight, returned)]
+    bindings = [edge, again, sunk(read, "out"), sunk(straight, "copy")]
+    loops = loops_over_stages(bindings, edges, [into, home])
+    assert loops == {"back", "to-model", "again"}
+    with pytest.raises(GraphInvalid, match="feedback 'straight' is closed by a stream that does not come from it"):
+        check_edges([*bindings, sunk(back, "rows")], edges, loops)
 
 
 def test_a_chain_has_no_loop():

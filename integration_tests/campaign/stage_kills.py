@@ -125,18 +125,38 @@ class StagedProgram:
                     kill.strike(driver)
             self._start([self.cell.victim])
             self._write()
-            _wait_until(lambda: all(map(self._is_complete, self.graph.stages)), "every table is complete")
+            self._wait_for_tables()
         finally:
             lives.end()
-            for run in self.runs:
-                run.stop("60 seconds")
-        self._judge_tables()
-        self._judge_incarnations()
-        return {"lines": judged(self.stores(), self.graph.hops, self.cell.protocol), "wrong": 0}
+            self._stop()
+        return self._judge()
+
+    def run_undisturbed(self) -> dict[str, float]:
+        """Run all stages in this process, without a kill, and judge the end."""
+        self._write()
+        try:
+            self._start(list(self.graph.stages))
+            self._write()
+            self._wait_for_tables()
+        finally:
+            self._stop()
+        return self._judge()
 
     def stores(self) -> dict[str, Store]:
         """The store of each stage."""
         return {stage: existing_store(str(self.root / "staged" / stage)) for stage in self.graph.stages}
+
+    def _wait_for_tables(self) -> None:
+        _wait_until(lambda: all(map(self._is_complete, self.graph.stages)), "every table is complete")
+
+    def _stop(self) -> None:
+        for run in self.runs:
+            run.stop("60 seconds")
+
+    def _judge(self) -> dict[str, float]:
+        self._judge_tables()
+        self._judge_incarnations()
+        return {"lines": judged(self.stores(), self.graph.hops, self.cell.protocol), "wrong": 0}
 
     def _start(self, stages: list[str]) -> None:
         options = parsed([*self.given, "--events", str(self.root / "events")])

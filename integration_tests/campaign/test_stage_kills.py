@@ -8,9 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from integration_tests.campaign.stage_kills import Broken, cells, judge_hop, judge_table, tried
+from integration_tests.campaign.stage_kills import (
+    RANDOM,
+    Broken,
+    Cell,
+    StagedProgram,
+    cells,
+    judge_hop,
+    judge_table,
+    tried,
+)
 from integration_tests.edges.stage_graphs import GRAPHS, Hop
 from integration_tests.spark import connected_session
+from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.epochs.lines import Line
 
 LINE = Line({"staged.main": 3, "staged.second": 2}, 60)
@@ -76,6 +86,13 @@ def test_the_matrix_has_every_protocol_graph_point_and_stage() -> None:
     found = cells()
     assert len({cell.kind for cell in found}) == len(found) == 272
     assert not [cell for cell in found if (cell.protocol, cell.graph) == ("aligned", "loop")]
+
+
+@pytest.mark.spark
+def test_a_loop_over_stages_passes_each_row_twice(tmp_path: Path) -> None:
+    for spark in connected_session():
+        cell = Cell(Between.UNALIGNED, "loop", RANDOM, "second")
+        assert StagedProgram(spark, tmp_path / "loop", cell).run_undisturbed()["lines"] > 0
 
 
 @pytest.mark.long

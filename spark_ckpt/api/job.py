@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count
@@ -34,7 +35,7 @@ from spark_ckpt.events.listener import RunListener
 from spark_ckpt.observability.companions import companions_of, listeners_of
 from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, Node, SinkBinding, SourceNode, struct_of
 from spark_ckpt.plan.graph_text import graph_text
-from spark_ckpt.plan.stages import StageGraph, StageInput, chosen_stages, cut, parses
+from spark_ckpt.plan.stages import StageGraph, StageInput, chosen_stages, cut, loops_over_stages, parses
 from spark_ckpt.program_edges.sink import EdgeSink
 from spark_ckpt.program_edges.source import EdgeSource
 from spark_ckpt.spark_internals.plans import streaming_template
@@ -229,13 +230,14 @@ class Job:
         """
         confirmed = self._confirmed(accept_new_sink, accept_new_source, accept_moved, accept_dropped_operator)
         graphs = self._stage_graphs()
+        loops = loops_over_stages(list(self._bindings.values()), self._closed_edges(), self._stage_inputs)
         chosen = chosen_stages(graphs, ([stages] if isinstance(stages, str) else stages) or self._config.stages)
         check_stages(chosen, graphs, self._between, restore != LATEST, availableNow, self._config)
         stores = opened_stages(self.name, self.store, self._storage_options, graphs)
 
         def start(graph: StageGraph, listeners: Sequence[RunListener]) -> Run:
             join_stages(graph, stores, self._indexed)
-            plan = self._planned(graph.bindings, graph.edges, stores[graph.name].reopened, restore, confirmed)
+            plan = self._planned(graph.bindings, graph.edges, stores[graph.name].reopened, restore, confirmed, loops)
             plan = replace(plan, stage_stores=tuple(stores.values()))
             return self._started(plan, restore, availableNow, self._config.standby, listeners)
 
@@ -280,9 +282,10 @@ class Job:
         open_store: Callable[[], Store],
         restore: str | int | Epoch,
         confirmed: Confirmed | None,
+        over_stages: AbstractSet[str] = frozenset(),
     ) -> JobPlan:
         check_workers(self.spark)
-        check_graph(bindings, edges)
+        check_graph(bindings, edges, over_stages)
         for binding in bindings:
             binding.sink.check(self.spark, binding.schema)
         store = open_store()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -364,11 +365,13 @@ def planned(
     return _staged(plan)
 
 
-def check_graph(bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding]) -> None:
-    """Raise `GraphInvalid` for a graph that no session and no store could run."""
+def check_graph(
+    bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding], over_stages: AbstractSet[str] = frozenset()
+) -> None:
+    """Raise `GraphInvalid` for a graph that no session and no store could run. Parameters as in `check_edges`."""
     if not bindings:
         raise GraphInvalid("the job has no sink", hint="end a stream with to(sink)")
-    check_edges(bindings, edges)
+    check_edges(bindings, edges, over_stages)
     check_complete(_results(bindings), operators_of(*_ends(bindings, edges)), edges)
 
 

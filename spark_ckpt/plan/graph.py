@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import reduce
 from itertools import islice, takewhile
@@ -58,11 +59,16 @@ def _id(leaf: Leaf) -> str:
             return f"operator/{leaf.name}"
 
 
-def check_edges(bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding]) -> None:
-    """Raise `GraphInvalid` for an edge that no stream reads, and for a feedback that does not feed itself."""
+def check_edges(
+    bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding], over_stages: AbstractSet[str] = frozenset()
+) -> None:
+    """Raise `GraphInvalid` for an edge that no stream reads, and for a feedback that does not feed itself.
+
+    `over_stages`: names of feedbacks that feed themselves through other stages of the program.
+    """
     nodes = [*(binding.node for binding in bindings), *(edge.node for edge in edges)]
     read = {each.name for each in edges_of(*nodes)}
-    loops = loops_of(edges)
+    loops = loops_of(edges) | over_stages
     for each in edges:
         name = each.edge.name
         if name not in read:
@@ -474,7 +480,11 @@ def edges_of(*nodes: Node) -> list[EdgeNode]:
 
 def loops_of(edges: Sequence[EdgeBinding]) -> set[str]:
     """Return the names of the edges on a cycle: their input depends on their output, also through other edges."""
-    feeds = {each.edge.name: {above.name for above in edges_of(each.node)} for each in edges}
+    return on_cycles({each.edge.name: {above.name for above in edges_of(each.node)} for each in edges})
+
+
+def on_cycles(feeds: Mapping[str, set[str]]) -> set[str]:
+    """Return the names that reach themselves. `feeds`: by name the names that feed it."""
     return {name for name in feeds if name in _reached(name, feeds)}
 
 

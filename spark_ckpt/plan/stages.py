@@ -20,6 +20,9 @@ from spark_ckpt.plan.graph import (
     SinkBinding,
     SourceNode,
     TransformNode,
+    edges_of,
+    on_cycles,
+    sources_of,
     upstream,
 )
 from spark_ckpt.tasks.rows import REJECT
@@ -98,6 +101,21 @@ def loop_of(graphs: Mapping[str, StageGraph]) -> tuple[str, ...]:
     ]:
         left = {name: graph for name, graph in left.items() if name not in free}
     return tuple(left)
+
+
+def loops_over_stages(
+    bindings: Sequence[SinkBinding], edges: Sequence[EdgeBinding], inputs: Sequence[StageInput]
+) -> set[str]:
+    """Return the names of the edges on a cycle of the whole program: those of a query, and those that join stages."""
+    joining = {each.source.name for each in inputs}
+    ends = {each.edge.name: each.node for each in edges}
+    ends |= {each.name: each.node for each in bindings if each.name in joining}
+    return on_cycles(
+        {
+            name: {edge.name for edge in edges_of(node)} | {each.name for each in sources_of(node)} & joining
+            for name, node in ends.items()
+        }
+    )
 
 
 def parses(graph: StageGraph) -> bool:
