@@ -213,7 +213,6 @@ def wanted(numbers: int, kind: Kind) -> list[tuple[str, int]]:
     return sorted(sums + closed)
 
 
-@pytest.mark.long  # in the gate: tests/rewind
 @pytest.mark.parametrize(
     "kind", [SHORTEST, *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS if kind != SHORTEST)]
 )
