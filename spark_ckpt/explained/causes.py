@@ -15,7 +15,8 @@ class ErrorCause:
 
 
 _OUTAGE = (
-    "A running job retries for `store_patience`, and then continues from its last epoch. "
+    "As soon as a retry succeeds, a running job continues from its last epoch. If none succeeds within `store_patience` "
+    "(10 minutes), the run ends with this error: then start the job again. "
     '`run.lastProgress["outage"]` describes the outage.'
 )
 
