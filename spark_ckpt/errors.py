@@ -118,7 +118,7 @@ class StoreReadOnly(StoreOutage):
 
 
 class StoreDenied(StoreOutage):
-    """The user that runs the job may not read or write there."""
+    """The user or the credentials of the job lack the permission to read or write the location that the message names."""
 
     condition = "CKPT_STORE_DENIED"
 
