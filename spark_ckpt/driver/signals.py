@@ -21,6 +21,8 @@ from spark_ckpt.spark_internals.launching import is_pysparks_handler
 
 _log = logging.getLogger("spark_ckpt")
 HANDLED = (signal.SIGTERM, signal.SIGINT)
+RESEND_S = 1.0
+"""Seconds until a signal that is handed to the program is sent again, if its handler has not run."""
 Handler = Callable[[int, FrameType | None], object] | int | None
 
 
@@ -42,6 +44,7 @@ class SignalStops:
         self._runs: list[Stoppable] = []
         self._earlier: dict[int, Handler] = {}
         self._received: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._handled: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -73,6 +76,7 @@ class SignalStops:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal, on the main thread, between any two instructions."""
+        self._handled.put(number)
         if self._runs and not self._stopping:
             self._stopping = True
             self._received.put(number)
@@ -106,7 +110,20 @@ class SignalStops:
         noticed = bool(runs) and all(run.notices_its_end for run in runs)
         if has_own_handler(self._earlier.get(number)) or not noticed:
             _log.info("every run has ended; %s is handed to the program", name)
-            os.kill(os.getpid(), number)
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        """Send the signal to this process, and again until a handler has run."""
+        self._handled = queue.SimpleQueue()
+        os.kill(os.getpid(), number)
+        # A signal that comes just before the main thread blocks does not wake it. The handler would run much later.
+        while signal.getsignal(number) == self._handle:
+            try:
+                self._handled.get(timeout=RESEND_S)
+            except queue.Empty:
+                os.kill(os.getpid(), number)
+            else:
+                return
 
 
 def has_own_handler(handler: Handler) -> bool:

@@ -75,6 +75,36 @@ def test_a_program_that_never_asks_ends_by_the_signal_after_the_stop():
         assert child.returncode == -signal.SIGTERM
 
 
+def test_a_signal_that_does_not_wake_the_program_is_sent_again():
+    text = """
+    kill, sent = os.kill, []
+    def kill_unheard_at_first(pid, number):
+        sent.append(number)
+        if len(sent) > 1:
+            kill(pid, number)
+    os.kill = kill_unheard_at_first
+    stops.listen(FakeRun(noticed=False)); ready(); time.sleep(600)
+    """
+    with program(text) as child:
+        child.send_signal(signal.SIGTERM)
+        assert said(child) == ["stopping for SIGTERM", "stopped"]
+        assert child.returncode == -signal.SIGTERM
+
+
+def test_a_handed_back_signal_reaches_a_programs_own_handler_once():
+    text = """
+    def own(number, frame):
+        say("own handler")
+        time.sleep(3)  # longer than the pause before a signal is sent again
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, own)
+    stops.listen(FakeRun(noticed=False)); ready(); time.sleep(600)
+    """
+    with program(text) as child:
+        child.send_signal(signal.SIGTERM)
+        assert said(child) == ["stopping for SIGTERM", "stopped", "own handler"]
+
+
 def test_a_program_that_never_asks_is_interrupted_after_the_stop():
     text = """
     stops.listen(FakeRun(noticed=False)); ready()
