@@ -32,7 +32,7 @@ HOPS = replace(LATENCIES, message_ms=LATENCIES.read_ms)
 """A micro-batch takes what came, so a hop takes as long as a source needs for its next message."""
 
 ROW_BYTES = 100
-"""Size of a row of a job whose epochs have neither output nor edges."""
+"""Size of a row of a job whose epochs have no output."""
 
 _SOURCE = "source/"
 
@@ -190,7 +190,7 @@ def _consecutive(briefs: Sequence[EpochBrief]) -> Iterable[tuple[EpochBrief, Epo
 
 
 def _staged(log: EpochLog, epochs: Sequence[int]) -> tuple[int, int]:
-    files = [file for epoch in epochs for file in _files(log.manifest(epoch))]
+    files = [file for manifest in log.manifests(epochs) for file in _files(manifest)]
     return sum(file.rows for file in files), sum(file.size_bytes for file in files)
 
 

@@ -116,7 +116,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Run all protocols through the same failures, in simulated time, and put their costs side by side."""
-    seeds, job, killed = range(seed, seed + runs), None, sorted(crash or ())
+    seeds, job, killed = range(seed, seed + runs), None, crash or ()
     if store is None:
         chosen, times = chosen_graph(graph or GRAPH), _times(interval_ms, timeout_ms)
         held = STATE_BYTES if state_bytes is None else state_bytes
