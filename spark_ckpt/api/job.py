@@ -110,10 +110,6 @@ class Job:
         self._between = Between.INDEPENDENT if protocol == "barrier" else Between(protocol)
 
     @property
-    def _indexed(self) -> bool:
-        return self._between is not Between.INDEPENDENT
-
-    @property
     def config(self) -> JobConfig:
         """The effective settings."""
         return self._config
@@ -133,7 +129,7 @@ class Job:
             raise GraphInvalid(f"there are two sources named '{name}'", hint="give each source a name of its own")
         if isinstance(source, type) or not isinstance(source, Source):
             raise SourceInvalid(_no_connector(source, Source), source=name, hint=_SOURCES)
-        if self._indexed and isinstance(source, EdgeSource):
+        if self._between.indexed and isinstance(source, EdgeSource):
             source.wait_for_index_of(self.store, self._storage_options)
         source.check(self.spark)
         schema = self._schema(source)
@@ -236,7 +232,7 @@ class Job:
         stores = opened_stages(self.name, self.store, self._storage_options, graphs)
 
         def start(graph: StageGraph, listeners: Sequence[RunListener]) -> Run:
-            join_stages(graph, stores, self._indexed)
+            join_stages(graph, stores, self._between.indexed)
             plan = self._planned(graph.bindings, graph.edges, stores[graph.name].reopened, restore, confirmed, loops)
             plan = replace(plan, stage_stores=tuple(stores.values()))
             return self._started(plan, restore, availableNow, self._config.standby, listeners)
@@ -291,7 +287,7 @@ class Job:
         store = open_store()
         plan = planned(self.spark, store.job, self._config, store, bindings, edges, restore, confirmed)
         plan = replace(plan, between=self._between)
-        if plan.indexed:
+        if plan.between.indexed:
             check_index(plan)
         return plan
 

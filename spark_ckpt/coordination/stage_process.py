@@ -44,6 +44,11 @@ class Between(StrEnum):
     ALIGNED = "aligned"
 
     @property
+    def indexed(self) -> bool:
+        """True if epochs serve an index."""
+        return self is not Between.INDEPENDENT
+
+    @property
     def decides_lines(self) -> bool:
         """True if sinks publish decided lines only: the protocol is for the stages of one program."""
         return self in (Between.UNALIGNED, Between.ALIGNED)

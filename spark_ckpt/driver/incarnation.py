@@ -131,7 +131,7 @@ class SparkIncarnation:
         )  # fmt: skip
         self._index = (
             IndexKeeper(plan, point.incarnation, stage, protocol, self._loop, announcer.lines, self._fail)
-            if plan.indexed
+            if plan.between.indexed
             else None
         )
 

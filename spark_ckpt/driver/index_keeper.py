@@ -71,7 +71,7 @@ def _check_aligned(plan: JobPlan) -> None:
 def stage_process(plan: JobPlan) -> StageProcess:
     """Return the program's part in the protocol between programs, as its log has it."""
     every_ms, log_state = plan.config.line_interval_ms, plan.store.log.state()
-    if not plan.indexed:
+    if not plan.between.indexed:
         return StageProcess(Between.INDEPENDENT, every_ms, log_state.latest)
     served = [(brief.epoch, brief.index) for brief in log_state.lineage()][::-1]
     reads = any(isinstance(node.source, EdgeSource) for node in plan.sources)

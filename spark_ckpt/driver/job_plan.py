@@ -82,11 +82,6 @@ class JobPlan:
     """Stores of all stages of the program, whose common decision sinks wait for; empty without stages."""
 
     @property
-    def indexed(self) -> bool:
-        """True if epochs serve an index."""
-        return self.between is not Between.INDEPENDENT
-
-    @property
     def marks(self) -> list[Mark]:
         """Event times of the operators' inputs."""
         return marks_of(*self.operators)
