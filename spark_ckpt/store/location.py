@@ -1,7 +1,7 @@
 """Files below one folder, local or in an object store. Both take one code path, with the options of the Delta tables.
 
-Files get unique names and appear whole or not at all: through the object store's own multipart upload, or through a
-hidden part file that is renamed. On a local file system contents and folder are fsynced before a write returns.
+Files get unique names and appear whole or not at all: through an upload to the object store, or through a hidden part
+file that is renamed. On a local file system contents and folder are fsynced before a write returns.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged
 from spark_ckpt.place import local_path
 from spark_ckpt.storage_errors import one_line, outage, refusal_in, taken_away, typed_errors_at
 from spark_ckpt.store import durable
+from spark_ckpt.store.uploads import UploadFailed, open_upload
 from spark_ckpt.wording import counted
 
 _SEAL = b"ckpt.seal"
@@ -103,7 +104,8 @@ class Location:
         with self._errors(path, writing=True):
             if self.local is not None:
                 durable.make_folder((self.local / checked).parent)
-            stream = self._handler()._handler.open_output_stream(checked)
+            upload = open_upload(self.uri, self.storage_options, checked)
+            stream = upload or self._handler()._handler.open_output_stream(checked)
         return DurableOutput(self, checked, cast(io.RawIOBase, stream))
 
     def verify(self, file: Committed, **where: object) -> None:
@@ -259,7 +261,7 @@ class Location:
             yield
         except CkptError:
             raise
-        except (OSError, DeltaError, pa.ArrowException) as error:
+        except (OSError, DeltaError, UploadFailed, pa.ArrowException) as error:
             if isinstance(error, FileNotFoundError) and not writing:
                 raise
             raise outage(self.uri, error, path=path) from error
