@@ -13,12 +13,12 @@ from spark_ckpt.cli.options import AsJson, StorageOptions
 from spark_ckpt.cli.output import Id, iso, print_facts, print_json, print_line, print_table, utc
 from spark_ckpt.cli.stores import open_stores
 from spark_ckpt.connector import Json
-from spark_ckpt.epochs.lines import Line, Program, greatest, lines, moment_ms, through, to_target
+from spark_ckpt.epochs.lines import Line, Program, branch_ends, greatest, lines, moment_ms, named_by, through, to_target
 from spark_ckpt.epochs.recovery import RestorePlan, plan
 from spark_ckpt.epochs.recovery_text import sink_lines
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.json_values import plain
-from spark_ckpt.program_edges.line_stores import Outside, StoreLines, read_stores, restore_line
+from spark_ckpt.program_edges.line_stores import Outside, StoreLines, before_restore, read_stores, restore_line
 from spark_ckpt.program_edges.wall_clock import WallClockCut, wall_clock_cut
 from spark_ckpt.store.store import Store
 from spark_ckpt.wording import counted, epochs
@@ -73,8 +73,9 @@ def line(
 
 def restore_stores(stores: Sequence[Store], target: str, dry_run: bool, fence: bool, as_json: bool) -> None:
     """Restore several stores to the line that `target` names, or only show it (`dry_run`)."""
-    known = read_stores(stores)
+    known = read_stores(stores, branch_ends(target))
     chosen = to_target(known.programs, target)
+    before = named_by(before_restore(known, target))
     plans = {
         name: plan(each.log_state, chosen.epochs[name], each.store.log.manifest, each.store.verify)
         for name, each in known.stores.items()
@@ -82,7 +83,15 @@ def restore_stores(stores: Sequence[Store], target: str, dry_run: bool, fence: b
     began = {} if dry_run else restore_line(known, chosen, target, fence)
     if as_json:
         programs: dict[str, Json] = {name: _plan_fields(planned) for name, planned in plans.items()}
-        print_json({**_fields(chosen), "programs": programs, "incarnations": dict(began), **_outside_json(known)})
+        print_json(
+            {
+                **_fields(chosen),
+                "programs": programs,
+                "incarnations": dict(began),
+                "before": before,
+                **_outside_json(known),
+            }
+        )
         return
     for name, planned in plans.items():
         _print_plan(known, name, planned)
@@ -94,6 +103,7 @@ def restore_stores(stores: Sequence[Store], target: str, dry_run: bool, fence: b
         print_line(f"\nNothing was changed. To do it: the same command without --dry-run ({target})")
     else:
         print_line("\nDone. Start the programs as usual: each continues from its epoch of the line.")
+        print_line(f"To undo it: the same command with --to {before}, while retention keeps these epochs.")
 
 
 def _print_plan(known: StoreLines, name: str, planned: RestorePlan) -> None:

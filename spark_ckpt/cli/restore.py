@@ -32,7 +32,9 @@ def restore(
     ],
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="LINE", help="latest, line-N, PROGRAM@EPOCH or a time, for all stores."),
+        typer.Option(
+            "--to", metavar="LINE", help="latest, line-N, PROGRAM@EPOCH, a time, or PROGRAM@EPOCH,... for all stores."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --to: change nothing.")] = False,
     fence: Annotated[bool, typer.Option("--fence", help="With --to: take the lease from drivers that run.")] = False,
@@ -53,6 +55,11 @@ def restore(
     starts; run the same command again.
     """
     if to is not None:
+        if accept_new_sink:
+            raise ConfigInvalid(
+                "--accept-new-sink does not go with --to: the next start compares the sinks",
+                hint=f'restore without it, then start with job.start(accept_new_sink="{accept_new_sink[0]}")',
+            )
         restore_stores(open_stores(stores, storage_option), to, dry_run, fence, as_json)
         return
     if len(stores) != 2 or fence:

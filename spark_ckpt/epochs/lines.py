@@ -150,8 +150,12 @@ def named(programs: Programs, number: int) -> Line:
 def to_target(programs: Programs, target: str) -> Line:
     """Return the line that a target names: `latest`, `line-N`, `PROGRAM@EPOCH`, or a time in ISO format (UTC by default).
 
+    An epoch of each program, `PROGRAM@EPOCH,PROGRAM@EPOCH`, names a line of these, on any branch.
+
     Raises `EpochNotFound`, `ConfigInvalid`.
     """
+    if ends := branch_ends(target):
+        return exactly(programs, ends)
     if target == "latest":
         return greatest(programs)
     number = target.removeprefix(LINE)
@@ -161,6 +165,43 @@ def to_target(programs: Programs, target: str) -> Line:
     if at and epoch.isdecimal():
         return through(programs, name, int(epoch))
     return greatest(programs, epochs_at(programs, moment_ms(target)))
+
+
+def branch_ends(target: str) -> dict[str, int]:
+    """Return the epochs that a target names if it names several, by program. Their branches end with them.
+
+    Raises `ConfigInvalid`.
+    """
+    if "," not in target:
+        return {}
+    parts = [part.strip().rpartition("@") for part in target.split(",")]
+    ends = {name: int(epoch) for name, at, epoch in parts if at and epoch.isdecimal()}
+    if len(ends) < len(parts):
+        raise ConfigInvalid(f"'{target}' does not name an epoch of each program", hint="write orders@17,totals@12")
+    return ends
+
+
+def named_by(epochs: Mapping[str, int]) -> str:
+    """Return the target that names these epochs, of several programs or of one."""
+    return ",".join(f"{name}@{epoch}" for name, epoch in epochs.items())
+
+
+def exactly(programs: Programs, epochs: Mapping[str, int]) -> Line:
+    """Return the line of these epochs. Raises `EpochNotFound` with the reasons if they are none, `ConfigInvalid`."""
+    if wrong := sorted(set(epochs) ^ set(programs)):
+        without = "no store" if wrong[0] in epochs else "no epoch"
+        raise ConfigInvalid(
+            f"{without} of program '{wrong[0]}' is given",
+            hint=f"give an epoch of each program, and their stores: {', '.join(sorted(programs))}",
+        )
+    line = greatest(programs, epochs)
+    if line.epochs != dict(epochs):
+        raise EpochNotFound(
+            f"{named_by(epochs)} is no consistent line",
+            reasons="; ".join(line.reasons),
+            hint=f"the greatest line before it is {named_by(line.epochs)}",
+        )
+    return line
 
 
 def epochs_at(programs: Programs, at_ms: int) -> dict[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from spark_ckpt.epochs.lines import UNDONE, CutEpoch, Input, Line, Program
@@ -17,7 +17,7 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.readers import Standing, standing
 from spark_ckpt.epochs.records import Manifest, Position
 from spark_ckpt.epochs.restore import RESTORING_LINE
-from spark_ckpt.errors import ConfigInvalid, StoreInUse
+from spark_ckpt.errors import ConfigInvalid, EpochNotFound, StoreInUse
 from spark_ckpt.program_edges.following import position_of
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.proposals import is_held
@@ -28,12 +28,17 @@ _LEASE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class ProgramStore:
-    """A program's store, with its log state and the manifests of its current branch, oldest first."""
+    """A program's store, with its log state and the manifests of one branch, oldest first: the current one, or another."""
 
     name: str
     store: Store
     log_state: LogState
     manifests: tuple[Manifest, ...]
+
+    @property
+    def branch(self) -> LogState:
+        """The log state as if its current branch were this one."""
+        return replace(self.log_state, latest=self.manifests[-1].epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +60,19 @@ class StoreLines:
     outside: tuple[Outside, ...]
 
 
-def read_stores(stores: Sequence[Store]) -> StoreLines:
-    """Read the logs of the stores. Raises `ConfigInvalid` for a store given twice, of an outbox, or without an epoch."""
+def read_stores(stores: Sequence[Store], ends: Mapping[str, int] | None = None) -> StoreLines:
+    """Read the logs of the stores.
+
+    `ends`: by program the epoch that ends the branch to read; the current branch of a program that is missing.
+
+    Raises `ConfigInvalid` for a store given twice, of an outbox, or without an epoch; `EpochNotFound` for an end.
+    """
     if len({store.id for store in stores}) < len(stores):
         raise ConfigInvalid("a store is given twice", hint="give the store of each program once")
     shared = {job for job, count in Counter(store.job for store in stores).items() if count > 1}
     # A place tells two jobs of one name apart.
     named = {store.location.uri if store.job in shared else store.job: store for store in stores}
-    known = {name: _read(name, store) for name, store in named.items()}
+    known = {name: _read(name, store, (ends or {}).get(name)) for name, store in named.items()}
     by_id = {each.log_state.store_id: each for each in known.values()}
     programs = {name: _program(each, by_id) for name, each in known.items()}
     return StoreLines(known, programs, tuple(_outside(known, by_id)))
@@ -95,6 +105,14 @@ def restore_line(known: StoreLines, line: Line, target: str, fence: bool) -> dic
     return done
 
 
+def before_restore(known: StoreLines, target: str) -> dict[str, int]:
+    """Return the newest epoch of each program before a restore to `target`, also of one that was interrupted."""
+    name = f"{RESTORING_LINE}{target}"
+    found = {program: each.log_state for program, each in known.stores.items()}
+    # The interrupted restore has begun an incarnation without an epoch.
+    return {program: state.last if _is_own(state, name) else state.latest for program, state in found.items()}
+
+
 def _is_own(log_state: LogState, name: str) -> bool:
     return not log_state.is_free and log_state.holder is not None and log_state.holder.name == name
 
@@ -120,14 +138,17 @@ def _readers_first(programs: Mapping[str, Program]) -> list[str]:
     return order
 
 
-def _read(name: str, store: Store) -> ProgramStore:
+def _read(name: str, store: Store, end: int | None) -> ProgramStore:
     log_state = store.log.state()
     if log_state.kind != "job":
         raise ConfigInvalid(
             f"{store.location.uri} is the store of outbox '{log_state.job}'",
             hint="spark-ckpt rewind plan --outbox STORE restores its query; an outbox has no edges, so no line goes through it",
         )
-    branch = [brief.epoch for brief in log_state.lineage()][::-1]
+    if end is not None and end not in log_state.by_id:
+        kept = ", ".join(str(brief.epoch) for brief in log_state.epochs) or "none"
+        raise EpochNotFound(f"{name} does not keep epoch {end}", kept=kept, hint="choose one of these")
+    branch = [brief.epoch for brief in log_state.lineage(end)][::-1]
     if not branch:
         raise ConfigInvalid(f"job '{store.job}' has no epoch yet", hint="start it, or leave its store out")
     return ProgramStore(name, store, log_state, tuple(store.log.manifests(branch)))
@@ -167,7 +188,7 @@ def _read_up_to(manifest: Manifest, source: str, sender: ProgramStore, edge: str
     if source not in manifest.cursors:
         return 0  # the program had not begun to read it
     position: Position = position_of(manifest.cursors[source])
-    match standing(sender.log_state, position, partial(_rows_before, sender, edge)):
+    match standing(sender.branch, position, partial(_rows_before, sender, edge)):
         case Standing.UNDONE:
             return UNDONE
         case Standing.GONE if not position.whole:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_ckpt.epochs.lines import Line, to_target
-from spark_ckpt.errors import ConfigInvalid, Fenced, RestoreUnderWay, StoreInUse
+from spark_ckpt.errors import ConfigInvalid, EpochNotFound, Fenced, RestoreUnderWay, StoreInUse
 from spark_ckpt.program_edges.line_stores import read_stores, restore_line
 from spark_ckpt.store import epoch_log
 from spark_ckpt.store.location import Location
@@ -137,6 +137,64 @@ def test_programs_continue_from_the_line_and_all_their_rows_are_read_once(comman
         each.begin("latest")
     trio.round()
     assert command("line", *trio.uris, "--json").json["lines"][0]["epochs"] == {"orders": 5, "totals": 5, "alerts": 5}
+
+
+def test_a_restore_says_how_to_undo_it(command: CommandLine, trio: Trio) -> None:
+    trio.totals.commit(index=40)
+    trio.stop()
+    done = command("restore", *trio.uris, "--to", "orders@2")
+    assert "--to orders@4,totals@5,alerts@4" in done.out
+    assert command("restore", *trio.uris, "--to", "orders@4,totals@5,alerts@4").code == 0
+    assert trio.latest() == {"orders": 4, "totals": 5, "alerts": 4}
+    for each in trio.programs:
+        each.begin("latest")
+    trio.round()
+    assert command("line", *trio.uris, "--json").json["lines"][0]["epochs"] == {"orders": 5, "totals": 6, "alerts": 5}
+
+
+def test_programs_that_went_on_after_a_restore_can_still_undo_it(command: CommandLine, trio: Trio) -> None:
+    trio.stop()
+    command("restore", *trio.uris, "--to", "orders@2")
+    for each in trio.programs:
+        each.begin("latest")
+    trio.round()
+    trio.stop()
+    assert command("restore", *trio.uris, "--to", "orders@4,totals@4,alerts@4").code == 0
+    assert set(trio.latest().values()) == {4}
+
+
+def test_a_restore_that_was_killed_says_how_to_undo_it(
+    command: CommandLine, trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trio.stop()
+    killed_after(trio, "orders@2", stores=2, monkeypatch=monkeypatch)
+    assert "--to orders@4,totals@4,alerts@4" in command("restore", *trio.uris, "--to", "orders@2").out
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "said"),
+    [
+        ("orders@3,totals@4,alerts@4", EpochNotFound.exit_code, "totals goes back from epoch 4 to epoch 3"),
+        ("orders@3,totals@99,alerts@4", EpochNotFound.exit_code, "totals does not keep epoch 99"),
+        ("orders@3,totals@3", ConfigInvalid.exit_code, "no epoch of program 'alerts' is given"),
+        ("orders@3,totals@3,alerts@3,other@3", ConfigInvalid.exit_code, "no store of program 'other' is given"),
+        ("orders@3,totals", ConfigInvalid.exit_code, "does not name an epoch of each program"),
+    ],
+)
+def test_epochs_that_are_no_line_are_refused(
+    command: CommandLine, trio: Trio, target: str, code: int, said: str
+) -> None:
+    trio.stop()
+    refused = command("restore", *trio.uris, "--to", target)
+    assert (refused.code, said in refused.err) == (code, True), refused.err
+    assert set(trio.latest().values()) == {4}
+
+
+def test_an_option_that_a_line_does_not_take_is_refused(command: CommandLine, trio: Trio) -> None:
+    trio.stop()
+    refused = command("restore", *trio.uris, "--to", "orders@2", "--accept-new-sink", "out")
+    assert refused.code == ConfigInvalid.exit_code
+    assert "job.start(accept_new_sink=" in refused.err
 
 
 def test_a_running_program_is_refused_by_name_and_nothing_is_changed(command: CommandLine, trio: Trio) -> None:
