@@ -12,13 +12,13 @@ from functools import cache
 from integration_tests.proof.page import RESULTS
 
 
-def seeds_for(bug: str, seeds: Iterable[int]) -> list[int]:
-    """All of `seeds`, and the measured one before them."""
-    known = _measured().get(bug)
+def seeds_for(where: str, bug: str, seeds: Iterable[int]) -> list[int]:
+    """All of `seeds`, and the measured one before them. `where`: what the measurement calls the rules that have the bug."""
+    known = _measured().get((where, bug))
     return [*seeds] if known is None else [known, *(seed for seed in seeds if seed != known)]
 
 
 @cache
-def _measured() -> dict[str, int]:
+def _measured() -> dict[tuple[str, str], int]:
     caught = json.loads(RESULTS.read_text())["caught"]
-    return {each["bug"]: each["seeds"] - 1 for each in caught if each["seeds"] is not None}
+    return {(each["where"], each["bug"]): each["seeds"] - 1 for each in caught if each["seeds"] is not None}

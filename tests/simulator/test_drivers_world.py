@@ -59,7 +59,7 @@ def test_a_schedule_of_drivers_replays_from_its_trace() -> None:
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_a_bug_planted_around_a_drivers_lease_is_condemned(planted: Planted) -> None:
-    verdicts = map(planted.run, seeds_for(planted.name, range(UNTIL_CAUGHT)))
+    verdicts = map(planted.run, seeds_for("the lease of a job's driver", planted.name, range(UNTIL_CAUGHT)))
     first = next((found for found in verdicts if found.condemned), None)
 
     assert first is not None, "nothing was found"

@@ -23,7 +23,7 @@ SEEDS = [*range(60), 383, 416]
 
 def caught(name, core_of=shipped):
     """The first schedule that is condemned, with its seed; its trace replays to the same verdict."""
-    outcomes = (run(seed, core_of) for seed in seeds_for(name, range(ENOUGH)))
+    outcomes = (run(seed, core_of) for seed in seeds_for("rules of edges", name, range(ENOUGH)))
     condemned = next((each for each in outcomes if each.condemned), None)
     assert condemned is not None, f"not caught in {ENOUGH} schedules"
     print(f"seed {condemned.seed}, {len(condemned.trace)} steps: {condemned.error}")

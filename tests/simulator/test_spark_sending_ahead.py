@@ -17,7 +17,7 @@ SEEDS = [seed for seed in range(ENOUGH) if seed % 11 in AHEAD]
 
 
 def first_failure(name):
-    return next((outcome for outcome in map(run, seeds_for(name, SEEDS)) if outcome.condemned), None)
+    return next((outcome for outcome in map(run, seeds_for("rows sent ahead", name, SEEDS)) if outcome.condemned), None)
 
 
 @pytest.mark.parametrize("schedules", [330, pytest.param(ENOUGH, marks=pytest.mark.long)])

@@ -15,9 +15,9 @@ from checkpoint_lab.spark_store import OPERATORS
 ENOUGH = 400
 
 
-def first_failure(name, core_of):
+def first_failure(where, name, core_of):
     """The first schedule that an oracle or a machine condemns, if any."""
-    outcomes = (run(seed, core_of) for seed in seeds_for(name, range(ENOUGH)))
+    outcomes = (run(seed, core_of) for seed in seeds_for(where, name, range(ENOUGH)))
     return next((outcome for outcome in outcomes if outcome.condemned), None)
 
 
@@ -44,9 +44,9 @@ def test_no_long_or_eager_life_of_a_job_is_condemned():
     assert [(outcome.seed, outcome.error) for outcome in outcomes if not outcome.ok] == []
 
 
-def caught(name, core_of):
+def caught(where, name, core_of):
     """Schedules condemn the bug; the first one that does is condemned again, in the same way, from its trace and from its seed."""
-    found = first_failure(name, core_of)
+    found = first_failure(where, name, core_of)
     assert found is not None, f"{name}: no schedule of {ENOUGH} is condemned"
     print(f"{name}: seed {found.seed}, {len(found.trace)} steps: {str(found.error).splitlines()[0]}")
     for again in (sim.replay(lambda: world(found.seed, core_of), found), run(found.seed, core_of)):
@@ -56,13 +56,13 @@ def caught(name, core_of):
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_in_the_rules_of_an_incarnation_is_caught(plant):
-    caught(plant.__name__, core_with(plant))
+    caught("rules of an incarnation", plant.__name__, core_with(plant))
 
 
 @pytest.mark.parametrize("plant", PLANTED_BESIDE, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_in_the_rules_beside_it_is_caught(plant, monkeypatch):
     plant(monkeypatch)
-    caught(plant.__name__, shipped)
+    caught("rules beside it", plant.__name__, shipped)
 
 
 def test_the_bugs_that_are_planted_differ():

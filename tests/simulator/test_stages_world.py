@@ -12,7 +12,7 @@ from checkpoint_lab.stages_world import BUDGET, StagesWorld
 from tests.simulator.stage_bugs import PLANTED, Planted
 
 SCHEDULES, UNTIL_CAUGHT = 300, 1200
-CATCHERS = (312, 178, 165, 142, 111)
+CATCHERS = (312, 178, 165, 142, 111, 86, 88, 96)
 """Seeds that condemn what few others do; tried first."""
 
 

@@ -24,7 +24,7 @@ ONE = Incarnation(1)
 
 def first_failure(bug: str) -> ScheduleOutcome:
     """The first schedule that somebody complains about."""
-    outcomes = map(PLANTED[bug].run, seeds_for(bug, range(SEEDS)))
+    outcomes = map(PLANTED[bug].run, seeds_for("surroundings", bug, range(SEEDS)))
     return next(outcome for outcome in outcomes if outcome.condemned)
 
 
