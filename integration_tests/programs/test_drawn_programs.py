@@ -23,11 +23,15 @@ from spark_ckpt.store.spark_state import Known, Moment, SparkStates
 
 pytestmark = pytest.mark.spark
 KINDS = [
-    ("HDFS-backed", "append", 14, 209),
-    ("HDFS-backed", "update", 12, 232),
+    ("HDFS-backed", "append", 6, 348),
+    ("HDFS-backed", "update", 6, 231),
     ("RocksDB, changelog", "append", 4, 21),
+    # the same with more programs
+    pytest.param("HDFS-backed", "append", 14, 209, marks=pytest.mark.long),
+    pytest.param("HDFS-backed", "update", 12, 232, marks=pytest.mark.long),
 ]
-"""State store, mode, number of programs and seed. A store of RocksDB costs several times as much."""
+"""State store, mode, number of programs and seed. A store of RocksDB costs several times as much. Each history fails once and is
+restored."""
 
 
 @pytest.fixture(scope="module")

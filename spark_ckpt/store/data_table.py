@@ -56,6 +56,8 @@ class DataTable:
         self._app_id = app_id
         self._description = description
         self._table: DeltaTable | None = None
+        self._found: tuple[DeltaTable | None, int, int] = None, -1, -1
+        """The newest transaction version of a version of the table."""
 
     def refreshed(self) -> DeltaTable | None:
         """Return the newest version; None if the table does not exist yet. Raises `LogDamaged`, a `StoreOutage`."""
@@ -64,7 +66,7 @@ class DataTable:
             return self._table
         delta_log.require_log(self.location)
         try:
-            delta_log.advance(self._table)
+            delta_log.advance(self._table, self.location)
         # Commit files that the handle refers to may have been trimmed since: open the table again.
         except (DeltaError, OSError, ValueError):
             self._table = delta_log.open_table(self.location)
@@ -78,8 +80,15 @@ class DataTable:
     def newest_txn_version(self) -> int:
         """Return the newest transaction version; -1 for none."""
         table = self.refreshed()
-        found = None if table is None else table.transaction_version(self._app_id)
-        return -1 if found is None else found
+        if table is None:
+            return -1
+        # delta-rs searches the log for it at each call.
+        known, version, newest = self._found
+        if known is not table or version != table.version():
+            found = table.transaction_version(self._app_id)
+            newest = -1 if found is None else found
+            self._found = table, table.version(), newest
+        return newest
 
     def refuse_if_beyond(self, key: int) -> None:
         """Raise `LogDamaged` if the table claims an epoch above `key`, the newest committed one."""

@@ -8,6 +8,7 @@ checkpoints: the library's own hook would leave them unsynced after an acknowled
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,10 +89,23 @@ def _opened(location: Location) -> DeltaTable | None:
         return None
 
 
-def advance(table: DeltaTable) -> None:
-    """Read the commits made since. Errors are deltalake's own."""
+def advance(table: DeltaTable, location: Location) -> None:
+    """Read the commits made since. Errors are deltalake's own, and OSError."""
+    # delta-rs takes milliseconds to find out that there is none. An epoch asks more than twenty times.
+    if location.local is not None and not _has_newer(location.local / LOG, table.version()):
+        return
     with panics_as_errors():
         table.update_incremental()
+
+
+def _has_newer(folder: Path, version: int) -> bool:
+    """Return True if a commit or a checkpoint of a later version is in `folder`. Lists it as delta-rs does.
+
+    The next commit alone would not tell: it may have been trimmed, behind later ones.
+    """
+    newest = f"{version:020d}"
+    with os.scandir(folder) as entries:
+        return any(each.name[:20].isdigit() and each.name[:20] > newest for each in entries)
 
 
 @contextlib.contextmanager

@@ -169,7 +169,7 @@ class LogTable:
         self._refreshed_at = _uptime_s()
         delta_log.require_log(self._location)
         try:
-            delta_log.advance(self._table)
+            delta_log.advance(self._table, self._location)
         except (DeltaError, OSError, ValueError):
             # Commit files that the handle refers to may have been deleted since.
             self._reopen()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import copy, deepcopy
 from dataclasses import dataclass
 
 import pytest
@@ -45,6 +46,15 @@ def three_epochs(folder) -> World:
     world.epoch({"b": 3, "c": 4}, acked=1)
     world.epoch({"a": None, "c": 5})
     return world
+
+
+def moved_to(world: World, folder) -> World:
+    """The same world over a copy of its store."""
+    again = World(folder, copy(world.clock))
+    again.expected, again.chains, again.line, again.last = deepcopy(
+        (world.expected, world.chains, world.line, world.last)
+    )
+    return again
 
 
 def two_branches(folder) -> World:

@@ -1,6 +1,8 @@
+import shutil
+
 import pytest
 
-from tests.cli.cli_world import CommandLine, three_epochs, two_branches
+from tests.cli.cli_world import CommandLine, moved_to, three_epochs, two_branches
 
 
 @pytest.fixture
@@ -8,9 +10,16 @@ def command(capsys):
     return CommandLine(capsys)
 
 
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory):
+    return three_epochs(tmp_path_factory.mktemp("three-epochs") / "store")
+
+
 @pytest.fixture
-def world(tmp_path):
-    return three_epochs(tmp_path / "store")
+def world(kept, tmp_path):
+    """A copy of a store that was written once."""
+    shutil.copytree(kept.store.location.local, tmp_path / "store")
+    return moved_to(kept, tmp_path / "store")
 
 
 @pytest.fixture

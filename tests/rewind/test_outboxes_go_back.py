@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -39,13 +40,24 @@ from spark_rewind.applying import apply, undo
 from spark_rewind.planning import RewindRequest, plan_rewind
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    """Four right batches, then four wrong ones."""
-    made = World(tmp_path)
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Four right batches, then four wrong ones, beside a copy of their folder."""
+    made = World(tmp_path_factory.mktemp("outbox") / "world")
     made.run(4)
     made.run(4, wrong=1000)
+    shutil.copytree(made.root, made.root.with_name("copy"))
     return made
+
+
+@pytest.fixture
+def world(kept: World) -> World:
+    """The same world for each test, in the place where it was built: its files name each other by whole paths."""
+    shutil.rmtree(kept.root)
+    shutil.copytree(kept.root.with_name("copy"), kept.root)
+    again = World(kept.root)
+    again.began = kept.began
+    return again
 
 
 def check(world: World, left: Counter, batches: int = 10) -> None:

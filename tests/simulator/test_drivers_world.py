@@ -19,14 +19,13 @@ from tests.simulator.driver_bugs import PLANTED, Planted
 from tests.simulator.eager import run_drivers_long
 from tests.simulator.measured import seeds_for
 
-SCHEDULES = 300
 UNTIL_CAUGHT = 400
 CALM = Troubles(*[0] * 8)
 LED: list[Choice] = [("look", "a"), ("propose", "a", "main"), ("append", "a")]
 """`a` is the first to look, and leads."""
 
 
-@pytest.mark.parametrize("schedules", [SCHEDULES, pytest.param(20 * SCHEDULES, marks=pytest.mark.long)])
+@pytest.mark.parametrize("schedules", [120, pytest.param(6_000, marks=pytest.mark.long)])
 def test_a_job_has_one_driver_at_a_time_and_soon_another_one(schedules: int) -> None:
     happened: Counter[str] = Counter()
     for seed in range(schedules):
@@ -38,13 +37,14 @@ def test_a_job_has_one_driver_at_a_time_and_soon_another_one(schedules: int) -> 
     assert happened["incarnations"] > 3 * schedules
 
 
-def test_a_job_that_lives_long_has_one_driver_at_a_time() -> None:
-    assert [(seed, found.error) for seed in range(20) if not (found := run_drivers_long(seed)).ok] == []
+@pytest.mark.parametrize("lives", [8, pytest.param(20, marks=pytest.mark.long)])
+def test_a_job_that_lives_long_has_one_driver_at_a_time(lives: int) -> None:
+    assert [(seed, found.error) for seed in range(lives) if not (found := run_drivers_long(seed)).ok] == []
 
 
 def test_schedules_reach_every_cell_of_the_standbys_table() -> None:
     reached: set[Cell] = set()
-    for seed in range(SCHEDULES // 3):
+    for seed in range(100):
         world = drivers_world(seed)
         world.cells = reached
         drive(world, seed, DRIVERS_STEPS, DRIVERS_FAULT_RATE)

@@ -16,7 +16,7 @@ KINDS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("schedules", [400, pytest.param(8_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("schedules", [150, pytest.param(8_000, marks=pytest.mark.long)])
 def test_no_row_is_lost_or_shown_twice_although_rows_are_staged_first(schedules):
     happened = dict.fromkeys(KINDS, 0)
     for seed in range(schedules):
@@ -28,8 +28,9 @@ def test_no_row_is_lost_or_shown_twice_although_rows_are_staged_first(schedules)
     assert happened["decided"] > 4 * schedules
 
 
-def test_no_long_or_eager_life_of_a_query_with_the_format_is_condemned():
-    for seed in range(60):
+@pytest.mark.parametrize("lives", [18, pytest.param(60, marks=pytest.mark.long)])
+def test_no_long_or_eager_life_of_a_query_with_the_format_is_condemned(lives):
+    for seed in range(lives):
         times = TIMES if seed % 3 == 0 else 1
         outcome = drive(outbox_format_world(seed, times=times), seed, OUTBOX_STEPS, OUTBOX_FAULT_RATE, Eager)
         assert outcome.ok, f"seed {seed}: {outcome.error}"

@@ -17,7 +17,9 @@ RARE = 0.02
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_in_what_is_held_back_is_caught(plant):
-    seeds = seeds_for("rules of rows held back", plant.__name__, (seed for seed in range(ENOUGH) if seed % 7 in PATIENT))
+    seeds = seeds_for(
+        "rules of rows held back", plant.__name__, (seed for seed in range(ENOUGH) if seed % 7 in PATIENT)
+    )
     outcomes = (run(seed, core_with(plant)) for seed in seeds)
     condemned = next((each for each in outcomes if each.condemned), None)
     assert condemned is not None, f"not caught in {ENOUGH} seeds"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from host_bugs import core_with
 
 import checkpoint_lab as sim
@@ -25,10 +26,11 @@ def a_first_acknowledgement_waits_for_the_next_epoch(core):
     core.publication.ack_records.is_first = lambda sink: False
 
 
-def test_no_schedule_is_condemned_and_markers_expire():
-    outcomes = [run(seed) for seed in SEEDS]
+@pytest.mark.parametrize("schedules", [40, pytest.param(100, marks=pytest.mark.long)])
+def test_no_schedule_is_condemned_and_markers_expire(schedules):
+    outcomes = [run(seed) for seed in range(schedules)]
     assert [(outcome.seed, outcome.error) for outcome in outcomes if not outcome.ok] == []
-    assert sum(outcome.counts.get("expire forgotten", 0) for outcome in outcomes) > len(SEEDS) // 10
+    assert sum(outcome.counts.get("expire forgotten", 0) for outcome in outcomes) > schedules // 10
 
 
 def test_a_first_acknowledgement_that_is_not_in_the_log_is_caught():

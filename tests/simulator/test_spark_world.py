@@ -21,7 +21,7 @@ def first_failure(where, name, core_of):
     return next((outcome for outcome in outcomes if outcome.condemned), None)
 
 
-@pytest.mark.parametrize("schedules", [300, pytest.param(600, marks=pytest.mark.long)])
+@pytest.mark.parametrize("schedules", [100, pytest.param(600, marks=pytest.mark.long)])
 def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules):
     happened = dict.fromkeys(
         ["crash", "usurped", "query lost", "store away", "store fail", "store silent", "publish fail", "publish silent",
@@ -38,9 +38,9 @@ def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules):
     assert happened["complete"] > 3 * schedules
 
 
-@pytest.mark.smoke
-def test_no_long_or_eager_life_of_a_job_is_condemned():
-    outcomes = [run(seed) for seed in range(40)]
+@pytest.mark.parametrize("lives", [pytest.param(16, marks=pytest.mark.smoke), pytest.param(40, marks=pytest.mark.long)])
+def test_no_long_or_eager_life_of_a_job_is_condemned(lives):
+    outcomes = [run(seed) for seed in range(lives)]
     assert [(outcome.seed, outcome.error) for outcome in outcomes if not outcome.ok] == []
 
 
