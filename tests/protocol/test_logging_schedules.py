@@ -96,7 +96,11 @@ SCOPES: dict[str, tuple[Protocol, str, int, Faults, int, int]] = {
 }
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+LARGE = ("P6f pipeline", "P6d diamond, no failure")
+"""Long: random schedules of both protocols on both graphs are in the gate, above."""
+
+
+@pytest.mark.parametrize("scope", [pytest.param(each, marks=[pytest.mark.long] * (each in LARGE)) for each in SCOPES])
 def test_every_schedule_of_a_small_scope_keeps_the_promises(scope: str) -> None:
     protocol, graph, inputs, faults, timers, states = SCOPES[scope]
 
