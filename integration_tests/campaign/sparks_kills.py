@@ -17,6 +17,8 @@ from integration_tests.survival.process import Driver
 POINTS = (*IN_DRIVER, "STAGED")
 FENCED_CODE = 4
 TAKING_OVER = ("--takeover", "--lease", "10 minutes")
+REST = ("--batch-files", "200")
+"""For the end: on a loaded machine thousands of files wait then."""
 STORES = {"HDFS-backed": (), "RocksDB": ("--rocksdb",)}
 
 
@@ -30,7 +32,7 @@ def sparks_kills(folder: Path, kills: int, seed: int, results: Results) -> None:
                 name = kill.name if kill.name in POINTS else "random moment"
                 results.add(f"{store}, {name}", why=_die(feed, kill))
             feed.put()
-            feed.lives.drain(timeout_s=1800)
+            feed.lives.drain(*REST, timeout_s=1800)
             _compare(feed, store, results)
 
 
@@ -47,7 +49,7 @@ def sparks_zombies(folder: Path, trials: int, seed: int, results: Results) -> No
                 results.add(f"{store}, frozen at a random moment", why=why)
             living.kill()
             feed.put()
-            feed.lives.drain(timeout_s=1800)
+            feed.lives.drain(*REST, timeout_s=1800)
             _compare(feed, store, results)
 
 

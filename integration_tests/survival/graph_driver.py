@@ -44,7 +44,9 @@ def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> 
         takeover=options.takeover or None,
     )
     inputs = [
-        job.source(path.name, FilesSource(str(path), "json", "k string, at long", maxFilesPerTrigger=2))
+        job.source(
+            path.name, FilesSource(str(path), "json", "k string, at long", maxFilesPerTrigger=options.batch_files)
+        )
         for path in options.input
     ]
     last = SHAPES[options.shape](job, *inputs, sink=lambda name: DeltaSink(f"{options.table}-{name}"))
@@ -70,6 +72,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--trace-dir", type=Path, help="record what the drivers decide there")
     parser.add_argument("--max-unpublished", type=int)
+    parser.add_argument("--batch-files", type=int, default=2)
     parser.add_argument("--lease", default="30 seconds")
     parser.add_argument("--takeover", action="store_true")
     parser.add_argument("--available-now", action="store_true")
