@@ -111,7 +111,7 @@ class IndexKeeper(threading.Thread):
         stage: StageProcess,
         protocol: EpochProtocol,
         loop: CoordinatorLoop,
-        announce: Callable[[Mapping[str, int]], None],
+        announce: Callable[[Mapping[str, int], int | None], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         super().__init__(name="ckpt-index", daemon=True)
@@ -125,7 +125,7 @@ class IndexKeeper(threading.Thread):
         self._sources = {node.name: node.source for node in plan.sources if isinstance(node.source, EdgeSource)}
         stores = plan.stage_stores or (plan.store,)
         self._logs = {store.job: store.reopened().log for store in stores}
-        self._served: Mapping[str, int] = {}
+        self._announced: tuple[Mapping[str, int], int | None] | None = None
         self._committed: Mapping[str, Cursor] = protocol.cut.base.cursors
         self._arrived: Mapping[str, Cursor] = protocol.cut.base.cursors
         self._over = threading.Event()
@@ -171,12 +171,14 @@ class IndexKeeper(threading.Thread):
         """Ask for an epoch, say an index, release epochs; on the coordinator's thread."""
         self._committed, self._arrived = self._protocol.cut.base.cursors, dict(self._protocol.cut.cursors)
         self._stage.heard(facts.stamp)
-        if facts.served and facts.served != self._served:
-            self._served = facts.served
-            self._announce(facts.served)
+        released = None
         if facts.served and self._plan.between.decides_lines:
             self._stage.decide([facts.served[name] for name in self._logs])
-            self._loop.handle(EpochsReleased(self._stage.publishes_up_to))
+            released = self._stage.publishes_up_to
+            self._loop.handle(EpochsReleased(released))
+        if facts.served and (facts.served, released) != self._announced:
+            self._announced = facts.served, released
+            self._announce(facts.served, released)
         if self._protocol.open_epoch is not None:
             return  # it takes the newest index when it is committed
         now_ms, idle = self._plan.store.log.now_ms(), self._protocol.cut.is_idle

@@ -86,9 +86,9 @@ class Announcer:
         _log.warning("%s=%s %s: attempt %d follows in %d ms: %s", *said)
         self._notify(lambda listener: listener.onRetry(event))
 
-    def lines(self, served: Mapping[str, int]) -> None:
-        """Announce the newest line of each program, by program."""
-        event = LineEvent(self.job, served)
+    def lines(self, served: Mapping[str, int], released: int | None) -> None:
+        """Announce the newest line of each program, by program, and the newest epoch that sinks may publish."""
+        event = LineEvent(self.job, served, released)
         self._notify(lambda listener: listener.onLines(event))
 
     def outage(self, event: OutageEvent) -> None:

@@ -54,10 +54,12 @@ class LineEvent:
 
     `served`: by program the number of the newest line that it serves, in seconds since 1970; 0 for none. The programs
     are the stages of the program, or this job and the senders of its edges.
+    `released`: the newest epoch that the sinks of this job may publish; None if they publish each committed epoch.
     """
 
     job: str
     served: Mapping[str, int]
+    released: int | None = None
 
     @property
     def common(self) -> int:

@@ -171,6 +171,20 @@ def test_the_common_line_is_that_of_the_program_that_is_behind(run):
     assert scraped().value("spark_ckpt_common_line_timestamp_seconds") == 120
 
 
+def test_epochs_that_wait_for_their_line_are_not_counted_as_the_sinks(run):
+    meter, scraped = run
+    meter.onLines(LineEvent(JOB, {JOB: 60}, released=8))
+    for number in (8, 9, 10):
+        meter.onEpochCommitted(epoch(number, sinks=["out"]))
+    waiting = scraped()
+    meter.onLines(LineEvent(JOB, {JOB: 120}, released=10))
+    due = scraped()
+    meter.onEpochPublished(epoch(9, sink="out", rows=5, duration_ms=30))
+
+    found = [each.value("spark_ckpt_unpublished_epochs", sink="out") for each in (waiting, due, scraped())]
+    assert found == [1, 3, 1]
+
+
 def test_before_the_first_batch_counters_stand_at_zero_so_that_rates_begin_there(run):
     _, scraped = run
 

@@ -112,7 +112,7 @@ LAST_EPOCH_AT = _gauge("last.epoch.timestamp", "s", "Commit time of the newest e
 LAST_PUBLISH_AT = _gauge(
     "last.publish.timestamp", "s", "Time at which a sink got its newest epoch, in seconds since 1970", "sink"
 )
-UNPUBLISHED = _gauge("unpublished.epochs", "{epoch}", "Committed epochs that a sink has not published", "sink")
+UNPUBLISHED = _gauge("unpublished.epochs", "{epoch}", "Committed epochs that a sink may publish and has not", "sink")
 STATE_SIZE = _gauge("state.size", "By", "Size of an operator's state in the newest epoch", "operator")
 IN_FLIGHT_ROWS = _gauge("in.flight.rows", "{row}", "Rows on an edge after the last micro-batch", "edge")
 LAG_ROWS = _gauge("source.lag.rows", "{row}", "Rows that wait at a source, of sources that can count them", "source")

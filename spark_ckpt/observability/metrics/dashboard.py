@@ -94,7 +94,7 @@ PANELS = (
         ),
     ),
     Panel("State", "bytes", (_line(catalogue.STATE_SIZE, "operator"),)),
-    Panel("Committed epochs that a sink has not published", "short", (_line(catalogue.UNPUBLISHED, "sink"),)),
+    Panel("Committed epochs that a sink may publish and has not", "short", (_line(catalogue.UNPUBLISHED, "sink"),)),
     Panel(
         "Rows left out",
         "rowsps",

@@ -52,6 +52,7 @@ class Meter(RunListener):
         self._backend = backend
         self._now_s = now_s
         self._owed: dict[str, set[int]] = {}
+        self._released: int | None = None
         for counted in (*_COUNTS.values(), catalogue.BATCHES, catalogue.EPOCHS_ABORTED, catalogue.INCARNATIONS):
             backend.add(counted, 0, job)
         for shown in (catalogue.RUNNING, catalogue.OUTAGE, catalogue.STANDBY, catalogue.STANDBY_WARM):
@@ -67,7 +68,7 @@ class Meter(RunListener):
         self._backend.put(catalogue.LAST_EPOCH, event.base, self._job)
         for sink, epochs in event.unpublished.items():
             self._owed[sink] = set(epochs)
-            self._backend.put(catalogue.UNPUBLISHED, len(epochs), self._job, sink)
+            self._put_unpublished(sink)
 
     def onIncarnationEnded(self, event: IncarnationEvent) -> None:
         """Record the end of an incarnation."""
@@ -111,6 +112,9 @@ class Meter(RunListener):
         for program, number in event.served.items():
             self._backend.put(catalogue.PROGRAM_LINE, number, self._job, program)
         self._backend.put(catalogue.COMMON_LINE, event.common, self._job)
+        self._released = event.released
+        for sink in self._owed:
+            self._put_unpublished(sink)
 
     def onEpochCommitted(self, event: EpochEvent) -> None:
         """Record a committed epoch. A commit also ends an outage."""
@@ -126,7 +130,7 @@ class Meter(RunListener):
             self._backend.add(catalogue.STAGED_ROWS, rows, self._job, sink)
         for sink in _names(event.detail.get("sinks")):
             self._owed.setdefault(sink, set()).add(event.epoch)
-            self._backend.put(catalogue.UNPUBLISHED, len(self._owed[sink]), self._job, sink)
+            self._put_unpublished(sink)
 
     def onEpochAborted(self, event: EpochEvent) -> None:
         """Record an aborted epoch."""
@@ -144,7 +148,12 @@ class Meter(RunListener):
             self._backend.observe(catalogue.PUBLISH_PARTS, took_ms / 1000, self._job, part, sink)
         # A publish covers all earlier epochs of the sink, also those whose event was lost.
         self._owed[sink] = {epoch for epoch in self._owed.get(sink, ()) if epoch > event.epoch}
-        self._backend.put(catalogue.UNPUBLISHED, len(self._owed[sink]), self._job, sink)
+        self._put_unpublished(sink)
+
+    def _put_unpublished(self, sink: str) -> None:
+        # Epochs that wait for a line of all stages are not the sink's to publish yet.
+        due = [epoch for epoch in self._owed[sink] if self._released is None or epoch <= self._released]
+        self._backend.put(catalogue.UNPUBLISHED, len(due), self._job, sink)
 
     def onRetry(self, event: RetryEvent) -> None:
         """Record an attempt of an outbox that failed and follows again."""
