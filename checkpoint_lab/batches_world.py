@@ -83,9 +83,13 @@ class BatchesWorld(MessageWorld):
                 break
             self._take(process, step, more=number + 1 < len(planned))
         self.open = NOBODY
+        self.end_batch(process)
+        self.note("batches" if len(planned) > 1 else "batches of one")
+
+    def end_batch(self, process: Process) -> None:
+        """Send what the batch produced."""
         if process.state.outbox:
             self.hand_out(process)
-        self.note("batches" if len(planned) > 1 else "batches of one")
 
     def _take(self, process: Process, step: Taken, more: bool) -> None:
         if step.channel is None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from zlib import crc32
 
+from checkpoint_lab.executor import Snapshot
 from checkpoint_protocols.ids import ChannelId, Incarnation, ProcessId
 from checkpoint_protocols.incarnation import RollbackTable
 from checkpoint_protocols.recovery import Key, Record, Records
@@ -49,6 +50,7 @@ class StateCut(NamedTuple):
     pending: Mapping[int, tuple[ChannelId, Item]]
     lived: int
     clock: tuple[int, ...]
+    snapshot: Snapshot
 
 
 NOTHING: Mapping[int, tuple[ChannelId, Item]] = {}
@@ -68,6 +70,7 @@ class State:
         "received",
         "rows",
         "sent",
+        "snapshot",
         "taken",
     )
 
@@ -91,6 +94,8 @@ class State:
         """Mask of the process's own events in this history."""
         self.clock = [0] * processes
         """Full vector clock: the newest event of each process that this state depends on."""
+        self.snapshot = Snapshot()
+        """The executor's snapshot of the operator at the latest capture; empty without an executor."""
 
     def cut(self) -> StateCut:
         """Return a snapshot of the state."""
@@ -106,6 +111,7 @@ class State:
             dict(self.pending) if self.pending else NOTHING,
             self.lived,
             tuple(self.clock),
+            self.snapshot,
         )
 
     def settle(self, message: Envelope) -> None:
@@ -125,6 +131,7 @@ class State:
         state.sent, state.received, state.taken = cut.sent, cut.received, cut.taken
         state.pending = dict(cut.pending)
         state.lived, state.clock = cut.lived, list(cut.clock)
+        state.snapshot = cut.snapshot
         return state
 
     def depend_on(self, clock: tuple[int, ...]) -> None:

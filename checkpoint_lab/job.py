@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from checkpoint_lab import oracles
-from checkpoint_lab.durable import CHECKPOINT, Item, StateCut, Surroundings, Write, frame, initial_cut
+from checkpoint_lab.durable import CHECKPOINT, Item, StateCut, Storage, Surroundings, Write, frame, initial_cut
 from checkpoint_lab.faults import Clocks, Faults
 from checkpoint_lab.oracles import Truth
 from checkpoint_lab.process import (
@@ -107,7 +107,7 @@ class JobWorld(World):
         self.lossy = bool(faults.control_losses or faults.control_repeats)
         """True if control channels lose or repeat messages and need a transport."""
         self.processes = {
-            name: Process(name, number, len(names), clocks.of(name), surroundings.storage())
+            name: Process(name, number, len(names), clocks.of(name), self.storage_of(name))
             for number, name in enumerate(names)
         }
         self.everybody = tuple(self.processes.values())
@@ -238,15 +238,26 @@ class JobWorld(World):
         state.rows.append(bit)
         if self.moments is not None:
             self.tell(process.name, "deliver", str(event.message.body))
-        self.take_in(process, self.app.lineage(event.message.body))
+        self.take_in(process, str(event.message.body))
 
-    def take_in(self, process: Process, lineage: str) -> None:
+    def take_in(self, process: Process, body: str) -> None:
         """Take one record into the application's state and queue the records that follow from it."""
         state, app = process.state, self.app
+        lineage = app.lineage(body)
         self._live(process)
         state.have |= app.bits[lineage]
         state.digest = app.digest(state.digest, lineage)
-        state.outbox.extend((channel, app.body(child, state.digest)) for channel, child in app.routes[lineage])
+        self.pass_on(process, body)
+
+    def pass_on(self, process: Process, body: str) -> None:
+        """Queue the records that follow from one. A subclass may compute them in another way."""
+        state, app = process.state, self.app
+        routes = app.routes[app.lineage(body)]
+        state.outbox.extend((channel, app.body(child, state.digest)) for channel, child in routes)
+
+    def storage_of(self, name: ProcessId) -> Storage:
+        """Return the durable storage of a process. A subclass may override it."""
+        return self.surroundings.storage()
 
     def _live(self, process: Process) -> None:
         """Count one more event of the process, for vector clocks."""

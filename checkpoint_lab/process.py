@@ -142,6 +142,8 @@ class SinkPublication(NamedTuple):
     last: int
     rows: tuple[int, ...]
     names: tuple[str, ...]
+    results: tuple[str, ...] = ()
+    """Names of the segments with the rows, if an executor computes them."""
 
 
 class OutsideSink:

@@ -407,13 +407,24 @@ class Scenario:
             world.deaths |= self.protocol == SPARK and bool(self.crashes)
         return world
 
-    def run(self) -> ScheduleOutcome:
-        """Run the random phase, the drain and the judgement. Return the outcome with its moments."""
-        world = self.world().watch()
-        unknown = {crash.process for crash in self.crashes} - set(world.names())
-        if unknown:
-            raise NotOnTheMenu(f"graph {self.graph} has no process {sorted(unknown)[0]!r}", world.names())
+    def shape(self) -> Graph:
+        """Return the graph of a protocol over plain messages. Raises `NotOnTheMenu`."""
+        return _graph(self)
+
+    def run(self, world: World | None = None) -> ScheduleOutcome:
+        """Run the random phase, the drain and the judgement in the scenario's world, or in another one of its protocol.
+
+        Return the outcome with its moments. Raises `NotOnTheMenu`.
+        """
+        world = (world or self.world()).watch()
+        self.refuse_unknown_crashes(world.names())
         return drive(world, self.seed, *self.pace(), partial(ScriptedDriver, crashes=self.crashes))
+
+    def refuse_unknown_crashes(self, names: Sequence[str]) -> None:
+        """Raise `NotOnTheMenu` if a crash names none of these processes."""
+        unknown = {crash.process for crash in self.crashes} - set(names)
+        if unknown:
+            raise NotOnTheMenu(f"graph {self.graph} has no process {sorted(unknown)[0]!r}", names)
 
     def pace(self) -> tuple[int, float]:
         """Return the steps of the random phase and the random faults per step."""

@@ -12,11 +12,13 @@ import typer
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 import checkpoint_lab as sim
+from checkpoint_lab import executed_world
 from checkpoint_lab.recorded import Recording, difference, read_recording, recording
 from checkpoint_lab.scripted import WORLDS
 from checkpoint_protocols.graph import COORDINATOR, Graph
 from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.menu import MENU
+from spark_ckpt.cli.command_session import spark_for
 from spark_ckpt.cli.options import AsJson, Interval, ProtocolOptions, Timeout, pairs, process_at
 from spark_ckpt.cli.output import print_facts, print_json, print_line
 from spark_ckpt.connector import Json
@@ -168,6 +170,14 @@ Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="W
 Replay = Annotated[
     Path | None, typer.Option("--replay", metavar="FILE", help="Run what was recorded; 1 if it goes another way now.")
 ]
+OnSpark = Annotated[
+    Path | None,
+    typer.Option(
+        "--on-spark",
+        metavar="FOLDER",
+        help="For study and comparison: run the processes as Spark queries; their tables stay in the new folder.",
+    ),
+]
 Everything = Annotated[bool, typer.Option("--everything", help="Print timers, receipts and stores, too.")]
 
 
@@ -189,6 +199,7 @@ def simulate(
     everything: Everything = False,
     record: Record = None,
     replay: Replay = None,
+    on_spark: OnSpark = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a protocol under failures and judge it. The same arguments give the same run, byte for byte."""
@@ -213,9 +224,10 @@ def simulate(
         timeout_ms,
         pairs(option, "--option"),
     )
-    if schedules > 1 and record is not None:
-        raise ConfigInvalid("--record and --schedules", hint="record one seed: a file holds one run")
-    if schedules > 1:
+    refuse_together(schedules, record, on_spark)
+    if on_spark is not None:
+        print_outcome(scenario, _run_on_spark(scenario, on_spark), diagram, everything, as_json)
+    elif schedules > 1:
         _many(scenario, schedules, processes, as_json)
     else:
         _one(scenario, diagram, everything, record, as_json)
@@ -233,6 +245,47 @@ def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, record:
     outcome = _asked(scenario.run)
     if record is not None:
         write_recording(record, scenario, outcome)
+    print_outcome(scenario, outcome, diagram, everything, as_json, smallest=True)
+
+
+def refuse_together(schedules: int, record: Path | None, folder: Path | None) -> None:
+    """Refuse options that exclude each other, and a `folder` for tables that exists. Raises `ConfigInvalid`."""
+    if schedules > 1 and record is not None:
+        raise ConfigInvalid("--record and --schedules", hint="record one seed: a file holds one run")
+    if folder is None:
+        return
+    if schedules > 1 or record is not None:
+        other = "--record" if record is not None else "--schedules"
+        raise ConfigInvalid(f"--on-spark and {other}", hint="run one seed on Spark, and record it without --on-spark")
+    if folder.exists():
+        raise ConfigInvalid(f"--on-spark {folder}: it exists", hint="name a folder that does not exist yet")
+
+
+def _run_on_spark(scenario: sim.Scenario, folder: Path) -> sim.ScheduleOutcome:
+    """Run the scenario in streaming queries of one session. Raises `ConfigInvalid`, `EnvironmentUnfit`."""
+    world = _asked(lambda: executed_world.prepared(scenario))
+    with spark_for("simulate") as session:
+        from checkpoint_lab.spark_executor import SparkExecutor  # only this run needs pandas and PySpark
+
+        executor = SparkExecutor(session(), folder)
+        try:
+            return _asked(lambda: world.run(executor))
+        finally:
+            executor.close()
+
+
+def print_outcome(
+    scenario: sim.Scenario,
+    outcome: sim.ScheduleOutcome,
+    diagram: Path | None,
+    everything: bool,
+    as_json: bool,
+    smallest: bool = False,
+) -> None:
+    """Print a run as story or JSON. `smallest`: search the shortest run that fails in the same way, too.
+
+    Raises `typer.Exit` if the run was condemned.
+    """
     title = f"{scenario.protocol} on {scenario.graph}, seed {scenario.seed}"
     told = sim.story(outcome.moments, everything)
     if diagram is not None:
@@ -242,7 +295,7 @@ def _one(scenario: sim.Scenario, diagram: Path | None, everything: bool, record:
     else:
         print_line(f"{title}\n\nverdict: {_verdict(scenario, outcome)}\n\n{told}\n{sim.chart(outcome.moments)}")
         print_facts({**outcome.counts, "diagram": str(diagram) if diagram else None})
-        if not outcome.ok:
+        if not outcome.ok and smallest:
             _smallest(scenario, outcome)
     if not outcome.ok:
         raise typer.Exit(VIOLATED)

@@ -304,3 +304,30 @@ def test_settings_change_the_schedule(capsys: Captured) -> None:
     )
 
     assert usual != patient
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("-p", "lease"), "has no machine for messages"),
+        (("-p", "markers", "--schedules", "2"), "--on-spark and --schedules"),
+        (("-p", "markers", "--record", "run.jsonl"), "--on-spark and --record"),
+        (("-p", "markers", "--crash", "nobody@3"), "has no process 'nobody'"),
+    ],
+)
+def test_what_cannot_run_on_spark_is_refused_before_a_session_starts(
+    capsys: Captured, tmp_path: Path, arguments: tuple[str, ...], hint: str
+) -> None:
+    tables = tmp_path / "tables"
+
+    assert exit_code(["simulate", *arguments, "--on-spark", str(tables)]) != 0
+
+    told = capsys.readouterr()
+    assert hint in told.out + told.err
+    assert not tables.exists()
+
+
+def test_tables_of_a_run_on_spark_are_not_mixed_with_others(capsys: Captured, tmp_path: Path) -> None:
+    assert exit_code(["simulate", "-p", "markers", "--on-spark", str(tmp_path)]) != 0
+
+    assert "it exists" in capsys.readouterr().err
