@@ -110,6 +110,9 @@ def thinned(lineage: Iterable[EpochBrief], until_ms: int, now_ms: int) -> set[in
     - the first of each minute of the last hour,
     - the first of each hour before.
 
+    An epoch with an index counts to the minute and the hour that its lines begin with, and is as old as the newest of them:
+    programs with common lines keep the same ones, of each minute and hour the first.
+
     `lineage`: newest first. At most `MOST_RECENT` + 61 + one for each hour begun are kept, at any rate of epochs.
     The first of an hour is the first of its minute as well. So a pass drops nothing that a later one would keep, and
     the result does not depend on how often epochs are dropped.
@@ -119,15 +122,24 @@ def thinned(lineage: Iterable[EpochBrief], until_ms: int, now_ms: int) -> set[in
     recent: list[int] = []
     first: dict[tuple[int, int], int] = {}
     for brief in lineage:
-        age_ms = now_ms - brief.created_ms
+        age_ms = now_ms - max(brief.created_ms, 1000 * brief.index)
         if age_ms > until_ms:
             continue
         if age_ms <= _HOUR_MS:
             recent.append(brief.epoch)
-            first[_MINUTE_MS, brief.created_ms // _MINUTE_MS] = brief.epoch
         # Also within the last hour: the first of the hour that has begun must outlive it.
-        first[_HOUR_MS, brief.created_ms // _HOUR_MS] = brief.epoch
+        for part_ms in (_MINUTE_MS, _HOUR_MS) if age_ms <= _HOUR_MS else (_HOUR_MS,):
+            if (part := _part_begun(brief, part_ms)) is not None:
+                first[part_ms, part] = brief.epoch
     return {*recent[:MOST_RECENT], *first.values()}
+
+
+def _part_begun(brief: EpochBrief, part_ms: int) -> int | None:
+    """Return the number of the minute or hour (`part_ms`) that an epoch counts to; None if it serves no line at its begin."""
+    if not brief.index:
+        return brief.created_ms // part_ms
+    part = 1000 * brief.index // part_ms
+    return part if 1000 * brief.after < part * part_ms else None
 
 
 def _indebted(log_state: LogState, kept: Iterable[int]) -> set[int]:

@@ -21,8 +21,8 @@ MOST = MOST_RECENT + 61 + 49
 NOW_MS = 1_700_000_000_000
 
 
-def brief(epoch, created_ms):
-    return SimpleNamespace(epoch=epoch, created_ms=created_ms)
+def brief(epoch, created_ms, index=0, after=0):
+    return SimpleNamespace(epoch=epoch, created_ms=created_ms, index=index, after=after)
 
 
 def kept(epochs, now_ms, rule=thinned, until_ms=DAYS_MS):
@@ -120,6 +120,56 @@ def test_settings_that_say_what_is_kept_keep_no_more():
     assert retention_of(JobConfig(keep_age="1 hour")).thinned_ms == 0
     assert retention_of(JobConfig(keep_epochs=2, keep_thinned="1 day")).thinned_ms == DAYS_MS // 2
     assert retention_of(JobConfig(keep_thinned="0 seconds")).thinned_ms == 0
+
+
+# -- programs with common lines keep the same ones
+
+LINE_S = 10
+BEGAN_S = NOW_MS // 1000 // 3600 * 3600
+HOURS = 5
+
+
+def taken(gaps_s, ahead_s):
+    """Epochs of a program with an index: each serves the lines since the one before it.
+
+    `ahead_s`: the index comes from a sender whose clock is ahead.
+    """
+    now_s, after, epochs = BEGAN_S, 0, []
+    while now_s < BEGAN_S + HOURS * 3600:
+        now_s += gaps_s[len(epochs) % len(gaps_s)]
+        index = max(after, (now_s + ahead_s) // LINE_S * LINE_S)
+        epochs.append(brief(len(epochs) + 1, 1000 * now_s, index, after))
+        after = index
+    return epochs
+
+
+def lines_kept(gaps_s, ahead_s, passes, rule):
+    """Begins of hours whose line a program still has, after a pass of the retention at each of some moments, in seconds."""
+    epochs = taken(gaps_s, ahead_s)
+    for moment_s in (*sorted(passes), BEGAN_S + HOURS * 3600):
+        done = [each for each in epochs if each.created_ms <= 1000 * moment_s]
+        epochs = [*kept(done, 1000 * moment_s, rule), *epochs[len(done) :]]
+    hours = range(BEGAN_S + 3600, BEGAN_S + HOURS * 3600, 3600)
+    return [hour for hour in hours if any(each.after < hour <= each.index for each in epochs)]
+
+
+@given(
+    gaps_s=st.lists(st.sampled_from([3, 9, 40, 700, 4000]), min_size=1, max_size=5),
+    ahead_s=st.sampled_from([0, 7, 120, 3700]),
+    passes=st.lists(st.integers(BEGAN_S, BEGAN_S + HOURS * 3600), max_size=5),
+)
+@settings(max_examples=60, deadline=None, database=None)
+def test_each_program_keeps_the_first_line_of_each_hour(gaps_s, ahead_s, passes):
+    assert len(lines_kept(gaps_s, ahead_s, passes, thinned)) == HOURS - 1
+
+
+def test_a_rule_by_the_time_of_the_epoch_loses_lines():
+    """The bug that this property is for: the first epoch of an hour need not be the one that serves its first line."""
+
+    def by_time(lineage, until_ms, now_ms):
+        return thinned([brief(each.epoch, each.created_ms) for each in lineage], until_ms, now_ms)
+
+    assert len(lines_kept([9, 40], 120, [], by_time)) < HOURS - 1
 
 
 # -- an epoch before a gap stays an ancestor of those after it
