@@ -73,7 +73,7 @@ def line(
 
 def restore_stores(stores: Sequence[Store], target: str, dry_run: bool, fence: bool, as_json: bool) -> None:
     """Restore several stores to the line that `target` names, or only show it (`dry_run`)."""
-    known = read_stores(stores, branch_ends(target))
+    known = read_stores(stores, branch_ends(target, len(stores)))
     chosen = to_target(known.programs, target)
     before = named_by(before_restore(known, target))
     plans = {

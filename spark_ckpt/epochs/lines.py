@@ -154,7 +154,7 @@ def to_target(programs: Programs, target: str) -> Line:
 
     Raises `EpochNotFound`, `ConfigInvalid`.
     """
-    if ends := branch_ends(target):
+    if ends := branch_ends(target, len(programs)):
         return exactly(programs, ends)
     if target == "latest":
         return greatest(programs)
@@ -167,12 +167,14 @@ def to_target(programs: Programs, target: str) -> Line:
     return greatest(programs, epochs_at(programs, moment_ms(target)))
 
 
-def branch_ends(target: str) -> dict[str, int]:
-    """Return the epochs that a target names if it names several, by program. Their branches end with them.
+def branch_ends(target: str, programs: int) -> dict[str, int]:
+    """Return the epochs that a target names if it names one of each program. Their branches end with them.
+
+    `programs`: how many there are. `PROGRAM@EPOCH` is the epoch of each only if there is one program.
 
     Raises `ConfigInvalid`.
     """
-    if "," not in target:
+    if "," not in target and (programs > 1 or "@" not in target):
         return {}
     parts = [part.strip().rpartition("@") for part in target.split(",")]
     ends = {name: int(epoch) for name, at, epoch in parts if at and epoch.isdecimal()}

@@ -108,9 +108,17 @@ def restore_line(known: StoreLines, line: Line, target: str, fence: bool) -> dic
 def before_restore(known: StoreLines, target: str) -> dict[str, int]:
     """Return the newest epoch of each program before a restore to `target`, also of one that was interrupted."""
     name = f"{RESTORING_LINE}{target}"
-    found = {program: each.log_state for program, each in known.stores.items()}
-    # The interrupted restore has begun an incarnation without an epoch.
-    return {program: state.last if _is_own(state, name) else state.latest for program, state in found.items()}
+    return {program: _left(each.log_state, name) for program, each in known.stores.items()}
+
+
+def _left(log_state: LogState, name: str) -> int:
+    # An interrupted restore has begun incarnations without an epoch, and may have released them already.
+    ours = f"{name} (process "
+    before = next((each for each in reversed(log_state.incarnations) if not each.holder.startswith(ours)), None)
+    if before is None:  # its rows are forgotten
+        return log_state.latest
+    taken = (brief.epoch for brief in log_state.by_id.values() if brief.incarnation == before.incarnation)
+    return max(taken, default=before.base)
 
 
 def _is_own(log_state: LogState, name: str) -> bool:

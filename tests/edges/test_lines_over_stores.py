@@ -171,6 +171,38 @@ def test_a_restore_that_was_killed_says_how_to_undo_it(
     assert "--to orders@4,totals@4,alerts@4" in command("restore", *trio.uris, "--to", "orders@2").out
 
 
+def test_a_restore_that_was_killed_says_the_branch_that_the_programs_were_on(
+    command: CommandLine, trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trio.stop()
+    command("restore", *trio.uris, "--to", "orders@2")
+    for each in trio.programs:
+        each.begin("latest")
+    trio.round()
+    trio.stop()
+    command("restore", *trio.uris, "--to", "orders@4,totals@4,alerts@4")
+    killed_after(trio, "orders@3", stores=2, monkeypatch=monkeypatch)
+    assert "--to orders@4,totals@4,alerts@4" in command("restore", *trio.uris, "--to", "orders@3").out
+
+
+def test_a_restore_that_was_killed_at_its_end_says_how_to_undo_it(
+    command: CommandLine, trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trio.stop()
+    killed_after(trio, "orders@2", stores=1, monkeypatch=monkeypatch, call="release")
+    assert "--to orders@4,totals@4,alerts@4" in command("restore", *trio.uris, "--to", "orders@2").out
+
+
+def test_a_restore_of_one_store_can_be_undone(command: CommandLine, tmp_path: Path) -> None:
+    orders = ProgramKit(tmp_path, "orders")
+    for _ in range(4):
+        orders.commit()
+    orders.stop()
+    assert "--to orders@4" in command("restore", orders.store.location.uri, "--to", "orders@2").out
+    assert command("restore", orders.store.location.uri, "--to", "orders@4").code == 0
+    assert orders.store.log.state().latest == 4
+
+
 @pytest.mark.parametrize(
     ("target", "code", "said"),
     [
@@ -243,10 +275,12 @@ def test_a_restore_to_another_target_does_not_take_over_a_killed_one(
     assert "orders@2" in refused.err
 
 
-def killed_after(trio: Trio, target: str, stores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restore that ends after so many stores."""
+def killed_after(
+    trio: Trio, target: str, stores: int, monkeypatch: pytest.MonkeyPatch, call: str = "begin_incarnation"
+) -> None:
+    """A restore that ends after a call of the log of so many stores."""
     known, reached = trio.known(), []
-    begin = epoch_log.EpochLog.begin_incarnation
+    done = getattr(epoch_log.EpochLog, call)
 
     class Killed(Exception):
         pass
@@ -255,10 +289,10 @@ def killed_after(trio: Trio, target: str, stores: int, monkeypatch: pytest.Monke
         if len(reached) == stores:
             raise Killed
         reached.append(self)
-        return begin(self, *arguments, **named)
+        return done(self, *arguments, **named)
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(epoch_log.EpochLog, "begin_incarnation", counting)
+        patched.setattr(epoch_log.EpochLog, call, counting)
         restore_line(known, to_target(known.programs, target), target, fence=False)
 
 
