@@ -373,25 +373,30 @@ LEFT_RUNNING = PROGRAM.replace("start(availableNow=True)", "start()").replace(
 )
 
 
-OF_THE_DAEMON = re.compile(r"""  File ".*pyspark/daemon\.py", line \d+, in \w+(\n    .*)*\n""")
+OF_A_WORKER = re.compile(r"""  File ".*\.zip/pyspark/[\w/]+\.py", line \d+, in \w+""")
+OURS = re.compile(r"""  File ".*spark_ckpt\w*/[\w/]+\.py", line""")
 
 
 def tracebacks_of_ours(said: str) -> list[str]:
-    """All but those of `pyspark.daemon`. Its workers that look for sources in Python, and make them, wait for more to do; when the
-    JVM hangs up on them at its end they may print that, and the JVM may end in the middle of it."""
+    """All but those of PySpark's own workers. Those that look for sources in Python, make and read them wait for more to do; when
+    the JVM hangs up on them at its end they may print that, between lines of others, and the JVM may end in the middle of it."""
     whole_lines = said[: said.rfind("\n") + 1]
     _, *tracebacks = whole_lines.split("Traceback (most recent call last):\n")
-    return [each for each in tracebacks if each and not OF_THE_DAEMON.match(each)]
+    return [each for each in tracebacks if each and (OURS.search(each) or not OF_A_WORKER.match(each))]
 
 
-def test_a_traceback_of_sparks_daemon_is_told_from_others() -> None:
+def test_a_traceback_of_sparks_workers_is_told_from_others() -> None:
     head = "a warning\nTraceback (most recent call last):\n"
     daemon = f'{head}  File "a.zip/pyspark/daemon.py", line 95, in worker\nBrokenPipeError: [Errno 32] Broken pipe\n'
     ours = f'{head}  File "spark_ckpt/driver/run.py", line 9, in _end\nKeyError: 1\n'
     assert (
         tracebacks_of_ours(daemon + head) == tracebacks_of_ours(daemon[:-40]) == tracebacks_of_ours(daemon[:60]) == []
     )
-    assert len(tracebacks_of_ours(daemon + ours + ours)) == 2
+    runner = daemon.replace("daemon.py", "sql/streaming/python_streaming_source_runner.py")
+    assert tracebacks_of_ours(f"{runner}12:00:00 job a: incarnation 1 ended\n") == []
+    worker, task = '  File "a.zip/pyspark/worker.py", line 9, in main', '  File "b/spark_ckpt/tasks/a.py", line 1, in b'
+    operator = f"{head}{worker}\n{task}\nKeyError: 1\n"
+    assert len(tracebacks_of_ours(daemon + ours + ours + operator)) == 3
 
 
 def environment_of(bench: Bench) -> dict[str, str]:
