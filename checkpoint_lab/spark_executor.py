@@ -190,7 +190,7 @@ class SparkExecutor(Executor):
         """Return the newest version of each record that is not erased."""
         place = self._folder / "records" / process
         found: dict[Key, Saved | None] = {}
-        for row in _rows_of(place, "at"):
+        for row in _rows_of(place):
             snapshot = None
             if row["keys"] is not None:
                 keys = tuple(KeyState(*each) for each in json.loads(str(row["keys"])))
@@ -206,12 +206,12 @@ class SparkExecutor(Executor):
 
     def shown(self, sink: ProcessId) -> Sequence[Row]:
         """Return the rows of the sink's Delta table."""
-        rows = _rows_of(self._folder / "sinks" / sink, "at")
+        rows = _rows_of(self._folder / "sinks" / sink)
         return [Row(**{name: row[name] for name in ROW.names}) for row in rows]
 
 
-def _rows_of(table: Path, order: str) -> list[dict[str, Any]]:
+def _rows_of(table: Path) -> list[dict[str, Any]]:
     if not DeltaTable.is_deltatable(str(table)):
         return []
-    rows: list[dict[str, Any]] = DeltaTable(table).to_pyarrow_table().sort_by(order).to_pylist()
-    return rows
+    rows: list[dict[str, Any]] = pa.table(DeltaTable(table).scan().read_all()).to_pylist()
+    return sorted(rows, key=lambda row: int(row["at"]))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,9 +22,9 @@ import spark_ckpt as ckpt
 from benchmarks.inside.endless import EndlessSource
 from benchmarks.inside.null_sink import NullSink
 from benchmarks.inside.run_rate import end_of_batch, rows_per_s
-from benchmarks.inside.sessions import benchmark_session
+from benchmarks.inside.sessions import benchmark_session, median_and_spread
+from benchmarks.inside.sparks_windows import told
 from spark_ckpt.config import EVERY_BATCH
-from spark_ckpt.connector import Sink, Source
 
 ROWS, KEYS, WARM_UP_S = 100_000, 10_000, 20.0
 INTERVALS = {"an epoch per batch": EVERY_BATCH, "an epoch every 5 s": "5 seconds"}
@@ -33,14 +32,13 @@ SHAPES = ("one query", "two stages")
 
 
 @contextmanager
-def running(
-    spark: SparkSession, shape: str, store: Path, interval: object, source: Source, sink: Sink
-) -> Iterator[ckpt.Run]:
+def running(spark: SparkSession, shape: str, store: Path, interval: object) -> Iterator[ckpt.Run]:
     """Run the shape; yield the run of its last stage."""
+    source = EndlessSource(ROWS, f"pmod(hash(n), {KEYS})")
     job = ckpt.Job(spark, "edges", store=str(store), interval=interval, key_groups=4)
     first = job.source("input", source).groupBy("k").agg("each row", "first", sums=ckpt.sum("v"))
     passed = first if shape == SHAPES[0] else first.through("hop", stage="last")
-    passed.groupBy("k").agg("each row", "second", counts=ckpt.count()).to(sink, name="out")
+    passed.groupBy("k").agg("each row", "second", counts=ckpt.count()).to(NullSink(), name="out")
     if shape == SHAPES[0]:
         run = job.start()
         try:
@@ -57,16 +55,10 @@ def running(
 
 def rate(spark: SparkSession, shape: str, store: Path, interval: object, seconds: float) -> float:
     """Rows per second of the last stage, behind a warm-up."""
-    source = EndlessSource(ROWS, f"pmod(hash(n), {KEYS})")
-    with running(spark, shape, store, interval, source, NullSink()) as run:
+    with running(spark, shape, store, interval) as run:
         end_of_batch(run)
         time.sleep(min(WARM_UP_S, seconds))
         return rows_per_s(run, seconds)
-
-
-def told(values: list[float], form: str = ",.0f") -> str:
-    """Median and range."""
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 def main(rounds: int, seconds: float) -> None:
@@ -83,7 +75,7 @@ def main(rounds: int, seconds: float) -> None:
                     found[shape].append(rate(spark, shape, next(folders), interval, seconds))
             one, two = (found[shape] for shape in SHAPES)
             shares = [stages / query for query, stages in zip(one, two, strict=True)]
-            print(f"| {text} | {told(one)} | {told(two)} | {told(shares, '.2f')} |", flush=True)
+            print(f"| {text} | {median_and_spread(one)} | {median_and_spread(two)} | {told(shares)} |", flush=True)
 
 
 if __name__ == "__main__":

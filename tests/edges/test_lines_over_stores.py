@@ -43,6 +43,11 @@ class Trio:
         for each in self.programs:
             each.stop()
 
+    def continue_after_restore(self) -> None:
+        for each in self.programs:
+            each.begin("latest")
+        self.round()
+
     @property
     def uris(self) -> list[str]:
         return [each.store.location.uri for each in self.programs]
@@ -133,9 +138,7 @@ def test_a_restore_takes_every_store_to_its_epoch_of_the_line(
 def test_programs_continue_from_the_line_and_all_their_rows_are_read_once(command: CommandLine, trio: Trio) -> None:
     trio.stop()
     command("restore", *trio.uris, "--to", "orders@2")
-    for each in trio.programs:
-        each.begin("latest")
-    trio.round()
+    trio.continue_after_restore()
     assert command("line", *trio.uris, "--json").json["lines"][0]["epochs"] == {"orders": 5, "totals": 5, "alerts": 5}
 
 
@@ -146,18 +149,14 @@ def test_a_restore_says_how_to_undo_it(command: CommandLine, trio: Trio) -> None
     assert "--to orders@4,totals@5,alerts@4" in done.out
     assert command("restore", *trio.uris, "--to", "orders@4,totals@5,alerts@4").code == 0
     assert trio.latest() == {"orders": 4, "totals": 5, "alerts": 4}
-    for each in trio.programs:
-        each.begin("latest")
-    trio.round()
+    trio.continue_after_restore()
     assert command("line", *trio.uris, "--json").json["lines"][0]["epochs"] == {"orders": 5, "totals": 6, "alerts": 5}
 
 
 def test_programs_that_went_on_after_a_restore_can_still_undo_it(command: CommandLine, trio: Trio) -> None:
     trio.stop()
     command("restore", *trio.uris, "--to", "orders@2")
-    for each in trio.programs:
-        each.begin("latest")
-    trio.round()
+    trio.continue_after_restore()
     trio.stop()
     assert command("restore", *trio.uris, "--to", "orders@4,totals@4,alerts@4").code == 0
     assert set(trio.latest().values()) == {4}
@@ -176,9 +175,7 @@ def test_a_restore_that_was_killed_says_the_branch_that_the_programs_were_on(
 ) -> None:
     trio.stop()
     command("restore", *trio.uris, "--to", "orders@2")
-    for each in trio.programs:
-        each.begin("latest")
-    trio.round()
+    trio.continue_after_restore()
     trio.stop()
     command("restore", *trio.uris, "--to", "orders@4,totals@4,alerts@4")
     killed_after(trio, "orders@3", stores=2, monkeypatch=monkeypatch)

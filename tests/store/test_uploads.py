@@ -37,14 +37,9 @@ class Answer(BaseHTTPRequestHandler):
         self.answer(b"")
 
     def do_POST(self) -> None:
-        self.answer(
-            b"<R><Bucket>b</Bucket><Key>k</Key><UploadId>1</UploadId><Location>l</Location><ETag>1</ETag></R>".replace(
-                b"R>",
-                b"InitiateMultipartUploadResult>"
-                if self.path.endswith("?uploads=")
-                else b"CompleteMultipartUploadResult>",
-            )
-        )
+        kind = "Initiate" if self.path.endswith("?uploads=") else "Complete"
+        fields = "<Bucket>b</Bucket><Key>k</Key><UploadId>1</UploadId><Location>l</Location><ETag>1</ETag>"
+        self.answer(f"<{kind}MultipartUploadResult>{fields}</{kind}MultipartUploadResult>".encode())
 
     def answer(self, content: bytes) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
