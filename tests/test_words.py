@@ -61,6 +61,7 @@ PAGES: tuple[str, ...] = (
     "docs/graphs.md",
     "docs/migrating.md",
     "docs/porting.md",
+    "docs/ported.md",
     "docs/monitoring.md",
     "docs/registry.md",
     "docs/index.md",

@@ -1,0 +1,139 @@
+"""Run both forms of a program over the same files, and compare every table after every file.
+
+Both forms start, read a new file of each input, and stop. So the plain query is restarted after each file. At a drawn file the
+job fails at a drawn point, with nothing cleaned up, and is started again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from integration_tests.ported.program import File, Ported
+from integration_tests.programs.histories import session_set
+from spark_ckpt import failpoints
+from spark_ckpt.errors import CkptError
+
+POINTS = ("STAGED:raise", "EPOCH_COMMITTING:raise", "EPOCH_COMMITTED:raise")
+"""Before the commit of an epoch, and between the commit and the publish. The job retries an error of a publish itself."""
+ONE_EPOCH = {"spark.ckpt.interval": "1 hour"}
+"""A run has one epoch, however slow the machine is. Each epoch ends with a batch that advances the watermark, so a second one
+would judge late rows by another watermark than the plain query does."""
+FIRST_S = 1_700_000_000
+
+Rows = Counter[str]
+
+
+class PairDiffers(AssertionError):
+    """The job's tables are not those of the plain query."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Counts of one run of a pair. `rows`: rows of the tables at the end. `point`: the place at which the job failed."""
+
+    files: int
+    rows: int
+    point: str
+
+
+def compare(spark: SparkSession, folder: Path, ported: Ported, seed: int, servers: str = "") -> Outcome:
+    """Run both forms; return counts. Raises `PairDiffers` at the first file after which a table differs."""
+    for each in ported.shared:  # workers do not see the tests' folder
+        cloudpickle.register_pickle_by_value(sys.modules[each.__module__])
+    draw = random.Random(seed)
+    files = ported.files(draw)
+    # A failure at the first file would restart a job without state.
+    fails, point = draw.randrange(1, len(files)), draw.choice(POINTS)
+    inputs = servers or str(folder / "inputs")
+    plain, job = folder / "plain", folder / "job"
+    found: Rows = Counter()
+    with session_set(spark, ONE_EPOCH | ported.settings):
+        for number, file in enumerate(files):
+            put(folder / "inputs", ported, number, file, servers)
+            ported.plain(spark, inputs, str(plain), str(folder / "checkpoint"))
+            if number == fails:
+                with failing(point):
+                    ported.job(spark, inputs, str(job), str(folder / "store"))
+            ported.job(spark, inputs, str(job), str(folder / "store"))
+            found = Counter()
+            for sink in ported.sinks:
+                rows = rows_of(job / sink)
+                judge(rows_of(plain / sink), rows, f"{ported.name}: table {sink} after file {number + 1}")
+                found += rows
+    if not found:
+        raise PairDiffers(f"{ported.name}: no table has a row, so nothing was compared")
+    return Outcome(len(files), found.total(), point.partition(":")[0])
+
+
+def judge(wanted: Rows, found: Rows, place: str) -> None:
+    """Raise `PairDiffers` if the job's rows are not those of the plain query, each as often."""
+    lost, extra = wanted - found, found - wanted
+    if lost or extra:
+        shown = "\n".join(
+            f"{kind}: {sorted(rows.elements())[:6]}" for kind, rows in (("lost", lost), ("too many", extra))
+        )
+        raise PairDiffers(f"{place}: lost {lost.total()}, too many {extra.total()}\n{shown}")
+
+
+def rows_of(table: Path) -> Rows:
+    """Return the rows of a Delta table; none before it exists."""
+    if not (table / "_delta_log").exists():
+        return Counter()
+    rows = DeltaTable(str(table)).to_pyarrow_table()
+    return Counter(json.dumps(row, sort_keys=True, default=str) for row in rows.to_pylist())
+
+
+@contextmanager
+def failing(point: str) -> Iterator[None]:
+    """Let the run inside fail at a failpoint. Raises `AssertionError` if it does not."""
+    failpoints.arm(point)
+    try:
+        yield
+    except (CkptError, failpoints.FailpointHit):
+        return
+    finally:
+        failpoints.arm("")
+    raise AssertionError(f"the job has not failed at {point}, so it was not restarted in the middle")
+
+
+def put(inputs: Path, ported: Ported, number: int, file: File, servers: str) -> None:
+    """Give both forms one more file of each input, or the rows to a topic of this name."""
+    for name, rows in file.items():
+        if name in ported.tables:
+            write_deltalake(str(inputs / name), pa.Table.from_pylist([dict(row) for row in rows]), mode="overwrite")
+        elif ported.kafka:
+            send(servers, name, rows)
+        else:
+            put_lines(inputs / name, number, rows)
+
+
+def put_lines(folder: Path, number: int, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write one file of JSON lines, visible at once. Spark reads files in the order of their times."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder.parent / f"fresh-{folder.name}"
+    fresh.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.utime(fresh, (FIRST_S + number,) * 2)
+    fresh.rename(folder / f"{number:03}.json")
+
+
+def send(servers: str, topic: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Send the column `value` of rows as records."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": servers})
+    for row in rows:
+        producer.produce(topic, str(row["value"]))
+    producer.flush()

@@ -1,0 +1,74 @@
+"""The page of ported programs has the programs that exist, with their present lines, and the results of their present code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from integration_tests.ported import event_time, word_counts
+from integration_tests.ported.menu import PROGRAMS
+from integration_tests.ported.page import MARK, PAGE, read, tables
+from integration_tests.ported.pairs import PairDiffers, judge
+from integration_tests.ported.program import Program, body
+
+CHANGES = PROGRAMS["change data by MERGE"]
+
+
+def test_the_page_has_the_tables_of_the_present_programs() -> None:
+    shown = PAGE.read_text().partition(MARK)[2].strip()
+    assert shown == tables(read()).strip(), "python -m integration_tests.ported PROGRAM runs it and writes the page"
+
+
+def test_each_program_has_run_as_it_is_now() -> None:
+    measured = read()
+    old = [name for name, ported in PROGRAMS.items() if name not in measured or measured[name].code != ported.digest]
+    assert old == [], "python -m integration_tests.ported PROGRAM..."
+
+
+def test_a_changed_program_counts_as_not_run() -> None:
+    changed = replace(CHANGES, job=event_time.job_late)
+    assert changed.digest != CHANGES.digest
+
+
+def test_each_program_follows_a_public_one() -> None:
+    assert all(": " in each.original for each in PROGRAMS.values())
+
+
+def test_lines_that_differ_are_counted() -> None:
+    def plain(spark, inputs, outputs, state):
+        """A docstring counts not."""
+        rows = spark.read(inputs)
+        # nor does a comment
+        many = rows.filter("v > 1")
+        many.write(outputs)
+
+    def job(spark, inputs, outputs, state):
+        rows = spark.source(inputs)
+
+        def run():
+            many = rows.filter("v > 1")
+            many.to(outputs)
+            return many
+
+        return run()
+
+    plain_form: Program = plain
+    job_form: Program = job
+    pair = replace(CHANGES, plain=plain_form, job=job_form, shared=(word_counts.line,))
+    changes = pair.changes
+    assert body(plain) == ["rows = spark.read(inputs)", 'many = rows.filter("v > 1")', "many.write(outputs)"]
+    assert (changes.lines, changes.removed, changes.added) == (3 + 2, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [("a b", "lost 1, too many 0"), ("a b b b", "lost 0, too many 1"), ("a b c", "lost 1, too many 1")],
+    ids=["a lost row", "a row too often", "another row"],
+)
+def test_the_comparison_sees(found: str, verdict: str) -> None:
+    wanted = Counter(["a", "b", "b"])
+    judge(wanted, Counter(["b", "a", "b"]), "table")
+    with pytest.raises(PairDiffers, match=verdict):
+        judge(wanted, Counter(found.split()), "table")
