@@ -191,6 +191,7 @@ def collect_ids(frame: DataFrame, checkpoint: Path) -> tuple[list[list[int]], li
     return batches, [path.read_text().splitlines()[2] for path in logs]
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_source.py
 def test_a_source_over_a_table_of_delta_spark_restarts_exactly_at_every_cut(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -379,6 +380,7 @@ def test_the_row_with_the_greatest_value_wins_in_an_epoch_and_against_the_table(
     assert (rows_of(spark, table), versions(table)) == (merged, 2)
 
 
+@pytest.mark.long  # in the gate: the merge of rows with a greatest value, above
 def test_an_epoch_of_older_rows_only_leaves_its_marker(spark: SparkSession, tmp_path: Path) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
     side = publisher(spark, table, keys=["key"], newest_by="total", delete_when="total < 3")
@@ -439,6 +441,7 @@ def test_the_spark_engine_publishes_at_any_path_that_deltalake_opens(
     assert rows_of(spark, table) == [("1", 1), ("2", 2)]
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_merging.py
 def test_a_merge_keeps_one_row_of_a_key_whose_partition_is_any_text(spark: SparkSession, tmp_path: Path) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
     side = publisher(spark, table, keys=["key"], partition_by=["key"])
@@ -482,6 +485,7 @@ class Hostile:
         return made
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_merging.py
 def test_a_merge_keeps_one_row_of_every_instant_whatever_the_session_is_set_to(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -552,8 +556,9 @@ class RestoredTable:
         publisher(self._spark, self._table).publish(output(self._outbox, epoch, staged))
 
 
-# in the gate: what the corrected rule does; the literal one loses a row that this library never has to write
-@pytest.mark.parametrize("after", ["corrected", pytest.param("literal", marks=pytest.mark.long)])
+# The literal rule loses a row, so this library never writes one by it.
+@pytest.mark.long  # in the gate: the planted bugs of tests/simulator/test_unkind_surroundings.py
+@pytest.mark.parametrize("after", ["corrected", "literal"])
 def test_t16_an_epoch_of_a_restored_table_is_written_only_under_a_number_of_its_own(
     spark: SparkSession, tmp_path: Path, after: str
 ) -> None:
@@ -579,6 +584,7 @@ def test_the_users_own_writes_are_not_swallowed_by_our_transaction_settings(
     assert spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_crash.py
 def test_a_failing_statement_is_retriable_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
     side = publisher(spark, table, keys=["key"])
@@ -592,6 +598,7 @@ def test_a_failing_statement_is_retriable_and_leaves_nothing(spark: SparkSession
     assert rows_of(spark, table) == [("a", 1)]
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_rules.py
 def test_a_constraint_that_deltalake_refuses_is_kept_by_the_spark_engine(spark: SparkSession, tmp_path: Path) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
     spark.createDataFrame([("a", 1)], ROWS).write.format("delta").save(str(table))

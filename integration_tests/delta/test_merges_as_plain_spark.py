@@ -112,6 +112,7 @@ def test_a_job_and_an_outbox_merge_as_plain_spark_also_after_a_restore(spark: Sp
     assert found(tmp_path / "out") == expected
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_rules.py
 def test_a_null_in_a_key_is_refused_before_its_epoch_is_committed(spark: SparkSession, tmp_path: Path) -> None:
     inbox = tmp_path / "in"
     put(inbox, 0, [{"k": "a", "n": 1}])

@@ -73,6 +73,7 @@ def wanted(spark: SparkSession, folder: Path, program: Callable[[DataFrame], Dat
     return sorted(str(tuple(row)) for row in rows)
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_sink_conformance.py
 @pytest.mark.parametrize(
     ("program", "mode", "sink"),
     [

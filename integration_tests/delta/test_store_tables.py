@@ -59,6 +59,7 @@ def test_an_outbox_is_a_plain_delta_table_of_the_staged_rows(spark: SparkSession
     assert sorted(row.value for row in rows) == [f"row of {epoch}" for epoch in range(1, 6)]
 
 
+@pytest.mark.long  # in the gate: tests/store/test_damaged_logs_say_so.py reads a folded log
 def test_a_folded_log_still_opens_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     world = World(tmp_path / "store")
     world.begin()

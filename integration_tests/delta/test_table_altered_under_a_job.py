@@ -87,6 +87,7 @@ class Altered:
         assert self.job(select).start(availableNow=True, **how).awaitTermination(180)
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_table_changes.py
 @BOTH
 def test_rows_that_break_a_new_constraint_are_published_once_it_is_dropped(
     spark: SparkSession, tmp_path: Path, sink: dict[str, Any]
@@ -108,6 +109,7 @@ def test_rows_that_break_a_new_constraint_are_published_once_it_is_dropped(
 
 
 # of Spark's engine in the gate: a column that was dropped under a merge, below
+@pytest.mark.long  # in the gate: tests/delta/test_delta_table_changes.py
 @BOTH
 def test_a_job_that_fits_the_altered_table_goes_on_from_the_epoch_that_the_refusal_names(
     spark: SparkSession, tmp_path: Path, sink: dict[str, Any]
@@ -130,6 +132,7 @@ def test_a_job_that_fits_the_altered_table_goes_on_from_the_epoch_that_the_refus
     assert altered.rows() == [(1, 1), (2, 3)]
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_table_changes.py
 def test_a_table_feature_that_delta_cannot_drop_leads_to_a_copy_of_the_table(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -156,6 +159,7 @@ def test_a_table_feature_that_delta_cannot_drop_leads_to_a_copy_of_the_table(
 
 
 # in the gate: one of two features that the same statements drop
+@pytest.mark.long  # in the gate: tests/delta/test_delta_table_changes.py
 @pytest.mark.parametrize(
     "setting", ["delta.enableInCommitTimestamps", pytest.param("delta.enableRowTracking", marks=pytest.mark.long)]
 )
@@ -177,6 +181,7 @@ def test_a_table_feature_that_delta_can_drop_is_dropped_by_the_named_statements(
     assert altered.rows() == [(1, "one"), (2, "two")]
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_table_changes.py
 def test_a_column_that_was_dropped_under_a_merge_does_not_lose_its_values(spark: SparkSession, tmp_path: Path) -> None:
     altered = Altered(spark, tmp_path, {"engine": "spark", "keys": ["id"]})
     name = f"delta.`{altered.table}`"
@@ -195,6 +200,7 @@ def test_a_column_that_was_dropped_under_a_merge_does_not_lose_its_values(spark:
     assert [tuple(row) for row in read] == [(1, None), (2, "two")]
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_table_changes.py
 def test_a_table_that_comes_to_forget_markers_ends_the_job_and_unsetting_the_property_lets_it_go_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -214,6 +220,7 @@ def test_a_table_that_comes_to_forget_markers_ends_the_job_and_unsetting_the_pro
     assert altered.rows() == [(1, "one"), (2, "two")]
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_table_from_a_backup.py
 @pytest.mark.parametrize(
     "staged", [True, pytest.param(False, marks=pytest.mark.long)], ids=["rows are still staged", "rows are gone"]
 )
@@ -284,6 +291,7 @@ def test_the_error_of_a_table_that_became_another_one_names_the_start_that_leads
     assert altered.rows() == [(2, "two"), (3, "three")]
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_table_changes.py
 @BOTH
 def test_a_table_that_lost_its_first_versions_is_removed_and_written_again_by_one_start(
     spark: SparkSession, tmp_path: Path, sink: dict[str, Any]

@@ -176,7 +176,8 @@ def test_a_reader_of_a_restored_sender_is_told_the_epoch_to_restore(spark: Spark
     assert pair.state() == pair.expected()
 
 
-@pytest.mark.parametrize("name", ["edges-between-programs", "two-teams-one-line"])
+# in the gate: the how-to, which has the other page's steps
+@pytest.mark.parametrize("name", [pytest.param("edges-between-programs", marks=pytest.mark.long), "two-teams-one-line"])
 def test_the_pages_about_edges_run_as_written(spark: SparkSession, tmp_path: Path, name: str) -> None:
     (tmp_path / "inbox").mkdir()
     orders = [

@@ -36,11 +36,20 @@ from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, Stage
 PLANES = ("kafka-python", "confluent-kafka")
 
 
-def in_turn(points: Sequence[str]) -> list[ParameterSet]:
-    """Every point with one of the clients, in turn; with the other one it is a long test's. For `("point", "plane")`."""
+def with_client(first: str) -> pytest.MarkDecorator:
+    """A test for `first`; the same for the other client is a long test: both follow the same rules."""
+    return pytest.mark.parametrize(
+        "plane", [pytest.param(plane, marks=() if plane == first else pytest.mark.long) for plane in PLANES]
+    )
+
+
+def in_turn(points: Sequence[str], gate: Sequence[str]) -> list[ParameterSet]:
+    """Every point with each of the clients, for `("point", "plane")`. Those of `gate` with one client are no long tests."""
     places = [(number, point, plane) for number, point in enumerate(points) for plane in PLANES]
     return [
-        pytest.param(point, plane, marks=() if plane == PLANES[number % len(PLANES)] else pytest.mark.long)
+        pytest.param(
+            point, plane, marks=() if point in gate and plane == PLANES[number % len(PLANES)] else pytest.mark.long
+        )
         for number, point, plane in places
     ]
 

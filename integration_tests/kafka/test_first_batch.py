@@ -86,6 +86,7 @@ def _place_of_limited(run: spark_ckpt.Run) -> int:
     return _read_up_to(run)[-1][0]
 
 
+@pytest.mark.long  # in the gate: the test above
 def test_a_job_that_drains_keeps_its_batches(
     spark: SparkSession, cluster: Cluster, inputs: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,6 +211,7 @@ def test_a_pattern_reads_topics_of_two_underscores_and_not_those_of_the_brokers(
     assert world.got() == [b"a", b"b"]
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
 def test_a_start_beyond_the_topics_end_is_told_as_that_and_its_correction_goes_on(world: World) -> None:
     world.put(b"a")
     servers = world.cluster.broker.servers

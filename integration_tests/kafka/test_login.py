@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kafka_kit import PLANES, Staged, close_all, output
+from kafka_kit import Staged, close_all, output, with_client
 from spark_ckpt_kafka import KafkaSink
 from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.options import Connection
@@ -44,7 +44,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         close_all()
 
 
-@pytest.mark.parametrize("plane", PLANES)
+@with_client("confluent-kafka")
 def test_a_sink_publishes_after_logging_in(secure: Broker, staged: Callable[..., Staged], plane: str) -> None:
     sink = KafkaSink(secure.servers, "t", options=USER, client=plane)  # type: ignore[arg-type]
     publisher = sink.publisher(None, SinkContext("job", "out", f"store-{plane}", Incarnation(1)))  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from kafka_kit import PLANES, Cluster, Staged, in_turn, output, publish, wait_for
+from kafka_kit import Cluster, Staged, in_turn, output, publish, wait_for, with_client
 from spark_ckpt_kafka.producer import Plane, ProducerFailed
 from spark_ckpt_kafka.publisher import requests_ahead, requests_of
 from spark_ckpt_kafka.publishing import ShardPublisher, ShardRequest
@@ -16,7 +16,6 @@ from spark_ckpt.connector import StagedAhead
 from spark_ckpt.errors import CkptError
 from tests.kafka.early_commit import CommitsAtOnce
 
-each_plane = pytest.mark.parametrize("plane", PLANES)
 Stages = Callable[..., Staged]
 AHEAD_POINTS = ("SENDING_AHEAD:kill", "MID_SEND:kill", "SENT_AHEAD:kill")
 LATER_POINTS = (
@@ -29,7 +28,7 @@ def ahead(epoch: int, staged: Staged, files: int | None = None) -> StagedAhead:
     return StagedAhead(Epoch(epoch), Incarnation(1), str(staged.root), {}, staged.files[:files])
 
 
-@each_plane
+@with_client("confluent-kafka")
 def test_rows_sent_ahead_are_read_when_their_epoch_is_published(cluster: Cluster, staged: Stages, plane: Plane) -> None:
     first, second = staged(1, lanes=2), staged(2, lanes=2)
     publisher = cluster.publisher(client=plane, lanes=2)
@@ -45,7 +44,7 @@ def test_rows_sent_ahead_are_read_when_their_epoch_is_published(cluster: Cluster
     cluster.assert_exactly(first, second)
 
 
-@each_plane
+@with_client("kafka-python")
 def test_asking_what_is_published_neither_waits_for_an_open_transaction_nor_ends_it(
     cluster: Cluster, staged: Stages, plane: Plane
 ) -> None:
@@ -65,7 +64,9 @@ def test_asking_what_is_published_neither_waits_for_an_open_transaction_nor_ends
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize(("point", "plane"), in_turn(AHEAD_POINTS + LATER_POINTS))
+@pytest.mark.parametrize(
+    ("point", "plane"), in_turn(AHEAD_POINTS + LATER_POINTS, ("SENT_AHEAD:kill", "PRE_COMMIT:kill"))
+)
 def test_kill_9_of_a_process_that_sends_ahead_loses_and_repeats_nothing(
     cluster: Cluster, staged: Stages, failpoint: Callable[[str], None], plane: Plane, point: str
 ) -> None:
@@ -87,7 +88,7 @@ def test_kill_9_of_a_process_that_sends_ahead_loses_and_repeats_nothing(
     cluster.assert_exactly(first, second)
 
 
-@each_plane
+@with_client("confluent-kafka")
 @pytest.mark.kill
 def test_what_a_dead_driver_sent_ahead_is_aborted_by_its_successor(
     cluster: Cluster, staged: Stages, plane: Plane
@@ -105,7 +106,7 @@ def test_what_a_dead_driver_sent_ahead_is_aborted_by_its_successor(
     cluster.assert_exactly(whole)
 
 
-@each_plane
+@with_client("kafka-python")
 @pytest.mark.kill
 def test_a_zombie_that_sends_ahead_harms_nobody(cluster: Cluster, staged: Stages, plane: Plane) -> None:
     """It has initialised after its successor, so that it aborts what that one sent ahead."""
@@ -124,7 +125,7 @@ def test_a_zombie_that_sends_ahead_harms_nobody(cluster: Cluster, staged: Stages
     cluster.assert_exactly(first, third)
 
 
-@each_plane
+@with_client("confluent-kafka")
 def test_what_was_dropped_is_not_read(cluster: Cluster, staged: Stages, plane: Plane) -> None:
     """An epoch is given up; its rows come with the next number, in front of others."""
     publisher = cluster.publisher(client=plane)
@@ -140,7 +141,7 @@ def test_what_was_dropped_is_not_read(cluster: Cluster, staged: Stages, plane: P
     cluster.assert_exactly(epoch)
 
 
-@each_plane
+@with_client("kafka-python")
 def test_a_transaction_that_timed_out_at_the_broker_is_not_taken_for_committed(
     cluster: Cluster, staged: Stages, plane: Plane
 ) -> None:
@@ -160,7 +161,7 @@ def test_a_transaction_that_timed_out_at_the_broker_is_not_taken_for_committed(
     cluster.assert_exactly(epoch)
 
 
-@each_plane
+@with_client("confluent-kafka")
 def test_a_commit_before_the_decision_would_be_noticed(cluster: Cluster, staged: Stages, plane: Plane) -> None:
     dead, whole = staged(1, rows=100), staged(1)
     lane, _ = _lane(cluster, plane, dead, CommitsAtOnce)

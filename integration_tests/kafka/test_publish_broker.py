@@ -6,11 +6,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from kafka_kit import PLANES, Cluster, Staged, publish, resume, wait_until_stopped
+from kafka_kit import Cluster, Staged, publish, resume, wait_until_stopped, with_client
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("plane", PLANES)
+@with_client("confluent-kafka")
 @pytest.mark.parametrize("point", [pytest.param("MID_SEND:stop:2", marks=pytest.mark.long), "PRE_COMMIT:stop"])
 def test_broker_kill_9_in_the_middle_of_a_publish_loses_and_repeats_nothing(
     cluster: Cluster,
@@ -36,7 +36,7 @@ def test_broker_kill_9_in_the_middle_of_a_publish_loses_and_repeats_nothing(
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("plane", PLANES)
+@with_client("kafka-python")
 def test_a_frozen_broker_delays_the_publish_only(
     cluster: Cluster, staged: Callable[..., Staged], failpoint: Callable[[str], None], plane: str
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kafka_kit import PLANES, Cluster, Staged, in_turn, publish, wait_for
+from kafka_kit import Cluster, Staged, in_turn, publish, wait_for, with_client
 
 POINTS = (
     "PUBLISH_INIT:kill",
@@ -20,10 +20,12 @@ POINTS = (
     "COMMITTING:kill:1:1",
     "PUBLISH_COMMITTED:kill",
 )
+IN_GATE = ("MID_SEND:kill:2", "PRE_COMMIT:kill", "COMMITTING:kill:1:1")
+"""Before, at and behind the commit. The other points are judged by tests/simulator/test_spark_sending_ahead.py."""
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize(("point", "plane"), in_turn(POINTS))
+@pytest.mark.parametrize(("point", "plane"), in_turn(POINTS, IN_GATE))
 def test_kill_9_of_the_publishing_process_loses_and_repeats_nothing(
     cluster: Cluster,
     staged: Callable[..., Staged],
@@ -48,7 +50,7 @@ def test_kill_9_of_the_publishing_process_loses_and_repeats_nothing(
 
 @pytest.mark.smoke
 @pytest.mark.kill
-@pytest.mark.parametrize("plane", PLANES)
+@with_client("confluent-kafka")
 def test_a_driver_that_dies_after_the_commit_publishes_the_epoch_once(
     cluster: Cluster, staged: Callable[..., Staged], plane: str
 ) -> None:
@@ -62,7 +64,7 @@ def test_a_driver_that_dies_after_the_commit_publishes_the_epoch_once(
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("plane", PLANES)
+@with_client("kafka-python")
 def test_a_frozen_publishing_process_is_killed_and_replaced(
     cluster: Cluster, staged: Callable[..., Staged], failpoint: Callable[[str], None], plane: str
 ) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from kafka_kit import PLANES, Cluster, Staged, publish, resume, wait_until_stopped
+from kafka_kit import Cluster, Staged, publish, resume, wait_until_stopped, with_client
 from spark_ckpt_kafka.publisher import KafkaPublisher
 
 from spark_ckpt.errors import Fenced, PublishFailed
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("plane", PLANES)
+@with_client("confluent-kafka")
 def test_a_zombie_that_wakes_up_before_its_commit_commits_nothing(
     cluster: Cluster, staged: Callable[..., Staged], failpoint: Callable[[str], None], plane: str
 ) -> None:
@@ -35,7 +35,7 @@ def test_a_zombie_that_wakes_up_before_its_commit_commits_nothing(
     cluster.assert_exactly(first)
 
 
-@pytest.mark.parametrize("plane", PLANES)
+@with_client("kafka-python")
 def test_two_drivers_on_one_lane_publish_every_row_once(
     cluster: Cluster, staged: Callable[..., Staged], plane: str
 ) -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from kafka_kit import PLANES, Cluster, Staged, output, publish
+from kafka_kit import PLANES, Cluster, Staged, output, publish, with_client
 
 from spark_ckpt.errors import PublishFailed
 
 UTC = datetime.UTC
 
 
-@pytest.mark.parametrize("plane", PLANES)
+@with_client("confluent-kafka")
 def test_lanes_publish_in_parallel_and_every_key_stays_in_order(
     cluster: Cluster, staged: Callable[..., Staged], plane: str
 ) -> None:
@@ -31,7 +31,7 @@ def test_lanes_publish_in_parallel_and_every_key_stays_in_order(
     assert [marker.epoch for lane in range(3) if (marker := cluster.marker(lane))] == [2, 2, 2]
 
 
-@pytest.mark.parametrize("plane", PLANES)
+@with_client("kafka-python")
 def test_a_row_can_name_its_topic_and_partition(cluster: Cluster, tmp_path: Path, plane: str) -> None:
     other = cluster.new_topic()
     table = pa.table(
@@ -50,7 +50,7 @@ def test_a_row_can_name_its_topic_and_partition(cluster: Cluster, tmp_path: Path
     assert [(one.partition, one.value) for one in cluster.read(other)] == [(0, b"2"), (1, b"3")]
 
 
-@pytest.mark.parametrize("plane", PLANES)
+@with_client("confluent-kafka")
 def test_headers_timestamps_and_nulls_arrive_as_they_were_staged(cluster: Cluster, tmp_path: Path, plane: str) -> None:
     header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     when = datetime.datetime(2020, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)

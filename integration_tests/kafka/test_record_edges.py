@@ -12,14 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka_kit import PLANES, Cluster, Staged, publish, wait_for
+from kafka_kit import Cluster, Staged, publish, wait_for, with_client
 from spark_ckpt_kafka.library import ConfigResource, ConfigResourceType
 from spark_ckpt_kafka.record_rules import RecordRules, TopicLimits
 
 from spark_ckpt.errors import PublishFailed, RowsRefused, SinkInvalid
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-BOTH = pytest.mark.parametrize("plane", PLANES)
 FAST = "confluent-kafka"
 
 
@@ -53,7 +52,7 @@ EDGES: dict[str, list[Any]] = {
 }
 
 
-@BOTH
+@with_client(FAST)
 @pytest.mark.parametrize("column", EDGES)
 def test_a_value_at_its_edge_arrives_as_it_is_or_is_refused_where_it_is_staged(
     cluster: Cluster, tmp_path: Path, plane: str, column: str
@@ -89,7 +88,7 @@ def same(column: str, got: Any, value: Any) -> bool:
     return bool(got == value)
 
 
-@BOTH
+@with_client(FAST)
 def test_the_largest_record_that_the_rules_take_is_taken_by_the_topic(
     cluster: Cluster, tmp_path: Path, plane: str
 ) -> None:
@@ -116,7 +115,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
 }
 
 
-@BOTH
+@with_client(FAST)
 @pytest.mark.parametrize("column", REFUSED)
 def test_a_record_that_a_topic_never_takes_is_named_at_once(
     cluster: Cluster, tmp_path: Path, plane: str, column: str
@@ -154,7 +153,7 @@ def test_a_record_of_a_topic_that_the_row_names_is_named_too(cluster: Cluster, t
     assert (refused.value.context["topic"], refused.value.context["row"]) == (compacted, "2")
 
 
-@BOTH
+@with_client(FAST)
 def test_batches_are_cut_to_what_the_topic_takes(cluster: Cluster, tmp_path: Path, plane: str) -> None:
     """The limit became smaller after the lanes were started."""
     topic = cluster.new_topic()

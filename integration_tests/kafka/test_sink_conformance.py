@@ -22,6 +22,8 @@ def shown(cluster: Cluster) -> list[dict[str, Any]]:
     return [{"key": record.key, "value": record.value} for record in cluster.read()]
 
 
+# One by one, and with less around them: test_publish_*.py. The suite itself: tests/delta, tests/conformance.
+@pytest.mark.long
 class TestKafkaSink(SinkConformance):
     @pytest.fixture
     def subject(self, cluster: Cluster, tmp_path: Path) -> SinkSubject:

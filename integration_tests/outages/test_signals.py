@@ -71,6 +71,7 @@ def test_a_signal_to_the_whole_group_does_not_end_spark_before_the_final_epoch(
     check_stopped_in_order(feed, driver, spark)
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_stops_that_take_too_long.py
 def test_a_batch_that_hangs_does_not_hold_up_the_end(feed: Feed, spark: SparkSession) -> None:
     driver = hanging(feed, "--stop-timeout", "3 seconds")
     driver.signal(signal.SIGTERM)
@@ -107,6 +108,7 @@ def test_a_sparks_own_session_that_is_signalled_with_its_program_still_frees_the
     feed.go_on(spark)
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_stop_signals.py
 def test_a_signal_before_the_job_begins_ends_the_program_and_its_java_and_holds_nothing(
     feed: Feed, spark: SparkSession
 ) -> None:

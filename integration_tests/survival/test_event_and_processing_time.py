@@ -94,6 +94,7 @@ def test_an_event_time_timeout_set_before_a_restart_fires_after_it(place: Place)
     assert told(place) == [("a", "ended", 2), ("a", "seen", 2), ("b", "seen", 1)]
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_jobs.py
 def test_the_watermark_survives_a_restart(place: Place) -> None:
     """Spark's own checkpoint is new and knows no watermark; a row that was late before is late still."""
     place.write(1, [row("a", 100)])
@@ -124,6 +125,7 @@ def test_a_timeout_fires_once_although_the_epoch_in_which_it_fired_was_lost(
     assert told(place) == [("a", "ended", 1), ("a", "seen", 1), ("b", "seen", 1)]
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_group_state.py
 def test_a_processing_time_timeout_fires_without_new_data_also_after_a_crash(
     place: Place, crash: Callable[[str], None]
 ) -> None:
@@ -161,6 +163,7 @@ def test_static_joins_stand_before_and_after_the_operator(place: Place) -> None:
     assert rows == [("Anna", 2), ("Anna", 12), ("Bob", 3)]
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_jobs.py
 def test_a_stateless_job_is_exact_over_restarts_and_lost_epochs(place: Place, crash: Callable[[str], None]) -> None:
     for number in range(3):
         place.write(number, [{"k": "a", "v": 1, "n": number * 10 + n} for n in range(10)])

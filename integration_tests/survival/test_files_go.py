@@ -50,6 +50,7 @@ def test_files_that_somebody_removed_hinder_neither_a_running_job_nor_a_restart(
     assert found(place) == expected(*batches)
 
 
+@pytest.mark.long  # in the gate: tests/files/test_files_ledger.py
 def test_a_name_that_sorts_before_consumed_ones_is_read_when_it_comes(place: Place) -> None:
     one, two = records(0), records(50)
     place.write(5, one)
@@ -97,6 +98,7 @@ def test_a_job_cleans_what_no_kept_epoch_needs_and_can_go_back_to_each_kept_one(
     assert whole == expected(*batches)
 
 
+@pytest.mark.long  # in the gate: tests/files/test_files_cleaning.py
 def test_files_of_an_epoch_that_is_not_published_stay(place: Place, crash: Callable[[str], None]) -> None:
     one, two = records(0), records(50)
     settings = {"keep_epochs": 1, "max_failed_epochs": 0}
@@ -114,6 +116,7 @@ def test_files_of_an_epoch_that_is_not_published_stay(place: Place, crash: Calla
     assert found(place) == expected(one, two)
 
 
+@pytest.mark.long  # in the gate: tests/files/test_files_cleaning.py
 def test_going_back_over_files_that_are_gone_is_refused_and_leaves_the_job_where_it_was(place: Place) -> None:
     one, two, three = records(0), records(50), records(100)
     place.write(1, one)

@@ -35,6 +35,7 @@ EVERY_POINT = (*POINTS, "EPOCH_COMMITTING", "MARKER_READ", "PRE_COMMIT", "PUBLIS
 CLUSTER = ("--master", "local-cluster[2,1,1024]")
 
 
+@pytest.mark.long  # in the gate: the test below, and tests/simulator/test_spark_world.py
 def test_three_operators_one_behind_another_agree_whatever_was_killed(tmp_path: Path, spark: SparkSession) -> None:
     with feeding(tmp_path, "chain", "rows") as feed:
         for number, point in enumerate(POINTS):

@@ -70,6 +70,7 @@ def test_restoring_an_epoch_continues_its_state_and_repeats_what_came_after_it(p
     assert found(place) == expected(one, two, three) + repeated
 
 
+@pytest.mark.long  # in the gate: tests/store/test_restoring.py
 def test_a_savepoint_is_restored_by_name(place: Place) -> None:
     one, two = records(0), records(50)
     place.write(1, one)
@@ -109,6 +110,7 @@ def _until_crash(place: Place, **settings: object) -> None:
         run.awaitTermination(TIMEOUT_S)
 
 
+@pytest.mark.long  # in the gate: tests/store/test_restoring.py
 def test_a_restore_before_a_damaged_unpublished_epoch_repeats_nothing(
     place: Place, crash: Callable[[str], None]
 ) -> None:
@@ -148,6 +150,7 @@ def test_a_damaged_epoch_whose_output_is_out_is_never_passed_over_in_silence(pla
     assert found(place) == expected(one, two) + (expected(one, two) - expected(one))
 
 
+@pytest.mark.long  # in the gate: tests/store/test_restoring.py
 def test_a_damaged_epoch_whose_output_may_be_out_is_not_repeated(place: Place, crash: Callable[[str], None]) -> None:
     """Published, but the driver died before the log knew: the sink's marker tells."""
     one, two = records(0), records(50)
@@ -167,7 +170,8 @@ def test_a_damaged_epoch_whose_output_may_be_out_is_not_repeated(place: Place, c
     assert found(place) == expected(one, two)
 
 
-@pytest.mark.parametrize("part", ["state", *(pytest.param(part, marks=pytest.mark.long) for part in ("edges", "runs"))])
+@pytest.mark.long  # in the gate: tests/store/test_tables_follow_the_log.py
+@pytest.mark.parametrize("part", ["state", "edges", "runs"])
 def test_tables_that_are_derived_or_lost_lead_to_an_exact_result_or_a_typed_error(place: Place, part: str) -> None:
     """Delta logs of state and outbox, and Spark's runs, are redone from the manifests."""
     one, two = records(0), records(50)
@@ -187,6 +191,7 @@ def _remove_logs(folder: Path) -> None:
             path.unlink()
 
 
+@pytest.mark.long  # in the gate: tests/store/test_damaged_logs_say_so.py
 def test_an_unreadable_control_log_is_a_typed_error(place: Place) -> None:
     place.write(1, records(0))
     drained(job(place))
