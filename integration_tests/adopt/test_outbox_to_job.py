@@ -85,9 +85,10 @@ def shown(broker: Broker, folder: Path, topic: str) -> tuple[Counter[Row], Count
     )
 
 
+@pytest.mark.long  # in the gate: tests/adopt/test_queries_with_an_outbox.py
 @pytest.mark.parametrize(
     "dies",
-    [pytest.param(False, marks=pytest.mark.long), True],
+    [False, True],
     ids=["all batches committed", "the last batch published only"],
 )
 def test_each_record_is_once_in_both_sinks(

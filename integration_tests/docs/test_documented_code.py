@@ -53,6 +53,7 @@ def test_the_readmes_job_prints_what_the_readme_shows_and_the_state_page_runs(tm
         pages.names["spark"].stop()
 
 
+@pytest.mark.long  # in the gate: the README and the quickstart
 def test_the_page_about_graphs_runs_as_written(tmp_path, capsys):
     for folder, amounts in (("inbox", (4.5, 6.0)), ("refund_inbox", (1.5,))):
         (tmp_path / folder).mkdir()
@@ -97,6 +98,7 @@ def test_the_page_about_graphs_runs_as_written(tmp_path, capsys):
         names["spark"].stop()
 
 
+@pytest.mark.long  # in the gate: the README and the quickstart
 def test_the_page_about_operators_runs_as_written(tmp_path):
     (tmp_path / "inbox").mkdir()
     (tmp_path / "inbox" / "1.json").write_text(
@@ -122,6 +124,7 @@ def test_the_page_about_operators_runs_as_written(tmp_path):
         names["spark"].stop()
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_sparks_operators.py
 def test_the_page_about_sparks_operators_runs_as_written(tmp_path):
     orders = [("1", "08:10", 4.0), ("1", "08:10", 4.0), ("2", "08:30", 2.0), ("3", "12:00", 1.0), ("4", "12:00", 1.0)]
     payments = [("1", "08:20"), ("9", "12:00")]
@@ -196,7 +199,7 @@ def append(table, schema, rows):
     write_deltalake(table, pa.table(columns, schema=schema), mode="append")
 
 
-@pytest.mark.parametrize("name", ["quickstart", "tutorial"])
+@pytest.mark.parametrize("name", ["quickstart", pytest.param("tutorial", marks=pytest.mark.long)])
 def test_a_page_prints_what_it_shows(name, tmp_path, monkeypatch, caplog):
     """Write the output again with: python -m integration_tests.docs.printed docs/tutorial.md"""
     run_as_shown(f"docs/{name}.md", tmp_path, monkeypatch, caplog).names["spark"].stop()

@@ -164,7 +164,7 @@ def line_epoch(three: Three, stage: str, number: int) -> int:
     return next(each.epoch for each in list(three.store(stage).log.state().lineage())[::-1] if each.index >= number)
 
 
-# in the gate: aligned in tests/simulator/test_spark_stages.py
+# in the gate: aligned in tests/coordination/test_stage_process.py
 @pytest.mark.parametrize("protocol", ["unaligned", pytest.param("aligned", marks=pytest.mark.long)])
 def test_sinks_of_all_stages_publish_decided_lines_although_a_stage_is_killed(
     spark: SparkSession, tmp_path: Path, protocol: str

@@ -92,6 +92,7 @@ def test_a_row_that_the_topic_never_takes_is_no_part_of_an_epoch_and_a_filter_le
     assert world.got() == [b"a", b"b"]
 
 
+@pytest.mark.long  # in the gate: tests/kafka/test_record_rules.py, and the test above
 def test_a_record_that_a_topic_no_longer_takes_ends_the_run_and_the_restore_that_is_named_leads_on(
     world: World,
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_record_that_a_topic_no_longer_takes_ends_the_run_and_the_restore_that
     assert world.got() == [b"a", b"b", b"c"]
 
 
+@pytest.mark.long  # in the gate: tests/kafka/test_record_rules.py, and the test above
 def test_a_sink_of_dead_letters_takes_the_records_that_the_topic_refuses_from_the_epoch_that_is_named(
     world: World,
 ) -> None:

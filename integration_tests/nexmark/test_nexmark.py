@@ -89,9 +89,11 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("query", "way"),
     [
-        (0, ""),
         (1, "spark_ckpt_vectorised"),
-        *(pytest.param(*each, marks=pytest.mark.long) for each in [(1, ""), (2, ""), (2, "spark_ckpt_vectorised")]),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in [(0, ""), (1, ""), (2, ""), (2, "spark_ckpt_vectorised")]
+        ),
     ],
 )
 def test_a_query_without_state_answers_as_a_plain_computation_does(

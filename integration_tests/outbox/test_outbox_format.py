@@ -156,6 +156,7 @@ def test_two_queries_of_a_session_each_have_an_outbox(spark: SparkSession, place
     assert (place.rows("gold"), place.rows("other")) == (expected(range(10)), expected(range(10)))
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_outbox_format_world.py
 def test_java_that_dies_between_both_commits_loses_and_doubles_nothing(modules: Path, place: Query) -> None:
     """Its kill ends the session, so this test is the last one. The next start has no new input."""
     end_jvm()

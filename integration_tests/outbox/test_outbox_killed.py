@@ -95,6 +95,7 @@ def test_every_row_is_once_in_kafka_and_delta_whatever_process_of_the_format_die
     assert records(broker.servers, topic) == expected(FILES)
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_outbox_world.py
 def test_a_driver_that_stood_still_is_fenced_and_shows_nothing(tmp_path: Path, broker: Broker) -> None:
     place, topic = Place(tmp_path), create_topic(broker.servers, "outbox")
     arguments = ("--servers", broker.servers, "--topic", topic)

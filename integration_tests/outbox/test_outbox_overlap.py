@@ -59,6 +59,7 @@ def lines(spark: SparkSession, place: Place) -> DataFrame:
     return reader.json(str(place.inbox)).selectExpr("ts AS w", "k", "v AS n", "0L AS s")
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_outbox_world.py
 def test_a_failed_last_publish_is_raised_and_the_next_start_makes_up_for_it(spark: SparkSession, place: Place) -> None:
     gate, newest = Event(), len(FILES)
     gate.set()

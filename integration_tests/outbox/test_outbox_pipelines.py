@@ -90,6 +90,7 @@ def batches(place: Place, folder: str) -> list[str]:
 BETWEEN_COMMITS, BETWEEN_SINKS = "EPOCH_COMMITTED:kill:2", "ACKED:kill:5"
 
 
+@pytest.mark.long  # in the gate: tests/outbox/test_rule.py
 @pytest.mark.parametrize(
     "deaths",
     [(BETWEEN_SINKS,), pytest.param((BETWEEN_COMMITS, BETWEEN_SINKS), marks=pytest.mark.long)],

@@ -123,6 +123,7 @@ class RecreatesTopic(RunListener):
             raise AssertionError("the topic is not deleted")
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_outbox_world.py
 def test_a_topic_that_is_made_again_while_the_query_runs_is_refused_and_its_advice_works(
     spark: SparkSession, place: Place, broker: Broker
 ) -> None:

@@ -43,6 +43,7 @@ def made_old(place: Place) -> None:
         os.utime(path, (BEGIN_S, BEGIN_S))
 
 
+@pytest.mark.long  # in the gate: tests/outbox/test_rule.py
 def test_a_worker_that_dies_behind_its_staged_files_costs_an_attempt_of_its_task(place: Place) -> None:
     assert live(place, "STAGED:kill:2", "--master", "local[2,4]") == 0
     assert (place.folder / "once" / "STAGED").exists()

@@ -14,7 +14,12 @@ from checkpoint_lab.violations import Violation
 from checkpoint_protocols.menu import MENU
 from spark_ckpt.cli.app import exit_code
 
-SHORT = (("markers", "pipeline"), ("index-based", "pair"), ("synchronous-logging", "pipeline"))
+SHORT = (
+    ("markers", "pipeline"),
+    # in the gate: tests/simulator/test_executed_world.py
+    pytest.param("index-based", "pair", marks=pytest.mark.long),
+    pytest.param("synchronous-logging", "pipeline", marks=pytest.mark.long),
+)
 LONG = [(name, graph) for name in MENU for graph in ("pipeline", "diamond", "cycle") if graph in sim.graphs_of(name)]
 
 

@@ -210,6 +210,7 @@ class Companion(PinListener):
         self.ended.set()
 
 
+@pytest.mark.long  # in the gate: tests/rewind/test_a_listener_pins_points.py
 def test_a_listener_beside_a_running_query_pins_what_can_be_gone_back_to(spark, tmp_path):
     lake = Lake(tmp_path / "lake", spark, {})
     listener = Companion(lake)

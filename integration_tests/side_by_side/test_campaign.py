@@ -101,6 +101,7 @@ def test_a_query_is_measured_to_the_end_of_its_topic_and_its_answer_judged(
     assert line.values["records_per_s"] == pytest.approx(PLAN.events / line.values["drained_s"])
 
 
+@pytest.mark.long  # in the gate: tests/benchmarks/test_report.py
 def test_a_system_that_dies_is_a_failed_line_with_its_log_told(
     on: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,7 @@ def ran_for(made: ckpt.Job, epochs: int, restore: str | int = "latest") -> Any:
     return run
 
 
+@pytest.mark.long  # in the gate: tests/test_spark_source.py
 def test_an_older_epoch_gives_the_rows_after_it_again_and_no_others(place: Place) -> None:
     source = ckpt.SparkSource("rate-micro-batch", {"rowsPerBatch": 7, "numPartitions": 2})
     kept = [each for each in ran_for(job(place, source), 3).epochs() if each.rows_in]
