@@ -133,6 +133,7 @@ def test_a_payment_whose_notice_comes_again_is_there_once(example: Example) -> N
     assert example.rows("payments") == [("p1", "ada", 4.5), ("p2", "bob", 7.0), ("p3", "ada", 1.5)]
 
 
+@pytest.mark.long  # in the gate: sessions in integration_tests/runtime/test_group_state_is_sparks.py
 @of("sessions")
 def test_a_visit_ends_half_an_hour_behind_its_last_click(example: Example) -> None:
     example.run()
@@ -143,6 +144,7 @@ def test_a_visit_ends_half_an_hour_behind_its_last_click(example: Example) -> No
     assert example.rows("visits") == [("ada", may(9, 0), may(9, 20), 3), ("bob", may(9, 5), may(9, 25), 2)]
 
 
+@pytest.mark.long  # in the gate: static joins in integration_tests/runtime/test_jobs.py
 @of("enrich")
 def test_an_order_has_its_price_and_one_without_is_told(example: Example) -> None:
     example.run()
@@ -155,6 +157,7 @@ def test_an_order_has_its_price_and_one_without_is_told(example: Example) -> Non
     assert ("soap", 4, 2, 1.5, 3.0) in example.rows("orders")
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_stream_joins.py
 @of("match_payments")
 def test_an_order_meets_its_payments_and_an_unpaid_one_is_told(example: Example) -> None:
     example.run("10 milliseconds")
@@ -172,6 +175,7 @@ def test_an_order_goes_to_the_first_warehouse_that_has_enough_and_is_refused_aft
     assert example.rows("decided") == [(1, "Bonn", 1, "reserved"), (2, "Ulm", 3, "reserved"), (3, "Ulm", 3, "refused")]
 
 
+@pytest.mark.long  # in the gate: the loop above
 @of("fraud_rings")
 def test_accounts_are_in_one_ring_if_cards_lead_from_one_to_the_other(example: Example) -> None:
     example.run()
@@ -192,6 +196,7 @@ def newest_rings(example: Example) -> dict[object, object]:
     return dict(sorted(example.rows("rings"), reverse=True))  # type: ignore[arg-type]
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_windows_are_sparks.py
 @of("windows")
 def test_a_late_view_is_left_out_and_counted(example: Example, capsys: pytest.CaptureFixture[str]) -> None:
     example.more()

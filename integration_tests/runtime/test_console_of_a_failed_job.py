@@ -33,6 +33,7 @@ job.start(availableNow=True).awaitTermination()
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_driver_log.py
 def test_the_jobs_own_error_is_last_and_javas_stack_is_in_the_log(tmp_path):
     log = tmp_path / "spark.log"
     environment = {**os.environ, "SPARK_CKPT_SPARK_LOG": str(log), "PYTHONPATH": f"{ROOT}:{ROOT}/connectors"}

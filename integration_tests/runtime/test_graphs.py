@@ -82,6 +82,7 @@ def test_an_epoch_holds_the_state_of_every_operator_and_the_command_line_reads_i
     assert capsys.readouterr().out.count("\n") > 3
 
 
+@pytest.mark.long  # in the gate: test_one_stream_feeds_several_operators_and_sinks_that_all_see_each_row_once
 def test_a_function_per_key_reads_what_another_one_puts_out(bench: Bench) -> None:
     job = bench.job()
     first = totals(job.source("in", bench.source()), "first")
@@ -127,6 +128,7 @@ def test_an_operator_reads_two_operators_and_a_source_each_from_its_own_position
     assert {name: cursor["count"] for name, cursor in cursors.items()} == {"left": 1, "right": 2, "plain": 1}
 
 
+@pytest.mark.long  # in the gate: test_one_stream_feeds_several_operators_and_sinks_that_all_see_each_row_once
 def test_a_stream_may_end_behind_a_union_of_an_operator_and_a_source(bench: Bench) -> None:
     def job() -> ckpt.Job:
         job = bench.job()
@@ -241,6 +243,7 @@ def test_windows_feed_an_operator_behind_them(bench: Bench) -> None:
     assert run.lastProgress["totals"]["late"] == 1
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_rejects.py, and the first of them here
 def test_records_that_cannot_be_parsed_behind_an_operator_are_counted_once(bench: Bench) -> None:
     job = bench.job()
     counted = counting(job.source("in", bench.source()), "k", "counts")
@@ -337,6 +340,7 @@ def test_an_older_epoch_takes_all_branches_back_together(bench: Bench) -> None:
     assert sum(1 for _ in bench.rows("all")) == len(ROWS) + len(ROWS[25:])
 
 
+@pytest.mark.long  # in the gate: test_one_stream_feeds_several_operators_and_sinks_that_all_see_each_row_once
 def test_branches_without_operators_end_in_a_sink_each(bench: Bench) -> None:
     job = bench.job()
     rows = job.source("in", bench.source())
@@ -453,6 +457,7 @@ def test_an_operator_that_the_job_has_is_not_to_be_given_up(bench: Bench) -> Non
         shortened(bench, accept_dropped_operator="first").start()
 
 
+@pytest.mark.long  # in the gate: tests/store/test_restoring.py, and the other one here
 def test_an_operator_that_is_new_in_the_graph_begins_empty(bench: Bench) -> None:
     def job(longer: bool) -> ckpt.Job:
         job = bench.job()

@@ -162,6 +162,7 @@ def test_swapped_names_of_two_tables_are_refused_and_may_be_confirmed(bench: Ben
     assert bench.values("t1") == bench.values("t2") == [("a", 1), ("b", 2)]
 
 
+@pytest.mark.long  # in the gate: tests/store/test_identity_decisions.py
 def test_another_folder_is_refused_and_confirmed_as_new_or_as_moved(bench: Bench) -> None:
     def job(folder: str) -> ckpt.Job:
         one = bench.job()
@@ -187,6 +188,7 @@ def test_another_folder_is_refused_and_confirmed_as_new_or_as_moved(bench: Bench
     assert bench.values() == [("a", 1), ("a", 11), ("a", 111)]
 
 
+@pytest.mark.long  # in the gate: tests/store/test_identity_decisions.py
 def test_another_source_table_is_refused_and_can_be_confirmed(bench: Bench) -> None:
     def job(table: str) -> ckpt.Job:
         one = bench.job()
@@ -207,6 +209,7 @@ def test_another_source_table_is_refused_and_can_be_confirmed(bench: Bench) -> N
     assert bench.values() == [("a", 1), ("a", 2)]
 
 
+@pytest.mark.long  # in the gate: tests/store/test_identity_decisions.py
 def test_a_store_without_identities_records_them_with_its_next_epoch(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,6 +176,7 @@ def test_key_frames_state_and_output_are_sparks(spark, tmp_path: Path):
     assert sum(map(len, ours)) > 8
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_keyed_function.py
 def test_event_time_timeouts_and_late_rows_are_sparks(spark, tmp_path: Path):
     batches = late_and_early()
     theirs, marks = under_spark(

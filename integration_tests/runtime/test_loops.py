@@ -207,6 +207,7 @@ def rows_read_and_full_edges(run: ckpt.Run) -> list[tuple[int, list[str]]]:
     return [(int(each["numInputRows"]), each["backpressure"]) for each in run.recentProgress]  # type: ignore[call-overload, misc]
 
 
+@pytest.mark.long  # in the gate: tests/coordination/test_edges.py
 def test_sources_rest_while_an_edge_is_full_and_go_on_when_it_is_not(bench: Bench) -> None:
     for name in "ab":
         bench.put(*[(f"{name}{number}", 3) for number in range(4)])
@@ -219,6 +220,7 @@ def test_sources_rest_while_an_edge_is_full_and_go_on_when_it_is_not(bench: Benc
     assert bench.values() == [(f"{name}{number}", v) for name in "ab" for number in range(4) for v in range(4)]
 
 
+@pytest.mark.long  # in the gate: tests/coordination/test_edges.py
 def test_sources_go_on_while_edges_hold_no_more_than_their_bound(bench: Bench) -> None:
     for name in "ab":
         bench.put(*[(f"{name}{number}", 3) for number in range(4)])
@@ -342,6 +344,7 @@ def test_an_edge_may_have_the_name_of_a_sink(bench: Bench) -> None:
     assert bench.values() == [("a", 1)]
 
 
+@pytest.mark.long  # in the gate: the loop above
 def test_others_read_an_edge_where_it_says_in_the_form_of_records(bench: Bench) -> None:
     job = bench.job()
     rows = job.source("in", bench.source())

@@ -59,6 +59,7 @@ def test_every_branch_has_each_row_once_whatever_stops_between(bench: Bench) -> 
     assert set(manifest_of(bench, run.epochs()[-1].epoch)["operators"]) == {"first", "second"}
 
 
+@pytest.mark.long  # in the gate: test_every_branch_has_each_row_once_whatever_stops_between
 def test_rows_of_a_key_come_in_order_to_every_branch(bench: Bench) -> None:
     job = bench.job(key_groups=8)
     counted = counting(job.source("in", bench.source()), "k", "counts")
@@ -104,6 +105,7 @@ def test_a_sink_on_the_way_costs_no_step_of_its_own_right_behind_an_operator(
     assert sorted((row["key"], row["n"]) for name in ("low", "high") for row in bench.rows(name)) == wanted
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_graphs.py
 def test_a_record_that_cannot_be_parsed_above_the_branches_is_rejected_once(bench: Bench) -> None:
     job = bench.job()
     counted = counting(job.source("in", bench.source()), "k", "counts")
@@ -121,6 +123,7 @@ def test_a_record_that_cannot_be_parsed_above_the_branches_is_rejected_once(benc
     assert bench.values("two") == [(4,), (6,)]
 
 
+@pytest.mark.long  # in the gate: test_every_branch_has_each_row_once_whatever_stops_between
 def test_both_sides_of_a_union_may_come_from_one_operator(bench: Bench) -> None:
     job = bench.job()
     counted = counting(job.source("in", bench.source()), "k", "counts").select("n")
@@ -130,6 +133,7 @@ def test_both_sides_of_a_union_may_come_from_one_operator(bench: Bench) -> None:
     assert sorted(row["n"] for row in bench.rows()) == [-3, -2, -1, 3]
 
 
+@pytest.mark.long  # in the gate: test_every_branch_has_each_row_once_whatever_stops_between
 def test_a_session_that_reuses_no_shuffle_reuses_this_one(bench: Bench) -> None:
     bench.put(*ROWS)
     bench.spark.conf.set("spark.sql.exchange.reuse", "false")

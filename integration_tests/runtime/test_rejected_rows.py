@@ -22,34 +22,39 @@ upper = F.udf(lambda name: name.upper(), StringType())
 """It fails for the nulls of a record that could not be parsed."""
 
 
+CASES: dict[str, tuple[Callable[[ckpt.Stream], ckpt.Stream], list[tuple[object, ...]]]] = {
+    "columns": (lambda rows: rows.select("name"), [("ann",)]),
+    "explode": (lambda rows: rows.select("id", F.explode("items").alias("item")), [(1, "a"), (1, "b")]),
+    "explode in withColumn": (
+        lambda rows: rows.withColumn("item", F.explode("items")).select("item"),
+        [("a",), ("b",)],
+    ),
+    "stack": (lambda rows: rows.select(F.expr("stack(2, id, id + 1)")), [(1,), (2,)]),
+    "inline": (lambda rows: rows.selectExpr("inline(array(struct(id), struct(id)))"), [(1,), (1,)]),
+    "function": (lambda rows: rows.select(upper("name")), [("ANN",)]),
+    "function in a filter": (lambda rows: rows.filter(upper("name") == "ANN").select("id"), [(1,)]),
+    "error for nulls": (lambda rows: rows.select(F.expr("10 / coalesce(id, 0)")), [(10.0,)]),
+    "struct of columns": (lambda rows: rows.select(F.to_csv(F.struct("id", "name"))), [("1,ann",)]),
+    "struct of all columns": (lambda rows: rows.drop("items").select(F.to_csv(F.struct("*"))), [("1,ann",)]),
+    "struct in withColumn": (
+        lambda rows: rows.drop("items").withColumn("all", F.struct("*")).select("all"),
+        [({"id": 1, "name": "ann"},)],
+    ),
+    "fillna": (lambda rows: rows.fillna("none").filter("name = 'none'").select("id"), []),
+    "key": (lambda rows: rows.groupBy(F.expr("10 / coalesce(id, 0)").alias("k")).agg(n=ckpt.count()), [(10.0, 1)]),
+}
+IN_GATE = ("explode", "function", "struct of all columns", "error for nulls", "key")
+"""One of each kind. tests/runtime/test_rejects.py judges what becomes of the hidden column."""
+
+
 @pytest.mark.parametrize(
-    ("compute", "wanted"),
-    [
-        (lambda rows: rows.select("name"), [("ann",)]),
-        (lambda rows: rows.select("id", F.explode("items").alias("item")), [(1, "a"), (1, "b")]),
-        (lambda rows: rows.withColumn("item", F.explode("items")).select("item"), [("a",), ("b",)]),
-        (lambda rows: rows.select(F.expr("stack(2, id, id + 1)")), [(1,), (2,)]),
-        (lambda rows: rows.selectExpr("inline(array(struct(id), struct(id)))"), [(1,), (1,)]),
-        (lambda rows: rows.select(upper("name")), [("ANN",)]),
-        (lambda rows: rows.filter(upper("name") == "ANN").select("id"), [(1,)]),
-        (lambda rows: rows.select(F.expr("10 / coalesce(id, 0)")), [(10.0,)]),
-        (lambda rows: rows.select(F.to_csv(F.struct("id", "name"))), [("1,ann",)]),
-        (lambda rows: rows.drop("items").select(F.to_csv(F.struct("*"))), [("1,ann",)]),
-        (
-            lambda rows: rows.drop("items").withColumn("all", F.struct("*")).select("all"),
-            [({"id": 1, "name": "ann"},)],
-        ),
-        (lambda rows: rows.fillna("none").filter("name = 'none'").select("id"), []),
-        (lambda rows: rows.groupBy(F.expr("10 / coalesce(id, 0)").alias("k")).agg(n=ckpt.count()), [(10.0, 1)]),
-    ],
-    ids=[
-        "columns", "explode", "explode in withColumn", "stack", "inline", "function", "function in a filter", "error for nulls",
-        "struct of columns", "struct of all columns", "struct in withColumn", "fillna", "key",
-    ],
-)  # fmt: skip
+    "case",
+    [pytest.param(case, id=name, marks=() if name in IN_GATE else pytest.mark.long) for name, case in CASES.items()],
+)
 def test_a_bad_record_is_counted_and_kept_aside_once(
-    bench: Bench, compute: Callable[[ckpt.Stream], ckpt.Stream], wanted: list[tuple[object, ...]]
+    bench: Bench, case: tuple[Callable[[ckpt.Stream], ckpt.Stream], list[tuple[object, ...]]]
 ) -> None:
+    compute, wanted = case
     bench.put_lines('{"id": 1, "name": "ann", "items": ["a", "b"]}', "no json", '{"id": "x", "items": ["z"]}')
     job = bench.job()
     schema = "id int, name string, items array<string>"

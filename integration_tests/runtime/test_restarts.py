@@ -409,6 +409,7 @@ def environment_of(bench: Bench) -> dict[str, str]:
     } | {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_stop_signals.py
 def test_a_program_that_ends_without_stopping_its_run_ends_properly_and_frees_the_lease(bench: Bench) -> None:
     """In the middle of the first epoch's commit, publishing and settling."""
     bench.put(("a", 1), ("a", 2))

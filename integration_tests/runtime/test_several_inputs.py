@@ -90,6 +90,7 @@ def test_rows_of_two_inputs_meet_one_state_whatever_stops_between(
         settled(bench, name="other", key_groups=7).start(availableNow=True)
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_co_groups.py
 def test_inputs_come_from_anywhere_in_the_graph(bench: Bench) -> None:
     """An operator's output, an edge, one source twice, and records that cannot be parsed leave before."""
     job = bench.job()

@@ -66,6 +66,7 @@ def test_the_state_of_a_join_is_read_from_the_command_line(bench: Bench, capsys:
     assert rows == {"a": ([{"item": 1}, {"item": 2}], []), "b": ([], [{"paid": 10}])}
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_stream_join.py
 def test_a_left_join_puts_out_what_met_nothing_once_its_time_is_over(bench: Bench) -> None:
     bench.put(("a", 1), ("b", 2), into="orders")
     bench.put(("a", 10), into="payments")
@@ -76,7 +77,7 @@ def test_a_left_join_puts_out_what_met_nothing_once_its_time_is_over(bench: Benc
     assert bench.values() == [("a", 1, 10), ("b", 2, None)]
 
 
-@pytest.mark.parametrize("interval", ["1 hour", "every batch"])
+@pytest.mark.parametrize("interval", [pytest.param("1 hour", marks=pytest.mark.long), "every batch"])
 def test_a_left_row_meets_the_match_that_waits_behind_other_rows_after_a_downtime(
     bench: Bench, interval: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_left_row_meets_the_match_that_waits_behind_other_rows_after_a_downtim
     assert bench.values() == [("a", 1, 10), ("b", 2, None)]
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_stream_join.py
 def test_a_stream_is_joined_with_its_own_past(bench: Bench) -> None:
     """One source on both sides: every pair of rows of a key, in both orders."""
     job = bench.job()
@@ -107,6 +109,7 @@ def test_a_stream_is_joined_with_its_own_past(bench: Bench) -> None:
     assert bench.values() == [("a", 1, 2), ("a", 1, 3), ("a", 2, 3)]
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_stream_join.py
 def test_records_that_cannot_be_parsed_leave_before_a_join(bench: Bench) -> None:
     job = bench.job()
     texts = job.source("orders", bench.source("orders")).selectExpr("k", "if(v = 2, 'broken', '{\"x\": 1}') AS text")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pytest
+from _pytest.mark import ParameterSet
 from pyspark import cloudpickle
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
@@ -65,6 +66,13 @@ def map_raises(batches):
         yield batch.assign(v=inverse(0))
 
 
+def some(cases: Mapping[str, object], *in_gate: str) -> list[ParameterSet]:
+    """The cases, those that are not `in_gate` as long tests: tests/runtime/test_query_failures.py judges what they raise."""
+    return [
+        pytest.param(case, id=name, marks=() if name in in_gate else pytest.mark.long) for name, case in cases.items()
+    ]
+
+
 USERS = {
     "keyed": keyed(keyed_raises),
     "vectorized": vectorized(vectorized_raises),
@@ -85,7 +93,7 @@ def refused(bench: Bench, shape: Shape) -> tuple[ckpt.CkptError, int]:
     return failed.value, len(heard.of("started"))
 
 
-@pytest.mark.parametrize("shape", USERS.values(), ids=USERS)
+@pytest.mark.parametrize("shape", some(USERS, "keyed", "pandas udf", "udf behind the operator"))
 def test_an_error_in_the_users_function_shows_their_lines_and_is_final(bench: Bench, shape: Shape) -> None:
     bench.put(("a", 1))
     error, incarnations = refused(bench, shape)
@@ -199,10 +207,21 @@ DETERMINISTIC: dict[str, tuple[Shape, str, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("shape", "condition", "context"), DETERMINISTIC.values(), ids=DETERMINISTIC)
+@pytest.mark.parametrize(
+    "mistake",
+    some(
+        DETERMINISTIC,
+        "tuple of the wrong type",
+        "state of the wrong type",
+        "vectorised, wrong type",
+        "cast in SQL",
+        "sum",
+    ),
+)
 def test_what_the_same_rows_would_do_again_is_final_and_says_where(
-    bench: Bench, shape: Shape, condition: str, context: dict[str, str]
+    bench: Bench, mistake: tuple[Shape, str, dict[str, str]]
 ) -> None:
+    shape, condition, context = mistake
     bench.put(("b", 1), ("b", 2))
     error, incarnations = refused(bench, shape)
     assert error.condition == f"CKPT_{condition}"
@@ -237,7 +256,9 @@ def no_memory() -> None:
     raise MemoryError
 
 
-@pytest.mark.parametrize("what", [kill_worker, no_service, no_memory])
+@pytest.mark.parametrize(
+    "what", [kill_worker, *(pytest.param(each, marks=pytest.mark.long) for each in (no_service, no_memory))]
+)
 def test_what_may_pass_by_itself_is_tried_again(bench: Bench, what: Callable[[], None]) -> None:
     bench.put(("a", 7))
     flaky, heard = once(str(bench.folder / "flag"), what), Heard()

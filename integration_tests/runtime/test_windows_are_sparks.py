@@ -171,15 +171,23 @@ def test_restarts_change_nothing(bench: Bench) -> None:
     "grouped",
     [
         lambda rows: rows.groupBy("k", F.window("at", WINDOW).end.alias("end")),
-        lambda rows: rows.groupBy("k", F.window("at", WINDOW).start.alias("start")),
-        lambda rows: rows.withColumn("w", F.window("at", "20 seconds", WINDOW)).groupBy("k", "w.start"),
-        lambda rows: (
-            rows.select("k", F.window("at", WINDOW).alias("w"), "at").select("k", "at", "w.*").groupBy("end", "start")
-        ),
-        lambda rows: rows.groupBy("at"),
         lambda rows: rows.transform(lambda frame: frame.withColumn("w", F.window("at", WINDOW))).groupBy("w"),
+        # in the gate: tests/runtime/test_windowed_aggregates.py
+        *(
+            pytest.param(grouped, marks=pytest.mark.long)
+            for grouped in (
+                lambda rows: rows.groupBy("k", F.window("at", WINDOW).start.alias("start")),
+                lambda rows: rows.withColumn("w", F.window("at", "20 seconds", WINDOW)).groupBy("k", "w.start"),
+                lambda rows: (
+                    rows.select("k", F.window("at", WINDOW).alias("w"), "at")
+                    .select("k", "at", "w.*")
+                    .groupBy("end", "start")
+                ),
+                lambda rows: rows.groupBy("at"),
+            )
+        ),
     ],
-    ids=["end", "start", "start of a sliding window", "both", "the time itself", "a window of a transform"],
+    ids=["end", "a window of a transform", "start", "start of a sliding window", "both", "the time itself"],
 )
 def test_whatever_part_of_the_window_is_grouped_by_closed_windows_go_and_late_rows_are_counted(
     bench: Bench, grouped
