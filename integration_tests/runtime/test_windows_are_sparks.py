@@ -123,6 +123,7 @@ def test_every_batch_shows_what_sparks_update_mode_shows(bench: Bench, without_i
     sparks.end()
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_windowed_aggregates.py
 def test_append_shows_every_window_once_as_sparks_append_mode_does(bench: Bench) -> None:
     windows = lambda: F.window("at", WINDOW)  # noqa: E731
     put(bench, 0)
