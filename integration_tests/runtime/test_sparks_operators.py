@@ -271,7 +271,9 @@ def whole_job(bench: Bench, name: str, **sink: object) -> ckpt.Job:
     return job
 
 
-@pytest.mark.parametrize("name", ["best", *(pytest.param(each, marks=pytest.mark.long) for each in ("by window", "few"))])
+@pytest.mark.parametrize(
+    "name", ["best", *(pytest.param(each, marks=pytest.mark.long) for each in ("by window", "few"))]
+)
 def test_the_table_is_the_whole_result_after_every_file(bench: Bench, name: str) -> None:
     epochs: list[tuple[int, Counter[tuple[object, ...]]]] = []
     for number in range(4):
