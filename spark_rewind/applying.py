@@ -25,7 +25,7 @@ from spark_rewind.drafting import QueryWish, TableDraft, TableWish, query_change
 from spark_rewind.folders import Labels, brought_back, folders_to_write, taken_back
 from spark_rewind.journal import Journal
 from spark_rewind.outbox_logs import only_prepared, require_stopped
-from spark_rewind.outboxes import left_epochs, opened
+from spark_rewind.outboxes import left_epochs, opened, opened_once
 from spark_rewind.pinned_points import whole_copy
 from spark_rewind.plan import OutboxPlan, QueryPlan, RewindPlan, TablePlan
 from spark_rewind.positions import DeltaPosition
@@ -107,6 +107,7 @@ class ApplySettings:
     settle: Callable[[], None] = lambda: None
 
 
+@opened_once()
 def apply(plan: RewindPlan, settings: ApplySettings, *, dry: bool = False) -> RewindRecord:
     """Execute a plan, or continue after a crash. `dry`: compute the changes and write nothing.
 
@@ -132,6 +133,7 @@ def apply(plan: RewindPlan, settings: ApplySettings, *, dry: bool = False) -> Re
         return _moved_on(carrier, record, move)
 
 
+@opened_once()
 def undo(plan: RewindPlan, settings: ApplySettings) -> RewindRecord | None:
     """Undo an `apply`, or continue after a crash. Return None if the rewind was never decided.
 

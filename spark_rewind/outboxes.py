@@ -7,6 +7,8 @@ So a batch of a checkpoint, or of a pinned copy of one, has one epoch. A sink's 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -166,8 +168,24 @@ def left_epochs(store: Store, log_state: LogState, base: int) -> list[LeftEpoch]
     return found
 
 
+_open: ContextVar[dict[str, Store] | None] = ContextVar("open outboxes", default=None)
+
+
+@contextmanager
+def opened_once() -> Iterator[None]:
+    """Open each store once in the block: a handle reads the rows of other processes, and opening reads the whole log."""
+    token = _open.set({})
+    try:
+        yield
+    finally:
+        _open.reset(token)
+
+
 def opened(uri: str) -> Store:
     """Open the store of an outbox. Raises `StoreForeign` for a job's store, and the errors of `existing_store`."""
+    known = _open.get()
+    if known is not None and uri in known:
+        return known[uri]
     store = existing_store(uri)
     log_state = store.log.state()
     if log_state.kind != "outbox":
@@ -175,6 +193,8 @@ def opened(uri: str) -> Store:
             f"{uri} is the store of {log_state.kind} '{log_state.job}', not of an outbox",
             hint="a job goes back by itself: `spark-ckpt restore STORE EPOCH`",
         )
+    if known is not None:
+        known[uri] = store
     return store
 
 
