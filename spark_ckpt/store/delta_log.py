@@ -105,7 +105,7 @@ def _has_newer(folder: Path, version: int) -> bool:
     """
     newest = f"{version:020d}"
     with os.scandir(folder) as entries:
-        return any(each.name[:20].isdigit() and each.name[:20] > newest for each in entries)
+        return any(each.name[:20] > newest and each.name[:20].isdigit() for each in entries)
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ class Location:
         object.__setattr__(self, "uri", _normalised(self.uri))
         object.__setattr__(self, "storage_options", dict(self.storage_options))
 
-    @property
+    @functools.cached_property
     def local(self) -> Path | None:
         """Path of the folder if it is on a local (or mounted) file system, else None."""
         return None if "://" in self.uri else Path(self.uri)
