@@ -1,13 +1,19 @@
-"""Property tests are bounded by their number of examples, never by wall time: machines are shared."""
+"""Property tests are bounded by their number of examples, never by wall time: machines are shared.
+
+`pytest --hypothesis-profile=thorough` tries ten times as many, and so does the weekly run (`.ci/run newest`). A bug that it finds
+becomes an `@example`.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("shared-machine", deadline=None)
+settings.register_profile("shared-machine", deadline=None, max_examples=40)
+settings.register_profile("thorough", deadline=None, max_examples=400)
 settings.load_profile("shared-machine")
 
 HERE = Path(__file__).parent
@@ -28,4 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _folder(item: pytest.Item) -> str | None:
     """The folder of tests here that a test stands in; None of a test that stands elsewhere."""
-    return item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else None
+    return _folder_of(item.path)
+
+
+@cache
+def _folder_of(path: Path) -> str | None:
+    return path.relative_to(HERE).parts[0] if path.is_relative_to(HERE) else None

@@ -96,7 +96,7 @@ def judge(run: Run, steps: list[tuple[object, ...]]) -> None:
 
 
 @given(st.lists(STEPS, max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 def test_the_table_shows_the_last_batch_of_the_published_epoch(steps: list[tuple[object, ...]]) -> None:
     judge(Run(), steps)
 

@@ -38,7 +38,7 @@ def _suffer(world: World, epoch: int, fault: str) -> None:
     world.log.before_commit = None
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(faults=st.lists(st.lists(Fault, max_size=4), min_size=1, max_size=4))
 def test_rows_are_there_exactly_once_whatever_happens(world: Callable[..., World], faults: list[list[str]]) -> None:
     one = world()

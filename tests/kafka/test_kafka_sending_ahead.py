@@ -253,7 +253,7 @@ def driven(world: World, epochs: list[tuple[list[tuple[int, str]], list[str]]]) 
     return world.log.committed
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(epochs=st.lists(Epoch, min_size=1, max_size=4))
 def test_rows_are_there_exactly_once_whatever_happens_to_what_was_sent_ahead(
     world: Made, epochs: list[tuple[list[tuple[int, str]], list[str]]]

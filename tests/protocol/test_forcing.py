@@ -60,7 +60,7 @@ def useless(history):
     return found
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(2, 4), st.booleans(), STEPS)
 def test_no_checkpoint_is_useless(processes, fifo, steps):
     assert useless(ForcedHistory(processes, fifo, steps)) == []

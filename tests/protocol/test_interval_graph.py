@@ -35,7 +35,7 @@ def failures(history):
     return chain.from_iterable(combinations(history.processes, size) for size in sizes)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(2, 4), st.booleans(), STEPS)
 def test_reachable_intervals_are_what_the_greatest_line_undoes(processes, fifo, steps):
     history = History(processes, fifo, steps)
@@ -43,7 +43,7 @@ def test_reachable_intervals_are_what_the_greatest_line_undoes(processes, fifo, 
         assert line_by_graph(history, failed) == line_by_counts(history, failed)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.integers(2, 4), STEPS, STEPS, st.lists(st.integers(0, 9), min_size=4, max_size=4))
 def test_no_later_failure_needs_what_is_discardable(processes, before, after, reported):
     """Theorem 3 with a coordinator that has not heard of everybody's newest checkpoints."""
@@ -57,7 +57,7 @@ def test_no_later_failure_needs_what_is_discardable(processes, before, after, re
             assert index not in known[process].keys() - needed[process]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.integers(2, 4), STEPS, STEPS)
 def test_lines_are_the_same_after_discardable_checkpoints_are_gone(processes, before, after):
     early = History(processes, True, before)

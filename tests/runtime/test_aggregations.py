@@ -142,7 +142,7 @@ def run(operator, group, rows, struct, keys, hasher=spread):
     st.sampled_from([spread, colliding]),
     st.sampled_from([["who"], ["who", "kind"]]),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_running_values_are_those_of_a_loop_over_the_rows(tmp_path_factory, batches, hasher, keys):
     folder, store = tmp_path_factory.mktemp("levels"), MemoryStore()
     operator = agg.running_aggregates(SPECS, ROW, keys, "each row")
@@ -162,7 +162,7 @@ def test_running_values_are_those_of_a_loop_over_the_rows(tmp_path_factory, batc
 
 
 @given(st.lists(ROWS, max_size=3))
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_update_shows_each_changed_key_once_with_its_latest_values(tmp_path_factory, batches):
     operators = {shape: agg.running_aggregates(SPECS, ROW, ["who"], shape) for shape in ("each row", "update")}
     groups = {shape: group_of(each.schema, tmp_path_factory.mktemp(shape)) for shape, each in operators.items()}

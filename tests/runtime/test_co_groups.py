@@ -224,7 +224,7 @@ ROWS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(batches=st.lists(st.lists(ROWS, max_size=8), max_size=6), snapshots=st.sets(st.integers(0, 5)))
 @BOTH
 def test_whatever_the_batches_the_last_word_on_each_key_is_that_of_plain_pandas(

@@ -90,7 +90,7 @@ ROWS = st.lists(
 
 @pytest.mark.parametrize("rule", RULES)
 @given(st.lists(ROWS, max_size=10), st.lists(st.booleans(), min_size=10, max_size=10))
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_rows_come_out_late_ones_are_dropped_and_keys_are_forgotten_as_in_spark(
     tmp_path_factory, rule, batches, barriers
 ):

@@ -59,7 +59,7 @@ COLUMNS = st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=5, uniq
 
 
 @given(COLUMNS.flatmap(tables), st.booleans())
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_each_keys_frame_is_the_one_spark_would_make(keyed, extension_types):
     keys, table = keyed
     options = PandasOptions("Europe/Berlin", prefer_int_ext_dtype=extension_types)
@@ -94,7 +94,7 @@ def test_a_frame_may_be_changed_without_touching_anothers():
 
 
 @given(COLUMNS.filter(lambda names: not set(names) & {"a", "r"}).flatmap(tables))
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_key_tuples_are_those_spark_makes_from_a_groups_first_row(keyed):
     _, table = keyed
     for row, ours in enumerate(key_tuples(table, BERLIN)):

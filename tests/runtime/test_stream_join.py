@@ -137,7 +137,7 @@ def test_a_key_waits_for_a_match_that_may_be_in_an_input(tmp_path):
 SIDES = st.tuples(st.sampled_from([L, R]), st.sampled_from("abc"), st.integers(0, 3))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(batches=st.lists(st.lists(SIDES, max_size=8), max_size=6), snapshots=st.sets(st.integers(0, 5)))
 def test_all_batches_together_give_what_a_plain_join_gives(tmp_path_factory, batches, snapshots):
     joined = Joined(tmp_path_factory.mktemp("cache"))

@@ -63,7 +63,7 @@ def adding_frames(batch):
 @given(
     batches=st.lists(st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(-9, 9)), max_size=9), max_size=4)
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_running_totals_are_those_of_a_loop_in_both_flavours(tmp_path_factory, frames, batches):
     life = Harness(adding_frames if frames else adding, tmp_path_factory.mktemp("levels"), frames=frames)
     totals: dict[object, int] = {}

@@ -94,7 +94,7 @@ ROWS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(
 
 
 @given(st.lists(ROWS, max_size=10), st.lists(st.booleans(), min_size=10, max_size=10))
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_windows_are_shown_dropped_and_forgotten_as_in_sparks_update_mode(tmp_path_factory, batches, barriers):
     life, model = Life(tmp_path_factory.mktemp("windows")), Model()
     for rows, barrier in zip(batches, barriers, strict=False):
@@ -184,7 +184,7 @@ def test_a_time_between_two_milliseconds_closes_at_the_later_one(tmp_path):
 
 
 @given(st.lists(ROWS, max_size=10), st.lists(st.booleans(), min_size=10, max_size=10))
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_append_shows_a_window_once_when_it_has_closed_as_spark_does(tmp_path_factory, batches, barriers):
     life, model = Life(tmp_path_factory.mktemp("windows"), mode="append"), Model()
     for rows, barrier in zip(batches, barriers, strict=False):

@@ -97,7 +97,7 @@ def after_passes(gaps, every, rule):
 
 
 @given(gaps=TIMES, every=st.integers(1, 7))
-@settings(max_examples=150, deadline=None, database=None)
+@settings(deadline=None, database=None)
 def test_a_pass_drops_nothing_that_a_later_one_would_keep(gaps, every):
     often, once = after_passes(gaps, every, thinned)
     assert often == once
@@ -158,7 +158,7 @@ def lines_kept(gaps_s, ahead_s, passes, rule):
     ahead_s=st.sampled_from([0, 7, 120, 3700]),
     passes=st.lists(st.integers(BEGAN_S, BEGAN_S + HOURS * 3600), max_size=5),
 )
-@settings(max_examples=60, deadline=None, database=None)
+@settings(deadline=None, database=None)
 def test_each_program_keeps_the_first_line_of_each_hour(gaps_s, ahead_s, passes):
     assert len(lines_kept(gaps_s, ahead_s, passes, thinned)) == HOURS - 1
 
