@@ -34,6 +34,7 @@ from checkpoint_protocols.vocabulary import (
 from tests.protocol.audited import graph_in_turn
 from tests.protocol.literal import adaptive_logging, asynchronous_logging, index_based, uncoordinated
 from tests.simulator.eager import drive_long, long_world
+from tests.simulator.measured import seeds_for
 
 SETTINGS = ProtocolSettings(options={"checkpoint_every": 2})
 
@@ -259,16 +260,15 @@ def play(protocol: Protocol, seed: int) -> ScheduleOutcome:
     return drive_long(long_world(protocol, graph_in_turn(protocol, seed), Faults(crashes=4), 4, SETTINGS), seed, 60)
 
 
-def first_failure(protocol: Protocol) -> ScheduleOutcome:
+def first_failure(bug: str) -> ScheduleOutcome:
     """The first of many schedules that an oracle condemns; in some a machine refuses first."""
-    outcomes = (play(protocol, seed) for seed in range(SEEDS))
+    protocol, _ = BUGS[bug]
+    outcomes = (play(protocol, seed) for seed in seeds_for("checkpoints", bug, range(SEEDS)))
     return next(outcome for outcome in outcomes if outcome.condemned and isinstance(outcome.error, Violation))
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_oracles_see(bug: str) -> None:
-    protocol, oracles = BUGS[bug]
+    found = str(first_failure(bug).error)
 
-    found = str(first_failure(protocol).error)
-
-    assert found.split(":")[0] in oracles.split(), found
+    assert found.split(":")[0] in BUGS[bug][1].split(), found

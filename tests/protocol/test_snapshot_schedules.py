@@ -26,6 +26,9 @@ PROTOCOLS = [each.PROTOCOL for each in (markers, epochs, snapshots, cyclic_snaps
 SEEDS = 12
 """Per graph: eight graphs, five acyclic ones."""
 
+# The large number is a long test's; tests/protocol/test_snapshot_bugs.py judges what schedules find.
+each_number = pytest.mark.parametrize("seeds", [SEEDS // 2, pytest.param(2 * SEEDS, marks=pytest.mark.long)])
+
 HURRIED = ProtocolSettings(timeout_ms=300)
 """Less than an interval: snapshots are given up half way, and the next begins among their barriers."""
 
@@ -44,9 +47,10 @@ def outcomes(
             yield Counter(outcome.counts)
 
 
+@each_number
 @each_protocol
-def test_no_schedule_breaks_a_promise_and_every_calm_end_has_a_snapshot(protocol: Protocol) -> None:
-    counts = list(outcomes(protocol))
+def test_no_schedule_breaks_a_promise_and_every_calm_end_has_a_snapshot(protocol: Protocol, seeds: int) -> None:
+    counts = list(outcomes(protocol, seeds=seeds))
 
     assert all(each["complete"] for each in counts)
     assert sum(each["recovery"] for each in counts) > len(counts) / 2

@@ -10,9 +10,10 @@ from checkpoint_protocols.menu import MENU
 SOUND = [name for name, protocol in MENU.items() if protocol.sound]
 
 
+@pytest.mark.parametrize("worlds", [10, pytest.param(100, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", SOUND)
-def test_no_drawn_world_breaks_a_promise(name: str) -> None:
-    for seed in range(25):
+def test_no_drawn_world_breaks_a_promise(name: str, worlds: int) -> None:
+    for seed in range(worlds):
         outcome = sim.drive(sim.drawn_world(MENU[name], seed), seed)
 
         assert outcome.ok, f"seed {seed}: {outcome.error}"

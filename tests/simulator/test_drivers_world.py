@@ -25,7 +25,7 @@ LED: list[Choice] = [("look", "a"), ("propose", "a", "main"), ("append", "a")]
 """`a` is the first to look, and leads."""
 
 
-@pytest.mark.parametrize("schedules", [120, pytest.param(6_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("schedules", [60, pytest.param(6_000, marks=pytest.mark.long)])
 def test_a_job_has_one_driver_at_a_time_and_soon_another_one(schedules: int) -> None:
     happened: Counter[str] = Counter()
     for seed in range(schedules):
@@ -37,7 +37,7 @@ def test_a_job_has_one_driver_at_a_time_and_soon_another_one(schedules: int) -> 
     assert happened["incarnations"] > 3 * schedules
 
 
-@pytest.mark.parametrize("lives", [8, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("lives", [4, pytest.param(20, marks=pytest.mark.long)])
 def test_a_job_that_lives_long_has_one_driver_at_a_time(lives: int) -> None:
     assert [(seed, found.error) for seed in range(lives) if not (found := run_drivers_long(seed)).ok] == []
 

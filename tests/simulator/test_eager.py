@@ -92,7 +92,7 @@ def test_a_campaign_learns_ways_and_its_schedules_replay_from_seed_and_way() -> 
 
 
 def test_what_is_counted_as_possible_is_what_happens() -> None:
-    found = tried("partial-recovery", 1.0)
+    found = tried("partial-recovery", 0.4)
 
     assert not found.failures
     assert all(found.happened[kind] <= found.could[kind] for kind in found.could)
@@ -102,12 +102,16 @@ def test_what_is_counted_as_possible_is_what_happens() -> None:
 @pytest.mark.parametrize("name", [name for name in sim.NAMES if name not in MENU or MENU[name].sound])
 def test_the_proof_page_can_measure_every_world(name: str) -> None:
     """A world's own faults have names of their own, which are no classes of the page's."""
-    found = tried(name, 0.5)
+    found = tried(name, 0.1)
     assert found.schedules > 0
     assert found.failures == []
 
 
-@pytest.mark.parametrize("protocol", [sim.LEASE, sim.SPARK, sim.OPERATED, sim.DRIVERS])
+# The long ones draw by the same class, which the others judge in the gate.
+@pytest.mark.parametrize(
+    "protocol",
+    [sim.LEASE, sim.OPERATED, *(pytest.param(each, marks=pytest.mark.long) for each in (sim.SPARK, sim.DRIVERS))],
+)
 def test_in_a_world_with_faults_of_its_own_each_happens_in_two_fifths_of_the_schedules_that_offer_it(
     protocol: str,
 ) -> None:

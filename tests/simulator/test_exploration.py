@@ -28,10 +28,12 @@ def test_every_order_of_a_small_job_ends_well() -> None:
     assert explored.ends == 3
 
 
-def test_every_crash_at_every_step_is_survived() -> None:
-    explored = sim.explore(small(faults=ONE_CRASH))
+# The reduced exploration reaches the same ends: test_reduction.py.
+@pytest.mark.parametrize(("reduced", "states"), [(True, 300), pytest.param(False, 1_000, marks=pytest.mark.long)])
+def test_every_crash_at_every_step_is_survived(reduced: bool, states: int) -> None:
+    explored = sim.explore(small(faults=ONE_CRASH), reduced=reduced)
 
-    assert explored.states > 1_000
+    assert explored.states > states
 
 
 def test_exploration_finds_what_a_schedule_may_miss_and_says_how() -> None:

@@ -28,7 +28,7 @@ def test_no_row_is_lost_or_shown_twice_although_rows_are_staged_first(schedules)
     assert happened["decided"] > 4 * schedules
 
 
-@pytest.mark.parametrize("lives", [18, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("lives", [9, pytest.param(60, marks=pytest.mark.long)])
 def test_no_long_or_eager_life_of_a_query_with_the_format_is_condemned(lives):
     for seed in range(lives):
         times = TIMES if seed % 3 == 0 else 1

@@ -31,7 +31,7 @@ def test_no_row_is_lost_or_shown_twice_without_a_report_and_every_next_step_work
     assert happened["decided"] > 4 * schedules
 
 
-@pytest.mark.parametrize("schedules", [100, pytest.param(8_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("schedules", [50, pytest.param(8_000, marks=pytest.mark.long)])
 def test_no_row_is_lost_or_shown_twice_where_the_publish_overlaps_with_the_next_batch(schedules):
     for seed in range(schedules):
         outcome = sim.run_overlapping(seed)
@@ -47,7 +47,7 @@ def test_a_planted_bug_of_overlap_is_caught(plant, monkeypatch):
     assert found is not None, f"no schedule of {ENOUGH} is condemned"
 
 
-@pytest.mark.parametrize("lives", [pytest.param(18, marks=pytest.mark.smoke), pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("lives", [pytest.param(9, marks=pytest.mark.smoke), pytest.param(60, marks=pytest.mark.long)])
 def test_no_long_or_eager_life_of_a_query_is_condemned(lives):
     for seed in range(lives):
         times = TIMES if seed % 3 == 0 else 1

@@ -19,10 +19,10 @@ from tests.simulator.planted import CommitsAtOnce, ForgetsReplays, HearsTheDead
 
 SMALL = [
     ("coordinated", PAIR),
-    ("coordinated", LOOP),
     ("synchronous-logging", PAIR),
 ]
 LONG = [
+    ("coordinated", LOOP),
     ("markers", PAIR),
     ("uncoordinated", PAIR),
     ("epochs", PAIR),

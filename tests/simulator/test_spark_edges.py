@@ -44,7 +44,7 @@ def test_a_planted_bug_in_what_is_counted_or_given_up_is_caught(plant, monkeypat
 
 def test_a_batch_misses_a_segment_that_was_given_up_too_early():
     core_of = core_with(what_is_still_in_flight_is_given_up)
-    errors = (str(run(seed, core_of).error) for seed in range(ENOUGH))
+    errors = (str(run(seed, core_of).error) for seed in (11, *range(ENOUGH)))
     assert any(error.startswith("O12: segment") for error in errors)
 
 

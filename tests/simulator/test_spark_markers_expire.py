@@ -26,7 +26,7 @@ def a_first_acknowledgement_waits_for_the_next_epoch(core):
     core.publication.ack_records.is_first = lambda sink: False
 
 
-@pytest.mark.parametrize("schedules", [40, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("schedules", [20, pytest.param(100, marks=pytest.mark.long)])
 def test_no_schedule_is_condemned_and_markers_expire(schedules):
     outcomes = [run(seed) for seed in range(schedules)]
     assert [(outcome.seed, outcome.error) for outcome in outcomes if not outcome.ok] == []

@@ -20,7 +20,7 @@ def first_failure(name):
     return next((outcome for outcome in map(run, seeds_for("rows sent ahead", name, SEEDS)) if outcome.condemned), None)
 
 
-@pytest.mark.parametrize("schedules", [150, pytest.param(ENOUGH, marks=pytest.mark.long)])
+@pytest.mark.parametrize("schedules", [80, pytest.param(ENOUGH, marks=pytest.mark.long)])
 def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules, monkeypatch):
     committed, show = [], SparkSink._show
 

@@ -79,7 +79,7 @@ def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str,
     assert result.violated in violated, result.output
 
 
-SEEDS = [range(88, 100), *(pytest.param(range(first, first + 30), marks=pytest.mark.long) for first in (200, 230, 260))]
+SEEDS = [range(88, 94), *(pytest.param(range(first, first + 30), marks=pytest.mark.long) for first in (200, 230, 260))]
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
@@ -89,7 +89,7 @@ def test_schedules_of_the_machines_are_behaviours_of_the_specification(tmp_path:
 
     steps = [step for trace in traces for step in trace]
     actions = [step.action for step in steps]
-    assert len(actions) > 1_500
+    assert len(actions) > 100 * len(seeds)
     assert min(actions.count(action) for action in ("refuse", "drop", "complete", "give up", "fail")) > 1
     assert any(one.action == "join" and other.action == "fail" for one, other in pairwise(steps))
     assert result.ok, result.output
