@@ -13,7 +13,7 @@ from rewind_kit import content_of, planned, unpacked
 
 from spark_ckpt.errors import CkptError
 
-DAMAGES = int(os.environ.get("REWIND_DAMAGES", "60"))
+DAMAGES = int(os.environ.get("REWIND_DAMAGES", "25"))
 TIME = "2026-11-23T01:00:00Z"
 """Long before the queries ran, as they say themselves; their commits' files are as new as this test."""
 QUERIES = ("hdfs_snap", "rocks_log", "rocks_v2", "join", "rate", "filesink")

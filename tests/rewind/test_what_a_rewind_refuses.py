@@ -36,11 +36,19 @@ SEED = 3
 
 
 class Story:
-    """A lake, copied from one that was made once, and a plan for it."""
+    """A lake that was made once, and a plan for it. Each test has it in the same place: logs and plan name whole paths."""
 
     def __init__(self, root: Path) -> None:
         self.lake, good = history(root / "lake", SEED)
         self.plan = planned(checkpoints(self.lake), f"ingest@{good}", [self.lake.root])
+        self.kept = root / "kept"
+        shutil.copytree(self.lake.root, self.kept)
+
+    def again(self) -> Story:
+        shutil.rmtree(self.lake.root)
+        shutil.copytree(self.kept, self.lake.root)
+        self.lake = SmallLake(self.lake.root, broken=True)
+        return self
 
     def content(self) -> dict[str, bytes]:
         files = [path for path in self.lake.root.rglob("*") if path.is_file() and FOLDER not in path.parts]
@@ -60,9 +68,14 @@ class Story:
         return self.lake.root / name
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return Story(tmp_path_factory.mktemp("once"))
+
+
 @pytest.fixture
-def story(tmp_path: Path) -> Story:
-    return Story(tmp_path)
+def story(once: Story) -> Story:
+    return once.again()
 
 
 def test_a_query_that_has_gone_on_since_the_plan(story):
