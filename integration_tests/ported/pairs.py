@@ -26,7 +26,7 @@ from integration_tests.programs.histories import session_set
 from spark_ckpt import failpoints
 from spark_ckpt.errors import CkptError
 
-POINTS = ("STAGED:raise", "EPOCH_COMMITTING:raise", "EPOCH_COMMITTED:raise")
+POINTS = ("EPOCH_COMMITTING:raise", "EPOCH_COMMITTED:raise")
 """Before the commit of an epoch, and between the commit and the publish. The job retries an error of a publish itself."""
 ONE_EPOCH = {"spark.ckpt.interval": "1 hour"}
 """A run has one epoch, however slow the machine is. Each epoch ends with a batch that advances the watermark, so a second one

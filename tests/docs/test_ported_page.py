@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from integration_tests.ported import event_time, word_counts
+from integration_tests.ported import layers, word_counts
 from integration_tests.ported.menu import PROGRAMS
 from integration_tests.ported.page import MARK, PAGE, read, tables
 from integration_tests.ported.pairs import PairDiffers, judge
 from integration_tests.ported.program import Program, body
 
-CHANGES = PROGRAMS["change data by MERGE"]
+TOTALS = PROGRAMS["totals by MERGE"]
 
 
 def test_the_page_has_the_tables_of_the_present_programs() -> None:
@@ -28,11 +28,12 @@ def test_each_program_has_run_as_it_is_now() -> None:
 
 
 def test_a_changed_program_counts_as_not_run() -> None:
-    changed = replace(CHANGES, job=event_time.job_late)
-    assert changed.digest != CHANGES.digest
+    changed = replace(TOTALS, job=layers.job_two)
+    assert changed.digest != TOTALS.digest
 
 
-def test_each_program_follows_a_public_one() -> None:
+def test_fourteen_programs_each_follow_a_public_one() -> None:
+    assert len(PROGRAMS) == 14
     assert all(": " in each.original for each in PROGRAMS.values())
 
 
@@ -56,7 +57,7 @@ def test_lines_that_differ_are_counted() -> None:
 
     plain_form: Program = plain
     job_form: Program = job
-    pair = replace(CHANGES, plain=plain_form, job=job_form, shared=(word_counts.line,))
+    pair = replace(TOTALS, plain=plain_form, job=job_form, shared=(word_counts.line,))
     changes = pair.changes
     assert body(plain) == ["rows = spark.read(inputs)", 'many = rows.filter("v > 1")', "many.write(outputs)"]
     assert (changes.lines, changes.removed, changes.added) == (3 + 2, 2, 5)
