@@ -126,6 +126,7 @@ def test_standbys_go_on_when_one_driver_after_the_other_is_killed(
     assert [event["incarnation"] for life in lives for event in life.events("started")] == [1, 2, 3]
 
 
+@pytest.mark.long  # in the gate: test_zombie.py, and tests/coordination/test_standby.py
 def test_a_driver_that_was_paused_past_the_takeover_never_commits_again(job: KafkaJob, spark: SparkSession) -> None:
     job.ledger.write(RECORDS)
     with job.lives.start(*STANDBY) as zombie:
