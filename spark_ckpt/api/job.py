@@ -32,7 +32,7 @@ from spark_ckpt.epochs.identity import Confirmed
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid, SinkInvalid, SourceInvalid
 from spark_ckpt.events.listener import RunListener
-from spark_ckpt.observability.companions import companions_of, listeners_of
+from spark_ckpt.observability.companions import companions_of, listeners_of, page_of
 from spark_ckpt.plan.graph import EdgeBinding, EdgeNode, Node, SinkBinding, SourceNode, struct_of
 from spark_ckpt.plan.graph_text import graph_text
 from spark_ckpt.plan.stages import StageGraph, StageInput, chosen_stages, cut, loops_over_stages, parses
@@ -213,6 +213,7 @@ class Job:
         accept_new_source: str | Sequence[str] = (),
         accept_moved: str | Sequence[str] = (),
         accept_dropped_operator: str | Sequence[str] = (),
+        ui: bool | str | None = None,
     ) -> StagesRun:
         """Start stages of the program: those of `stages`, or of the setting of this name, or all of them.
 
@@ -220,6 +221,7 @@ class Job:
         in the folder `store`: `store/main`, `store/model`. Start the same program with other stages on another machine,
         in any order. The parameters are those of `start`; `restore` is for one stage alone
         (`spark-ckpt restore STORE --to LINE` restores all of them). `availableNow` drains one stage after the other.
+        The page of `ui` shows all stages of the program.
 
         Raises, besides the errors of `start`, `GraphInvalid` for an unknown stage, `StoreInUse` for a stage that
         another process runs.
@@ -228,7 +230,7 @@ class Job:
         graphs = self._stage_graphs()
         loops = loops_over_stages(list(self._bindings.values()), self._closed_edges(), self._stage_inputs)
         chosen = chosen_stages(graphs, ([stages] if isinstance(stages, str) else stages) or self._config.stages)
-        check_stages(chosen, graphs, self._between, restore != LATEST, availableNow, self._config)
+        check_stages(chosen, graphs, self._between, restore != LATEST, availableNow)
         stores = opened_stages(self.name, self.store, self._storage_options, graphs)
 
         def start(graph: StageGraph, listeners: Sequence[RunListener]) -> Run:
@@ -237,8 +239,10 @@ class Job:
             plan = replace(plan, stage_stores=tuple(stores.values()))
             return self._started(plan, restore, availableNow, self._config.standby, listeners)
 
+        address = self._config.with_page(ui).ui
+        page = page_of(self.name, list(stores.values()), address) if address else None
         return StagesRun.start(
-            self.name, stores, {name: partial(start, graph) for name, graph in chosen.items()}, availableNow
+            self.name, stores, {name: partial(start, graph) for name, graph in chosen.items()}, availableNow, page
         )
 
     def _started(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from spark_ckpt.config import JobConfig
 from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.errors import ConfigInvalid, GraphInvalid
 from spark_ckpt.plan.graph import sources_of
@@ -22,7 +21,6 @@ def check_stages(
     between: Between,
     one_epoch: bool,
     available_now: bool,
-    config: JobConfig,
 ) -> None:
     """Raise `GraphInvalid` or `ConfigInvalid` for a start that several stages cannot have.
 
@@ -39,11 +37,6 @@ def check_stages(
         raise GraphInvalid(
             f"stages {', '.join(loop)} form a loop: it has no last stage that could be drained",
             hint="start without availableNow, and call run.stop() when it is enough",
-        )
-    if config.ui and len(chosen) > 1:
-        raise ConfigInvalid(
-            "the page of the setting ui shows one stage, this process runs several",
-            hint="leave ui out and serve the page of all stages: spark-ckpt ui STORE/STAGE...",
         )
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from typing import Protocol
+
+_log = logging.getLogger(__name__)
 
 
 class Companion(Protocol):
@@ -13,3 +17,12 @@ class Companion(Protocol):
 
     def close(self) -> None:
         """End soon."""
+
+
+def close(companions: Iterable[Companion]) -> None:
+    """Close the companions of a run."""
+    for companion in companions:
+        try:
+            companion.close()
+        except Exception:  # noqa: BLE001 - a companion cannot fail a run that is over
+            _log.exception("%s did not close", type(companion).__name__)

@@ -6,13 +6,13 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from spark_ckpt.config import DurationText, checked_duration_ms
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.edges import Bound
-from spark_ckpt.driver.companion import Companion
+from spark_ckpt.driver.companion import Companion, close
 from spark_ckpt.driver.incarnation import SparkIncarnation
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query.failures import typed
@@ -97,7 +97,7 @@ class Run:
                 run._standing_by.begin()
         except BaseException:
             run._done.set()
-            _close(run._beside)
+            close(run._beside)
             stops.forget(run)
             raise
         for companion in run._beside:
@@ -292,7 +292,7 @@ class Run:
             elif self._cut_short is not None:
                 _log.error("job=%s %s; %s", self._plan.job, self._cut_short.what, self._cut_short.hint)
             self._progress.outage_over()
-            _close(self._beside)
+            close(self._beside)
             self._done.set()
 
 
@@ -304,15 +304,6 @@ def _standing_by(
     )
 
     return StandingBy(plan, supervisor, listeners, progress)
-
-
-def _close(companions: Iterable[Companion]) -> None:
-    """Close the companions of a run."""
-    for companion in companions:
-        try:
-            companion.close()
-        except Exception:  # noqa: BLE001 - a companion cannot fail a run that is over
-            _log.exception("%s did not close", type(companion).__name__)
 
 
 def _seconds(timeout: DurationText) -> float:

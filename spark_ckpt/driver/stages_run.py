@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from spark_ckpt.config import DurationText, checked_duration_ms
 from spark_ckpt.connector import Json
+from spark_ckpt.driver.companion import Companion, close
 from spark_ckpt.driver.run import Run
 from spark_ckpt.epochs.partial_recovery import StageStatus, recovery_text
 from spark_ckpt.errors import CkptError, RunFailed
@@ -30,11 +31,13 @@ class StagesRun:
     with a final epoch, and the run ends with its error.
     """
 
-    def __init__(self, job: str, stores: Mapping[str, Store], starts: Mapping[str, StartStage], in_turn: bool) -> None:
+    def __init__(
+        self, job: str, stores: Mapping[str, Store], starts: Mapping[str, StartStage], page: Companion | None = None
+    ) -> None:
         self._job = job
         self._stores = stores
         self._starts = dict(starts)
-        self._in_turn = in_turn
+        self._page = page
         self._runs: dict[str, Run] = {}
         self._error: CkptError | None = None
         self._stopping = threading.Event()
@@ -43,21 +46,30 @@ class StagesRun:
 
     @classmethod
     def start(
-        cls, job: str, stores: Mapping[str, Store], starts: Mapping[str, StartStage], availableNow: bool
+        cls,
+        job: str,
+        stores: Mapping[str, Store],
+        starts: Mapping[str, StartStage],
+        availableNow: bool,
+        page: Companion | None = None,
     ) -> StagesRun:
         """Start the stages, senders first. The first error is raised here, after the stages before it have stopped.
 
         - `stores`: the store of every stage of the program, by name.
         - `starts`: the start of each stage that this process runs, senders before their readers.
         - `availableNow`: start a stage when the stages before it have ended.
+        - `page`: the page of the stages, served until the last one has ended.
         """
-        run = cls(job, stores, starts, availableNow)
+        run = cls(job, stores, starts, page)
         try:
+            if page is not None:
+                page.start()
             for name in list(starts)[: 1 if availableNow else None]:
                 run._start_stage(name)
         except BaseException:
             for each in run._runs.values():
                 each.stop()
+            run._close_page()
             raise
         run._thread.start()
         return run
@@ -149,7 +161,11 @@ class StagesRun:
         except Exception as error:  # noqa: BLE001 - the user sees the run, not this thread
             _log.exception("job=%s the watch over its stages failed", self._job)
             self._error = RunFailed(f"the watch over the stages failed: {error}")
+        self._close_page()
         self._done.set()
+
+    def _close_page(self) -> None:
+        close([] if self._page is None else [self._page])
 
     def _start_next(self) -> bool:
         """Start the next stage of a drain; return False if there is none, or after an error."""

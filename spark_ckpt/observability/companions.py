@@ -38,7 +38,7 @@ def listeners_of(plan: JobPlan) -> list[RunListener]:
 
 
 def companions_of(plan: JobPlan, progress: Progress, listeners: Sequence[RunListener]) -> list[Companion]:
-    """Return the background services that the settings request, not started.
+    """Return the background services that the settings request, not started. A stage has no page of its own.
 
     Raises `ConfigInvalid` for an address in use, or one that is no address, and `EnvironmentUnfit` for missing
     packages.
@@ -46,8 +46,8 @@ def companions_of(plan: JobPlan, progress: Progress, listeners: Sequence[RunList
     found: list[Companion] = [each for each in listeners if isinstance(each, ShownCursors | Aside)]
     if plan.config.metrics or plan.config.ui:
         found += _lag_watch(plan, progress, listeners)
-    if plan.config.ui:
-        found.append(_page(plan.store, plan.config.ui))
+    if plan.config.ui and not plan.stage_stores:
+        found.append(page_of(plan.job, [plan.store], plan.config.ui))
     return found
 
 
@@ -64,7 +64,12 @@ def _lag_watch(plan: JobPlan, progress: Progress, listeners: Sequence[RunListene
     return [watch] if watch.is_needed else []
 
 
-def _page(store: Store, address: str) -> Companion:
+def page_of(job: str, stores: Sequence[Store], address: str) -> Companion:
+    """Return the page of these stores, not started. `address`: "HOST:PORT", or a port of this machine.
+
+    Raises `ConfigInvalid` for an address in use, or one that is no address, and `EnvironmentUnfit` for missing
+    packages.
+    """
     host, colon, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65535 or (colon and not host):
         raise ConfigInvalid(f"'{address}' is no address for the page", hint="write ui='127.0.0.1:4141', or ui='4141'")
@@ -72,9 +77,10 @@ def _page(store: Store, address: str) -> Companion:
         from spark_ckpt.observability.page.serving import PageServer
     except ImportError as error:
         raise EnvironmentUnfit("the page needs starlette and uvicorn", hint="pip install 'spark-ckpt[ui]'") from error
-    location = store.location
-    server = PageServer([location.uri], host.strip("[]") or "127.0.0.1", int(port), (), location.storage_options)
-    _log.info("job=%s is shown at %s", store.job, server.url)
+    places = [store.location.uri for store in stores]
+    options = stores[0].location.storage_options
+    server = PageServer(places, host.strip("[]") or "127.0.0.1", int(port), (), options)
+    _log.info("job=%s is shown at %s", job, server.url)
     return server
 
 

@@ -13,7 +13,8 @@ from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.run import Run
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.events.announcer import Announcer
-from spark_ckpt.observability.companions import companions_of, listeners_of
+from spark_ckpt.observability.companions import companions_of, listeners_of, page_of
+from spark_ckpt.store.store import Store
 
 
 @pytest.fixture
@@ -68,6 +69,17 @@ def test_the_page_of_a_run_answers_at_its_address(beside):
     _, _, [page] = beside(ui="0")
     with urllib.request.urlopen(f"{page.url}api/jobs", timeout=30) as answer:
         assert json.load(answer)[0]["job"] == "job"
+
+
+def test_the_page_of_a_program_shows_all_its_stages(tmp_path):
+    stores = [Store.open(str(tmp_path / name), f"program.{name}") for name in ("main", "model")]
+    page = page_of("program", stores, "0")
+    page.start()
+    try:
+        with urllib.request.urlopen(f"{page.url}api/jobs", timeout=30) as answer:
+            assert [shown["job"] for shown in json.load(answer)] == ["program.main", "program.model"]
+    finally:
+        page.close()
 
 
 @pytest.mark.parametrize("address", ["here", "127.0.0.1:", ":4141", "127.0.0.1:99999"])

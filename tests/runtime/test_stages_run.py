@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from spark_ckpt.api.stages import check_stages
-from spark_ckpt.config import JobConfig
 from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.driver.stages_run import StagesRun
 from spark_ckpt.epochs.partial_recovery import StageStatus, recovery_text
@@ -50,7 +49,20 @@ def stores(tmp_path: Path):
     return {name: Store.open(str(tmp_path / name), f"job.{name}") for name in ("first", "second", "third")}
 
 
-def started(stores, available_now=False, **instead):
+class FakePage:
+    """A page that says when it is served."""
+
+    def __init__(self):
+        self.is_served = None
+
+    def start(self):
+        self.is_served = True
+
+    def close(self):
+        self.is_served = False
+
+
+def started(stores, available_now=False, page=None, **instead):
     runs = {}
 
     def starting(name):
@@ -62,7 +74,7 @@ def started(stores, available_now=False, **instead):
 
         return start
 
-    return StagesRun.start("job", stores, {name: starting(name) for name in stores}, available_now), runs
+    return StagesRun.start("job", stores, {name: starting(name) for name in stores}, available_now, page), runs
 
 
 def test_the_other_stages_stop_when_one_gives_up(stores):
@@ -73,6 +85,26 @@ def test_the_other_stages_stop_when_one_gives_up(stores):
     assert failed.value.context["stage"] == "second"
     assert run.exception() is failed.value
     assert all(each.has_ended for each in runs.values())
+
+
+def test_the_page_is_served_until_the_last_stage_of_a_drain_has_ended(stores):
+    page = FakePage()
+    run, runs = started(stores, available_now=True, page=page)
+    for name, following in (("first", "second"), ("second", "third")):
+        runs[name].has_ended = True
+        while following not in run.stages:
+            run.awaitTermination(0.05)
+    assert page.is_served
+    runs["third"].has_ended = True
+    assert run.awaitTermination(30)
+    assert page.is_served is False
+
+
+def test_no_page_is_left_when_a_stage_does_not_start(stores):
+    page = FakePage()
+    with pytest.raises(StoreForeign):
+        started(stores, page=page, second=StoreForeign("another job's"))
+    assert page.is_served is False
 
 
 def test_a_stop_ends_all_stages(stores):
@@ -179,21 +211,19 @@ def graphs(**senders):
 def test_a_start_that_several_stages_cannot_have_is_refused():
     chain, loop = graphs(main=[], model=["main"]), graphs(main=["model"], model=["main"])
     with pytest.raises(ConfigInvalid, match="an epoch to restore is one of a single stage"):
-        check_stages(chain, chain, Between.INDEPENDENT, True, False, JobConfig())
-    check_stages(["main"], chain, Between.INDEPENDENT, True, False, JobConfig())
+        check_stages(chain, chain, Between.INDEPENDENT, True, False)
+    check_stages(["main"], chain, Between.INDEPENDENT, True, False)
     with pytest.raises(GraphInvalid, match="stages main, model form a loop"):
-        check_stages(loop, loop, Between.INDEPENDENT, False, True, JobConfig())
-    check_stages(loop, loop, Between.INDEPENDENT, False, False, JobConfig())
-    with pytest.raises(ConfigInvalid, match="shows one stage"):
-        check_stages(chain, chain, Between.INDEPENDENT, False, False, JobConfig(ui="4141"))
+        check_stages(loop, loop, Between.INDEPENDENT, False, True)
+    check_stages(loop, loop, Between.INDEPENDENT, False, False)
 
 
 def test_a_protocol_of_stages_refuses_what_it_cannot_decide():
     chain, loop = graphs(main=[], model=["main"]), graphs(main=["model"], model=["main"])
     for between in (Between.UNALIGNED, Between.ALIGNED):
-        check_stages(chain, chain, between, False, False, JobConfig())
+        check_stages(chain, chain, between, False, False)
         with pytest.raises(GraphInvalid, match="cannot drain"):
-            check_stages(["main"], chain, between, False, True, JobConfig())
-    check_stages(loop, loop, Between.UNALIGNED, False, False, JobConfig())
+            check_stages(["main"], chain, between, False, True)
+    check_stages(loop, loop, Between.UNALIGNED, False, False)
     with pytest.raises(GraphInvalid, match="each would wait for rows of the others"):
-        check_stages(loop, loop, Between.ALIGNED, False, False, JobConfig())
+        check_stages(loop, loop, Between.ALIGNED, False, False)
