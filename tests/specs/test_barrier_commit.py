@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.specs.tlc import check, each_condemned_by_another
+from tests.specs.tlc import WHOLE, check, each_condemned_by_another
 
 GIVEN_UP = {"MaxCrash": "0", "MaxAbort": "1"}
 TAKEN_OVER = {"MaxEpoch": "1", "Takeover": "TRUE"}
@@ -45,7 +45,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("scope", "states"), ENDS)
 def test_every_epoch_ends_and_every_decision_is_shown(tmp_path: Path, scope: dict[str, str], states: int) -> None:
-    result = check(tmp_path, "MCBarrierEnds", scope)
+    result = check(tmp_path, "MCBarrierEnds", scope, flags=WHOLE)
 
     assert result.ok, result.output
     assert result.states == states

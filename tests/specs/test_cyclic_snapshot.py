@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.specs.cyclic_traces import FORGETFUL, MODULE, corrupted, recorded, trace_files
-from tests.specs.tlc import check, each_condemned_by_another
+from tests.specs.tlc import WHOLE, check, each_condemned_by_another
 
 SCOPES = [
     pytest.param({"MaxRows": "2", "MaxId": "1"}, 40_709, marks=pytest.mark.long),
@@ -21,7 +21,7 @@ SCOPES = [
 def test_every_state_keeps_every_row_once_and_every_snapshot_ends(
     tmp_path: Path, scope: dict[str, str], states: int
 ) -> None:
-    result = check(tmp_path, "CyclicSnapshot", scope)
+    result = check(tmp_path, "CyclicSnapshot", scope, flags=WHOLE)
 
     assert result.ok, result.output
     assert result.states == states

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.specs.epoch_traces import MODULE, UNCOUNTED, corrupted, recorded, trace_files
-from tests.specs.tlc import check, each_condemned_by_another
+from tests.specs.tlc import WHOLE, check, each_condemned_by_another
 
 OVERLAP = 36_680
 """Distinct states: one row, two epochs that overlap, one fault."""
@@ -23,7 +23,7 @@ SCOPES = [
 def test_every_decided_epoch_is_consistent_with_an_exact_log_and_every_epoch_ends(
     tmp_path: Path, scope: dict[str, str], states: int
 ) -> None:
-    result = check(tmp_path, "Epochs", scope)
+    result = check(tmp_path, "Epochs", scope, flags=WHOLE)
 
     assert result.ok, result.output
     assert result.states == states

@@ -10,7 +10,7 @@ import pytest
 
 from tests.protocol.test_snapshot_bugs import BUGS, ORDER_ERASED_TOO_EARLY
 from tests.specs.partial_traces import MODULE, corrupted, recorded, trace_files
-from tests.specs.tlc import check, each_condemned_by_another
+from tests.specs.tlc import WHOLE, check, each_condemned_by_another
 
 SCOPES = [
     ({"MaxId": "0", "MaxFail": "2"}, 3_018),
@@ -26,7 +26,7 @@ SCOPES = [
 def test_every_state_keeps_every_row_once_and_every_snapshot_ends(
     tmp_path: Path, scope: dict[str, str], states: int
 ) -> None:
-    result = check(tmp_path, "PartialRecovery", scope)
+    result = check(tmp_path, "PartialRecovery", scope, flags=WHOLE)
 
     assert result.ok, result.output
     assert result.states == states
@@ -45,7 +45,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("scope", "states"), ENDS)
 def test_every_recovery_and_every_snapshot_ends(tmp_path: Path, scope: dict[str, str], states: int) -> None:
-    result = check(tmp_path, "MCPartialEnds", scope)
+    result = check(tmp_path, "MCPartialEnds", scope, flags=WHOLE)
 
     assert result.ok, result.output
     assert result.states == states

@@ -18,6 +18,8 @@ from _pytest.mark import ParameterSet
 
 SPECS = Path(__file__).parents[2] / "specs"
 TIMEOUT_S = 1200
+WHOLE = ("-deadlock", "-lncheck", "final")
+"""Flags of a check that is expected to hold: TLC looks at temporal properties once, when it has all states."""
 SMALL_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """A scope of the gate is over before the optimising compiler has earned its time: half of the processor's time without it."""
 
