@@ -3,6 +3,7 @@
 import itertools
 import shutil
 import time
+from functools import cache
 from itertools import pairwise
 
 import pandas as pd
@@ -18,6 +19,9 @@ from spark_ckpt_demo.story import DemoReport
 from spark_ckpt.errors import RunFailed, SourceInvalid
 
 COLUMNS = [*oracle.IDENTITY, "tailnum", *oracle.FIGURES]
+
+
+every_flight = cache(flights.load)
 
 
 class State:
@@ -38,7 +42,7 @@ def expected():
 def computed(every):
     """The job's function over the flights of each `every`-th aircraft, in three calls each, as in three batches."""
     rows = []
-    for tailnum, group in itertools.islice(flights.load().groupby("tailnum"), 0, None, every):
+    for tailnum, group in itertools.islice(every_flight().groupby("tailnum"), 0, None, every):
         state = State()
         cuts = [0, len(group) // 3, len(group) // 2, len(group)]
         for start, end in pairwise(cuts):
@@ -58,7 +62,7 @@ def test_the_jobs_function_and_the_oracle_agree_on_every_flight(expected, every,
 
 
 def test_a_function_that_forgets_its_state_is_caught(expected):
-    group = flights.load().query("tailnum == 'N725MQ'")
+    group = every_flight().query("tailnum == 'N725MQ'")
     rows = [row for part in (group[:200], group[200:]) for row in running_figures(("N725MQ",), [part], State())]
     wanted = expected[expected["tailnum"] == "N725MQ"]
 
@@ -66,7 +70,7 @@ def test_a_function_that_forgets_its_state_is_caught(expected):
 
 
 def test_flights_out_of_order_are_caught(expected):
-    group = flights.load().query("tailnum == 'N725MQ'")
+    group = every_flight().query("tailnum == 'N725MQ'")
     rows = list(running_figures(("N725MQ",), [group[::-1]], State()))
 
     assert oracle.compare(expected[expected["tailnum"] == "N725MQ"], pd.DataFrame(rows, columns=COLUMNS)).different > 0
@@ -127,7 +131,7 @@ def test_output_after_a_restore_holds_what_is_behind_the_state(expected):
 
 
 def test_flights_survive_their_way_through_json():
-    few = flights.load().head(1000)
+    few = every_flight().head(1000)
     values = [value for _, value in records(few)]
 
     assert few["dep_delay"].isna().any()

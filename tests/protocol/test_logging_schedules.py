@@ -94,8 +94,8 @@ SCOPES: dict[str, tuple[Protocol, str, int, Faults, int, int]] = {
 }
 
 
-LARGE = ("P6f pipeline", "P6d diamond, no failure")
-"""Long: random schedules of both protocols on both graphs are in the gate, above."""
+LARGE = ("P6f pair", "P6f pipeline", "P6d diamond, no failure", "P6b pair, a failure")
+"""Long: random schedules of these protocols on these graphs are in the gate, above."""
 
 
 @pytest.mark.parametrize("scope", [pytest.param(each, marks=[pytest.mark.long] * (each in LARGE)) for each in SCOPES])
