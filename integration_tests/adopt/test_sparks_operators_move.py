@@ -52,6 +52,7 @@ def rows(folder: Path, name: str) -> Counter[tuple[object, ...]]:
     return Counter(tuple(row.values()) for row in table.to_pylist())
 
 
+@pytest.mark.long  # in the gate: tests/store/test_sparks_state_files.py, and test_delta_to_job.py beside this
 @pytest.mark.parametrize(
     "provider", [pytest.param(None, marks=pytest.mark.long), ROCKSDB], ids=["HDFS-backed", "RocksDB"]
 )

@@ -97,6 +97,7 @@ def may(hour: int, minute: int, day: int = 1) -> datetime:
     return datetime(2024, 5, day, hour, minute)
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_graphs.py
 def test_the_page_about_changes_runs_as_written(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +212,7 @@ def test_a_late_view_is_left_out_and_counted(example: Example, capsys: pytest.Ca
     }
 
 
+@pytest.mark.long  # in the gate: merges in integration_tests/delta/test_delta_spark.py
 @of("customer_history")
 def test_a_customer_is_one_row_and_every_version_has_its_times(example: Example) -> None:
     example.more()

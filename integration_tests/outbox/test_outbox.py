@@ -107,6 +107,7 @@ def test_each_sink_gets_its_rows_and_columns(spark: SparkSession, place: Place) 
     assert DeltaTable(place.table("text")).to_pyarrow_table().num_rows == expected(FILES).total()
 
 
+@pytest.mark.long  # in the gate: tests/outbox/test_rule.py
 def test_a_rewound_query_begins_a_branch_and_names_what_comes_again(
     spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_deleted_checkpoint_is_refused_and_a_confirmed_query_goes_on(spark: Sp
     assert place.rows("gold") == expected(FILES) + expected(FILES)
 
 
+@pytest.mark.long  # in the gate: tests/outbox/test_rule.py
 def test_edited_offsets_are_refused(spark: SparkSession, place: Place) -> None:
     sinks = {"gold": DeltaSink(place.table("gold"))}
     run(place.outbox(sinks), windows(spark, place.inbox))
@@ -170,6 +172,7 @@ def test_a_table_that_was_made_anew_is_refused_and_can_be_confirmed(spark: Spark
     assert place.rows("gold") == expected(range(5)) - expected(FILES)
 
 
+@pytest.mark.long  # in the gate: tests/delta/test_delta_table_from_a_backup.py
 def test_a_table_that_lost_its_newest_rows_is_refused_and_gets_them_again(spark: SparkSession, place: Place) -> None:
     sinks = {"gold": DeltaSink(place.table("gold"))}
     run(place.outbox(sinks), windows(spark, place.inbox))
@@ -187,6 +190,7 @@ def test_a_table_that_lost_its_newest_rows_is_refused_and_gets_them_again(spark:
     assert place.rows("gold") == expected(range(5))
 
 
+@pytest.mark.long  # in the gate: tests/outbox/test_rule.py
 def test_an_outbox_begins_in_the_middle_of_a_querys_life(spark: SparkSession, place: Place) -> None:
     plain = windows(spark, place.inbox).writeStream.foreachBatch(lambda rows, number: rows.collect())
     plain.option("checkpointLocation", str(place.checkpoint)).trigger(availableNow=True).start().awaitTermination(300)
@@ -207,6 +211,7 @@ def test_an_outbox_has_a_store_of_its_own(spark: SparkSession, place: Place) -> 
         run(place.outbox({"gold": DeltaSink(place.table("gold"))}), windows(spark, place.inbox))
 
 
+@pytest.mark.long  # in the gate: tests/outbox/test_rule.py
 def test_files_of_dead_runs_are_deleted(spark: SparkSession, place: Place) -> None:
     sinks = {"gold": DeltaSink(place.table("gold"))}
     run(place.outbox(sinks), windows(spark, place.inbox))
@@ -219,6 +224,7 @@ def test_files_of_dead_runs_are_deleted(spark: SparkSession, place: Place) -> No
     assert not orphan.exists()
 
 
+@pytest.mark.long  # in the gate: tests/outbox/test_rule.py
 def test_old_batches_leave_the_log(spark: SparkSession, place: Place) -> None:
     write_files(place.inbox, range(4, 22))
     rows = spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(place.inbox))
@@ -331,6 +337,7 @@ def test_rows_that_a_table_does_not_take_are_refused_at_the_start_and_corrected_
     assert place.rows("gold") == expected(range(5))
 
 
+@pytest.mark.long  # in the gate: tests/outbox/test_rule.py
 def test_two_sinks_may_write_to_one_table(spark: SparkSession, place: Place) -> None:
     sinks = {name: DeltaSink(place.table("gold")) for name in ("gold", "again")}
     assert run(place.outbox(sinks), windows(spark, place.inbox)) is None
