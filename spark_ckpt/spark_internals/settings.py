@@ -158,6 +158,15 @@ def state_settings(spark: SparkSession, provider: str | None, checkpoint_format:
     }
 
 
+_FRAME_LIMITS = ("spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch")
+
+
+def frame_limits(spark: SparkSession) -> dict[str, str]:
+    """Return the limits of frames that the session sets: a function of Spark's operators gets frames as in a plain query."""
+    own = {key: spark.conf.get(key, None) for key in _FRAME_LIMITS}
+    return {key: value for key, value in own.items() if value is not None}
+
+
 def keeps_state_in_rocksdb(settings: Mapping[str, str]) -> bool:
     """Return True if the state stores are RocksDB's, which need Hadoop's own local file system."""
     return "RocksDB" in settings.get(PROVIDER, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_ckpt.driver.query.stage_query import make_folders, query_settings
+from spark_ckpt.spark_internals.settings import frame_limits
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -48,6 +49,27 @@ def test_the_number_of_partitions_is_the_incarnations() -> None:
 )
 def test_what_tasks_and_the_driver_rely_on_is_not_the_sessions_choice(key: str, value: str) -> None:
     assert query_settings("/data", 2)[key] == value
+
+
+class Conf:
+    """A session's conf with these settings."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self.settings = settings
+
+    @property
+    def conf(self) -> Conf:
+        return self
+
+    def get(self, key: str, default: str | None) -> str | None:
+        return self.settings.get(key, default)
+
+
+def test_a_function_of_sparks_operators_gets_frames_of_the_sessions_size() -> None:
+    records, size = (f"spark.sql.execution.arrow.max{each}PerBatch" for each in ("Records", "Bytes"))
+    assert frame_limits(Conf({records: "2", "spark.sql.ansi.enabled": "true"})) == {records: "2"}
+    assert frame_limits(Conf({records: "-1", size: "100"})) == {records: "-1", size: "100"}
+    assert frame_limits(Conf({})) == {}  # the job's own bounds stay
 
 
 def test_spark_keeps_the_state_of_a_query_where_a_python_operator_finds_it() -> None:

@@ -36,6 +36,7 @@ from spark_ckpt.spark_internals.settings import (
     QUERY_SETTINGS,
     UNCHECKED_SETTINGS,
     complete_settings,
+    frame_limits,
     keeps_state_in_rocksdb,
 )
 from spark_ckpt.storage_errors import typed_errors_at
@@ -109,7 +110,7 @@ class StageQuery:
         stage, settings = self._stage, query_settings(self._stage.checkpoint_uri, self._stage.shuffle_partitions)
         modes = {host.output_mode for host in stage.hosts.values()}
         if stage.spark_mode is not None:
-            settings |= _with_sparks_state(stage)
+            settings |= _with_sparks_state(spark, stage)
             if stage.spark_mode == "complete":
                 settings |= complete_settings(spark)
         elif len(stage.hosts) > 1:
@@ -257,11 +258,10 @@ def query_settings(checkpoint_uri: str, shuffle_partitions: int) -> dict[str, st
     return _QUERY_CONF | partitions | ({} if Location(checkpoint_uri).local is None else _LOCAL_FILES)
 
 
-def _with_sparks_state(stage: StageDescription) -> dict[str, str]:
+def _with_sparks_state(spark: SparkSession, stage: StageDescription) -> dict[str, str]:
     """Return the settings of a query with Spark's own stateful operators, in addition to `query_settings`."""
     settings = dict(stage.spark_state.settings) if stage.spark_state is not None else {}
-    if stage.hosts:
-        settings |= UNCHECKED_SETTINGS
+    settings |= UNCHECKED_SETTINGS if stage.hosts else frame_limits(spark)
     if keeps_state_in_rocksdb(settings):
         settings |= _CHECKED_FILES
     return settings
