@@ -1,4 +1,4 @@
-"""Random schedules of every protocol, over all graphs it runs on, with every kind of fault: 100, or as many as asked.
+"""Random schedules of every protocol, over all graphs it runs on, with every kind of fault: 50, or as many as asked.
 
 Seeds are fixed, so a failure here can be seen again: `spark-ckpt simulate --protocol P --graph G --seed N`.
 Ten thousand: `SPARK_CKPT_SCHEDULES=10000 pytest tests/protocol/test_many_schedules.py`, ten minutes of one processor.
