@@ -60,8 +60,9 @@ def watched_query(spark: SparkSession, checkpoint: Path) -> Seen:
     both = rows.union(stream.frame.selectExpr("CAST(NULL AS LONG) AS value"))
     writer = both.writeStream.queryName(_QUERY).option("checkpointLocation", str(seen.checkpoint))
     query = writer.foreachBatch(lambda frame, batch: _look(spark, seen, frame, batch)).start()
-    while not seen.limited and query.isActive:
-        query.awaitTermination(1)
+    committed = seen.checkpoint / "commits" / "0"  # written behind the function's end
+    while not (seen.limited and committed.exists()) and query.isActive:
+        query.awaitTermination(0.1)
     query.stop()
     if (error := query.exception()) is not None and not seen.limited:
         raise error
