@@ -240,9 +240,9 @@ class Job:
             return self._started(plan, restore, availableNow, self._config.standby, listeners)
 
         address = self._config.with_page(ui).ui
-        page = page_of(self.name, list(stores.values()), address) if address else None
+        companions = [page_of(self.name, list(stores.values()), address)] if address else []
         return StagesRun.start(
-            self.name, stores, {name: partial(start, graph) for name, graph in chosen.items()}, availableNow, page
+            self.name, stores, {name: partial(start, graph) for name, graph in chosen.items()}, availableNow, companions
         )
 
     def _started(

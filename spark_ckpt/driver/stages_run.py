@@ -32,12 +32,12 @@ class StagesRun:
     """
 
     def __init__(
-        self, job: str, stores: Mapping[str, Store], starts: Mapping[str, StartStage], page: Companion | None = None
+        self, job: str, stores: Mapping[str, Store], starts: Mapping[str, StartStage], companions: Sequence[Companion]
     ) -> None:
         self._job = job
         self._stores = stores
         self._starts = dict(starts)
-        self._page = page
+        self._companions = companions
         self._runs: dict[str, Run] = {}
         self._error: CkptError | None = None
         self._stopping = threading.Event()
@@ -51,25 +51,25 @@ class StagesRun:
         stores: Mapping[str, Store],
         starts: Mapping[str, StartStage],
         availableNow: bool,
-        page: Companion | None = None,
+        companions: Sequence[Companion] = (),
     ) -> StagesRun:
         """Start the stages, senders first. The first error is raised here, after the stages before it have stopped.
 
         - `stores`: the store of every stage of the program, by name.
         - `starts`: the start of each stage that this process runs, senders before their readers.
         - `availableNow`: start a stage when the stages before it have ended.
-        - `page`: the page of the stages, served until the last one has ended.
+        - `companions`: services of all stages, such as their page. They close when the last stage has ended.
         """
-        run = cls(job, stores, starts, page)
+        run = cls(job, stores, starts, companions)
         try:
-            if page is not None:
-                page.start()
+            for companion in companions:
+                companion.start()
             for name in list(starts)[: 1 if availableNow else None]:
                 run._start_stage(name)
         except BaseException:
             for each in run._runs.values():
                 each.stop()
-            run._close_page()
+            close(companions)
             raise
         run._thread.start()
         return run
@@ -161,11 +161,8 @@ class StagesRun:
         except Exception as error:  # noqa: BLE001 - the user sees the run, not this thread
             _log.exception("job=%s the watch over its stages failed", self._job)
             self._error = RunFailed(f"the watch over the stages failed: {error}")
-        self._close_page()
+        close(self._companions)
         self._done.set()
-
-    def _close_page(self) -> None:
-        close([] if self._page is None else [self._page])
 
     def _start_next(self) -> bool:
         """Start the next stage of a drain; return False if there is none, or after an error."""

@@ -62,7 +62,7 @@ class FakePage:
         self.is_served = False
 
 
-def started(stores, available_now=False, page=None, **instead):
+def started(stores, available_now=False, beside=(), **instead):
     runs = {}
 
     def starting(name):
@@ -74,7 +74,7 @@ def started(stores, available_now=False, page=None, **instead):
 
         return start
 
-    return StagesRun.start("job", stores, {name: starting(name) for name in stores}, available_now, page), runs
+    return StagesRun.start("job", stores, {name: starting(name) for name in stores}, available_now, beside), runs
 
 
 def test_the_other_stages_stop_when_one_gives_up(stores):
@@ -89,7 +89,7 @@ def test_the_other_stages_stop_when_one_gives_up(stores):
 
 def test_the_page_is_served_until_the_last_stage_of_a_drain_has_ended(stores):
     page = FakePage()
-    run, runs = started(stores, available_now=True, page=page)
+    run, runs = started(stores, available_now=True, beside=[page])
     for name, following in (("first", "second"), ("second", "third")):
         runs[name].has_ended = True
         while following not in run.stages:
@@ -103,7 +103,7 @@ def test_the_page_is_served_until_the_last_stage_of_a_drain_has_ended(stores):
 def test_no_page_is_left_when_a_stage_does_not_start(stores):
     page = FakePage()
     with pytest.raises(StoreForeign):
-        started(stores, page=page, second=StoreForeign("another job's"))
+        started(stores, beside=[page], second=StoreForeign("another job's"))
     assert page.is_served is False
 
 
