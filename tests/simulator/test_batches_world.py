@@ -43,7 +43,7 @@ def test_a_sound_protocol_holds_when_messages_come_in_batches(name: str, seeds: 
             batches += outcome.counts.get("batches", 0)
 
             assert outcome.ok, f"{graph}, seed {seed}: {outcome.error}"
-    assert batches > 12 * seeds
+    assert batches > 100 * seeds / 8
 
 
 # -- asynchronous logging: the ends of batches are determinants

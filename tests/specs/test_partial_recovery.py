@@ -89,7 +89,7 @@ def test_schedules_of_the_machines_are_behaviours_of_the_specification(tmp_path:
 
     steps = [step for trace in traces for step in trace]
     actions = [step.action for step in steps]
-    assert len(actions) > 100 * len(seeds)
+    assert len(actions) > 125 * len(seeds)
     assert min(actions.count(action) for action in ("refuse", "drop", "complete", "give up", "fail")) > 1
     assert any(one.action == "join" and other.action == "fail" for one, other in pairwise(steps))
     assert result.ok, result.output
