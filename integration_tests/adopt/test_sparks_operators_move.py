@@ -53,9 +53,7 @@ def rows(folder: Path, name: str) -> Counter[tuple[object, ...]]:
 
 
 @pytest.mark.long  # in the gate: tests/store/test_sparks_state_files.py, and test_delta_to_job.py beside this
-@pytest.mark.parametrize(
-    "provider", [pytest.param(None, marks=pytest.mark.long), ROCKSDB], ids=["HDFS-backed", "RocksDB"]
-)
+@pytest.mark.parametrize("provider", [None, ROCKSDB], ids=["HDFS-backed", "RocksDB"])
 def test_the_job_goes_on_with_the_querys_windows_and_first_rows(
     spark: SparkSession, tmp_path: Path, provider: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:

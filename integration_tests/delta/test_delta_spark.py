@@ -453,7 +453,7 @@ def test_a_merge_keeps_one_row_of_a_key_whose_partition_is_any_text(spark: Spark
     ]  # fmt: skip
 
 
-@pytest.mark.long  # in the gate: an empty text that is a key's null, in the test above
+@pytest.mark.long  # in the gate: tests/delta/test_delta_merging.py
 def test_an_empty_text_and_a_null_in_a_merges_partition_are_one_key(spark: SparkSession, tmp_path: Path) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
     side = publisher(spark, table, keys=["key"], partition_by=["key"])

@@ -78,7 +78,7 @@ def wanted(spark: SparkSession, folder: Path, program: Callable[[DataFrame], Dat
     ("program", "mode", "sink"),
     [
         # in the gate: merges of delta/test_delta_spark.py
-        pytest.param(minutes, "update", {"keys": ["k", "window"]}, marks=pytest.mark.long),
+        (minutes, "update", {"keys": ["k", "window"]}),
         (sums, "complete", {}),
     ],
     ids=["the newest row of each key", "the whole result"],

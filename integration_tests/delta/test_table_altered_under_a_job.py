@@ -160,9 +160,7 @@ def test_a_table_feature_that_delta_cannot_drop_leads_to_a_copy_of_the_table(
 
 # in the gate: one of two features that the same statements drop
 @pytest.mark.long  # in the gate: tests/delta/test_delta_table_changes.py
-@pytest.mark.parametrize(
-    "setting", ["delta.enableInCommitTimestamps", pytest.param("delta.enableRowTracking", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("setting", ["delta.enableInCommitTimestamps", "delta.enableRowTracking"])
 def test_a_table_feature_that_delta_can_drop_is_dropped_by_the_named_statements(
     spark: SparkSession, tmp_path: Path, setting: str
 ) -> None:
@@ -221,9 +219,7 @@ def test_a_table_that_comes_to_forget_markers_ends_the_job_and_unsetting_the_pro
 
 
 @pytest.mark.long  # in the gate: tests/delta/test_delta_table_from_a_backup.py
-@pytest.mark.parametrize(
-    "staged", [True, pytest.param(False, marks=pytest.mark.long)], ids=["rows are still staged", "rows are gone"]
-)
+@pytest.mark.parametrize("staged", [True, False], ids=["rows are still staged", "rows are gone"])
 def test_a_job_whose_table_comes_from_an_older_backup_continues_where_the_refusal_says(
     spark: SparkSession, tmp_path: Path, staged: bool
 ) -> None:

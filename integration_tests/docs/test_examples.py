@@ -235,7 +235,7 @@ def test_a_line_that_is_no_reading_is_among_the_rejects(example: Example) -> Non
     ]  # fmt: skip
 
 
-@pytest.mark.long  # the tutorial's test is the shorter one: a savepoint, a mistake, a restore
+@pytest.mark.long  # in the gate: integration_tests/survival/test_restore.py
 @of("points")
 def test_a_rule_that_was_a_mistake_is_taken_back_with_the_savepoint(example: Example) -> None:
     example.run("1")

@@ -74,7 +74,7 @@ def reading(device: str, celsius: float, minute: int) -> bytes:
     return json.dumps({"device": device, "celsius": celsius, "at": f"2024-05-01 09:{minute:02}:00"}).encode()
 
 
-@pytest.mark.long  # in the gate: tests/docs, and the test below
+@pytest.mark.long  # in the gate: the test below
 def test_a_large_order_leaves_typed_and_what_is_no_order_goes_to_a_topic_of_its_own(
     run: Callable[..., None], cluster: Cluster, registry: RegistryServer, tmp_path: Path
 ) -> None:

@@ -80,7 +80,7 @@ def test_every_row_is_once_in_kafka_and_delta_whenever_the_driver_dies(
     assert records(broker.servers, topic) == expected(FILES)
 
 
-@pytest.mark.long  # in the gate: test_outbox_format.py, Java dies; test_outbox_pipelines.py
+@pytest.mark.long  # in the gate: tests/simulator/test_outbox_format_world.py
 def test_every_row_is_once_in_kafka_and_delta_whatever_process_of_the_format_dies(
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

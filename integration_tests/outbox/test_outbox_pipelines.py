@@ -93,7 +93,7 @@ BETWEEN_COMMITS, BETWEEN_SINKS = "EPOCH_COMMITTED:kill:2", "ACKED:kill:5"
 @pytest.mark.long  # in the gate: tests/outbox/test_rule.py
 @pytest.mark.parametrize(
     "deaths",
-    [(BETWEEN_SINKS,), pytest.param((BETWEEN_COMMITS, BETWEEN_SINKS), marks=pytest.mark.long)],
+    [(BETWEEN_SINKS,), (BETWEEN_COMMITS, BETWEEN_SINKS)],
     ids=["between sinks", "everywhere"],
 )
 def test_a_pipeline_whose_commits_die_writes_every_row_once(

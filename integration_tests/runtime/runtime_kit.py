@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+from _pytest.mark import ParameterSet
 from deltalake import DeltaTable, QueryBuilder
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
@@ -29,6 +31,13 @@ ENOUGH_S = 120.0
 """Longest wait for anything that happens within a few seconds on an idle machine."""
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+
+
+def some(cases: Mapping[str, object], *in_gate: str) -> list[ParameterSet]:
+    """Return the cases as parameters, those that are not `in_gate` as long tests."""
+    return [
+        pytest.param(case, id=name, marks=() if name in in_gate else pytest.mark.long) for name, case in cases.items()
+    ]
 
 
 @dataclass

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pytest
-from _pytest.mark import ParameterSet
 from pyspark import cloudpickle
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
-from runtime_kit import Bench, Heard, drain
+from runtime_kit import Bench, Heard, drain, some
 
 import spark_ckpt as ckpt
 
@@ -66,13 +65,6 @@ def map_raises(batches):
         yield batch.assign(v=inverse(0))
 
 
-def some(cases: Mapping[str, object], *in_gate: str) -> list[ParameterSet]:
-    """The cases, those that are not `in_gate` as long tests: tests/runtime/test_query_failures.py judges what they raise."""
-    return [
-        pytest.param(case, id=name, marks=() if name in in_gate else pytest.mark.long) for name, case in cases.items()
-    ]
-
-
 USERS = {
     "keyed": keyed(keyed_raises),
     "vectorized": vectorized(vectorized_raises),
@@ -93,6 +85,7 @@ def refused(bench: Bench, shape: Shape) -> tuple[ckpt.CkptError, int]:
     return failed.value, len(heard.of("started"))
 
 
+# in the gate: some here, and what the others raise in tests/runtime/test_query_failures.py
 @pytest.mark.parametrize("shape", some(USERS, "keyed", "pandas udf", "udf behind the operator"))
 def test_an_error_in_the_users_function_shows_their_lines_and_is_final(bench: Bench, shape: Shape) -> None:
     bench.put(("a", 1))
