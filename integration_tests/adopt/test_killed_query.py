@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -77,23 +77,11 @@ def run_job(spark: SparkSession, broker: Broker, folder: Path) -> None:
 
 
 def adopt(folder: Path, checkpoint: Path) -> dict[str, object]:
-    """As a user does, in a process and a JVM of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "spark_ckpt",
-        "adopt",
-        str(checkpoint),
-        str(folder / "store"),
-        "--job",
-        JOB,
-        "--json",
-    ]
-    command += ["--source", "clicks=0", "--operator", "totals=0", "--output", str(folder / "table")]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    assert "Traceback" not in run.stderr
-    return json.loads(run.stdout)
+    arguments = ["adopt", str(checkpoint), str(folder / "store"), "--job", JOB, "--json"]
+    arguments += ["--source", "clicks=0", "--operator", "totals=0", "--output", str(folder / "table")]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert exit_code(arguments) == 0
+    return json.loads(out.getvalue())
 
 
 def shown(folder: Path) -> list[tuple[str, int, int, int]]:

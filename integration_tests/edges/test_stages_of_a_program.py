@@ -114,6 +114,7 @@ def test_one_process_drains_all_stages_of_a_program(spark: SparkSession, tmp_pat
     assert three.table("thirds") == three.expected_of_third()
 
 
+@pytest.mark.long  # in the gate: unaligned stages, below
 def test_a_killed_stage_restarts_alone_and_the_others_go_on(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,8 +147,11 @@ def test_a_killed_stage_restarts_alone_and_the_others_go_on(
 
     assert three.table("seconds") == three.expected()
     assert three.table("thirds") == three.expected_of_third()
-    incarnations = {stage: three.store(stage).log.state().incarnation for stage in ("main", "second", "third")}
-    assert incarnations == {"main": 1, "second": 2, "third": 1}
+    assert {stage: three.store(stage).log.state().incarnation for stage in STAGES} == {
+        "main": 1,
+        "second": 2,
+        "third": 1,
+    }
 
 
 class Lines(ckpt.RunListener):
@@ -166,8 +170,8 @@ def line_epoch(three: Three, stage: str, number: int) -> int:
 
 # in the gate: aligned in tests/coordination/test_stage_process.py
 @pytest.mark.parametrize("protocol", ["unaligned", pytest.param("aligned", marks=pytest.mark.long)])
-def test_sinks_of_all_stages_publish_decided_lines_although_a_stage_is_killed(
-    spark: SparkSession, tmp_path: Path, protocol: str
+def test_sinks_of_all_stages_publish_decided_lines_although_a_stage_is_killed_and_restarts_alone(
+    spark: SparkSession, tmp_path: Path, protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     three = Three(tmp_path, protocol)
     three.write(3)
@@ -175,6 +179,8 @@ def test_sinks_of_all_stages_publish_decided_lines_although_a_stage_is_killed(
     lines_seen, job = Lines(), three.job(spark)
     job.addListener(lines_seen)
     around = job.start_stages(["main", "third"])
+    with pytest.raises(StoreInUse):
+        three.job(spark).start_stages("third")
     # The first epoch is that of the start. All rows may be in the second one: those of the third are written below.
     kill = at_point("EPOCH_COMMITTED", tmp_path, 3)
     with three.lives.start("second", environment=kill.environment) as driver:
@@ -197,7 +203,9 @@ def test_sinks_of_all_stages_publish_decided_lines_although_a_stage_is_killed(
     by_main = lines_seen.newest["three.main"]
     assert (by_main.common, by_main.served["three.second"]) == (index, index), "the killed stage holds up the line"
 
-    again = three.job(spark).start_stages("second")
+    with caplog.at_level(logging.WARNING, "spark_ckpt"):
+        again = three.job(spark).start_stages("second")
+    assert "job=three restarted: second; went on: main, third" in caplog.text
     wait_until(lambda: published(three, "thirds") == three.expected_of_third(), "third has published everything")
     wait_until(lambda: published(three, "seconds") == three.expected(), "second has published everything")
     wait_until(lambda: lines_seen.newest["three.main"].common > index, "the next line is formed")
@@ -206,6 +214,11 @@ def test_sinks_of_all_stages_publish_decided_lines_although_a_stage_is_killed(
     assert three.table("thirds") == three.expected_of_third()
     assert three.table("seconds") == three.expected()
     assert judged(three, aligned=protocol == "aligned") >= 2
+    assert {stage: three.store(stage).log.state().incarnation for stage in STAGES} == {
+        "main": 1,
+        "second": 2,
+        "third": 1,
+    }
 
 
 def published(three: Three, table: str) -> Counter[tuple[object, ...]]:

@@ -110,11 +110,19 @@ EVERYWHERE = (
 )
 
 
-@pytest.mark.parametrize("kills", [BOTH, pytest.param(EVERYWHERE, marks=pytest.mark.long)], ids=["both", "everywhere"])
+@pytest.mark.parametrize(
+    ("kills", "protocol"),
+    [
+        (BOTH, "index"),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in [(BOTH, "independent"), (EVERYWHERE, "independent")]),
+    ],
+    ids=["both, lines", "both", "everywhere"],
+)
 def test_rows_pass_exactly_once_although_both_programs_are_killed(
-    spark: SparkSession, tmp_path: Path, kills: tuple[tuple[str, str, int], ...]
+    spark: SparkSession, tmp_path: Path, kills: tuple[tuple[str, str, int], ...], protocol: str
 ) -> None:
-    pair = Pair(spark, tmp_path)
+    """With lines, each is one cut."""
+    pair = Pair(spark, tmp_path, protocol=protocol)
     pair.write(FILES // 2)
     for number, (role, point, nth) in enumerate(kills):
         if number == 3:
@@ -127,8 +135,10 @@ def test_rows_pass_exactly_once_although_both_programs_are_killed(
     assert pair.state() == pair.expected()
     once = {(key, number): 1 for key, (count, _, _) in pair.expected().items() for number in range(1, count + 1)}
     assert pair.table() == once
+    assert protocol != "index" or judged_lines(tmp_path / "orders", tmp_path / "totals") >= 2
 
 
+@pytest.mark.long  # in the gate: the lines of the test above
 def test_every_line_of_two_programs_is_one_cut_although_the_reader_is_killed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

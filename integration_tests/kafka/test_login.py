@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from kafka_kit import Staged, close_all, output, with_client
-from spark_ckpt_kafka import KafkaSink
+from pyspark.sql import SparkSession
+from spark_ckpt_kafka import KafkaSink, KafkaSource
 from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.options import Connection
 
 from checkpoint_protocols.ids import Incarnation
 from integration_tests.broker import Broker, running_broker
+from integration_tests.spark import connected_session
 from spark_ckpt.connector import SinkContext
 from spark_ckpt.errors import SinkInvalid
 
@@ -31,6 +33,11 @@ PROPERTIES = {
         f'{_MODULE} username="admin" password="admin" user_admin="admin" user_job="pass\\\\"word";'
     ),
 }
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    yield from connected_session()
 
 
 @pytest.fixture(scope="module")
@@ -73,33 +80,19 @@ def test_a_wrong_password_is_told_within_seconds_and_not_shown(secure: Broker) -
 
 
 @pytest.mark.spark
-def test_spark_reads_after_logging_in(secure: Broker, staged: Callable[..., Staged], tmp_path: Path) -> None:
+def test_spark_reads_after_logging_in(
+    spark: SparkSession, secure: Broker, staged: Callable[..., Staged], tmp_path: Path
+) -> None:
     """The same options as the Java client's: a JAAS line made from user and password."""
-    import subprocess
-    import sys
-
-    program = (
-        "import json, sys, spark_ckpt\n"
-        "from spark_ckpt_kafka import KafkaSource\n"
-        "servers, folder, options = sys.argv[1:]\n"
-        "spark = spark_ckpt.session('login', 'kafka', master='local[1]', conf={'spark.ui.enabled': 'false'})\n"
-        "source = KafkaSource(servers, 't', options=json.loads(options))\n"
-        "rows = source.read(spark, source.start(spark))\n"
-        "found = []\n"
-        "query = rows.writeStream.foreachBatch(lambda batch, _: found.append(batch.count()))\\\n"
-        "    .option('checkpointLocation', folder).trigger(availableNow=True).start()\n"
-        "query.awaitTermination(60)\n"
-        "print('rows', sum(found))\n"
-        "spark.stop()\n"
-    )
     sink = KafkaSink(secure.servers, "t", options=USER)
     publisher = sink.publisher(None, SinkContext("job", "out", "store-spark", Incarnation(1)))  # type: ignore[arg-type]
     publisher.publish(output(1, staged(1)))
     publisher.close()
-    import json
+    source = KafkaSource(secure.servers, "t", options=USER)
+    found: list[int] = []
+    rows = source.read(spark, source.start(spark)).writeStream.option("checkpointLocation", str(tmp_path / "q"))
 
-    command = [sys.executable, "-c", program, secure.servers, str(tmp_path / "q"), json.dumps(USER)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    query = rows.foreachBatch(lambda batch, _: found.append(batch.count())).trigger(availableNow=True).start()
 
-    count = int(run.stdout.rpartition("rows ")[2] or 0)
-    assert count >= 600, run.stderr[-2000:]
+    assert query.awaitTermination(60)
+    assert sum(found) >= 600

@@ -52,7 +52,8 @@ def check_stopped_in_order(feed: Feed, driver: Driver, spark: SparkSession) -> N
     feed.go_on(spark)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+@pytest.mark.long  # in the gate: tests/runtime/test_stop_signals.py, and the stop in integration_tests/runtime/test_restarts.py
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_program_takes_a_final_epoch_and_frees_the_lease(
     feed: Feed, spark: SparkSession, number: int
 ) -> None:
@@ -61,7 +62,7 @@ def test_a_signal_to_the_program_takes_a_final_epoch_and_frees_the_lease(
     check_stopped_in_order(feed, driver, spark)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.long
 def test_a_signal_to_the_whole_group_does_not_end_spark_before_the_final_epoch(
     feed: Feed, spark: SparkSession, number: int

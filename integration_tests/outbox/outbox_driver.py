@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -44,7 +45,8 @@ def sinks_of(place: Place, servers: str, topic: str) -> dict[str, Sink | SinkRow
     return sinks
 
 
-def main() -> int:
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The program's options, from the command line unless `arguments` are given."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--servers", default="")
@@ -57,7 +59,11 @@ def main() -> int:
     parser.add_argument("--overlap", action="store_true")
     parser.add_argument("--restore", type=int, help="epoch to continue from")
     parser.add_argument("--remote", action="store_true", help="through Spark Connect")
-    options = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    options = parsed()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
         "spark.ui.enabled": "false",
@@ -71,6 +77,13 @@ def main() -> int:
     spark = builder.config(map=settings).getOrCreate()
     if not options.remote:
         spark.sparkContext.setLogLevel("OFF")
+    run_on(spark, options)
+    spark.stop()
+    return 0
+
+
+def run_on(spark: SparkSession, options: argparse.Namespace) -> None:
+    """The query from its start to its end."""
     place = Place(options.folder)
     place.checkpoint = place.folder / options.checkpoint
     rows = QUERIES[options.query](spark, place.inbox)
@@ -78,12 +91,10 @@ def main() -> int:
         writer = rows.withColumn("json", F.to_json(F.struct("*"))).writeStream.format("outbox")
         writer = writer.option("outbox", options.outbox).option("checkpointLocation", str(place.checkpoint))
         writer.trigger(availableNow=True).start().awaitTermination()
-        return 0
+        return
     outbox = place.outbox(sinks_of(place, options.servers, options.topic), overlap=options.overlap)
     outbox.start(rows.writeStream.trigger(availableNow=True), restore=options.restore).awaitTermination()
     outbox.close()
-    spark.stop()
-    return 0
 
 
 if __name__ == "__main__":

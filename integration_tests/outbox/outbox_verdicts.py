@@ -72,8 +72,7 @@ def wrong(folder: Path, case: str, files: range) -> str:
     if not list((folder / case / "killed").iterdir()):
         return "was not killed"
     query, found = case.partition("/")[0], rows(folder / case)
-    # Windows are computed without Spark.
-    wanted = _windows(files) if query == "windows" else rows(folder / "whole" / query)
+    wanted = of_windows(files) if query == "windows" else rows(folder / "whole" / query)
     for name, counted in wanted.items():
         if not counted:
             return f"{name} is empty in the undisturbed run"
@@ -84,7 +83,8 @@ def wrong(folder: Path, case: str, files: range) -> str:
     return ""
 
 
-def _windows(files: range) -> Rows:
+def of_windows(files: range) -> Rows:
+    """Return the rows of both tables of the windowed query, computed without Spark."""
     every = expected(files)
     return {"gold": Counter(every), "some": Counter((row[1],) for row in every.elements() if row[1] < SOME)}
 

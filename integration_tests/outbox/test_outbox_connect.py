@@ -1,4 +1,4 @@
-"""An outbox through Spark Connect: its function runs in a process of the server, which is killed once."""
+"""An outbox through Spark Connect: its function runs in a process of the server, which the long run kills once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from integration_tests.outbox.outbox_query import write_files
-from integration_tests.outbox.outbox_verdicts import run_until_done, wrong
+from integration_tests.outbox.outbox_verdicts import of_windows, rows, run_until_done, wrong
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(900)]
 FILES, CASE = range(4), "windows/RocksDB"
 
 
+def test_every_row_is_once_in_both_tables_through_connect(tmp_path: Path) -> None:
+    write_files(tmp_path / "in", FILES)
+    assert run_until_done(tmp_path, ["whole/windows"], remote=True, timeout_s=400) == 1
+    assert rows(tmp_path / "whole" / "windows") == of_windows(FILES)
+
+
+@pytest.mark.long  # in the gate: the test above, and integration_tests/outbox/test_outbox_killed.py
 def test_every_row_is_once_in_both_tables_after_a_kill_through_connect(tmp_path: Path) -> None:
     write_files(tmp_path / "in", FILES)
     assert run_until_done(tmp_path, [CASE], remote=True, timeout_s=400) == 2
