@@ -35,7 +35,18 @@ from checkpoint_lab.violations import (
     WrongEffect,
 )
 from checkpoint_lab.world import Choice, World
-from spark_ckpt.coordination.stage_process import Between, SayIndex, StageProcess, TakeEpoch
+from checkpoint_protocols.machine import Effect
+from spark_ckpt.coordination.stage_process import (
+    Between,
+    EpochEnding,
+    EpochServes,
+    LogsRead,
+    ReleaseEpochs,
+    SayIndex,
+    StageProcess,
+    StampEpoch,
+    TakeEpoch,
+)
 from spark_ckpt.epochs import lines, readers
 from spark_ckpt.epochs.lines import UNDONE, CutEpoch, Input, Program
 from spark_ckpt.epochs.log_state import At, LogState, folded
@@ -351,7 +362,8 @@ class StagesWorld(World):
         asked, node.sealed, node.requested = node.requested, False, ""
         if asked == "index" and replace(held, hops=0) == base:
             raise WrongEffect(f"{node.name} is idle and commits an epoch only for its index", [node.name])
-        index = stage.index_of_epoch(self._clock(node))
+        answers = stage.handle(EpochEnding(), self._clock(node))
+        [index] = [effect.index for effect in answers if isinstance(effect, StampEpoch)]
         epoch = node.log.last + 1
         manifest = Manifest(
             job=node.name,
@@ -370,7 +382,7 @@ class StagesWorld(World):
         self.counter["epochs"] += 1
         if index and node.log.index < before:
             raise ReusedId(f"the index of {node.name} falls from {before} to {node.log.index}", [node.name])
-        stage.committed(epoch, index)
+        stage.handle(EpochServes(epoch, index), self._clock(node))
         self.tell(node.name, "complete", f"epoch {epoch} is committed, index {node.log.index}")
         self._publish(node, stage)
 
@@ -416,22 +428,27 @@ class StagesWorld(World):
         node = self.nodes[name]
         assert node.stage is not None and node.heard is not None  # noqa: S101 - the choice says so
         look, node.heard = node.heard, None
-        node.stage.heard(look.stamp)
-        if node.protocol.decides_lines:
-            node.stage.decide(self.rules.decision(look.indices))
-            self._publish(node, node.stage)
-        if node.requested or node.sealed:
-            return
-        match node.stage.wanted(self._clock(node), node.idle, look.reached, look.arriving):
+        stages = tuple(self.rules.decision(look.indices)) if node.protocol.decides_lines else ()
+        under_way = bool(node.requested or node.sealed)
+        read = LogsRead(look.stamp, stages, look.reached, look.arriving, node.idle, under_way)
+        for effect in node.stage.handle(read, self._clock(node)):
+            self._carry_out(node, node.stage, effect)
+
+    def _carry_out(self, node: ProgramNode, stage: StageProcess, effect: Effect) -> None:
+        match effect:
+            case ReleaseEpochs():
+                self._publish(node, stage)
             case TakeEpoch():
                 node.requested = "index"
                 self.counter["forced"] += 1
-                self.tell(name, "decide", "takes an epoch for its index")
+                self.tell(node.name, "decide", "takes an epoch for its index")
             case SayIndex(epoch=epoch, index=index):
                 self._append(node, self.rules.said(node.log, node.log.incarnation, epoch, index))
-                node.stage.committed(epoch, node.log.index)
+                stage.handle(EpochServes(epoch, node.log.index), self._clock(node))
                 self.counter["said"] += 1
-                self.tell(name, "decide", f"{'idle: ' if node.idle else ''}epoch {epoch} serves index {index}, too")
+                self.tell(
+                    node.name, "decide", f"{'idle: ' if node.idle else ''}epoch {epoch} serves index {index}, too"
+                )
 
     def _append(self, node: ProgramNode, row: NewRow | None) -> None:
         if row is not None:
@@ -462,9 +479,6 @@ class StagesWorld(World):
         node.now = node.at_barrier = replace(held, positions={**start, **held.positions})
         node.epochs[epoch] = replace(held, positions=node.now.positions)
         node.stage = self._stage_of(node)
-        node.stage.heard(node.log.stamp)
-        for sender in node.senders:
-            node.stage.heard(self.nodes[sender].log.stamp)
         node.batch, node.requested, node.sealed, node.heard = None, "", False, None
         # Inputs after the epoch are read again.
         node.waiting = node.given - held.inputs
@@ -474,8 +488,9 @@ class StagesWorld(World):
         if node.protocol is Between.INDEPENDENT:
             return self.rules.stage(node.protocol, EVERY_MS, node.log.latest)
         served = [(brief.epoch, brief.index) for brief in node.branch()]
+        heard = max(node.log.stamp, *(self.nodes[sender].log.stamp for sender in node.senders), 0)
         latest, index = node.log.latest, node.log.index
-        return self.rules.stage(node.protocol, EVERY_MS, latest, index, bool(node.senders), served)
+        return self.rules.stage(node.protocol, EVERY_MS, latest, index, bool(node.senders), served, heard)
 
     def _die(self, node: ProgramNode) -> None:
         self.tell(node.name, "crash", "ends")

@@ -98,6 +98,12 @@ def _asked(effect: Mapping[str, JsonValue]) -> Iterator[Said]:
             yield DRIVER, "inject", f"epoch {epoch}"
         case {"kind": "CommitEpoch", "manifest": {"epoch": epoch, "reason": reason}}:
             yield DRIVER, "decide", f"epoch {epoch}, {reason}"
+        case {"kind": "TakeEpoch", "index": index}:
+            yield DRIVER, "decide", f"takes an epoch for index {index}"
+        case {"kind": "SayIndex", "epoch": epoch, "index": index}:
+            yield DRIVER, "decide", f"epoch {epoch} serves index {index}, too"
+        case {"kind": "ReleaseEpochs", "epoch": epoch}:
+            yield DRIVER, "decide", f"sinks publish up to epoch {epoch}"
         case {"kind": "SayAborted", "epoch": epoch, "why": why}:
             yield DRIVER, "aborted", f"epoch {epoch}: {why}"
         case {"kind": "End", "outcome": outcome}:

@@ -1,7 +1,8 @@
 """Stages of one program, one of them killed in a process of its own: protocol x graph x point of the kill x stage.
 
 The other stages run in this process and must not restart. Afterwards every table is that of a run without failure, the
-numbers of each key have no gap and no repetition, and every line of the program is judged by the states alone.
+numbers of each key have no gap and no repetition, every line of the program is judged by the states alone, the search for
+lines agrees with trying every cut, and the rules replay what each stage has recorded.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -26,11 +27,14 @@ from integration_tests.spark import connected_session
 from integration_tests.survival.kills import Kill, at_point, at_random
 from integration_tests.survival.process import Lives
 from spark_ckpt.coordination.stage_process import Between
-from spark_ckpt.epochs.lines import Line, lines
-from spark_ckpt.errors import CkptError
+from spark_ckpt.epochs.lines import Line, Programs, greatest, lines
+from spark_ckpt.errors import CkptError, EpochNotFound
 from spark_ckpt.program_edges.line_stores import read_stores
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.store import Store
+from spark_ckpt.trace.reading import Recorded, read_traces
+from spark_ckpt.trace.replay import differences
+from tests.edges.every_cut import brute_force
 
 PROGRAM = "integration_tests.edges.stage_graphs"
 RANDOM = "random moment"
@@ -46,6 +50,8 @@ POINTS = {
 }
 """Points of the kill, each with the hit that kills: the first epoch of a stage has no rows."""
 KEYS, ROWS_A_FILE, FILES_MOST, ENOUGH_S = 5, 20, 25, 300.0
+TRIED = 6
+"""Newest epochs of each stage whose cuts are all tried."""
 
 
 class Broken(AssertionError):
@@ -156,6 +162,8 @@ class StagedProgram:
     def _judge(self) -> dict[str, float]:
         self._judge_tables()
         self._judge_incarnations()
+        judge_traces(read_traces(self.root / "trace"), self.cell.protocol)
+        judge_search(read_stores(list(self.stores().values())).programs)
         return {"lines": judged(self.stores(), self.graph.hops, self.cell.protocol), "wrong": 0}
 
     def _start(self, stages: list[str]) -> None:
@@ -227,6 +235,29 @@ def judged(stores: dict[str, Store], hops: tuple[Hop, ...], protocol: Between) -
         for hop in hops:
             judge_hop(line, hop, states, protocol is Between.ALIGNED and bool(line.number))
     return len(found)
+
+
+def judge_traces(traces: Sequence[Recorded], protocol: Between) -> None:
+    """Raise `Broken` if the rules answer other than recorded, or if the rules between the stages are not recorded."""
+    if found := differences(traces):
+        raise Broken(str(found[0]))
+    silent = [each.name for each in traces if (each.begun.stage is not None) is not protocol.indexed]
+    if silent:
+        raise Broken(f"{silent[0]} has another protocol between stages than {protocol}")
+
+
+def judge_search(programs: Programs) -> None:
+    """Compare the search for a line with every cut of the newest epochs. Raises `Broken`."""
+    newest = {name: replace(program, epochs=program.epochs[-TRIED:]) for name, program in programs.items()}
+    ends = [{}, *({name: each.epoch} for name, program in newest.items() for each in program.epochs)]
+    for limits in ends:
+        expected = brute_force(newest, limits)
+        try:
+            found = dict(greatest(newest, limits).epochs)
+        except EpochNotFound:
+            found = None
+        if found != expected:
+            raise Broken(f"within {limits} the search finds {found}, every cut tried gives {expected}")
 
 
 def judge_hop(line: Line, hop: Hop, states: dict[str, dict[str, tuple[int, int]]], aligned: bool) -> None:

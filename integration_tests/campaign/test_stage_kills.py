@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from integration_tests.campaign import stage_kills
 from integration_tests.campaign.stage_kills import (
     RANDOM,
     Broken,
@@ -15,13 +16,19 @@ from integration_tests.campaign.stage_kills import (
     StagedProgram,
     cells,
     judge_hop,
+    judge_search,
     judge_table,
+    judge_traces,
     tried,
 )
 from integration_tests.edges.stage_graphs import GRAPHS, Hop
 from integration_tests.spark import connected_session
-from spark_ckpt.coordination.stage_process import Between
-from spark_ckpt.epochs.lines import Line
+from spark_ckpt.coordination.stage_process import Between, EpochEnding, StageProcess, StampEpoch
+from spark_ckpt.epochs.identity import Standing
+from spark_ckpt.epochs.lines import UNDONE, CutEpoch, Input, Line, Program, Programs
+from spark_ckpt.trace.lines import Begun, handled
+from tests.trace.recording import whole
+from tests.trace.test_recorded_drivers import made_with
 
 LINE = Line({"staged.main": 3, "staged.second": 2}, 60)
 [HOP, _] = GRAPHS["pipeline"].hops
@@ -80,6 +87,39 @@ def test_a_line_without_orphans_is_a_cut(hop: Hop, states: States, aligned: bool
 def test_a_line_with_orphans_or_rows_in_transit_is_found(hop: Hop, states: States, aligned: bool, verdict: str) -> None:
     with pytest.raises(Broken, match=verdict):
         judge_hop(LINE, hop, states, aligned)
+
+
+def cut_of(reader_has_read: int, deleted: int = 0) -> Programs:
+    main = Program("main", (CutEpoch(1), CutEpoch(2), CutEpoch(3)))
+    epochs = (CutEpoch(1), CutEpoch(2, read={"in": 1}), CutEpoch(3, read={"in": reader_has_read}))
+    return {"main": main, "second": Program("second", epochs, {"in": Input("main", "out", deleted)})}
+
+
+@pytest.mark.parametrize("programs", [cut_of(3), cut_of(2), cut_of(UNDONE), cut_of(3, deleted=2)])
+def test_a_search_that_agrees_with_every_cut_is_right(programs: Programs) -> None:
+    judge_search(programs)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"main": 3, "second": 3}, {"main": 1, "second": 1}], ids=["orphan", "not the greatest"]
+)
+def test_a_search_that_finds_another_line_is_found(monkeypatch: pytest.MonkeyPatch, wrong: dict[str, int]) -> None:
+    monkeypatch.setattr(stage_kills, "greatest", lambda programs, limits: Line(wrong))
+    with pytest.raises(Broken, match="every cut tried gives"):
+        judge_search(cut_of(UNDONE))
+
+
+def test_a_trace_that_the_rules_do_not_replay_is_found() -> None:
+    shape, point, *_ = made_with()
+    stage = StageProcess(Between.INDEX, 1000, 3, 40)
+    begun = Begun.of(shape, point, Standing(), {}, stage).text()
+    right = whole(1, [begun, handled(EpochEnding(), 50_000, [StampEpoch(50)]).text()])
+    judge_traces([right], Between.INDEX)
+    wrong = whole(1, [begun, handled(EpochEnding(), 50_000, [StampEpoch(49)]).text()])
+    with pytest.raises(Broken, match="recorded"):
+        judge_traces([wrong], Between.INDEX)
+    with pytest.raises(Broken, match="another protocol"):
+        judge_traces([right], Between.INDEPENDENT)
 
 
 def test_the_matrix_has_every_protocol_graph_point_and_stage() -> None:

@@ -34,6 +34,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from checkpoint_protocols.machine import Effect, Event
+
 
 class Between(StrEnum):
     """Protocols between programs."""
@@ -54,15 +56,68 @@ class Between(StrEnum):
         return self in (Between.UNALIGNED, Between.ALIGNED)
 
 
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
-class TakeEpoch:
+class LogsRead(Event):
+    """The logs of other programs were read.
+
+    - `stamp`: the newest index of a sender.
+    - `stages`: the newest index of each stage's log, the own one included; empty if one of them could not be read.
+    - `reached`: index up to which the newest epoch has read all inputs, as `epochs.readers.reached_index` has it.
+    - `arriving`: the same of what is read now.
+    - `idle`: nothing was read or sent since the newest epoch.
+    - `under_way`: an epoch is under way. It takes the newest index when it is committed.
+    """
+
+    stamp: int
+    stages: tuple[int, ...]
+    reached: int
+    arriving: int
+    idle: bool
+    under_way: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnding(Event):
+    """An epoch is about to be committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochServes(Event):
+    """The log has an epoch with this index, or says that its newest epoch serves it."""
+
+    epoch: int
+    index: int
+
+
+# -- effects -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StampEpoch(Effect):
+    """Commit the epoch with this index; 0 without an index."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseEpochs(Effect):
+    """Let sinks publish up to `epoch`, that of the newest decided line."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeEpoch(Effect):
     """Take an epoch now. It serves `index`."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class SayIndex:
+class SayIndex(Effect):
     """Record in the log that the newest epoch, `epoch`, serves `index`, too."""
 
     epoch: int
@@ -76,6 +131,7 @@ class StageProcess:
     - `epoch`, `index`: the newest committed epoch and the newest index that it serves; 0 for none.
     - `reads`: True if the program reads edges.
     - `served`: earlier epochs with the newest index that each serves, oldest first.
+    - `heard`: the newest index of a sender.
     """
 
     def __init__(
@@ -86,6 +142,7 @@ class StageProcess:
         index: int = 0,
         reads: bool = False,
         served: Sequence[tuple[int, int]] = (),
+        heard: int = 0,
     ) -> None:
         self.protocol = protocol
         self.every_ms = every_ms
@@ -96,14 +153,40 @@ class StageProcess:
         """Newest index for which an epoch was requested."""
         self.decided = 0
         """Newest line that every stage serves."""
-        self._heard = 0
+        self.released = 0
+        """Epoch up to which sinks were last allowed to publish."""
+        self.newest_heard = heard
         self.served = dict([*served, (epoch, index)])
+
+    def handle(self, event: Event, now_ms: float) -> list[Effect]:
+        """Return what is to be done, in order. `now_ms`: this host's wall clock, ms since 1970 UTC."""
+        match event:
+            case LogsRead():
+                return self.on_logs_read(event, int(now_ms))
+            case EpochEnding():
+                return [StampEpoch(self.index_of_epoch(int(now_ms)))]
+            case EpochServes(epoch=epoch, index=index):
+                self.committed(epoch, index)
+                return []
+        raise TypeError(f"{type(event).__name__} is no event of the protocol between programs")
+
+    def on_logs_read(self, event: LogsRead, now_ms: int) -> list[Effect]:
+        """Release the epochs of a newly decided line, then ask for what the newest index needs."""
+        self.heard(event.stamp)
+        effects: list[Effect] = []
+        if event.stages and self.protocol.decides_lines:
+            self.decide(event.stages)
+            if (epoch := self.publishes_up_to) != self.released:
+                self.released = epoch
+                effects.append(ReleaseEpochs(epoch))
+        wanted = None if event.under_way else self.wanted(now_ms, event.idle, event.reached, event.arriving)
+        return effects if wanted is None else [*effects, wanted]
 
     # -- what the host tells ------------------------------------------------------------------------------------------
 
     def heard(self, index: int) -> None:
         """Note the newest index of a sender."""
-        self._heard = max(self._heard, index)
+        self.newest_heard = max(self.newest_heard, index)
 
     def committed(self, epoch: int, index: int) -> None:
         """Note that the log has this epoch, or that its newest epoch serves this index."""
@@ -119,15 +202,7 @@ class StageProcess:
     # -- what it says -------------------------------------------------------------------------------------------------
 
     def wanted(self, now_ms: int, idle: bool, reached: int = 0, arriving: int = 0) -> TakeEpoch | SayIndex | None:
-        """Return what is to be done now.
-
-        - `now_ms`: this host's wall clock, ms since 1970 UTC.
-        - `idle`: nothing was read or sent since the newest epoch.
-        - `reached`: index up to which the newest epoch has read all inputs, as `epochs.readers.reached_index` has it.
-        - `arriving`: the same of what is read now.
-
-        Not to be called while an epoch is under way: that one takes the newest index when it is committed.
-        """
+        """Return what is to be done now; parameters as in `LogsRead`. Not for the time that an epoch is under way."""
         if self.protocol is Between.INDEPENDENT:
             return None
         if self.waits_for_inputs:
@@ -179,4 +254,4 @@ class StageProcess:
         # In seconds, so that programs with different intervals speak of the same moments.
         tick = now_ms // self.every_ms * self.every_ms // 1000
         # A program without an index may have read rows of every line up to the newest that it has heard of.
-        return max(self._heard if self.index else self._heard + 1, tick)
+        return max(self.newest_heard if self.index else self.newest_heard + 1, tick)

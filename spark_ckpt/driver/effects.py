@@ -35,9 +35,9 @@ from spark_ckpt.coordination.messages import (
     SayPublished,
     SendAhead,
 )
-from spark_ckpt.coordination.stage_process import StageProcess
+from spark_ckpt.coordination.stage_process import EpochEnding, EpochServes, StampEpoch
 from spark_ckpt.driver.answering import NoAnswer, answer_within
-from spark_ckpt.driver.coordinator import CoordinatorLoop
+from spark_ckpt.driver.coordinator import CoordinatorLoop, Rules
 from spark_ckpt.driver.epoch_clock import EpochClock
 from spark_ckpt.driver.lanes import Lanes
 from spark_ckpt.driver.maintenance.materializing import Materializing
@@ -61,8 +61,9 @@ _LOOK_S = 0.1
 class Effects:
     """Effects of one incarnation; runs on the coordinator's thread.
 
-    `loop`: receives the answers. `served`: called with the log's previous state after each commit. `finish`: ends the
-    incarnation. `spark_state`: captures the state of Spark's own operators after a batch; None for a job without them.
+    `loop`: receives the answers. `stage`: the rules between programs. `served`: called with the log's previous state after
+    each commit. `finish`: ends the incarnation. `spark_state`: captures the state of Spark's own operators after a batch;
+    None for a job without them.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Effects:
         materializing: Materializing,
         loop: CoordinatorLoop,
         watch: SourceWatch,
-        stage: StageProcess,
+        stage: Rules,
         served: Callable[[LogState], None],
         finish: Callable[[Outcome, BaseException | None], None],
         spark_state: Callable[[int], SparkState] | None = None,
@@ -191,7 +192,7 @@ class Effects:
             self._finish(Outcome.FAILED, error)
             return
         hit(Failpoint.EPOCH_COMMITTING)
-        index = self._stage.index_of_epoch(self._plan.store.log.now_ms())
+        index = self._index_of_epoch()
         try:
             log_state = answer_within(
                 self._plan.config.timeout_ms / 1000, partial(self._plan.store.log.commit_epoch, manifest, index)
@@ -203,12 +204,17 @@ class Effects:
         except Fenced as error:
             self._loop.handle(CommitFenced(manifest.epoch, str(error)))
             return
-        self._stage.committed(manifest.epoch, index)
+        self._stage.handle(EpochServes(manifest.epoch, index), self._plan.store.log.now_ms())
         hit(Failpoint.EPOCH_COMMITTED)
         self._decision_ms = self._clock.stored(manifest.epoch, began_s, time.monotonic())
         self._progress.epoch_took(self._parts_ms(manifest))
         self._served(log_state)
         self._loop.handle(EpochCommitted(manifest, effect.names))
+
+    def _index_of_epoch(self) -> int:
+        """Return the index of an epoch that is committed now."""
+        answers = self._stage.handle(EpochEnding(), self._plan.store.log.now_ms())
+        return next(effect.index for effect in answers if isinstance(effect, StampEpoch))
 
     def _not_recorded(self, acks: Sequence[SinkAck]) -> CkptError | None:
         """Append acknowledgements to the log; return the error if it refused them. A transient error does not end the

@@ -105,7 +105,8 @@ class SparkIncarnation:
         self._leaving = self._abandoned = False
         key_groups = plan.key_groups(point.manifest)
         shape, acked = plan.shape(key_groups), plan.store.log.state().acked
-        protocol, self._rules = recorded(plan.config.trace_dir, shape, point, standing, acked)
+        between = stage_process(plan)
+        protocol, self._rules, stage = recorded(plan.config.trace_dir, shape, point, standing, acked, between)
         self._protocol = protocol
         self._control = Control()
         self._inputs = input_clock(plan)
@@ -123,14 +124,22 @@ class SparkIncarnation:
         self._lanes = Lanes(plan, point.incarnation, point.last, standing_now, post, self._publish_took)
         self._materializing = Materializing(plan, point.incarnation, announcer.kept_up, self._fail)
         self._watch = SourceWatch(plan, self._known_sources, self._fail)
-        stage = stage_process(plan)
         self._effects = Effects(
             plan, announcer, progress, self._control, self._lanes, self._materializing, self._loop, self._watch,
             stage, self._served, self._finish,
             partial(self._spark_state_after, spark_state) if spark_state else None,
         )  # fmt: skip
         self._index = (
-            IndexKeeper(plan, point.incarnation, stage, protocol, self._loop, announcer.lines, self._fail)
+            IndexKeeper(
+                plan,
+                point.incarnation,
+                stage,
+                between.waits_for_inputs,
+                protocol,
+                self._loop,
+                announcer.lines,
+                self._fail,
+            )
             if plan.between.indexed
             else None
         )

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.coordination.messages import EpochRequested, EpochsReleased, Reason
-from spark_ckpt.coordination.stage_process import Between, SayIndex, StageProcess, TakeEpoch
+from spark_ckpt.coordination.stage_process import (
+    Between,
+    EpochServes,
+    LogsRead,
+    ReleaseEpochs,
+    SayIndex,
+    StageProcess,
+    TakeEpoch,
+)
 from spark_ckpt.driver.answering import NoAnswer, answer_within
 from spark_ckpt.errors import CkptError, Fenced, GraphInvalid
 from spark_ckpt.program_edges.sink import EdgeSink
@@ -24,7 +32,7 @@ from spark_ckpt.program_edges.source import EdgeSource
 
 if TYPE_CHECKING:
     from spark_ckpt.coordination.protocol import EpochProtocol
-    from spark_ckpt.driver.coordinator import CoordinatorLoop
+    from spark_ckpt.driver.coordinator import CoordinatorLoop, Rules
     from spark_ckpt.driver.job_plan import JobPlan
 
 _log = logging.getLogger(__name__)
@@ -75,21 +83,18 @@ def stage_process(plan: JobPlan) -> StageProcess:
         return StageProcess(Between.INDEPENDENT, every_ms, log_state.latest)
     served = [(brief.epoch, brief.index) for brief in log_state.lineage()][::-1]
     reads = any(isinstance(node.source, EdgeSource) for node in plan.sources)
-    stage = StageProcess(plan.between, every_ms, log_state.latest, log_state.index, reads, served)
-    stage.heard(log_state.stamp)
     # Before the first epoch: a program without an index so far may have read rows of every line up to these.
-    for node in plan.sources:
-        if isinstance(node.source, EdgeSource):
-            stage.heard(node.source.sender_stamp())
-    return stage
+    stamps = [node.source.sender_stamp() for node in plan.sources if isinstance(node.source, EdgeSource)]
+    heard = max(log_state.stamp, *stamps, 0)
+    return StageProcess(plan.between, every_ms, log_state.latest, log_state.index, reads, served, heard)
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
     """Facts of other logs.
 
-    `stamp`: the newest of a sender. `reached`, `arriving`: as in `StageProcess.wanted`. `served`: the newest index of
-    each stage, or of this program and its senders; empty if a log cannot be read now.
+    `stamp`, `reached`, `arriving`: as in `LogsRead`. `served`: the newest index of each stage, or of this program and its
+    senders; empty if a log cannot be read now.
     """
 
     stamp: int
@@ -101,14 +106,16 @@ class _Facts:
 class IndexKeeper(threading.Thread):
     """Reads the senders' indices and asks for epochs of one incarnation.
 
-    `announce`: receives the newest index of each program when one has changed. `failed`: receives `Fenced`.
+    `stage`: its answers to `LogsRead` are carried out. `waits_for_inputs`: as in `StageProcess`. `announce`: receives the
+    newest index of each program when one has changed. `failed`: receives `Fenced`.
     """
 
     def __init__(
         self,
         plan: JobPlan,
         incarnation: int,
-        stage: StageProcess,
+        stage: Rules,
+        waits_for_inputs: bool,
         protocol: EpochProtocol,
         loop: CoordinatorLoop,
         announce: Callable[[Mapping[str, int], int | None], None],
@@ -118,6 +125,7 @@ class IndexKeeper(threading.Thread):
         self._plan = plan
         self._incarnation = incarnation
         self._stage = stage
+        self._waits_for_inputs = waits_for_inputs
         self._protocol = protocol
         self._loop = loop
         self._announce = announce
@@ -125,6 +133,7 @@ class IndexKeeper(threading.Thread):
         self._sources = {node.name: node.source for node in plan.sources if isinstance(node.source, EdgeSource)}
         stores = plan.stage_stores or (plan.store,)
         self._logs = {store.job: store.reopened().log for store in stores}
+        self._released = 0 if plan.between.decides_lines else None
         self._announced: tuple[Mapping[str, int], int | None] | None = None
         self._committed: Mapping[str, Cursor] = protocol.cut.base.cursors
         self._arrived: Mapping[str, Cursor] = protocol.cut.base.cursors
@@ -147,7 +156,7 @@ class IndexKeeper(threading.Thread):
             with suppress(CkptError):
                 stamp = max(stamp, source.sender_stamp())
         reached = arriving = 0
-        if self._stage.waits_for_inputs:
+        if self._waits_for_inputs:
             reached, arriving = self._reached(self._committed), self._reached(self._arrived)
         return _Facts(stamp, reached, arriving, self._indices())
 
@@ -170,29 +179,27 @@ class IndexKeeper(threading.Thread):
     def _look(self, facts: _Facts) -> None:
         """Ask for an epoch, say an index, release epochs; on the coordinator's thread."""
         self._committed, self._arrived = self._protocol.cut.base.cursors, dict(self._protocol.cut.cursors)
-        self._stage.heard(facts.stamp)
-        released = None
-        if facts.served and self._plan.between.decides_lines:
-            self._stage.decide([facts.served[name] for name in self._logs])
-            released = self._stage.publishes_up_to
-            self._loop.handle(EpochsReleased(released))
-        if facts.served and (facts.served, released) != self._announced:
-            self._announced = facts.served, released
-            self._announce(facts.served, released)
-        if self._protocol.open_epoch is not None:
-            return  # it takes the newest index when it is committed
-        now_ms, idle = self._plan.store.log.now_ms(), self._protocol.cut.is_idle
-        match self._stage.wanted(now_ms, idle, facts.reached, facts.arriving):
-            case TakeEpoch():
-                self._loop.handle(EpochRequested(Reason.INTERVAL))
-            case SayIndex(epoch=epoch, index=index):
-                self._say(epoch, index)
+        stages = tuple(facts.served[name] for name in self._logs) if facts.served else ()
+        idle, under_way = self._protocol.cut.is_idle, self._protocol.open_epoch is not None
+        read = LogsRead(facts.stamp, stages, facts.reached, facts.arriving, idle, under_way)
+        for effect in self._stage.handle(read, self._plan.store.log.now_ms()):
+            match effect:
+                case ReleaseEpochs(epoch=epoch):
+                    self._released = epoch
+                    self._loop.handle(EpochsReleased(epoch))
+                case TakeEpoch():
+                    self._loop.handle(EpochRequested(Reason.INTERVAL))
+                case SayIndex(epoch=epoch, index=index):
+                    self._say(epoch, index)
+        if facts.served and (facts.served, self._released) != self._announced:
+            self._announced = facts.served, self._released
+            self._announce(facts.served, self._released)
 
     def _say(self, epoch: int, index: int) -> None:
         log = self._plan.store.log
         try:
             answer_within(self._plan.config.timeout_ms / 1000, partial(log.say_index, self._incarnation, epoch, index))
-            self._stage.committed(epoch, log.state().index)
+            self._stage.handle(EpochServes(epoch, log.state().index), log.now_ms())
         except Fenced as error:
             self._failed(error)
         except (CkptError, NoAnswer) as error:

@@ -30,6 +30,7 @@ from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.manifests import stamped
 from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.coordination.reports import Report, Step
+from spark_ckpt.coordination.stage_process import Between, EpochEnding, EpochServes, LogsRead, StageProcess
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import RecoveryPoint
@@ -60,8 +61,42 @@ def _this_format(format_: object) -> object:
     return format_
 
 
+class StageBegun(_TraceLine):
+    """Values that the rules between programs were created with, as in `StageProcess`."""
+
+    protocol: Between
+    every_ms: int
+    epoch: int
+    index: int
+    reads: bool
+    served: tuple[tuple[int, int], ...]
+    heard: int
+
+    @classmethod
+    def of(cls, stage: StageProcess) -> StageBegun | None:
+        """Return the values of rules that have handled nothing yet; None for an independent program."""
+        if not stage.protocol.indexed:
+            return None
+        return cls(
+            protocol=stage.protocol,
+            every_ms=stage.every_ms,
+            epoch=stage.epoch,
+            index=stage.index,
+            reads=stage.waits_for_inputs,
+            served=tuple(stage.served.items()),
+            heard=stage.newest_heard,
+        )
+
+    def process(self, kind: type[StageProcess] = StageProcess) -> StageProcess:
+        """Create the rules from these values."""
+        return kind(self.protocol, self.every_ms, self.epoch, self.index, self.reads, self.served, self.heard)
+
+
 class Begun(_TraceLine):
-    """First line: the values that the rules of an incarnation were created with."""
+    """First line: the values that the rules of an incarnation were created with.
+
+    `stage`: those of the rules between programs; None for an independent program.
+    """
 
     line: Literal["begun"] = "begun"
     format: Annotated[int, BeforeValidator(_this_format)] = FORMAT
@@ -69,12 +104,26 @@ class Begun(_TraceLine):
     point: RecoveryPoint
     standing: Standing
     acked: dict[str, int]
+    stage: StageBegun | None = None
 
     @classmethod
-    def of(cls, shape: JobShape, point: RecoveryPoint, standing: Standing, acked: Mapping[str, int]) -> Begun:
+    def of(
+        cls,
+        shape: JobShape,
+        point: RecoveryPoint,
+        standing: Standing,
+        acked: Mapping[str, int],
+        stage: StageProcess | None = None,
+    ) -> Begun:
         """Create a line from values that are valid already."""
         return cls.model_construct(
-            line="begun", format=FORMAT, shape=shape, point=point, standing=standing, acked=dict(acked)
+            line="begun",
+            format=FORMAT,
+            shape=shape,
+            point=point,
+            standing=standing,
+            acked=dict(acked),
+            stage=StageBegun.of(stage) if stage is not None else None,
         )
 
     def core(self) -> EpochProtocol:
@@ -87,7 +136,10 @@ class Begun(_TraceLine):
 
 
 class Handled(_TraceLine):
-    """One event with its time (ms of a monotonic clock) and the answers, or the kind of error instead of answers."""
+    """One event with its time (ms of a monotonic clock) and the answers, or the kind of error instead of answers.
+
+    The time of events between programs is the wall clock, ms since 1970 UTC.
+    """
 
     line: Literal["handled"] = "handled"
     now_ms: float
@@ -137,6 +189,9 @@ def handled(event: Event, now_ms: float, effects: object, raised: str = "") -> H
 
 # Events, read back from lines.
 
+STAGE_EVENTS: tuple[type[Event], ...] = (LogsRead, EpochEnding, EpochServes)
+"""Events of the rules between programs. Their time is the host's wall clock."""
+
 _EVENTS: dict[str, type[Event]] = {
     kind.__name__: kind
     for kind in (
@@ -157,6 +212,7 @@ _EVENTS: dict[str, type[Event]] = {
         messages.RetryElapsed,
         messages.AcksDue,
         messages.EpochsReleased,
+        *STAGE_EVENTS,
     )
 }
 

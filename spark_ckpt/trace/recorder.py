@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from checkpoint_protocols.machine import Effect, Event
 from spark_ckpt.coordination.job_shape import JobShape
 from spark_ckpt.coordination.protocol import EpochProtocol
+from spark_ckpt.coordination.stage_process import StageProcess
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import ConfigInvalid
@@ -103,11 +104,14 @@ def _write_all(file: int, text: bytes) -> None:
 
 
 class RecordedRules:
-    """The rules of an incarnation with a file that records them; without a file nothing is recorded."""
+    """Rules of an incarnation with a file that records them; without a file nothing is recorded."""
 
-    def __init__(self, core: EpochProtocol, file: TraceFile | None) -> None:
+    def __init__(self, core: EpochProtocol | StageProcess, file: TraceFile | None) -> None:
         self._core = core
         self._file = file
+        # The rules between programs are told the same twice a second, which changes nothing in them.
+        self._is_told_again = isinstance(core, StageProcess)
+        self._last: tuple[Event, list[Effect]] | None = None
 
     def handle(self, event: Event, now_ms: float) -> list[Effect]:
         """Return the answers of the rules. They are recorded before the caller can execute them."""
@@ -121,7 +125,9 @@ class RecordedRules:
             # The error is the answer: a replay has to raise it at this line.
             self._file.write(handled(event, now_ms, (), type(error).__name__))
             raise
-        self._file.write(handled(event, now_ms, effects))
+        if not self._is_told_again or (event, effects) != self._last:
+            self._file.write(handled(event, now_ms, effects))
+        self._last = event, effects
         return effects
 
     def close(self) -> None:
@@ -131,16 +137,24 @@ class RecordedRules:
 
 
 def recorded(
-    folder: Path | None, shape: JobShape, point: RecoveryPoint, standing: Standing | None, acked: Mapping[str, int]
-) -> tuple[EpochProtocol, RecordedRules]:
-    """Return the rules of an incarnation, and the same recorded in `folder`, if there is one. Raises as `TraceFile`."""
+    folder: Path | None,
+    shape: JobShape,
+    point: RecoveryPoint,
+    standing: Standing | None,
+    acked: Mapping[str, int],
+    stage: StageProcess,
+) -> tuple[EpochProtocol, RecordedRules, RecordedRules]:
+    """Return the rules of an incarnation, the same recorded in `folder`, if there is one, and the recorded `stage`.
+
+    Independent programs have no rules between them to record. Raises as `TraceFile`.
+    """
     core = EpochProtocol(shape, point, standing, acked)
     if folder is None:
-        return core, RecordedRules(core, None)
+        return core, RecordedRules(core, None), RecordedRules(stage, None)
     from spark_ckpt.trace.lines import Begun
 
     for old in files_of(folder, shape.job)[: -(MOST_FILES - 1)]:
         old.unlink(missing_ok=True)
     file = TraceFile(file_of(folder, shape.job, point.incarnation))
-    file.write(Begun.of(shape, point, standing or Standing(), acked))
-    return core, RecordedRules(core, file)
+    file.write(Begun.of(shape, point, standing or Standing(), acked, stage))
+    return core, RecordedRules(core, file), RecordedRules(stage, file if stage.protocol.indexed else None)

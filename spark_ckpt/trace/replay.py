@@ -9,10 +9,13 @@ from itertools import zip_longest
 
 from pydantic import JsonValue
 
+from checkpoint_protocols.machine import Event
 from spark_ckpt.coordination.protocol import EpochProtocol
+from spark_ckpt.coordination.stage_process import StageProcess
 from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.errors import TraceInvalid
 from spark_ckpt.trace.encoding import Object
-from spark_ckpt.trace.lines import Begun, Handled, asked_for, event_of, handled
+from spark_ckpt.trace.lines import STAGE_EVENTS, Begun, Handled, asked_for, event_of, handled
 from spark_ckpt.trace.reading import Recorded
 
 CoreOf = Callable[[Begun], EpochProtocol]
@@ -40,12 +43,19 @@ class Difference:
         )
 
 
-def replayed(recorded: Recorded, core_of: CoreOf = Begun.core) -> Difference | None:
-    """Return the first line at which the rules answer differently; None if there is none. Raises `TraceInvalid`."""
-    core = core_of(recorded.begun)
+def replayed(
+    recorded: Recorded, core_of: CoreOf = Begun.core, stage_kind: type[StageProcess] = StageProcess
+) -> Difference | None:
+    """Return the first line at which the rules answer differently; None if there is none. Raises `TraceInvalid`.
+
+    `core_of`, `stage_kind`: the shipped rules of an incarnation and between programs, or those of a test.
+    """
+    core, begun = core_of(recorded.begun), recorded.begun.stage
+    stage = begun.process(stage_kind) if begun is not None else None
     asked: dict[int, Manifest] = {}
     for number, line in enumerate(recorded.lines, 2):
-        found = _answered(core, line, asked)
+        event = event_of(line, asked)
+        found = _answered(_host_of(event, core, stage), event, line.now_ms)
         if (found.effects, found.raised) != (line.effects, line.raised):
             then, now = _first(line, found)
             return Difference(recorded.name, number, line.event, then, now)
@@ -53,13 +63,20 @@ def replayed(recorded: Recorded, core_of: CoreOf = Begun.core) -> Difference | N
     return None
 
 
-def _answered(core: EpochProtocol, line: Handled, asked: dict[int, Manifest]) -> Handled:
-    event = event_of(line, asked)
+def _host_of(event: Event, core: EpochProtocol, stage: StageProcess | None) -> EpochProtocol | StageProcess:
+    if not isinstance(event, STAGE_EVENTS):
+        return core
+    if stage is None:
+        raise TraceInvalid(f"{type(event).__name__} was recorded of an independent program")
+    return stage
+
+
+def _answered(rules: EpochProtocol | StageProcess, event: Event, now_ms: float) -> Handled:
     try:
-        effects = core.handle(event, line.now_ms)
+        effects = rules.handle(event, now_ms)
     except Exception as error:  # noqa: BLE001 - any error is the answer
-        return handled(event, line.now_ms, (), type(error).__name__)
-    return _as_read(handled(event, line.now_ms, effects))
+        return handled(event, now_ms, (), type(error).__name__)
+    return _as_read(handled(event, now_ms, effects))
 
 
 def _as_read(line: Handled) -> Handled:

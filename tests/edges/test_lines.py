@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise, product
+from itertools import pairwise
 
 import pytest
 
@@ -20,21 +20,11 @@ from spark_ckpt.epochs.lines import (
     to_target,
 )
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
+from tests.edges.every_cut import brute_force, is_consistent
 
 
 def program(name: str, *epochs: CutEpoch, **inputs: Input) -> Program:
     return Program(name, epochs, inputs)
-
-
-def is_consistent(programs: Programs, cut: dict[str, int]) -> bool:
-    """The definition, without the search: nothing read that is not sent, nothing in transit that is deleted."""
-    for name, reader in programs.items():
-        taken = reader.at(cut[name])
-        for source, each in reader.inputs.items():
-            read, sent = taken.read.get(source, 0), cut[each.sender]
-            if read > sent or (read < each.deleted and sent > read):
-                return False
-    return True
 
 
 def drawn(draw: random.Random) -> Programs:
@@ -53,21 +43,6 @@ def drawn(draw: random.Random) -> Programs:
         ]
         found[name] = Program(name, tuple(epochs), inputs)
     return found
-
-
-def brute_force(programs: Programs, limits: dict[str, int]) -> dict[str, int] | None:
-    """The greatest of all consistent cuts within the limits."""
-    choices = [
-        [each.epoch for each in program.epochs if each.epoch <= limits.get(name, 99)]
-        for name, program in programs.items()
-    ]
-    cuts = [dict(zip(programs, epochs, strict=True)) for epochs in product(*choices)]
-    good = [cut for cut in cuts if is_consistent(programs, cut)]
-    if not good:
-        return None
-    best = {name: max(cut[name] for cut in good) for name in programs}
-    assert best in good, "consistent cuts are a lattice"
-    return best
 
 
 def test_the_search_agrees_with_brute_force_on_small_graphs() -> None:

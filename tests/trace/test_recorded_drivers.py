@@ -20,11 +20,12 @@ from spark_ckpt.coordination.manifests import stamped
 from spark_ckpt.coordination.messages import BatchDone, EpochCommitted, PublishEnded, QueryStarting, SourcesPinned
 from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.coordination.reports import EDGE, Report
+from spark_ckpt.coordination.stage_process import Between, StageProcess
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, PublishFailed, TraceInvalid
 from spark_ckpt.trace import recorder
-from spark_ckpt.trace.lines import _EVENTS, asked_for, event_of, handled, line_of
+from spark_ckpt.trace.lines import _EVENTS, STAGE_EVENTS, asked_for, event_of, handled, line_of
 from spark_ckpt.trace.reading import read_traces, recorded_of
 from spark_ckpt.trace.recorder import RecordedRules, TraceFile, file_of, recorded
 from spark_ckpt.trace.replay import differences, replayed
@@ -49,7 +50,7 @@ def busy():
 def test_what_simulated_drivers_record_replays_whatever_failed():
     traces = [trace for seed in range(40) for trace in recording(seed)]
     kinds = {line.event["kind"] for trace in traces for line in trace.lines}
-    assert kinds == set(_EVENTS)
+    assert kinds == {each.__name__ for each in EpochProtocol.EVENTS}
     assert sum(len(trace.lines) for trace in traces) > 1_000
     assert differences(traces) == []
 
@@ -75,7 +76,7 @@ def test_an_event_that_comes_before_its_time_is_found():
 
 
 def test_rules_that_raise_are_recorded_and_raise_again(tmp_path):
-    core, rules = recorded(tmp_path, *made_with())
+    core, rules, _ = recorded(tmp_path, *made_with())
     with pytest.raises(InvalidTransition):
         rules.handle(Event(), 1.0)
     rules.close()
@@ -92,7 +93,7 @@ def made_with(incarnation=1):
         "job", ("rows",), {"out": SinkPlace(f"s3://{SECRET}", {"key": SECRET})}, (), Limits(), store="store"
     )
     base = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
-    return shape, RecoveryPoint(incarnation, base, 0, "latest"), None, {}
+    return shape, RecoveryPoint(incarnation, base, 0, "latest"), None, {}, StageProcess(Between.INDEPENDENT, 1000)
 
 
 def told(rules, staged_path="k=" + SECRET + "/ckpt-out.parquet"):
@@ -104,7 +105,7 @@ def told(rules, staged_path="k=" + SECRET + "/ckpt-out.parquet"):
 
 
 def test_a_trace_says_nothing_of_rows_and_secrets_and_replays_without_them(tmp_path):
-    _, rules = recorded(tmp_path, *made_with())
+    _, rules, _ = recorded(tmp_path, *made_with())
     told(rules)
     rules.close()
     text = file_of(tmp_path, "job", 1).read_text()
@@ -124,7 +125,7 @@ def test_an_errors_words_are_not_recorded_but_what_the_rules_look_at_is():
 
 
 def test_a_batch_of_an_older_trace_has_nothing_of_what_came_later(tmp_path):
-    _, rules = recorded(tmp_path, *made_with())
+    _, rules, _ = recorded(tmp_path, *made_with())
     told(rules)
     rules.close()
     [trace] = read_traces(tmp_path)
@@ -135,7 +136,7 @@ def test_a_batch_of_an_older_trace_has_nothing_of_what_came_later(tmp_path):
 
 def test_what_edges_hold_is_recorded_and_replays(tmp_path):
     shape, *rest = made_with()
-    _, rules = recorded(tmp_path, replace(shape, edges=(EdgeShape("loop", "k int"),)), *rest)
+    _, rules, _ = recorded(tmp_path, replace(shape, edges=(EdgeShape("loop", "k int"),)), *rest)
     rules.handle(SourcesPinned({"rows": {"n": 0}}), 1.0)
     [asked] = asked_for(read_traces(tmp_path)[0].lines[0]).values()
     rules.handle(EpochCommitted(stamped(asked, "a", 1)), 1.0)
@@ -155,7 +156,7 @@ import os, signal, sys
 from pathlib import Path
 from tests.trace.test_recorded_drivers import made_with, told
 from spark_ckpt.trace.recorder import recorded
-_, rules = recorded(Path(sys.argv[1]), *made_with())
+_, rules, _ = recorded(Path(sys.argv[1]), *made_with())
 told(rules)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -171,7 +172,7 @@ def test_a_killed_process_has_recorded_all_that_its_rules_have_said(tmp_path):
 
 @pytest.mark.parametrize("missing", [1, 2, 50])
 def test_a_torn_last_line_is_passed_over(tmp_path, missing):
-    _, rules = recorded(tmp_path, *made_with())
+    _, rules, _ = recorded(tmp_path, *made_with())
     told(rules)
     rules.close()
     text = file_of(tmp_path, "job", 1).read_bytes()
@@ -182,7 +183,7 @@ def test_a_torn_last_line_is_passed_over(tmp_path, missing):
 
 
 def test_a_line_that_is_damaged_in_the_middle_is_named(tmp_path):
-    _, rules = recorded(tmp_path, *made_with())
+    _, rules, _ = recorded(tmp_path, *made_with())
     told(rules)
     rules.close()
     path = file_of(tmp_path, "job", 1)
@@ -224,8 +225,8 @@ def test_an_event_that_is_none_is_refused(event):
 
 
 def test_a_trace_ends_at_its_bound_and_says_so(tmp_path):
-    core, _ = recorded(None, *made_with())
-    _, first = recorded(tmp_path, *made_with())
+    core, _, _ = recorded(None, *made_with())
+    _, first, _ = recorded(tmp_path, *made_with())
     first.close()
     begins = file_of(tmp_path, "job", 1).read_text()
     path = tmp_path / "small-i00000002.jsonl"
@@ -252,7 +253,7 @@ def test_an_incarnation_is_never_written_over(tmp_path):
 
 
 def test_a_disk_that_fails_ends_the_recording_and_not_the_rules(tmp_path, monkeypatch, caplog):
-    core, rules = recorded(tmp_path, *made_with())
+    core, rules, _ = recorded(tmp_path, *made_with())
 
     def full(file, text):
         raise OSError(28, "No space left on device")
@@ -265,15 +266,16 @@ def test_a_disk_that_fails_ends_the_recording_and_not_the_rules(tmp_path, monkey
 
 
 def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path):
-    _, rules = recorded(None, *made_with())
+    _, rules, _ = recorded(None, *made_with())
     told(rules)
     rules.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_every_event_of_the_rules_can_be_read_again():
-    known = {each.__name__ for each in _all(Event) if each.__module__ == "spark_ckpt.coordination.messages"}
-    assert known == {each.__name__ for each in EpochProtocol.EVENTS} == set(_EVENTS)
+    modules = {f"spark_ckpt.coordination.{name}" for name in ("messages", "stage_process")}
+    known = {each.__name__ for each in _all(Event) if each.__module__ in modules}
+    assert known == {each.__name__ for each in (*EpochProtocol.EVENTS, *STAGE_EVENTS)} == set(_EVENTS)
 
 
 def _all(kind):
