@@ -105,8 +105,8 @@ class SparkIncarnation:
         self._leaving = self._abandoned = False
         key_groups = plan.key_groups(point.manifest)
         shape, acked = plan.shape(key_groups), plan.store.log.state().acked
-        between = stage_process(plan)
-        protocol, self._rules, stage = recorded(plan.config.trace_dir, shape, point, standing, acked, between)
+        trace_dir = plan.config.trace_dir
+        protocol, self._rules, stage = recorded(trace_dir, shape, point, standing, acked, stage_process(plan))
         self._protocol = protocol
         self._control = Control()
         self._inputs = input_clock(plan)
@@ -130,16 +130,7 @@ class SparkIncarnation:
             partial(self._spark_state_after, spark_state) if spark_state else None,
         )  # fmt: skip
         self._index = (
-            IndexKeeper(
-                plan,
-                point.incarnation,
-                stage,
-                between.waits_for_inputs,
-                protocol,
-                self._loop,
-                announcer.lines,
-                self._fail,
-            )
+            IndexKeeper(plan, point.incarnation, stage, protocol, self._loop, announcer.lines, self._fail)
             if plan.between.indexed
             else None
         )

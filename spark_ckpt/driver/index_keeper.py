@@ -106,8 +106,8 @@ class _Facts:
 class IndexKeeper(threading.Thread):
     """Reads the senders' indices and asks for epochs of one incarnation.
 
-    `stage`: its answers to `LogsRead` are carried out. `waits_for_inputs`: as in `StageProcess`. `announce`: receives the
-    newest index of each program when one has changed. `failed`: receives `Fenced`.
+    `stage`: its answers to `LogsRead` are carried out. `announce`: receives the newest index of each program when
+    one has changed. `failed`: receives `Fenced`.
     """
 
     def __init__(
@@ -115,7 +115,6 @@ class IndexKeeper(threading.Thread):
         plan: JobPlan,
         incarnation: int,
         stage: Rules,
-        waits_for_inputs: bool,
         protocol: EpochProtocol,
         loop: CoordinatorLoop,
         announce: Callable[[Mapping[str, int], int | None], None],
@@ -125,12 +124,12 @@ class IndexKeeper(threading.Thread):
         self._plan = plan
         self._incarnation = incarnation
         self._stage = stage
-        self._waits_for_inputs = waits_for_inputs
         self._protocol = protocol
         self._loop = loop
         self._announce = announce
         self._failed = failed
         self._sources = {node.name: node.source for node in plan.sources if isinstance(node.source, EdgeSource)}
+        self._waits_for_inputs = plan.between is Between.ALIGNED and bool(self._sources)
         stores = plan.stage_stores or (plan.store,)
         self._logs = {store.job: store.reopened().log for store in stores}
         self._released = 0 if plan.between.decides_lines else None

@@ -109,8 +109,8 @@ class RecordedRules:
     def __init__(self, core: EpochProtocol | StageProcess, file: TraceFile | None) -> None:
         self._core = core
         self._file = file
-        # The rules between programs are told the same twice a second, which changes nothing in them.
-        self._is_told_again = isinstance(core, StageProcess)
+        # The rules between programs get the same event twice a second, which changes nothing in them.
+        self._gets_repetitions = isinstance(core, StageProcess)
         self._last: tuple[Event, list[Effect]] | None = None
 
     def handle(self, event: Event, now_ms: float) -> list[Effect]:
@@ -125,7 +125,7 @@ class RecordedRules:
             # The error is the answer: a replay has to raise it at this line.
             self._file.write(handled(event, now_ms, (), type(error).__name__))
             raise
-        if not self._is_told_again or (event, effects) != self._last:
+        if not self._gets_repetitions or (event, effects) != self._last:
             self._file.write(handled(event, now_ms, effects))
         self._last = event, effects
         return effects
