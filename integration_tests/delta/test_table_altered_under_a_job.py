@@ -272,7 +272,7 @@ def lose_first_versions(altered: Altered) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("change", [recreate, drop])
+@pytest.mark.parametrize("change", [recreate, pytest.param(drop, marks=pytest.mark.long)])  # in the gate: the other
 def test_the_error_of_a_table_that_became_another_one_names_the_start_that_leads_on(
     spark: SparkSession, tmp_path: Path, sink: dict[str, Any], change: Callable[[Altered], None]
 ) -> None:

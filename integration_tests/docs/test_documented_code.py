@@ -53,7 +53,7 @@ def test_the_readmes_job_prints_what_the_readme_shows_and_the_state_page_runs(tm
         pages.names["spark"].stop()
 
 
-@pytest.mark.long  # in the gate: the README and the quickstart
+@pytest.mark.long  # in the gate: the README
 def test_the_page_about_graphs_runs_as_written(tmp_path, capsys):
     for folder, amounts in (("inbox", (4.5, 6.0)), ("refund_inbox", (1.5,))):
         (tmp_path / folder).mkdir()
@@ -98,7 +98,7 @@ def test_the_page_about_graphs_runs_as_written(tmp_path, capsys):
         names["spark"].stop()
 
 
-@pytest.mark.long  # in the gate: the README and the quickstart
+@pytest.mark.long  # in the gate: the README
 def test_the_page_about_operators_runs_as_written(tmp_path):
     (tmp_path / "inbox").mkdir()
     (tmp_path / "inbox" / "1.json").write_text(
@@ -199,7 +199,8 @@ def append(table, schema, rows):
     write_deltalake(table, pa.table(columns, schema=schema), mode="append")
 
 
-@pytest.mark.parametrize("name", ["quickstart", pytest.param("tutorial", marks=pytest.mark.long)])
+@pytest.mark.long  # in the gate: the README; what the commands print in tests/cli
+@pytest.mark.parametrize("name", ["quickstart", "tutorial"])
 def test_a_page_prints_what_it_shows(name, tmp_path, monkeypatch, caplog):
     """Write the output again with: python -m integration_tests.docs.printed docs/tutorial.md"""
     run_as_shown(f"docs/{name}.md", tmp_path, monkeypatch, caplog).names["spark"].stop()

@@ -124,6 +124,7 @@ def test_the_page_about_changes_runs_as_written(
         names["described"](names["add_up"], "customer string, total double", "total double").start(availableNow=True)
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_deduplication_is_sparks.py
 @of("deduplicate")
 def test_a_payment_whose_notice_comes_again_is_there_once(example: Example) -> None:
     example.run()
@@ -170,13 +171,14 @@ def test_an_order_meets_its_payments_and_an_unpaid_one_is_told(example: Example)
     assert example.rows("unpaid") == [(2, "bob", 20.0)]
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_loops.py
 @of("route_orders")
 def test_an_order_goes_to_the_first_warehouse_that_has_enough_and_is_refused_after_three(example: Example) -> None:
     example.run()
     assert example.rows("decided") == [(1, "Bonn", 1, "reserved"), (2, "Ulm", 3, "reserved"), (3, "Ulm", 3, "refused")]
 
 
-@pytest.mark.long  # in the gate: the loop above
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_loops.py
 @of("fraud_rings")
 def test_accounts_are_in_one_ring_if_cards_lead_from_one_to_the_other(example: Example) -> None:
     example.run()

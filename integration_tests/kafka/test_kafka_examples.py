@@ -74,7 +74,7 @@ def reading(device: str, celsius: float, minute: int) -> bytes:
     return json.dumps({"device": device, "celsius": celsius, "at": f"2024-05-01 09:{minute:02}:00"}).encode()
 
 
-@pytest.mark.long  # in the gate: the test below
+@pytest.mark.long  # in the gate: integration_tests/kafka/test_registry.py
 def test_a_large_order_leaves_typed_and_what_is_no_order_goes_to_a_topic_of_its_own(
     run: Callable[..., None], cluster: Cluster, registry: RegistryServer, tmp_path: Path
 ) -> None:
@@ -94,6 +94,7 @@ def test_a_large_order_leaves_typed_and_what_is_no_order_goes_to_a_topic_of_its_
     assert described(cluster, "typed-orders")[0] == (3, 0), "Kafka's own tools see how far the job is"
 
 
+@pytest.mark.long  # in the gate: integration_tests/survival/test_event_and_processing_time.py
 def test_a_hot_device_and_a_silent_one_are_told_once(
     run: Callable[..., None], cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ def test_another_source_topic_is_refused_before_its_offsets_are_compared_and_can
     assert world.got() == [b"a", b"b", b"x", b"y", b"z"]
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
 def test_a_source_topic_made_anew_with_as_many_records_is_not_read_on_in_the_middle(world: World) -> None:
     """Offsets alone cannot tell: the new topic has more records than the old one had."""
     world.put(b"a")

@@ -81,7 +81,10 @@ def both(place: Place) -> Mapping[str, Counter[tuple[int, str, int, int]]]:
     return {name: place.rows(name) for name in ("gold", "silver")}
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before the table's commit", "after it"])
+# in the gate, after it: tests/outbox/test_rule.py
+@pytest.mark.parametrize(
+    "after", [False, pytest.param(True, marks=pytest.mark.long)], ids=["before the table's commit", "after it"]
+)
 def test_a_sink_that_fails_does_not_double_the_rows_of_the_others(
     spark: SparkSession, place: Place, after: bool
 ) -> None:
@@ -264,6 +267,7 @@ def test_metrics_lineage_and_a_listener_see_a_querys_batches(
     assert {each["name"] for each in sent[-1]["outputs"]} == {place.table("gold"), place.table("some")}
 
 
+@pytest.mark.long  # in the gate: tests/cli/test_outbox_in_commands.py
 def test_commands_read_the_store_of_a_query_with_an_unpublished_batch(
     spark: SparkSession, place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,6 +348,7 @@ def test_two_sinks_may_write_to_one_table(spark: SparkSession, place: Place) -> 
     assert place.rows("gold") == expected(FILES) + expected(FILES)
 
 
+@pytest.mark.long  # in the gate: tests/outbox/test_rule.py
 def test_a_mistyped_checkpoint_is_refused_by_its_name_and_the_right_one_goes_on(
     spark: SparkSession, place: Place
 ) -> None:
@@ -359,6 +364,7 @@ def test_a_mistyped_checkpoint_is_refused_by_its_name_and_the_right_one_goes_on(
     assert place.rows("gold") == expected(range(5))
 
 
+@pytest.mark.long  # in the gate: every next step in tests/simulator/test_outbox_world.py
 def test_the_advice_of_an_older_store_is_followed_until_the_query_runs(spark: SparkSession, place: Place) -> None:
     """The store is a backup, from when a sink lacked a batch. The newer log is lost for good."""
     good = {name: DeltaSink(place.table(name)) for name in ("gold", "silver")}

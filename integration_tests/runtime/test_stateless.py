@@ -296,6 +296,7 @@ def test_without_the_refusal_a_restart_shows_duplicates_again(bench: Bench, monk
     assert shown == [("a",), ("a",), ("b",)]
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_deduplication_is_sparks.py
 def test_what_the_refusal_advises_keeps_the_first_row_of_every_id_over_a_restart(bench: Bench) -> None:
     advised = without_duplicates(bench, lambda rows: rows.dropDuplicates(["k"]))
     assert advised == [("a",), ("b",)]

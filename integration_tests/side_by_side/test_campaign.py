@@ -82,8 +82,8 @@ class Bids:
         return (json.dumps(row) for row in self.bid.to_dict("records"))
 
 
-# in the gate: the system that repeats records, whose other figures are as exact
-@pytest.mark.parametrize(("hook", "duplicates"), [pytest.param("copying", 0, marks=pytest.mark.long), ("repeating", 4)])
+@pytest.mark.long  # in the gate: the system that repeats records, above, whose other figures are as exact
+@pytest.mark.parametrize(("hook", "duplicates"), [("copying", 0), ("repeating", 4)])
 def test_a_query_is_measured_to_the_end_of_its_topic_and_its_answer_judged(
     hook: str, duplicates: int, on: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ def test_dropped_records_are_counted_and_kept_exactly_once(place: Place, crash: 
     assert sum(sum(each.rejected.values()) for each in lineage) == 3
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_jobs.py
 def test_records_dropped_before_and_after_the_operator_are_all_counted(place: Place) -> None:
     """Two places that divert, in tasks of one partition number."""
     place.write(1, _texts(GOOD, BAD, GOOD))

@@ -132,6 +132,7 @@ def test_a_restore_before_a_damaged_unpublished_epoch_repeats_nothing(
     assert found(place) == expected(one, two)
 
 
+@pytest.mark.long  # in the gate: tests/store/test_restoring.py, and integration_tests/runtime/test_damaged_files.py
 def test_a_damaged_epoch_whose_output_is_out_is_never_passed_over_in_silence(place: Place) -> None:
     """Going back behind it would repeat its output: that is for a person to decide, by number."""
     one, two = records(0), records(50)
