@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
-TOPIC, JOB, BEFORE, AFTER = "clicks", "totals", 3000, 400
+TOPIC, JOB, BEFORE, AFTER = "clicks", "totals", 2000, 400
 
 
 def send(broker: Broker, rows: Sequence[Record]) -> None:
@@ -45,7 +45,7 @@ def send(broker: Broker, rows: Sequence[Record]) -> None:
 
 
 def killed_in_the_middle(broker: Broker, folder: Path) -> Path:
-    """The checkpoint of a plain query that was killed in a batch after its fourth, with most of the input before it."""
+    """The checkpoint of a plain query that was killed in a batch after its second, with most of the input before it."""
     checkpoint = folder / "checkpoint"
     where = [
         "--servers",
@@ -58,8 +58,8 @@ def killed_in_the_middle(broker: Broker, folder: Path) -> Path:
         str(checkpoint),
     ]
     with Driver(where, folder / "plain", program="integration_tests.adopt.plain_query") as driver:
-        begun = checkpoint / "offsets" / "5"
-        driver.wait_for(begun.exists, "a sixth batch")
+        begun = checkpoint / "offsets" / "3"
+        driver.wait_for(begun.exists, "a fourth batch")
         driver.kill()
     return checkpoint
 

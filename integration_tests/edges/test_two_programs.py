@@ -25,6 +25,8 @@ from spark_ckpt.store.store import Store
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 KEYS, FILES, ROWS = 7, 14, 25
+FEW = 6
+"""Files in the gate."""
 ENOUGH_S = 120.0
 
 
@@ -111,24 +113,24 @@ EVERYWHERE = (
 
 
 @pytest.mark.parametrize(
-    ("kills", "protocol"),
+    ("kills", "protocol", "files"),
     [
-        (BOTH, "index"),
-        *(pytest.param(*each, marks=pytest.mark.long) for each in [(BOTH, "independent"), (EVERYWHERE, "independent")]),
+        (BOTH, "index", FEW),
+        *(pytest.param(kills, "independent", FILES, marks=pytest.mark.long) for kills in (BOTH, EVERYWHERE)),
     ],
     ids=["both, lines", "both", "everywhere"],
 )
 def test_rows_pass_exactly_once_although_both_programs_are_killed(
-    spark: SparkSession, tmp_path: Path, kills: tuple[tuple[str, str, int], ...], protocol: str
+    spark: SparkSession, tmp_path: Path, kills: tuple[tuple[str, str, int], ...], protocol: str, files: int
 ) -> None:
     """With lines, each is one cut."""
     pair = Pair(spark, tmp_path, protocol=protocol)
-    pair.write(FILES // 2)
+    pair.write(files // 2)
     for number, (role, point, nth) in enumerate(kills):
         if number == 3:
-            pair.write(FILES - FILES // 2)
+            pair.write(files - files // 2)
         pair.live_and_die(role, point, nth)
-    pair.write(FILES - pair.written)
+    pair.write(files - pair.written)
     pair.drain("orders")
     pair.drain("totals")
 
