@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from runtime_kit import ENOUGH_S, Bench, Heard, drain, manifest_of
 
@@ -132,30 +133,39 @@ def test_a_loop_can_be_stopped_anywhere_and_goes_on_there(bench: Bench) -> None:
     assert all(0 < values.count(each) <= 2 for each in range(max(values) + 1))
 
 
-def test_a_damaged_segment_that_is_in_flight_is_found_before_anything_runs(bench: Bench) -> None:
-    run = stopped_inside(bench)
-    store = bench.store()
-    (file,) = store.log.manifest(run.epochs()[-1].epoch).edges["rounds"].files
-    (bench.folder / "store" / "inflight" / "rounds" / file.path).write_bytes(b"x" * file.size_bytes)
+@pytest.fixture(scope="module")
+def stopped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """For tests that leave its store as it is."""
+    bench = Bench(spark, tmp_path_factory.mktemp("stopped"))
+    stopped_inside(bench)
+    return bench
+
+
+def test_a_damaged_segment_that_is_in_flight_is_found_before_anything_runs(stopped: Bench) -> None:
+    store, before = stopped.store(), stopped.store().log.state()
+    (file,) = store.log.manifest(before.latest).edges["rounds"].files
+    segment = stopped.folder / "store" / "inflight" / "rounds" / file.path
+    whole = segment.read_bytes()
+    segment.write_bytes(b"x" * file.size_bytes)
     with pytest.raises(EpochDamaged, match="does not hold the bytes"):
-        store.verify(store.log.manifest(run.epochs()[-1].epoch), deep=True)
+        store.verify(store.log.manifest(before.latest), deep=True)
     with pytest.raises(EpochDamaged, match="does not hold the bytes that were committed"):
-        endless(bench).start().awaitTermination(ENOUGH_S)
+        endless(stopped).start().awaitTermination(ENOUGH_S)
+    segment.write_bytes(whole)
+    assert stopped.store().log.state().last == before.last
 
 
-def test_an_edge_with_rows_in_flight_cannot_be_dropped(bench: Bench) -> None:
-    stopped_inside(bench)
+def test_an_edge_with_rows_in_flight_cannot_be_dropped(stopped: Bench) -> None:
     with pytest.raises(GraphInvalid, match="1 row in flight on edge 'rounds', which the job no longer has"):
-        endless(bench, "others").start()
+        endless(stopped, "others").start()
 
 
-def test_rows_in_flight_must_fit_the_edge(bench: Bench) -> None:
-    stopped_inside(bench)
-    job = bench.job()
+def test_rows_in_flight_must_fit_the_edge(stopped: Bench) -> None:
+    job = stopped.job()
     loop = job.feedback("rounds", "k string, v int")
-    rows = job.source("in", bench.source()).selectExpr("k", "CAST(v AS int) AS v").union(loop)
+    rows = job.source("in", stopped.source()).selectExpr("k", "CAST(v AS int) AS v").union(loop)
     loop.close(rows)
-    rows.to(bench.sink("other"), name="out")
+    rows.to(stopped.sink("other"), name="out")
     with pytest.raises(StateSchemaChanged, match="1 row in flight on edge 'rounds' with k string, v bigint") as refused:
         job.start()
     assert refused.value.context["difference"] == "column v was bigint, is int, which does not hold every bigint"
@@ -183,11 +193,10 @@ def test_rows_in_flight_go_on_in_the_wider_columns_of_a_changed_loop(bench: Benc
     assert bench.values("other") == [("a", row["v"], None), ("b", 2**40, "new"), ("b", 2**40 + 1, "again")]
 
 
-def test_what_is_in_flight_can_be_read_with_sql(bench: Bench) -> None:
-    run = stopped_inside(bench)
-    (row,) = bench.store().edge("rounds").read(run.epochs()[-1].epoch).to_pylist()
-    assert bench.rows("store/inflight/rounds") == [row]
-    assert row["v"] == len(bench.rows())
+def test_what_is_in_flight_can_be_read_with_sql(stopped: Bench) -> None:
+    (row,) = stopped.store().edge("rounds").read(stopped.store().log.state().latest).to_pylist()
+    assert stopped.rows("store/inflight/rounds") == [row]
+    assert row["v"] == len(stopped.rows())
 
 
 # -- bounds of an edge ---------------------------------------------------------------------------------------------------
