@@ -24,12 +24,15 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PYTHON_START, os.enviro
 FOLDERS = ("spark_private", "delta", "kafka", "survival", "rewind", "adopt", "docs", "nexmark", "demo", "side_by_side")
 """What Spark does not promise comes first: what it finds would fail many others, and less plainly. Behind it what needs connectors,
 which have one session, and last, by itself, what needs none: a worker starts Java twice."""
-TOGETHER = (
-    "adopt/", "delta/test_delta", "delta/", "docs/test_examples", "kafka/test_publish", "kafka/test_re", "kafka/", "nexmark/",
-    "rewind/", "survival/test_s", "survival/test_r", "survival/",
-)  # fmt: skip
-"""Files whose paths begin so, and with none before it, run in one worker, one behind another. A session's first merge takes twice
-as long as the next and more: Java loads and compiles what it needs."""
+TOGETHER = {
+    "delta/": "delta-spark", "adopt/": "delta-spark", "docs/test_examples": "delta-spark",
+    "kafka/test_publish": "no Spark",
+    "kafka/": "kafka", "nexmark/": "kafka", "rewind/": "kafka",
+    "survival/": "survival",
+}  # fmt: skip
+"""Files whose paths begin so, and with none before it, and that have the same name here, run in one worker, one behind another.
+A new session costs 10 s of processor time, delta-spark's first write and merge in it 15 s more: Java loads and compiles what it
+needs. A broker costs 8 s."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,12 +54,21 @@ class _Together(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.removeprefix(f"{HERE.name}/")
-        return next(filter(path.startswith, TOGETHER), super()._split_scope(nodeid))
+        named = (name for start, name in TOGETHER.items() if path.startswith(start))
+        return next(named, super()._split_scope(nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Together | None:
     return _Together(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of modules that Spark's workers can import: Java hands its environment on to them, as it was at its start."""
+    folder = tmp_path_factory.mktemp("modules")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ["PYTHONPATH"]])
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +97,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def _shares(item: pytest.Item) -> bool:
     """Whether a later test of the item's files asks for a session with connectors."""
-    return item.path.is_relative_to(HERE) and item.path.relative_to(HERE).as_posix().startswith(TOGETHER)
+    return item.path.is_relative_to(HERE) and item.path.relative_to(HERE).as_posix().startswith(tuple(TOGETHER))
 
 
 def _asks_for_spark(item: pytest.Item) -> bool:

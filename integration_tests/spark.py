@@ -41,6 +41,8 @@ class _Idle:
 
 
 _idle: _Idle | None = None
+_jars_of_java: str | None = None
+"""Jars of the Java process that runs, if it was started here: the next session with these jars runs in it."""
 
 
 def plain_session(zone: str = "UTC", conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
@@ -75,9 +77,10 @@ def end_idle_session() -> None:
 def end_jvm() -> None:
     """End the JVM of the last session, if there is one, and wait for it: jars of a later session do not reach it. A session that a
     test left behind ends too: the tests behind it are not to fail for that."""
+    global _jars_of_java
     end_idle_session()
     _stop(SparkContext._active_spark_context)
-    gateway = SparkContext._gateway
+    _jars_of_java, gateway = None, SparkContext._gateway
     if gateway is not None:
         gateway.shutdown()
         gateway.proc.stdin.close()
@@ -120,7 +123,7 @@ def _connected() -> SparkSession:
 def _lent(jars: str, make: Callable[[], SparkSession], conf: Mapping[str, str]) -> Iterator[SparkSession]:
     """The idle session if it has these jars, else a new one; idle again afterwards, as it was before."""
     global _idle
-    session = _taken(jars) or _new(make)
+    session = _taken(jars) or _new(jars, make)
     before = session.conf.getAll
     for key, value in conf.items():
         session.conf.set(key, value)
@@ -141,9 +144,15 @@ def _taken(jars: str) -> SparkSession | None:
     return session
 
 
-def _new(make: Callable[[], SparkSession]) -> SparkSession:
-    end_jvm()
+def _new(jars: str, make: Callable[[], SparkSession]) -> SparkSession:
+    global _idle, _jars_of_java
+    if _jars_of_java != jars or _death():
+        end_jvm()
+    else:
+        _idle = None  # it has ended
+        _stop(SparkContext._active_spark_context)
     session = make()
+    _jars_of_java = jars
     session.sparkContext.setLogLevel("OFF")
     return session
 

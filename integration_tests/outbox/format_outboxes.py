@@ -15,9 +15,12 @@ from integration_tests.outbox.outbox_query import Place
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, Sink, SinkContext, SinkRows
 from spark_ckpt.outbox.outbox import Outbox
 
+ROOT = Path(__file__).parents[2]
 ROWS = "w", "k", "n", "s"
 MODULE = """
+import sys
 from pathlib import Path
+sys.path.append({root!r})
 from integration_tests.outbox.format_outboxes import outboxes
 globals().update(outboxes(Path({folder!r}), {servers!r}, {topic!r}))
 """
@@ -29,7 +32,7 @@ def write_module(modules: Path, folder: Path, servers: str = "", topic: str = ""
     global _written
     _written += 1
     name = f"outboxes_{_written}"
-    (modules / f"{name}.py").write_text(MODULE.format(folder=str(folder), servers=servers, topic=topic))
+    (modules / f"{name}.py").write_text(MODULE.format(root=str(ROOT), folder=str(folder), servers=servers, topic=topic))
     return name
 
 

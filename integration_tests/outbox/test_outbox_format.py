@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,7 +16,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from integration_tests.outbox.format_outboxes import write_module
 from integration_tests.outbox.outbox_query import Place, expected, windows, write_files
 from integration_tests.spark import end_jvm, plain_session
-from integration_tests.survival.process import ROOT
 from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.store.store import Store
 
@@ -26,18 +24,7 @@ FILES = range(4)
 
 
 @pytest.fixture(scope="module")
-def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Folder of modules that Spark's workers can import. Java hands its environment on to them."""
-    folder = tmp_path_factory.mktemp("modules")
-    end_jvm()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT), os.environ["PYTHONPATH"]]))
-        yield folder
-    end_jvm()
-
-
-@pytest.fixture(scope="module")
-def spark(modules: Path) -> Iterator[SparkSession]:
+def spark() -> Iterator[SparkSession]:
     yield from plain_session()
 
 
@@ -128,6 +115,7 @@ def test_a_batch_that_runs_again_is_discarded_and_published(spark: SparkSession,
     assert (place.checkpoint / "commits" / str(newest)).exists()
 
 
+@pytest.mark.long  # in the gate: tests/outbox/test_rule.py, and the deleted checkpoint in test_outbox.py
 def test_a_deleted_checkpoint_is_refused_and_the_option_of_its_error_continues(
     spark: SparkSession, place: Query
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from spark_ckpt_delta import DeltaSink
 
 from integration_tests.outbox.outbox_query import Place, expected, run, windows, write_files
-from integration_tests.spark import end_jvm, plain_session
+from integration_tests.spark import plain_session
 from spark_ckpt.errors import ConfigInvalid
 
 pytestmark = pytest.mark.spark
@@ -22,7 +22,6 @@ def test_a_session_that_has_ended_is_refused_and_a_new_one_goes_on(tmp_path: Pat
     write_files(tmp_path / "in", FILES)
     place = Place(tmp_path)
     sinks = {"gold": DeltaSink(place.table("gold"))}
-    end_jvm()
     for spark in plain_session():
         ended = windows(spark, place.inbox)
         if ran:
@@ -30,7 +29,6 @@ def test_a_session_that_has_ended_is_refused_and_a_new_one_goes_on(tmp_path: Pat
         spark.stop()
         with pytest.raises(ConfigInvalid, match="session"):
             place.outbox(sinks).start(ended.writeStream)
-    end_jvm()
     for spark in plain_session():
         assert run(place.outbox(sinks), windows(spark, place.inbox)) is None
     assert place.rows("gold") == expected(FILES)
