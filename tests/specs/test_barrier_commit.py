@@ -36,11 +36,13 @@ def test_every_state_is_exactly_once(tmp_path: Path, scope: dict[str, str], stat
 
 
 ENDS = [
-    ({}, 11_496),
+    ({"MaxEpoch": "1"}, 1_202),
+    # TLC visits its states in the gate: those of the scope above in which one epoch is given up
+    pytest.param({}, 11_496, marks=pytest.mark.long),
     pytest.param({"MaxCrash": "1", "MaxEpoch": "1", "MaxAbort": "0"}, 59_848, marks=pytest.mark.long),
     pytest.param({**TAKEN_OVER, "MaxCrash": "1", "MaxAbort": "0"}, 192_772, marks=pytest.mark.long),
 ]
-"""Two epochs of which one is given up; one epoch and a crash, or a takeover."""
+"""An epoch that may be given up; two of which one is; one epoch and a crash, or a takeover."""
 
 
 @pytest.mark.parametrize(("scope", "states"), ENDS)
@@ -54,7 +56,8 @@ def test_every_epoch_ends_and_every_decision_is_shown(tmp_path: Path, scope: dic
 @pytest.mark.parametrize(
     ("mutant", "scope"),
     [
-        ("OlderAgain", {}),
+        # in the gate: the rule below violates the same property
+        pytest.param("OlderAgain", {}, marks=pytest.mark.long),
         ("WaitsForEver", {}),
         pytest.param("OwnOnly", {"MaxCrash": "1", "MaxEpoch": "1", "MaxAbort": "0"}, marks=pytest.mark.long),
     ],
@@ -62,7 +65,7 @@ def test_every_epoch_ends_and_every_decision_is_shown(tmp_path: Path, scope: dic
 def test_a_rule_under_which_something_waits_for_ever_is_condemned(
     tmp_path: Path, mutant: str, scope: dict[str, str]
 ) -> None:
-    result = check(tmp_path, "MCBarrierEnds", {"Mutant": f'"{mutant}"', **scope})
+    result = check(tmp_path, "MCBarrierEnds", {"Mutant": f'"{mutant}"', **scope}, flags=WHOLE)
 
     assert result.violated == "violated", result.output
 
