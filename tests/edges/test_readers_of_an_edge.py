@@ -15,8 +15,9 @@ from spark_ckpt.epochs.retention import Retention, kept_epochs
 SEEDS = range(300)
 
 
-def test_the_reader_has_the_rows_of_the_senders_branch_in_every_schedule() -> None:
-    assert campaign(Rules(), SEEDS) > 500
+@pytest.mark.parametrize("seeds", [SEEDS[:100], pytest.param(SEEDS[100:], marks=pytest.mark.long)])
+def test_the_reader_has_the_rows_of_the_senders_branch_in_every_schedule(seeds: range) -> None:
+    assert campaign(Rules(), seeds) > 5 * len(seeds) / 3
 
 
 def by_number(log_state, position, rows_before):
