@@ -36,7 +36,7 @@ def main(names: Names = None, seed: Seed = 1) -> None:
                     failures.append(f"{name}: {type(error).__name__}: {error}"[:3000])
                     typer.echo(failures[-1])
                     continue
-                measured = Measured(digests[name], seed, outcome.files, outcome.rows, outcome.point)
+                measured = Measured(digests[name], seed, outcome.files, outcome.rows, outcome.point, outcome.interval)
                 # Another process may have written meanwhile.
                 write(read() | {name: measured})
                 typer.echo(f"{name}: equal, {outcome}, {time.monotonic() - began:.0f} s")

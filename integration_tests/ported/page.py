@@ -18,13 +18,14 @@ HEADS = ("pattern", "plain lines", "removed", "added", "equal", "change")
 
 @dataclass(frozen=True)
 class Measured:
-    """A run with equal output. `code`: fingerprint of the program that ran. `point`: the place at which the job failed."""
+    """A run with equal output. `code`: fingerprint of the program that ran. `point`, `interval`: see `Outcome`."""
 
     code: str
     seed: int
     files: int
     rows: int
     point: str
+    interval: str
 
 
 def read(path: Path = RESULTS) -> dict[str, Measured]:
@@ -59,9 +60,9 @@ def tables(measured: Mapping[str, Measured]) -> str:
         )
         lines.append(f"| {name} | {' | '.join(map(str, counts))} | {equal} | {ported.change} |")
     lines.append(f"| all | {' | '.join(map(str, totals))} | | |")
-    originals = ["| pattern | public original | job failed at |", "|---|---|---|"]
+    originals = ["| pattern | public original | interval | job failed at |", "|---|---|---|---|"]
     for name, ported in PROGRAMS.items():
         run = measured.get(name)
-        point = f"{run.point}" if run is not None else ""
-        originals.append(f"| {name} | `{ported.original}` | {point} |")
+        interval, point = (run.interval, run.point) if run is not None else ("", "")
+        originals.append(f"| {name} | `{ported.original}` | {interval} | {point} |")
     return "\n".join([*lines, "", "## Public originals", "", *originals]) + "\n"

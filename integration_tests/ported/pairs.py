@@ -2,6 +2,10 @@
 
 Both forms start, read a new file of each input, and stop. So the plain query is restarted after each file. At a drawn file the
 job fails at a drawn point, with nothing cleaned up, and is started again.
+
+A run of the job has one epoch or several, as drawn. The tables are equal after each run in both cases. The batch that ends an epoch
+comes after the batch with the rows: the interval waits for rows, and so does the end of the run. So the watermark of a file's rows
+is in force before the run ends, as after the last batch of the plain query, which has no rows.
 """
 
 from __future__ import annotations
@@ -11,9 +15,10 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,12 +30,12 @@ from integration_tests.ported.program import File, Ported
 from integration_tests.programs.histories import session_set
 from spark_ckpt import failpoints
 from spark_ckpt.errors import CkptError
+from spark_ckpt.store.existing import existing_store
 
 POINTS = ("EPOCH_COMMITTING:raise", "EPOCH_COMMITTED:raise")
 """Before the commit of an epoch, and between the commit and the publish. The job retries an error of a publish itself."""
-ONE_EPOCH = {"spark.ckpt.interval": "1 hour"}
-"""A run has one epoch, however slow the machine is. Each epoch ends with a batch that advances the watermark, so a second one
-would judge late rows by another watermark than the plain query does."""
+EPOCHS = {"50 ms": 2, "2 seconds": 1, "1 hour": 1}
+"""Least number of epochs of a run, by the job's interval. A short interval ends one after the first rows; the final one follows."""
 FIRST_S = 1_700_000_000
 
 Rows = Counter[str]
@@ -42,50 +47,89 @@ class PairDiffers(AssertionError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Counts of one run of a pair. `rows`: rows of the tables at the end. `point`: the place at which the job failed."""
+    """Counts of one run of a pair.
+
+    - `rows`: rows of the tables at the end.
+    - `point`: the place at which the job failed, and the number of the epoch within its run.
+    - `interval`: time between two epochs of the job.
+    """
 
     files: int
     rows: int
     point: str
+    interval: str
 
 
-def compare(spark: SparkSession, folder: Path, ported: Ported, seed: int, servers: str = "") -> Outcome:
-    """Run both forms; return counts. Raises `PairDiffers` at the first file after which a table differs."""
+def compare(
+    spark: SparkSession, folder: Path, ported: Ported, seed: int, servers: str = "", interval: str | None = None
+) -> Outcome:
+    """Run both forms; return counts. `interval`: the job's, drawn if None.
+
+    Raises `PairDiffers` at the first file after which a table differs.
+    """
     for each in ported.shared:  # workers do not see the tests' folder
         cloudpickle.register_pickle_by_value(sys.modules[each.__module__])
     draw = random.Random(seed)
     files = ported.files(draw)
     # A failure at the first file would restart a job without state.
     fails, point = draw.randrange(1, len(files)), draw.choice(POINTS)
+    interval = interval or draw.choice(tuple(EPOCHS))
+    nth = draw.randint(1, EPOCHS[interval])
     inputs = servers or str(folder / "inputs")
     plain, job = folder / "plain", folder / "job"
+    run_job = partial(ported.job, spark, inputs, str(job), str(folder / "store"))
     found: Rows = Counter()
-    with session_set(spark, ONE_EPOCH | ported.settings):
+    with session_set(spark, {"spark.ckpt.interval": interval} | ported.settings):
         for number, file in enumerate(files):
             put(folder / "inputs", ported, number, file, servers)
             ported.plain(spark, inputs, str(plain), str(folder / "checkpoint"))
             if number == fails:
-                with failing(point):
-                    ported.job(spark, inputs, str(job), str(folder / "store"))
-            ported.job(spark, inputs, str(job), str(folder / "store"))
+                with failing(f"{point}:{nth}"):
+                    run_job()
+            run_job()
+            check_drained(folder / "store")
             found = Counter()
             for sink in ported.sinks:
                 rows = rows_of(job / sink)
-                judge(rows_of(plain / sink), rows, f"{ported.name}: table {sink} after file {number + 1}")
+                place = f"{ported.name}: table {sink} after file {number + 1}, interval {interval}"
+                judge(rows_of(plain / sink), rows, place, partial(_after, run_job, job / sink))
                 found += rows
     if not found:
         raise PairDiffers(f"{ported.name}: no table has a row, so nothing was compared")
-    return Outcome(len(files), found.total(), point.partition(":")[0])
+    return Outcome(len(files), found.total(), f"{point.partition(':')[0]} {nth}", interval)
 
 
-def judge(wanted: Rows, found: Rows, place: str) -> None:
-    """Raise `PairDiffers` if the job's rows are not those of the plain query, each as often."""
-    lost, extra = wanted - found, found - wanted
-    if lost or extra:
-        shown = "\n".join(
-            f"{kind}: {sorted(rows.elements())[:6]}" for kind, rows in (("lost", lost), ("too many", extra))
+def judge(wanted: Rows, found: Rows, place: str, later: Callable[[], Rows]) -> None:
+    """Raise `PairDiffers` if the job's rows are not those of the plain query, each as often.
+
+    `later`: runs the job once more, without new input, and returns its rows. Missing rows among them are late, others are lost.
+    """
+    missing, extra = wanted - found, found - wanted
+    if missing or extra:
+        late = missing & (later() - found)
+        kinds = {"lost": missing - late, "late": late, "too many": extra}
+        counts = ", ".join(f"{kind} {rows.total()}" for kind, rows in kinds.items())
+        shown = "\n".join(f"{kind}: {sorted(rows.elements())[:6]}" for kind, rows in kinds.items())
+        raise PairDiffers(f"{place}: {counts}\n{shown}")
+
+
+def check_drained(store: Path) -> None:
+    """Raise `AssertionError` if the last run was stopped. SIGTERM ends the run, not the program that has started it.
+
+    A stop may end its epoch with the batch that has the rows. The rows that the watermark of this batch makes due then come with
+    the next run, as after a stop of a plain query before its batch without rows.
+    """
+    log = existing_store(str(store)).log
+    reason = log.manifest(log.state().latest).reason
+    if reason != "drained":
+        raise AssertionError(
+            f"the last epoch of the run is of reason {reason!r}: the run was stopped, so nothing can be compared"
         )
-        raise PairDiffers(f"{place}: lost {lost.total()}, too many {extra.total()}\n{shown}")
+
+
+def _after(run: Callable[[], None], table: Path) -> Rows:
+    run()
+    return rows_of(table)
 
 
 def rows_of(table: Path) -> Rows:

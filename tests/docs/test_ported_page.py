@@ -64,12 +64,18 @@ def test_lines_that_differ_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "verdict"),
-    [("a b", "lost 1, too many 0"), ("a b b b", "lost 0, too many 1"), ("a b c", "lost 1, too many 1")],
-    ids=["a lost row", "a row too often", "another row"],
+    ("found", "later", "verdict"),
+    [
+        ("a b", "a b", "lost 1, late 0, too many 0"),
+        ("a b", "a b b", "lost 0, late 1, too many 0"),
+        ("a b b b", "a b b b", "lost 0, late 0, too many 1"),
+        ("a b c", "a b c", "lost 1, late 0, too many 1"),
+        ("b", "b a c", "lost 1, late 1, too many 0"),
+    ],
+    ids=["a lost row", "a late row", "a row too often", "another row", "a late row and a lost one"],
 )
-def test_the_comparison_sees(found: str, verdict: str) -> None:
+def test_the_comparison_sees(found: str, later: str, verdict: str) -> None:
     wanted = Counter(["a", "b", "b"])
-    judge(wanted, Counter(["b", "a", "b"]), "table")
+    judge(wanted, Counter(["b", "a", "b"]), "table", lambda: pytest.fail("equal tables need no further run"))
     with pytest.raises(PairDiffers, match=verdict):
-        judge(wanted, Counter(found.split()), "table")
+        judge(wanted, Counter(found.split()), "table", lambda: Counter(later.split()))
