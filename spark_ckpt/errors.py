@@ -372,11 +372,17 @@ class StopTimedOut(EpochTimedOut, SystemExit):
 
     condition = "CKPT_STOP_TIMED_OUT"
     retriable = False
-    exit_code = 11
+    code = exit_code = 11
 
-    def __init__(self, what: str, *, hint: str = "", **context: object) -> None:
-        super().__init__(what, hint=hint, **context)
-        self.code = self.exit_code
+
+class DrainStopped(CkptError, SystemExit):
+    """SIGTERM or SIGINT ended a run with `availableNow=True` before it had read the available input.
+
+    A program that does not catch it ends with this code.
+    """
+
+    condition = "CKPT_DRAIN_STOPPED"
+    code = exit_code = 12
 
 
 class RunFailed(CkptError):

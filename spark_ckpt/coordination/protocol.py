@@ -213,7 +213,8 @@ class EpochProtocol(Machine[EpochPhase]):
         self._due = False
         self._barrier_at_ms = 0.0
         self._failed_in_a_row = 0
-        self._drained = False
+        self.has_drained = False
+        """True if every source of a draining run has been read up to its target."""
         self._outcome: Outcome | None = None
         self._timers = 0
         self._interval_timer: TimerId | None = None
@@ -411,8 +412,8 @@ class EpochProtocol(Machine[EpochPhase]):
         # The first rows after an idle time trigger the postponed interval.
         if self.postponed is not None and not self.cut.is_idle:
             effects += self._interval_over()
-        if not self._drained and self.cut.has_drained(event):
-            self._drained = True
+        if not self.has_drained and self.cut.has_drained(event):
+            self.has_drained = True
             effects += self.on_stop(StopRequested(Reason.DRAINED))
         return effects
 

@@ -167,6 +167,11 @@ class SparkIncarnation:
         """Newest committed epoch."""
         return self._protocol.cut.base.epoch
 
+    @property
+    def has_drained(self) -> bool:
+        """True if a draining run has read every source up to its target."""
+        return self._protocol.has_drained
+
     # -- from the user's threads ----------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:

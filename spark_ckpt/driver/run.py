@@ -22,7 +22,7 @@ from spark_ckpt.driver.supervisor import Supervisor
 from spark_ckpt.endpoints.markers import refuse_newer_sinks
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.restore import LATEST
-from spark_ckpt.errors import CkptError, ConfigInvalid, EpochTimedOut, RunFailed, StopTimedOut
+from spark_ckpt.errors import CkptError, ConfigInvalid, DrainStopped, EpochTimedOut, RunFailed, StopTimedOut
 from spark_ckpt.events.listener import RunListener
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Run:
         self._done = threading.Event()
         self._error: CkptError | None = None
         self._cut_short: StopTimedOut | None = None
+        self._drains = available_now
+        self._signal: str | None = None
         self._asked_about = False
         self._thread = threading.Thread(target=self._supervise, name=f"ckpt-run-{plan.job}", daemon=True)
 
@@ -160,8 +162,8 @@ class Run:
         failed with.
 
         It also returns after SIGTERM or SIGINT (Ctrl-C), once the final epoch is taken. Raises `StopTimedOut` if that
-        takes too long. A program that does not catch it ends with exit code 11, without a traceback; see
-        `docs/operations.md`.
+        takes too long, and `DrainStopped` if the run has not read what `availableNow` names. A program that does not catch
+        them ends with their exit code, without a traceback; see `docs/operations.md`.
         """
         self._asked_about = True
         ended = self._waited(None if timeout is None else time.monotonic() + _seconds(timeout))
@@ -239,7 +241,7 @@ class Run:
 
     def stop_for_signal(self, name: str) -> None:
         """Stop, without the final epoch if it is not taken in time. Returns after the end."""
-        within_s = self._supervisor.stop_bound_s
+        within_s, self._signal = self._supervisor.stop_bound_s, name
         _log.warning(
             "job=%s %s: stopping with a final epoch, within %g s; another signal ends the program at once",
             self._plan.job, name, within_s,
@@ -256,6 +258,15 @@ class Run:
         self._supervisor.abandon(_CLOSE_S / 3)
         if not self._done.wait(_CLOSE_S):
             self._end(None)
+
+    def _stopped_drain(self) -> DrainStopped | None:
+        """Return the error of a drain that a signal has ended early: what follows in the program expects all input."""
+        if self._signal is None or not self._drains or self._supervisor.has_drained:
+            return None
+        return DrainStopped(
+            f"{self._signal} ended the run before it had read the available input",
+            hint="nothing is lost: start the job again, it continues after its newest epoch",
+        )
 
     def _end_with_program(self) -> None:
         """End the run when the program ends without waiting: like a kill, without a final epoch, but in order.
@@ -286,11 +297,12 @@ class Run:
 
     def _end(self, error: CkptError | None) -> None:
         if not self._done.is_set():
-            self._error = error or self._cut_short
+            early = self._cut_short or self._stopped_drain()
+            self._error = error or early
             if error is not None:
                 _log.error("job=%s ended: %s", self._plan.job, error)
-            elif self._cut_short is not None:
-                _log.error("job=%s %s; %s", self._plan.job, self._cut_short.what, self._cut_short.hint)
+            elif early is not None:
+                _log.error("job=%s %s; %s", self._plan.job, early.what, early.hint)
             self._progress.outage_over()
             close(self._beside)
             self._done.set()

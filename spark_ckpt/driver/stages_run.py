@@ -147,8 +147,9 @@ class StagesRun:
         """Wait for the stages' ends; start the next one of a drain."""
         try:
             while self._error is None and not self._stopping.is_set():
-                self._error = self._failed_stage()
-                if all(run.has_ended for run in self._runs.values()) and not self._start_next():
+                have_ended = all(run.has_ended for run in self._runs.values())
+                self._error = self._failed_stage()  # read after their end: the next stage must not follow a failure
+                if have_ended and not self._start_next():
                     break
                 self._stopping.wait(_POLL_S)
             if self._error is not None:

@@ -75,6 +75,11 @@ class Supervisor:
         return self._incarnation
 
     @property
+    def has_drained(self) -> bool:
+        """True if a draining run has read every source up to its target."""
+        return self._incarnation is not None and self._incarnation.has_drained
+
+    @property
     def stop_bound_s(self) -> float:
         """Seconds that a stop waits for its final epoch."""
         return stop_bound_ms(self._plan.config.stop_timeout_ms, self._progress.longest_batch_ms()) / 1000

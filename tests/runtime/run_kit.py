@@ -36,6 +36,7 @@ class FakeIncarnation:
         self.asked = threading.Event()
         self.savepoints: list[str] = []
         self.abandoned = False
+        self.has_drained = bench.has_drained
         bench.lives.append(self)
 
     def begin(self):
@@ -66,6 +67,7 @@ class FakeIncarnation:
 class Bench:
     def __init__(self, folder, monkeypatch):
         self.folder, self.lives, self.endings, self.beginnings, self.closed = folder, [], [], [], []
+        self.has_drained = False
         self.store = Store.open(str(folder / "store"), JOB)
         monkeypatch.setattr(
             supervisor_module, "SparkIncarnation", lambda plan, point, *_: FakeIncarnation(self, plan, point)
@@ -80,9 +82,9 @@ class Bench:
         plans = {name: StagePlan() for name in sinks}
         return JobPlan(_LOCAL, JOB, config, self.store, bindings, [node], [operator] if operator else [], 1, plans)
 
-    def run(self, *endings, beginnings=(), restore="latest", standby=False, listeners=(), **options):
+    def run(self, *endings, beginnings=(), restore="latest", standby=False, listeners=(), drain=False, **options):
         self.endings, self.beginnings = list(endings), list(beginnings)
-        return Run.start(self.plan(**options), restore, False, list(listeners), standby=standby)
+        return Run.start(self.plan(**options), restore, drain, list(listeners), standby=standby)
 
     def decide(self, epoch, **fields):
         """An epoch in the log, of an incarnation that has ended."""

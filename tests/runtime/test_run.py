@@ -17,6 +17,7 @@ from spark_ckpt.driver.run import Run
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StagedOutput
 from spark_ckpt.errors import (
     ConfigInvalid,
+    DrainStopped,
     EpochDamaged,
     EpochTimedOut,
     Fenced,
@@ -261,6 +262,28 @@ def test_a_signal_takes_a_final_epoch(bench):
     run = bench.run("lives")
     run.stop_for_signal("SIGTERM")
     assert (run.isActive, run.exception(), bench.lives[0].abandoned) == (False, None, False)
+
+
+@pytest.mark.parametrize("has_drained", [False, True])
+def test_a_drain_that_a_signal_ends_early_is_an_error(bench, has_drained):
+    bench.has_drained = has_drained
+    run = bench.run("lives", drain=True)
+    run.stop_for_signal("SIGTERM")
+    assert type(run.exception()) is (type(None) if has_drained else DrainStopped)
+    assert not bench.lives[0].abandoned
+
+
+def test_a_drain_that_its_program_stops_is_no_error(bench):
+    run = bench.run("lives", drain=True)
+    assert run.stop(WAIT_S)
+    assert run.exception() is None
+
+
+def test_a_failure_is_told_rather_than_the_signal_that_came_with_it(bench):
+    error = EpochDamaged("file gone")
+    run = bench.run(lambda: failed(error=error) if bench.lives[0].asked.wait(WAIT_S) else None, drain=True)
+    run.stop_for_signal("SIGTERM")
+    assert run.exception() is error
 
 
 def test_a_signal_ends_a_run_that_takes_no_final_epoch_within_its_bound(bench):

@@ -137,6 +137,23 @@ def test_a_drain_ends_at_the_stage_that_fails(stores):
     assert list(runs) == ["first"]
 
 
+def test_no_stage_of_a_drain_follows_one_that_fails_as_it_ends(stores):
+    """The end is seen before the error is read."""
+    run, runs = started(stores, available_now=True)
+    first = runs["first"]
+
+    class Failing(FakeRun):
+        @property
+        def has_ended(self):
+            self.error = RunFailed("no")
+            return True
+
+    first.__class__ = Failing
+    with pytest.raises(RunFailed):
+        run.awaitTermination(30)
+    assert list(runs) == ["first"]
+
+
 def test_a_stage_that_cannot_start_stops_those_before_it(stores):
     with pytest.raises(GraphInvalid):
         started(stores, second=GraphInvalid("no"))

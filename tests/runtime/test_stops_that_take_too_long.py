@@ -16,7 +16,7 @@ from spark_ckpt.config import JobConfig
 from spark_ckpt.coordination.patience import stop_bound_ms
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.supervisor import Supervisor
-from spark_ckpt.errors import CkptError, StopTimedOut
+from spark_ckpt.errors import CkptError, DrainStopped, StopTimedOut
 
 
 @pytest.fixture
@@ -33,15 +33,17 @@ def test_a_longer_bound_as_the_error_of_a_cut_stop_names_it_is_a_setting(bench):
     assert JobConfig.of({name: value}, {}).stop_timeout_ms == 100
 
 
-def test_a_program_that_does_not_catch_the_error_of_a_cut_stop_ends_with_its_code_and_no_traceback():
-    text = "from spark_ckpt.errors import StopTimedOut; raise StopTimedOut('no final epoch', hint='start again')"
+@pytest.mark.parametrize("error", [StopTimedOut, DrainStopped])
+def test_a_program_that_does_not_catch_the_error_of_a_signal_ends_with_its_code_and_no_traceback(error):
+    text = f"from spark_ckpt.errors import {error.__name__} as Kind; raise Kind('no final epoch', hint='start again')"
     ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=WAIT_S, check=False)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (StopTimedOut.exit_code, "", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (error.exit_code, "", "")
 
 
-def test_the_code_of_a_cut_stop_is_no_other_errors():
+@pytest.mark.parametrize("error", [StopTimedOut, DrainStopped])
+def test_the_code_of_a_signals_error_is_no_other_errors(error):
     kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, CkptError)]
-    assert [each for each in kinds if each.exit_code == StopTimedOut.exit_code] == [StopTimedOut]
+    assert [each for each in kinds if each.exit_code == error.exit_code] == [error]
 
 
 def test_the_bound_of_a_stop_follows_the_longest_recent_batch(bench):
