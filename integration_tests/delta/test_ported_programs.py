@@ -82,18 +82,3 @@ def unpublished_once() -> Program:
 def test_rows_that_come_with_the_next_run_are_late(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PairDiffers, match=r"table once after file 1, interval 1 hour: lost 0, late [1-9]"):
         compare(spark, tmp_path, replace(ONCE, job=unpublished_once()), SEED, interval="1 hour")
-
-
-def stopped(spark: SparkSession, inputs: str, outputs: str, state: str) -> None:
-    """A run that a stop ends before it has drained its source, as SIGTERM does."""
-    job = ckpt.Job(spark, "deduplicated", store=state)
-    events = job.source("events", FilesSource(f"{inputs}/events", "json", "guid string, word string, at timestamp"))
-    events.withWatermark("at", "30 seconds").dropDuplicatesWithinWatermark(["guid"]).to(DeltaSink(f"{outputs}/once"))
-    run = job.start(availableNow=True)
-    run.stop()
-    run.awaitTermination()
-
-
-def test_a_stopped_run_is_not_compared(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="the run was stopped"):
-        compare(spark, tmp_path, replace(ONCE, job=stopped), SEED)
