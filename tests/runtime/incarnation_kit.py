@@ -242,7 +242,7 @@ class Spark:
     def __init__(self, bench: Bench, life: SparkIncarnation, query: FakeQuery, progress: Progress):
         self.bench, self.life, self.query, self.progress = bench, life, query, progress
         self.loop, self.lanes = bench.parts["CoordinatorLoop"], bench.parts["Lanes"]
-        self.protocol, _ = bench.parts["recorded"]
+        self.protocol, *_ = bench.parts["recorded"]
         self.batches = self.rows = 0
         self.ending = None
         self._watching = threading.Thread(target=self._watch, daemon=True)
