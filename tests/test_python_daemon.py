@@ -1,6 +1,8 @@
 """PySpark's worker daemon of this library: what tasks import is there before workers are forked."""
 
 import importlib
+import subprocess
+import sys
 
 import pytest
 
@@ -60,3 +62,36 @@ def test_a_daemon_of_tasks_imports_first_and_then_serves(monkeypatch):
 
 def test_a_daemon_of_sparks_planner_imports_nothing(monkeypatch):
     assert served(monkeypatch, "pyspark.sql.worker.plan_data_source_read") == ["serves"]
+
+
+READER = """
+from spark_ckpt.connector_parts.file_stream import FileStreamReader
+
+class Reader(FileStreamReader):
+    prepareForTriggerAvailableNow = read = None
+
+reader = Reader({{}}, 1)
+try:
+    try:
+        raise {first}
+    finally:
+        reader.stop()
+except BaseException:
+    raise {second}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        ("EOFError()", "BrokenPipeError()", False),
+        ("EOFError()", "ConnectionResetError()", False),
+        ("EOFError()", "ValueError('theirs')", True),
+        ("KeyError('theirs')", "BrokenPipeError()", True),
+    ],
+)
+def test_the_process_of_a_source_says_nothing_of_a_connection_that_spark_has_closed(first, second, says):
+    text = READER.format(first=first, second=second)
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert ("Traceback" in ended.stderr) is says

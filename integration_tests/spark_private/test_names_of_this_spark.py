@@ -215,6 +215,13 @@ def _() -> None:
     assert "print(" in source and "traceback.format_exc()" in source
 
 
+@of("pyspark.sql.streaming.python_streaming_source_runner")
+def _() -> None:
+    main = inspect.getsource(importlib.import_module("pyspark.sql.streaming.python_streaming_source_runner").main)
+    assert main.index("read_int(infile)") < main.index("finally:") < main.index("reader.stop()")
+    assert main.index("reader.stop()") < main.index("handle_worker_exception(e, outfile)")
+
+
 @of("pyspark.sql.pandas.serializers")
 def _() -> None:
     for module in IMPORTED_BY_WORKERS:

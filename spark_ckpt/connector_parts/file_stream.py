@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.connector_parts.read_limits import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from spark_ckpt.spark_internals.python_workers import end_reader
 
 _PARTITION_BYTES = 16 << 20
 
@@ -52,6 +53,10 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, object]) -> None:
         """Do nothing: the reader does not clean up files."""
+
+    def stop(self) -> None:
+        """End the reader's process without a traceback if the query has ended first."""
+        end_reader()
 
     def _files_of(self, limit: ReadLimit) -> int:
         return limit.max_files if isinstance(limit, ReadMaxFiles) else self._files_per_batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 from spark_ckpt.spark_internals.names import SparkName
@@ -11,6 +12,7 @@ from spark_ckpt.spark_internals.names import SparkName
 if TYPE_CHECKING:
     from collections.abc import Callable
     from socket import socket
+    from types import TracebackType
 
     from pyspark.sql import SparkSession
 
@@ -34,6 +36,11 @@ NAMES = (
     SparkName(
         "daemon failed to flush", "pyspark.daemon (python/pyspark/daemon.py)", "print_unless_hung_up_on",
         "the console shows a BrokenPipeError of each worker that Spark stops while it writes",
+    ),
+    SparkName(
+        "pyspark.sql.streaming.python_streaming_source_runner",
+        "python_streaming_source_runner (python/pyspark/sql/streaming/python_streaming_source_runner.py)", "end_reader",
+        "the console shows a BrokenPipeError when a query with a source in Python ends",
     ),
     SparkName(
         "pyspark.worker", "pyspark.worker (python/pyspark/worker.py)", "WORKER",
@@ -117,6 +124,21 @@ def print_unless_hung_up_on(text: str, **options: Any) -> None:
     """Print as the daemon does, but not the traceback of a last write to a connection that Spark has closed."""
     if not _HUNG_UP.search(text):
         print(text, **options)
+
+
+def end_reader() -> None:
+    """End the process of a streaming source without a traceback if Spark has closed the connection.
+
+    A reader calls it from `stop`, before the process reports its `EOFError` to Spark.
+    """
+    if isinstance(sys.exc_info()[1], EOFError):
+        sys.excepthook = print_unless_closed
+
+
+def print_unless_closed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an uncaught error, except that of a write to a closed connection."""
+    if not issubclass(kind, BrokenPipeError | ConnectionResetError):
+        sys.__excepthook__(kind, error, trace)
 
 
 def start_failure_said(text: str) -> str | None:
