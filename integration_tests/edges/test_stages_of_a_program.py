@@ -76,6 +76,9 @@ class Three:
     def store(self, stage: str) -> Store:
         return existing_store(str(self.root / "three" / stage))
 
+    def incarnations(self) -> dict[str, int]:
+        return {stage: self.store(stage).log.state().incarnation for stage in STAGES}
+
     def rows_read(self, stage: str) -> int:
         """Input rows of all epochs of a stage, by its log."""
         return sum(brief.rows_in for brief in self.store(stage).log.state().lineage())
@@ -147,11 +150,7 @@ def test_a_killed_stage_restarts_alone_and_the_others_go_on(
 
     assert three.table("seconds") == three.expected()
     assert three.table("thirds") == three.expected_of_third()
-    assert {stage: three.store(stage).log.state().incarnation for stage in STAGES} == {
-        "main": 1,
-        "second": 2,
-        "third": 1,
-    }
+    assert three.incarnations() == {"main": 1, "second": 2, "third": 1}
 
 
 class Lines(ckpt.RunListener):
@@ -214,11 +213,7 @@ def test_sinks_of_all_stages_publish_decided_lines_although_a_stage_is_killed_an
     assert three.table("thirds") == three.expected_of_third()
     assert three.table("seconds") == three.expected()
     assert judged(three, aligned=protocol == "aligned") >= 2
-    assert {stage: three.store(stage).log.state().incarnation for stage in STAGES} == {
-        "main": 1,
-        "second": 2,
-        "third": 1,
-    }
+    assert three.incarnations() == {"main": 1, "second": 2, "third": 1}
 
 
 def published(three: Three, table: str) -> Counter[tuple[object, ...]]:

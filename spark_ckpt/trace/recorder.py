@@ -109,8 +109,6 @@ class RecordedRules:
     def __init__(self, core: EpochProtocol | StageProcess, file: TraceFile | None) -> None:
         self._core = core
         self._file = file
-        # The rules between programs get the same event twice a second, which changes nothing in them.
-        self._gets_repetitions = isinstance(core, StageProcess)
         self._last: tuple[Event, list[Effect]] | None = None
 
     def handle(self, event: Event, now_ms: float) -> list[Effect]:
@@ -125,9 +123,11 @@ class RecordedRules:
             # The error is the answer: a replay has to raise it at this line.
             self._file.write(handled(event, now_ms, (), type(error).__name__))
             raise
-        if not self._gets_repetitions or (event, effects) != self._last:
-            self._file.write(handled(event, now_ms, effects))
+        # The rules between programs get the same event twice a second, which changes nothing in them.
+        if isinstance(self._core, StageProcess) and (event, effects) == self._last:
+            return effects
         self._last = event, effects
+        self._file.write(handled(event, now_ms, effects))
         return effects
 
     def close(self) -> None:
