@@ -79,10 +79,9 @@ class Progress:
             return dict(record)
 
     def spark_took(self, incarnation: int, phases: Phases) -> dict[str, Json] | None:
-        """Add Spark's phases to the record of a batch that Spark has finished, next to our `batch`; None if there is
-        no record.
+        """Add what Spark measured to the record of a batch that Spark has finished; None if there is no record.
 
-        `triggerTimestamp`: when Spark began to look for the batch's rows.
+        The phases join our `batch` in `durationMs`. `triggerTimestamp`: when Spark began to look for the batch's rows.
         """
         with self._lock:
             for at in range(len(self._records) - 1, -1, -1):
@@ -155,4 +154,10 @@ def _with_phases(record: Mapping[str, Json], phases: Phases) -> dict[str, Json]:
     """Return a new record, because other threads hold parts of the old one."""
     ours = record["durationMs"]
     took_ms: dict[str, Json] = {**phases.took_ms, **(ours if isinstance(ours, Mapping) else {})}
-    return {**record, "triggerTimestamp": phases.began, "durationMs": took_ms}
+    return {
+        **record,
+        "triggerTimestamp": phases.began,
+        "durationMs": took_ms,
+        "eventTime": dict(phases.event_time),
+        "stateOperators": [dict(each) for each in phases.operators],
+    }

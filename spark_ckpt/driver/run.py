@@ -137,6 +137,7 @@ class Run:
         epoch.
 
         - `durationMs`: duration of its action (`batch`) and, once Spark has finished it, Spark's own phases.
+        - `eventTime`, `stateOperators`: as in Spark's `StreamingQueryProgress`, once Spark has finished the batch.
         - `epochPartsMs`: durations of the newest epoch's parts.
         - `outage`: the outage that the job waits for now, or null.
 

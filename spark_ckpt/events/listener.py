@@ -161,8 +161,8 @@ class RunListener:
     def onPhases(self, event: ProgressEvent) -> None:
         """Called when Spark has finished a micro-batch, shortly after its `onProgress`.
 
-        `progress`: that record, with Spark's phases in `durationMs`. Called once per batch, except for batches at the
-        end of an incarnation.
+        `progress`: that record, with Spark's phases in `durationMs` and Spark's `eventTime` and `stateOperators`. Called
+        once per batch, except for batches at the end of an incarnation.
         """
 
     def onLag(self, event: LagEvent) -> None:

@@ -52,7 +52,8 @@ def samples():
     meter.onProgress(ProgressEvent("job", 1, 1, progress))
     meter.onProgress(ProgressEvent("job", 1, 1, {"verdict": "new"}))
     meter.onRetry(RetryEvent("job", 1, 1, "out", "CKPT_PUBLISH_FAILED", "away", 2, 200))
-    meter.onPhases(ProgressEvent("job", 1, 1, {"durationMs": {"fetch": 1}}))
+    finished = {"durationMs": {"fetch": 1}, "eventTime": {"watermark": "2026-01-02T03:04:05.678Z"}}
+    meter.onPhases(ProgressEvent("job", 1, 1, finished))
     meter.onLag(LagEvent("job", {"in": 1}))
     meter.onLines(LineEvent("job", {"job": 60}))
     meter.onEpochCommitted(EpochEvent("job", 1, 1, detail))

@@ -96,6 +96,26 @@ def test_a_batch_tells_its_parts_when_spark_is_through_with_it_and_no_whole_is_a
     assert sums == {"queryPlanning": 0.1, "fetch": 0.25}
 
 
+@pytest.mark.parametrize(
+    ("watermarks", "seconds"),
+    [
+        (["2026-01-02T03:04:05.500Z"], 1_767_323_045.5),
+        (["2026-01-02T03:04:05.500Z", None], 1_767_323_045.5),
+        (["1970-01-01T00:00:00.000Z"], None),
+        ([None], None),
+    ],
+    ids=["moved", "not in every batch", "not moved yet", "no watermark"],
+)
+def test_a_batch_tells_its_watermark_once_a_row_has_moved_it(run, watermarks, seconds):
+    meter, scraped = run
+    for each in watermarks:
+        meter.onPhases(ProgressEvent(JOB, 3, 7, {"eventTime": {"watermark": each} if each else {}}))
+
+    found = scraped()
+    said = [each.value for each in found.samples if each.name == "spark_ckpt_watermark_timestamp_seconds"]
+    assert said == ([] if seconds is None else [seconds])
+
+
 def test_a_publication_tells_its_parts(run):
     meter, scraped = run
     meter.onEpochPublished(epoch(8, sink="out", rows=5, duration_ms=120, parts_ms={"send": 90, "commit": 10}))

@@ -13,8 +13,19 @@ TOOK_MS = {"latestOffset": 11, "walCommit": 12, "queryPlanning": 90, "addBatch":
 BEGAN = "2026-01-02T03:04:05.678Z"
 
 
+EVENT_TIME = {"watermark": "2026-01-02T03:03:00.000Z"}
+OPERATORS = [{"operatorName": "dedupeWithinWatermark", "numRowsTotal": 4}]
+
+
 def spark_record(batch, took_ms=TOOK_MS):
-    return {"batchId": batch, "timestamp": BEGAN, "durationMs": took_ms, "sources": []}
+    return {
+        "batchId": batch,
+        "timestamp": BEGAN,
+        "durationMs": took_ms,
+        "sources": [],
+        "eventTime": EVENT_TIME,
+        "stateOperators": OPERATORS,
+    }
 
 
 def with_record(batch, incarnation=3):
@@ -47,7 +58,8 @@ class Looks:
 def test_a_trigger_without_rows_under_the_next_batchs_number_is_not_taken_for_that_batch():
     idle = spark_record(5, {"latestOffset": 1, "triggerExecution": 1})
     assert phases_in([idle], 5) is None
-    assert phases_in([spark_record(4), idle, spark_record(5)], 5) == Phases(5, BEGAN, TOOK_MS)
+    found = phases_in([spark_record(4), idle, spark_record(5)], 5)
+    assert found == Phases(5, BEGAN, TOOK_MS, EVENT_TIME, OPERATORS)
 
 
 def test_what_spark_says_late_is_asked_for_again_and_told_once():
@@ -73,7 +85,9 @@ def test_a_query_that_is_gone_when_it_is_asked_ends_nothing():
 
 def test_sparks_phases_stand_beside_the_batchs_own_time():
     progress = with_record(5)
-    progress.spark_took(3, Phases(5, BEGAN, TOOK_MS))
+    progress.spark_took(3, Phases(5, BEGAN, TOOK_MS, EVENT_TIME, OPERATORS))
+    assert progress.last()["eventTime"] == EVENT_TIME
+    assert progress.last()["stateOperators"] == OPERATORS
     assert progress.last()["durationMs"] == {**TOOK_MS, "batch": 380}
     assert progress.last()["triggerTimestamp"] == BEGAN
     assert progress.recent()[-1]["durationMs"]["queryPlanning"] == 90
@@ -109,5 +123,7 @@ def test_listeners_hear_sparks_phases_behind_the_batch(tmp_path, monkeypatch):
     assert through.progress == over.progress | {
         "triggerTimestamp": BEGAN,
         "durationMs": {**TOOK_MS, "batch": 5},
+        "eventTime": {},
+        "stateOperators": [],
     }
     assert (through.job, through.incarnation, through.epoch) == ("job", over.incarnation, over.epoch)

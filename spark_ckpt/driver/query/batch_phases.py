@@ -1,4 +1,4 @@
-"""Durations of a micro-batch's phases, as Spark measures them, read after the batch.
+"""Durations of a micro-batch's phases, its watermark and its operators, as Spark measures them, read after the batch.
 
 The batch's own record is created inside Spark's `addBatch`. Spark knows the duration of this phase and of later ones
 only after them. A listener in Python would report them as well. Per batch it costs 60 ms of processor time in Java,
@@ -8,7 +8,7 @@ and as much in Python.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -25,13 +25,17 @@ _EXECUTED = "addBatch"
 class Phases:
     """Phases of one micro-batch.
 
-    `began`: when Spark began to look for rows, as ISO text in UTC. `took_ms`: Spark's
-    `StreamingQueryProgress.durationMs`; `triggerExecution` in it is the total.
+    - `began`: when Spark began to look for rows, as ISO text in UTC.
+    - `took_ms`: Spark's `StreamingQueryProgress.durationMs`; `triggerExecution` in it is the total.
+    - `event_time`: its `eventTime`; `watermark` in it is the watermark that the batch ran with.
+    - `operators`: its `stateOperators`.
     """
 
     batch: int
     began: str
     took_ms: Mapping[str, int] = field(default_factory=dict)
+    event_time: Mapping[str, Json] = field(default_factory=dict)
+    operators: Sequence[Mapping[str, Json]] = ()
 
 
 def phases_in(records: Iterable[Mapping[str, Json]], batch: int) -> Phases | None:
@@ -43,7 +47,14 @@ def phases_in(records: Iterable[Mapping[str, Json]], batch: int) -> Phases | Non
         took_ms = record.get("durationMs")
         if record.get("batchId") == batch and isinstance(took_ms, Mapping) and _EXECUTED in took_ms:
             numbers = {name: ms for name, ms in took_ms.items() if isinstance(ms, int)}
-            return Phases(batch, str(record.get("timestamp", "")), numbers)
+            times, operators = record.get("eventTime"), record.get("stateOperators")
+            return Phases(
+                batch,
+                str(record.get("timestamp", "")),
+                numbers,
+                dict(times) if isinstance(times, Mapping) else {},
+                [dict(each) for each in operators if isinstance(each, Mapping)] if isinstance(operators, list) else (),
+            )
     return None
 
 

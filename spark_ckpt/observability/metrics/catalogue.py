@@ -76,6 +76,7 @@ INPUT_ROWS = _counter("input.rows", "{row}", "Rows that sources have delivered t
 OUTPUT_ROWS = _counter("output.rows", "{row}", "Rows that were staged for the first sink")
 REJECTED_ROWS = _counter("rejected.rows", "{row}", "Records that could not be parsed")
 LATE_ROWS = _counter("late.rows", "{row}", "Rows that an operator dropped as late, below the watermark", "operator")
+WATERMARK = _gauge("watermark.timestamp", "s", "Watermark of the last micro-batch, in seconds since 1970")
 BATCHES = _counter("batches", "{batch}", "Micro-batches that are over")
 BATCH_DURATION = _histogram("batch.duration", "From the beginning of a micro-batch to its end")
 BATCH_PARTS = _histogram(
@@ -139,7 +140,8 @@ OUTAGES = _counter("outage.attempts", "{attempt}", "Attempts that an outage has 
 CATALOGUE: Mapping[str, Instrument] = {
     each.name: each
     for each in (
-        INPUT_ROWS, OUTPUT_ROWS, REJECTED_ROWS, LATE_ROWS, BATCHES, BATCH_DURATION, BATCH_PARTS, OUTBOX_BATCHES,
+        INPUT_ROWS, OUTPUT_ROWS, REJECTED_ROWS, LATE_ROWS, WATERMARK, BATCHES, BATCH_DURATION, BATCH_PARTS,
+        OUTBOX_BATCHES,
         EPOCHS_COMMITTED, EPOCHS_ABORTED, EPOCHS_PUBLISHED, STAGED_ROWS, PUBLISHED_ROWS, EPOCH_PARTS, PUBLISH_PARTS,
         LAST_EPOCH, LAST_EPOCH_AT, LAST_PUBLISH_AT, UNPUBLISHED, STATE_SIZE, IN_FLIGHT_ROWS, LAG_ROWS,
         PROGRAM_LINE, COMMON_LINE, INCARNATION, INCARNATIONS, RUNNING, STANDBY, STANDBY_WARM, RETRIES, OUTAGE, OUTAGES,

@@ -121,6 +121,7 @@ PANELS = (
         "short",
         ((_rate(catalogue.RETRIES), "{{ckpt_job}} {{sink}} {{condition}} per s"),),
     ),
+    Panel("Since the watermark", "s", ((f"time() - {_now(catalogue.WATERMARK)}", "{{ckpt_job}}"),)),
     Panel("Incarnations", "short", (_line(catalogue.INCARNATION),)),
     Panel(
         "Standbys",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Protocol
 
 from spark_ckpt.connector import Json
@@ -90,10 +91,14 @@ class Meter(RunListener):
             self._backend.put(catalogue.IN_FLIGHT_ROWS, rows, self._job, edge)
 
     def onPhases(self, event: ProgressEvent) -> None:
-        """Record the durations of a micro-batch's parts, which are known when Spark has completed it."""
+        """Record what is known when Spark has completed a micro-batch: the durations of its parts, its watermark."""
         for part, took_ms in _numbers(event.progress.get("durationMs")).items():
             if part not in _WHOLES:
                 self._backend.observe(catalogue.BATCH_PARTS, took_ms / 1000, self._job, part)
+        times = event.progress.get("eventTime")
+        watermark_s = _seconds(times.get("watermark")) if isinstance(times, Mapping) else 0.0
+        if watermark_s > 0:  # Spark begins with 1970: no row has moved it
+            self._backend.put(catalogue.WATERMARK, watermark_s, self._job)
 
     def onStandby(self, event: StandbyEvent) -> None:
         """Record a standby that waits for the driver, or takes over."""
@@ -171,6 +176,11 @@ def _number(value: Json) -> float:
 
 def _numbers(value: Json) -> dict[str, float]:
     return {name: _number(each) for name, each in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _seconds(moment: Json) -> float:
+    """Return the seconds since 1970 of a time that Spark has written; 0 for none."""
+    return datetime.fromisoformat(moment).timestamp() if isinstance(moment, str) else 0.0
 
 
 def _names(value: Json) -> list[str]:
