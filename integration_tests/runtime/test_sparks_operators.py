@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from runtime_kit import Bench, drain
+from runtime_kit import ENOUGH_S, Bench, drain
 from spark_ckpt_kafka import KafkaSink
 
 import spark_ckpt as ckpt
@@ -195,6 +195,22 @@ def test_so_it_does_with_rocksdb(bench: Bench, rocksdb: None) -> None:
 @pytest.mark.long
 def test_so_it_does_in_update_mode(bench: Bench) -> None:
     check(bench, UPDATING, "update")
+
+
+def test_a_running_job_has_published_what_a_plain_query_shows_when_all_is_processed(bench: Bench) -> None:
+    plain = Plain(bench, "windows", windows, "append")
+    put(bench, 0)
+    run = job_of(bench, {"windows": windows}).start()
+    try:
+        for number in range(1, 4):
+            put(bench, number)
+            plain.catch_up()
+            assert run.processAllAvailable(ENOUGH_S)
+            assert Counter(bench.values("windows")) == plain.shown
+    finally:
+        plain.stop()
+    assert len(plain.shown) > 3, "windows have closed"
+    assert run.stop(ENOUGH_S)
 
 
 @pytest.mark.long

@@ -168,6 +168,11 @@ class SparkIncarnation:
         return self._protocol.cut.base.epoch
 
     @property
+    def cursors(self) -> Mapping[str, Cursor]:
+        """Positions of the sources after the newest micro-batch."""
+        return self._protocol.cut.cursors
+
+    @property
     def has_drained(self) -> bool:
         """True if a draining run has read every source up to its target."""
         return self._protocol.has_drained
@@ -181,6 +186,10 @@ class SparkIncarnation:
     def request_savepoint(self, name: str) -> None:
         """Request an epoch that is kept under `name`."""
         self._loop.post(EpochRequested(Reason.SAVEPOINT, name))
+
+    def request_epoch(self) -> None:
+        """Request an epoch, also if no row has come."""
+        self._loop.post(EpochRequested(Reason.INTERVAL))
 
     def abandon(self, close_within_s: float) -> None:
         """End now, without a final epoch: the next start repeats the work after the last epoch.

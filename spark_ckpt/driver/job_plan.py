@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_ckpt.connector import CostlyCommits, MayNeverEnd, SendsAhead, StagePlan
+from spark_ckpt.connector import CostlyCommits, Cursor, MayNeverEnd, SendsAhead, StagePlan
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape, Limits, OperatorShape, SinkPlace
 from spark_ckpt.coordination.manifests import SPARK_OPERATORS
 from spark_ckpt.coordination.stage_process import Between
@@ -208,6 +208,16 @@ class JobPlan:
         if plan.root is None:
             return SinkPlace(staged.uri, staged.storage_options, "", every_ms, ahead, replaces)
         return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms, ahead, replaces)
+
+    def sources_ends(self) -> dict[str, Cursor]:
+        """Return the current end of each source, by name."""
+        return {node.name: node.source.end(self.spark) for node in self.sources}
+
+    def have_reached(self, cursors: Mapping[str, Cursor], ends: Mapping[str, Cursor]) -> bool:
+        """Return true if every source with an end in `ends` has been read up to it."""
+        return all(
+            node.source.reached(cursors[node.name], ends[node.name]) for node in self.sources if node.name in ends
+        )
 
     def check_ends(self) -> None:
         """Raise `ConfigInvalid` if a source has no end up to which a run could drain it."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from spark_ckpt.config import DurationText, checked_duration_ms
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.edges import Bound
+from spark_ckpt.driver.all_available import AllAvailable, Arrivals, Step
 from spark_ckpt.driver.companion import Companion, close
 from spark_ckpt.driver.incarnation import SparkIncarnation
 from spark_ckpt.driver.progress import Progress
@@ -62,8 +63,9 @@ class Run:
         self._plan = plan
         self._progress = Progress(plan.job, Bound(plan.config.max_in_flight))
         self._beside = beside(plan, self._progress, listeners)
-        targets = {node.name: node.source.end(plan.spark) for node in plan.sources} if available_now else {}
-        self._supervisor = Supervisor(plan, listeners, self._progress, targets)
+        self._arrivals = Arrivals(binding.name for binding in plan.bindings)
+        targets = plan.sources_ends() if available_now else {}
+        self._supervisor = Supervisor(plan, [self._arrivals, *listeners], self._progress, targets)
         self._standing_by = _standing_by(plan, self._supervisor, listeners, self._progress) if standby else None
         self._done = threading.Event()
         self._error: CkptError | None = None
@@ -183,6 +185,29 @@ class Run:
                 return True
             if left_s < _SLICE_S:
                 return False
+
+    def processAllAvailable(self, timeout: DurationText | None = None) -> bool:
+        """Wait until every sink has the output of the rows that the sources have now, at most `timeout` (seconds, or
+        "5m"); return true if they have it.
+
+        For tests, as in Spark. It takes epochs, so results of windows that the watermark has closed are published, too.
+        Rows that a sink holds back (`every`) come later. Raises the run's error, or `RunFailed`, if the run ends first,
+        and `ConfigInvalid` if a source has no end.
+        """
+        self._plan.check_ends()
+        self._asked_about = True
+        waiting = AllAvailable(self._plan.sources_ends(), self._plan.have_reached, self._arrivals)
+        deadline_s = None if timeout is None else time.monotonic() + _seconds(timeout)
+        while deadline_s is None or time.monotonic() < deadline_s:
+            living = self._living
+            step = waiting.next_step(living.incarnation, living.cursors)
+            if step is Step.DONE:
+                return True
+            if step is Step.ASK:
+                living.request_epoch()
+            if self._done.wait(_POLL_S):
+                raise self._error or RunFailed("the run ended before it had published all available rows")
+        return False
 
     def show(self, seconds: float | None = None) -> None:
         """Show rows per second, lag, the epoch, its parts and outages in a terminal or notebook.

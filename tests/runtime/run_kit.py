@@ -35,6 +35,8 @@ class FakeIncarnation:
         self.bench, self.plan, self.incarnation, self.base = bench, plan, point.incarnation, point.manifest.epoch
         self.asked = threading.Event()
         self.savepoints: list[str] = []
+        self.asked_epochs = 0
+        self.cursors = {"in": {"n": 0}}
         self.abandoned = False
         self.has_drained = bench.has_drained
         bench.lives.append(self)
@@ -59,6 +61,9 @@ class FakeIncarnation:
 
     def request_savepoint(self, name):
         self.savepoints.append(name)
+
+    def request_epoch(self):
+        self.asked_epochs += 1
 
     def close(self, ending):
         self.bench.closed.append(ending)

@@ -79,8 +79,7 @@ class Stage:
         """Return true if rows wait at the sources; false for a run that drains, since it ends soon anyway."""
         if self._targets:
             return False
-        ends = {node.name: node.source.end(self._plan.spark) for node in self._plan.sources}
-        return not self._reached(self._protocol.cut.cursors, ends)
+        return not self._plan.have_reached(self._protocol.cut.cursors, self._plan.sources_ends())
 
     def start(
         self,
@@ -110,7 +109,11 @@ class Stage:
                 cursors[node.name] = node.source.cursor(line, cursors[node.name])
         if self._inputs is not None:
             self._inputs.batch_ended(cursors)
-        drained = bool(self._targets) and self._reached(cursors, self._targets) and self._timed_out_in(offsets.batch)
+        drained = (
+            bool(self._targets)
+            and self._plan.have_reached(cursors, self._targets)
+            and self._timed_out_in(offsets.batch)
+        )
         return BatchDone(
             offsets.batch,
             cursors,
@@ -125,12 +128,6 @@ class Stage:
     def _timed_out_in(self, batch: int) -> bool:
         """Return true if keys could time out in the batch. Without that a draining run might never remove a key."""
         return self._inputs is None or self._inputs.ran_in(batch)
-
-    def _reached(self, cursors: Mapping[str, Cursor], ends: Mapping[str, Cursor]) -> bool:
-        """Return true if every source with an end in `ends` has been read up to it."""
-        return all(
-            node.source.reached(cursors[node.name], ends[node.name]) for node in self._plan.sources if node.name in ends
-        )
 
     def _description(self, behind: bool) -> StageDescription:
         plan = self._plan
