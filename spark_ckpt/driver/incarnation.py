@@ -214,7 +214,8 @@ class SparkIncarnation:
         # The commit of the start positions may have failed.
         if self._ending is not None and self._ending.error is not None:
             raise self._ending.error
-        self._announcer.started(self.last_epoch, self._point.restored_from)
+        lacks = {str(sink): list(epochs) for sink, epochs in self._protocol.publication.unpublished.items()}
+        self._announcer.started(self.last_epoch, self._point.restored_from, lacks)
         self._lanes.start()
         if self._inputs is not None:
             self._inputs.begin()

@@ -240,8 +240,11 @@ def test_the_next_life_publishes_what_the_last_one_decided_first(bench):
     bench.sink.released.set()
     assert life.ended().outcome is Outcome.FAILED
     assert bench.sink.published == []
+    begun = []
+    bench.heard.onIncarnationStarted = begun.append
     following = bench.born()
     assert following.stopped(5).outcome is Outcome.STOPPED
+    assert [event.unpublished for event in begun] == [{"out": [1, 2]}]
     assert bench.sink.published == [(1, []), (2, [1]), (3, [5])]
 
 
