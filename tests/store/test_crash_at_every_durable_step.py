@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,29 +15,43 @@ from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.store import durable
 
 
-class Crashed(BaseException):
-    """The process is gone: no handler of the library may run on."""
+@dataclass(frozen=True)
+class Crash:
+    """A process that is gone: its files as they were, those that a power loss would spare, and what it had acknowledged."""
+
+    files: Path
+    safe: frozenset[Path]
+    acknowledged: tuple[int, ...]
 
 
 class Disk:
-    """Counts durable steps, crashes before the n-th, and knows which files would survive a power loss then."""
+    """Counts durable steps, and keeps before each `stride`-th what a crash there would leave. No handler can run on in a copy."""
 
-    def __init__(self, root: Path, crash_before: int | None) -> None:
-        self.root = root
-        self.crash_before = crash_before
-        self.steps: list[str] = []
+    def __init__(self, root: Path, kept: Path | None = None, stride: int = 1) -> None:
+        self.root, self.kept, self.stride = root, kept, stride
+        self.crashes: dict[int, Crash] = {}
+        self.acknowledged: list[int] = []
+        self.steps = 0
         self.fsynced: set[Path] = set()
         self.safe: set[Path] = set()
 
     def __call__(self, what: str, path: str) -> None:
-        if self.crash_before is not None and len(self.steps) == self.crash_before:
-            raise Crashed(f"before step {self.crash_before}: {what} {path}")
-        self.steps.append(f"{what} {Path(path).name}")
+        if self.kept is not None and self.steps % self.stride == 0:
+            files = self.kept / str(self.steps)
+            shutil.copytree(self.root, files)
+            self.crashes[self.steps] = Crash(files, frozenset(self.safe), tuple(self.acknowledged))
+        self.steps += 1
         if what == "fsync":
             self.fsynced.add(Path(path))
         elif what == "sync-folder":
             # Contents without the folder's entry are lost just as well.
             self.safe |= {file for file in self.fsynced if file.parent == Path(path)}
+
+    def crashed(self, crash: Crash) -> None:
+        """Put the files back that the process left, to where it worked."""
+        shutil.rmtree(self.root)
+        crash.files.rename(self.root)
+        self.safe = set(crash.safe)
 
     def lose_power(self, tear: Callable[[Path], None]) -> None:
         """Tear every file whose contents and name nobody fsynced."""
@@ -76,16 +91,7 @@ def decided_state(number: int) -> dict[str, int]:
     return {0: {}, 1: {"a": 1}, 2: {"a": 2, "k2": 2}, 3: {"a": 3, "k2": 2, "k3": 3}}[number]
 
 
-def steps_of(root: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    disk = Disk(root, None)
-    monkeypatch.setattr(durable, "on_step", disk)
-    monkeypatch.setattr(durable, "_durable_folders", set())
-    life(root, [])
-    monkeypatch.undo()
-    return len(disk.steps)
-
-
-def check_recovery(root: Path, acknowledged: list[int]) -> None:
+def check_recovery(root: Path, acknowledged: Sequence[int]) -> None:
     world = World(root / "store")
     point = world.store.log.begin_incarnation(ELSEWHERE, takeover=True)
     newest = point.manifest.epoch
@@ -120,32 +126,33 @@ EVERY, EVERY_THIRD = 1, 3
 def test_recovery_after_a_crash_before_a_durable_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int, shift: int
 ) -> None:
-    total = steps_of(tmp_path / "count", monkeypatch)
-    assert total > 40, "the scenario exercises the store"
-    for step in range(0, total, stride):
-        root = tmp_path / f"at{step}"
-        disk, acknowledged = Disk(root, step), list[int]()
-        with monkeypatch.context() as patch:
-            patch.setattr(durable, "on_step", disk)
-            patch.setattr(durable, "_durable_folders", set())
-            with pytest.raises(Crashed):
-                life(root, acknowledged)
+    root, kept = tmp_path / "life", tmp_path / "kept"
+    root.mkdir()
+    disk = Disk(root, kept, stride)
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "on_step", disk)
+        patch.setattr(durable, "_durable_folders", set())
+        life(root, disk.acknowledged)
+    assert disk.steps > 40, "the scenario exercises the store"
+    for step, crash in disk.crashes.items():
+        disk.crashed(crash)
         tear = LOSSES[(step + shift) % len(LOSSES)]
         if tear is not None:
             disk.lose_power(tear)
-        check_recovery(root, acknowledged)
-        shutil.rmtree(root)
+        with monkeypatch.context() as patch:
+            patch.setattr(durable, "_durable_folders", set())
+            check_recovery(root, crash.acknowledged)
 
 
 def test_the_power_loss_model_catches_a_store_that_does_not_fsync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planted bug: with fsync left out, some acknowledged epoch must be seen to be lost."""
-    disk, acknowledged = Disk(tmp_path, None), list[int]()
+    disk = Disk(tmp_path)
     monkeypatch.setattr(durable, "on_step", disk)
     monkeypatch.setattr(durable, "sync_file", lambda path: None)
-    life(tmp_path, acknowledged)
+    life(tmp_path, disk.acknowledged)
     disk.lose_power(zeroed)
     monkeypatch.undo()
     with pytest.raises(Exception, match=r"CKPT|assert"):
-        check_recovery(tmp_path, acknowledged)
+        check_recovery(tmp_path, disk.acknowledged)
