@@ -7,9 +7,11 @@ Written after Spark's and Delta's sources (`MicroBatchExecution.populateStartOff
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -48,10 +50,12 @@ class SmallTable:
         return self.root / "_delta_log"
 
     def newest(self) -> int:
-        return max((int(path.stem) for path in self.log.glob("*.json")), default=-1)
+        if not self.log.is_dir():
+            return -1
+        return max((int(name[:-5]) for name in os.listdir(self.log) if name.endswith(".json")), default=-1)
 
     def actions(self, version: int) -> list[dict]:
-        return [json.loads(line) for line in (self.log / f"{version:020d}.json").read_text().splitlines()]
+        return _actions(*_as_it_is(f"{self.log}/{version:020d}.json"))
 
     def append(self, files: list[list[int]], txn: tuple[str, int] | None = None, removed: tuple[str, ...] = ()) -> None:
         """One version; a file for each list. The first version makes the table."""
@@ -101,7 +105,7 @@ class SmallTable:
         return [path for _, path in sorted(held.values())]
 
     def rows(self, paths: list[str]) -> list[int]:
-        return [each for path in paths for each in pq.read_table(self.root / path).column("id").to_pylist()]
+        return [each for path in paths for each in _ids(*_as_it_is(f"{self.root}/{path}"))]
 
     def ids(self) -> list[int]:
         return sorted(self.rows(self.files(self.newest())))
@@ -109,6 +113,22 @@ class SmallTable:
     @property
     def id(self) -> str:
         return next(each["metaData"]["id"] for each in self.actions(0) if "metaData" in each)
+
+
+def _as_it_is(path: str) -> tuple[str, int, int, int]:
+    """The path and what tells this file from another one that took its name: every batch reads the whole log again."""
+    found = os.stat(path)
+    return path, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=4096)
+def _actions(path: str, *_: int) -> list[dict]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+@lru_cache(maxsize=4096)
+def _ids(path: str, *_: int) -> list[int]:
+    return pq.read_table(path).column("id").to_pylist()
 
 
 Place = tuple[int, int, bool]

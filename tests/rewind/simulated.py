@@ -45,9 +45,10 @@ class SimTable:
     times: list[int] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
 
-    @property
-    def process(self) -> ProcessId:
-        return table_process(Path("/lake") / self.name)
+    process: ProcessId = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.process = table_process(Path("/lake") / self.name)  # once: the search by brute force asks at each line
 
 
 @dataclass

@@ -167,8 +167,8 @@ def test_a_killed_apply_goes_on(world: World, monkeypatch: pytest.MonkeyPatch, p
         with pytest.raises(Refused):
             world.run(1)
     record = apply(plan, settings())
-    world.run(6)
-    check(world, listed(record))
+    world.run(2)
+    check(world, listed(record), 6)
 
 
 @pytest.mark.parametrize("point", KILLS)
