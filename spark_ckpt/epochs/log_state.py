@@ -231,7 +231,9 @@ class LogState:
 
 def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogState:
     """Return the state after more rows, in the log's order."""
-    if not records:
+    if all(type(record) in _ASIDE for _, record in records):
+        for at, record in records:
+            log_state = _APPLY[type(record)](log_state, record, at)
         return log_state
     by_id = dict(log_state.by_id)  # one copy for all rows: a copy for each of ten thousand epochs would take seconds
     debts = Debts(by_id, log_state.owed, log_state.latest, log_state.ancestors)
@@ -402,6 +404,10 @@ def _say_index(by_id: dict[int, EpochBrief], record: IndexSaid) -> None:
         by_id[record.epoch] = brief.model_copy(update={"index": record.index, "after": after})
 
 
+_ASIDE = frozenset(
+    (Heartbeat, Released, HandoverAsked, UpkeepLeased, UpkeepEnded, SavepointRecord, SavepointDropped, ReaderMoved)
+)
+"""Rows that change no epoch, and not what is unpublished. A job at rest appends only these."""
 _Apply = Callable[[LogState, AnyRecord, At], LogState]
 _APPLY: Mapping[type, _Apply] = {
     kind: cast(_Apply, apply)

@@ -6,8 +6,9 @@ numbers in between. So a position is compared with the lineage first, and by num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import Enum
+from itertools import takewhile
 
 from spark_ckpt.epochs.log_state import LogState, ReaderEntry
 from spark_ckpt.epochs.records import EpochBrief, Position
@@ -26,13 +27,13 @@ def standing(log_state: LogState, position: Position, rows_before: Callable[[int
 
     `rows_before`: function from an epoch to the newest one before it on its branch that has rows for the edge.
     """
-    branch = _branch(log_state)
-    if _left(branch, position):
+    nearest = _nearest(log_state, position)
+    if _left(nearest, position):
         return Standing.UNDONE
-    if not branch or position.epoch >= branch[0].epoch:
+    if nearest is None or nearest.epoch <= position.epoch:
         return Standing.CURRENT
     # The log has forgotten the position's epoch. The oldest kept one knows which epoch had rows before it.
-    before = rows_before(branch[0].epoch)
+    before = rows_before(nearest.epoch)
     if before < position.epoch:
         return Standing.UNDONE
     return Standing.CURRENT if before == position.epoch and position.whole else Standing.GONE
@@ -41,7 +42,8 @@ def standing(log_state: LogState, position: Position, rows_before: Callable[[int
 def unread(log_state: LogState, edge: str, position: Position) -> list[EpochBrief]:
     """Return the epochs that may have rows for `edge` after a current position, oldest first."""
     first = position.epoch + 1 if position.whole else position.epoch
-    return [brief for brief in _branch(log_state) if brief.epoch >= first and edge in brief.sinks]
+    newer = takewhile(lambda brief: brief.epoch >= first, log_state.lineage())
+    return [brief for brief in newer if edge in brief.sinks][::-1]
 
 
 def read_stamp(log_state: LogState, position: Position) -> int | None:
@@ -78,22 +80,26 @@ def held_from(log_state: LogState, entry: ReaderEntry, newest_rows: Mapping[str,
     """Return the oldest epoch that is kept for a reader; 0 if none is. Parameters as in `held_epochs`."""
     position, edge = entry.row.position, entry.row.edge
     nothing_new = position.whole and newest_rows.get(edge, 0) <= position.epoch
-    if nothing_new or _left(_branch(log_state), position):
+    if nothing_new or _left(_nearest(log_state, position), position):
         return 0
     young = (brief.epoch for brief in unread(log_state, edge, position) if brief.created_ms > since_ms)
     return next(young, 0)
 
 
-def _branch(log_state: LogState) -> list[EpochBrief]:
-    """Return the kept epochs of the current branch, oldest first."""
-    return list(log_state.lineage())[::-1]
+def _nearest(log_state: LogState, position: Position) -> EpochBrief | None:
+    """Return the newest kept epoch of the current branch that is not after the position, else the oldest one."""
+    brief = None
+    for brief in log_state.lineage():
+        if brief.epoch <= position.epoch:
+            break
+    return brief
 
 
-def _left(branch: Sequence[EpochBrief], position: Position) -> bool:
+def _left(nearest: EpochBrief | None, position: Position) -> bool:
     """Return True if the sender's current branch is known not to have the position's epoch."""
-    if not branch:
+    if nearest is None:
         return position.epoch > 0
-    return position.epoch >= branch[0].epoch and not any(_is_of(position, brief) for brief in branch)
+    return nearest.epoch <= position.epoch and not _is_of(position, nearest)
 
 
 def _is_of(position: Position, brief: EpochBrief) -> bool:
