@@ -31,9 +31,15 @@ def _is_name(name: str) -> bool:
 
 def valid_path(path: str) -> str:
     """Return `path` if it is relative and stays below its root. Raise `ConfigInvalid` otherwise."""
-    parts = path.split("/")
-    if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
+    if not _is_path(path):
         raise ConfigInvalid(
             f"{path!r} is no relative path inside the store", hint="write it as folder/file, without '..'"
         )
     return path
+
+
+@lru_cache(maxsize=1024)
+def _is_path(path: str) -> bool:
+    # Cached, because manifests of consecutive epochs name the same files.
+    parts = path.split("/")
+    return bool(path) and "\\" not in path and "\0" not in path and not any(part in ("", ".", "..") for part in parts)

@@ -195,7 +195,7 @@ class DataTable:
                 if refusal_in(lost) is not None:
                     raise outage(self.location.uri, lost) from lost
                 continue
-            self._after(version)
+            self._after(version, key)
             return True
         raise StoreUnreachable(
             "other writers kept changing the table",
@@ -203,8 +203,10 @@ class DataTable:
             hint="only spark_ckpt may write tables of a store",
         )
 
-    def _after(self, version: int) -> None:
+    def _after(self, version: int, key: int | None) -> None:
         table = self.refreshed()
+        if table is not None and key is not None and table.version() == version:
+            self._found = table, version, key  # this commit has recorded it: no search is needed
         if table is not None and version % _CHECKPOINT_EVERY == 0:
             delta_log.checkpoint(table, self.location)
 
