@@ -14,7 +14,11 @@ from integration_tests.proof.page import RESULTS
 
 def seeds_for(where: str, bug: str, seeds: Iterable[int]) -> list[int]:
     """All of `seeds`, and the measured one before them. `where`: what the measurement calls the rules that have the bug."""
-    known = _measured().get((where, bug))
+    return known_first(_measured().get((where, bug)), seeds)
+
+
+def known_first(known: int | None, seeds: Iterable[int]) -> list[int]:
+    """All of `seeds`, and before them the known one, if there is one."""
     return [*seeds] if known is None else [known, *(seed for seed in seeds if seed != known)]
 
 

@@ -200,5 +200,27 @@ PLANTED = [
     a_replaced_source_goes_on_at_the_old_ones_cursor,
 ]
 
-CATCHERS = (9, 20_074, 1_731, 627, 7475, 312, 352, 702, 310, 429, 101326, 111826, 2387)
-"""Schedules that are tried first: each catches a bug here that those before it do not. Campaigns and searches have found them."""
+SEEDS = {
+    "a_start_that_looks_at_no_file_names_any_epoch": 7475,
+    "a_new_sink_is_sent_back_to_any_epoch": 2387,
+    "the_damaged_file_is_looked_for_in_the_errors_words": 1731,
+    "the_way_out_is_the_epoch_before": 9,
+    "sinks_that_have_not_answered_are_left_out": 310,
+    "a_damaged_newest_epoch_is_skipped": 702,
+    "the_error_of_a_damaged_newest_epoch_names_no_sinks": 20074,
+    "a_confirmation_is_named_without_the_epoch": 101326,
+    "a_new_sink_is_given_epochs_of_the_time_before": 2387,
+    "what_a_sink_has_is_one_number": 429,
+    "the_error_of_a_diverged_marker_names_no_way": 111826,
+    "an_incarnation_that_was_accepted_counts_as_one_that_the_log_saw_begin": 111826,
+    "only_the_first_sink_that_is_ahead_is_named": 111826,
+    "a_marker_of_another_branch_counts_as_published": 111826,
+    "rows_that_cannot_be_given_any_more_are_left_out": 429,
+    "sums_of_dropped_rows_say_that_everything_is_published": 429,
+    "lost_epochs_stand_on_the_newest_one": 352,
+    "numbers_of_lost_epochs_are_given_again": 111826,
+    "a_source_is_compared_with_the_newest_epoch": 7475,
+    "a_replaced_source_goes_on_at_the_old_ones_cursor": 20074,
+}
+"""A short schedule that condemns the bug, tried first. Campaigns and searches have found them."""
+CATCHERS = (*dict.fromkeys(SEEDS.values()),)
