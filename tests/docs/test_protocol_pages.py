@@ -96,7 +96,7 @@ def test_every_command_on_a_page_runs(name: str, here: Path, capsys: pytest.Capt
     assert commands
     for command in commands:
         # On Spark: integration_tests/protocols.
-        few = re.sub(r"--schedules \d+", "--schedules 20", command)  # many: tests/simulator and tests/protocol
+        few = re.sub(r"--schedules \d+", "--schedules 5", command)  # many: tests/simulator and tests/protocol
         program, *arguments = shlex.split(few.partition(" --on-spark")[0])
         assert program == "spark-ckpt"
         assert exit_code(arguments) == code_of(arguments), command
