@@ -12,7 +12,7 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 from integration_tests.broker import Broker, running_broker
-from integration_tests.spark import SMALL_JAVA, SPARK_CONF, end_idle_session
+from integration_tests.spark import SMALL_JAVA, SUBMIT_ARGUMENTS, end_idle_session
 from spark_ckpt.spark_session import class_archive
 
 HERE = Path(__file__).parent
@@ -83,7 +83,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def small_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """For programs that a test starts."""
     monkeypatch.setenv("JDK_JAVA_OPTIONS", f"{SMALL_JAVA} {class_archive.options()}")
-    monkeypatch.setenv("SPARK_CONF_DIR", SPARK_CONF)
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", SUBMIT_ARGUMENTS)
 
 
 @pytest.hookimpl(trylast=True)

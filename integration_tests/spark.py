@@ -21,12 +21,16 @@ from spark_ckpt.spark_session.session import session as new_session
 
 SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Up fast, on one or two processors; code that runs for a minute does not earn the optimising compiler's time."""
-SPARK_CONF = str(Path(__file__).with_name("spark_conf"))
-"""Folder with Spark's defaults for programs that a test starts."""
+HEAP = "-XX:MetaspaceSize=320m -Xms640m -Xmn400m"
+"""Of a driver. One that begins small is collected twenty times in the first half minute, a tenth of a driver's processor time."""
+SUBMIT_ARGUMENTS = f"--properties-file {Path(__file__).with_name('spark-defaults.conf')} pyspark-shell"
+"""PySpark's for programs that a test starts: Spark's defaults. A folder of settings (SPARK_CONF_DIR) would be on the class path,
+and Java uses no class archive of another class path."""
 SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
-    # Compiling costs a short query more than it gains. For programs: spark_conf/spark-defaults.conf
+    "spark.databricks.delta.snapshotPartitions": "2",  # of 50, which tables of a few commits do not fill
+    # Compiling costs a short query more than it gains. For programs: spark-defaults.conf
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
@@ -110,12 +114,12 @@ def _death() -> str | None:
 def _plain() -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config(DRIVER_OPTIONS, f"{SMALL_JAVA} {class_archive.options()}")
+    builder = builder.config(DRIVER_OPTIONS, f"{SMALL_JAVA} {HEAP} {class_archive.options()}")
     return builder.config(map=dict(SMALL)).getOrCreate()
 
 
 def _connected() -> SparkSession:
-    settings = SMALL | {DRIVER_OPTIONS: SMALL_JAVA}
+    settings = SMALL | {DRIVER_OPTIONS: f"{SMALL_JAVA} {HEAP}"}
     return new_session("tests", "kafka", "delta", master="local[2]", conf=settings)
 
 

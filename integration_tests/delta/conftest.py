@@ -13,4 +13,4 @@ from integration_tests.spark import connected_session
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """Two local cores."""
-    yield from connected_session({"spark.databricks.delta.snapshotPartitions": "2"})
+    yield from connected_session()

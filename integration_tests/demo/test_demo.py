@@ -29,7 +29,7 @@ FEW = EVERY_OTHER.replace("::2", f":{A_THIRD}:8")
 @pytest.fixture(autouse=True)
 def as_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """With Spark's own settings."""
-    monkeypatch.delenv("SPARK_CONF_DIR")
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
 
 
 @pytest.fixture

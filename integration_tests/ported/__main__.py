@@ -27,7 +27,7 @@ def main(names: Names = None, seed: Seed = 1) -> None:
     # Of the code that runs, even if a file is edited meanwhile.
     digests = {name: ported.digest for name, ported in PROGRAMS.items()}
     with tempfile.TemporaryDirectory(prefix="spark-ckpt-ported-") as folder:
-        for spark in connected_session({"spark.databricks.delta.snapshotPartitions": "2"}):
+        for spark in connected_session():
             for number, name in enumerate(names or PROGRAMS):
                 began = time.monotonic()
                 try:

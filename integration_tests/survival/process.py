@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
-from integration_tests.spark import SMALL_JAVA, SPARK_CONF
+from integration_tests.spark import SMALL_JAVA, SUBMIT_ARGUMENTS
 from integration_tests.survival.driver import Events
 
 ROOT = Path(__file__).parents[2]
@@ -228,7 +228,12 @@ def _environment(folder: Path) -> dict[str, str]:
     path = os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, sys.path)]))
     temporary = folder / "tmp"
     temporary.mkdir()
-    ours = {"PYTHONPATH": path, "JDK_JAVA_OPTIONS": JVM, "TMPDIR": str(temporary), "SPARK_CONF_DIR": SPARK_CONF}
+    ours = {
+        "PYTHONPATH": path,
+        "JDK_JAVA_OPTIONS": JVM,
+        "TMPDIR": str(temporary),
+        "PYSPARK_SUBMIT_ARGS": SUBMIT_ARGUMENTS,
+    }
     return {name: value for name, value in os.environ.items() if not name.startswith("SPARK_CKPT_FAIL")} | ours
 
 

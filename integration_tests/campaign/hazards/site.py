@@ -62,7 +62,7 @@ class Site:
 @contextmanager
 def site_of(folder: Path, servers: str = "") -> Iterator[Site]:
     """A site with a session that has the jars of Delta and Kafka."""
-    session = connected_session({"spark.databricks.delta.snapshotPartitions": "2"})
+    session = connected_session()
     spark = next(session)
     try:
         yield Site(spark, servers, folder)
