@@ -26,10 +26,10 @@ MINUTES = [  # one batch a line; the delay is an hour
     [("a", 901), ("d", 850), ("c", None)],
 ]
 SHAPES = {
-    "ids": lambda rows: rows.dropDuplicates(["k"]),
-    "ids and times": lambda rows: rows.dropDuplicates(["k", "at"]),
-    "whole rows": lambda rows: rows.dropDuplicates(),
-    "within the watermark": lambda rows: rows.dropDuplicatesWithinWatermark(["k"]),
+    "ids": lambda rows, **name: rows.dropDuplicates(["k"], **name),
+    "ids_and_times": lambda rows, **name: rows.dropDuplicates(["k", "at"], **name),
+    "whole_rows": lambda rows, **name: rows.dropDuplicates(**name),
+    "within_the_watermark": lambda rows, **name: rows.dropDuplicatesWithinWatermark(["k"], **name),
 }
 
 
@@ -48,35 +48,39 @@ def sparks(bench: Bench, shape: str, shown: Counter[str]) -> int:
 
     # the value is read, so that Spark does not prune the plan
     query = SHAPES[shape](rows.withWatermark("at", "1 hour")).filter("v >= 0").writeStream.foreachBatch(keep)
-    started = query.option("checkpointLocation", str(bench.folder / "sparks")).trigger(availableNow=True).start()
+    started = (
+        query.option("checkpointLocation", str(bench.folder / f"sparks-{shape}")).trigger(availableNow=True).start()
+    )
     started.awaitTermination()
     return int(started.lastProgress["stateOperators"][0]["numRowsTotal"])
 
 
-def ours(bench: Bench, shape: str) -> ckpt.Run:
+def ours(bench: Bench, shapes: list[str]) -> ckpt.Run:
+    """A job with an operator for each shape."""
     job = bench.job()
-    rows = SHAPES[shape](job.source("in", bench.source()).withWatermark("at", "1 hour"))
-    rows.selectExpr("k", "cast(at as long) as at").to(bench.sink(), name="out")
+    timed = job.source("in", bench.source()).withWatermark("at", "1 hour")
+    for shape in shapes:
+        rows = SHAPES[shape](timed, name=shape)
+        rows.selectExpr("k", "cast(at as long) as at").to(bench.sink(shape), name=shape)
     return drain(job)
 
 
 @pytest.mark.parametrize(
-    "shape",
-    [
-        "ids",
-        "within the watermark",
-        *(pytest.param(each, marks=pytest.mark.long) for each in ("ids and times", "whole rows")),
-    ],
+    "shapes",
+    [["ids", "within_the_watermark"], pytest.param(["ids_and_times", "whole_rows"], marks=pytest.mark.long)],
+    ids=", ".join,
 )
-def test_after_a_watermark_rows_and_state_are_sparks(bench: Bench, shape: str) -> None:
-    shown: Counter[str] = Counter()
+def test_after_a_watermark_rows_and_state_are_sparks(bench: Bench, shapes: list[str]) -> None:
+    shown: dict[str, Counter[str]] = {shape: Counter() for shape in shapes}
     for batches in (MINUTES[:4], MINUTES[4:]):
         for rows in batches:
             bench.put(*[(k, 1.0, None if at is None else ZERO + dt.timedelta(minutes=at)) for k, at in rows])
-        run, keys = ours(bench, shape), sparks(bench, shape, shown)  # the second ones are restarts
+        run = ours(bench, shapes)  # the second ones are restarts
+        keys = {shape: sparks(bench, shape, shown[shape]) for shape in shapes}
 
-    assert Counter(f"{row['k']} {row['at']}" for row in bench.rows()) == shown
-    assert len(ckpt.read_state(str(bench.folder / "store"), "deduplicate")) == keys
+    for shape in shapes:
+        assert Counter(f"{row['k']} {row['at']}" for row in bench.rows(shape)) == shown[shape]
+        assert len(ckpt.read_state(str(bench.folder / "store"), shape)) == keys[shape]
     assert progress_totals(run)["late"] > 0
 
 

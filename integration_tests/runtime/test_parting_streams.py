@@ -47,15 +47,15 @@ def assert_parted(bench: Bench, rows: Rows) -> None:
 
 
 def test_every_branch_has_each_row_once_whatever_stops_between(bench: Bench) -> None:
-    for start in range(0, 60, 20):
-        bench.put(*ROWS[start : start + 10])
-        bench.put(*ROWS[start + 10 : start + 20])
+    for start in range(0, 60, 30):
+        bench.put(*ROWS[start : start + 15])
+        bench.put(*ROWS[start + 15 : start + 30])
         failpoints.arm("STAGED:raise:3")
         try:
             run = drain(parted(bench))
         finally:
             failpoints.arm("")
-        assert_parted(bench, ROWS[: start + 20])
+        assert_parted(bench, ROWS[: start + 30])
     assert set(manifest_of(bench, run.epochs()[-1].epoch)["operators"]) == {"first", "second"}
 
 
