@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -55,28 +56,46 @@ def drained(bench: Bench) -> Iterator[Bench]:
     yield bench
 
 
+@dataclass(frozen=True)
+class Twice:
+    """A job that ran twice, and what was there between: the newest epoch and the files of the state."""
+
+    bench: Bench
+    first: int
+    files: set[Path]
+
+
+@pytest.fixture(scope="module")
+def twice(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Twice:
+    """Only the last test that asks for it changes it."""
+    bench = Bench(spark, tmp_path_factory.mktemp("twice"))
+    bench.put(("a", 1), ("a", 1), ("b", 2))
+    drain(job_of(bench))
+    between = Twice(bench, bench.store().log.state().latest, state_files(bench))
+    bench.put(("a", 1), ("c", 3))
+    drain(job_of(bench))
+    return between
+
+
 def test_an_operator_of_the_job_takes_rows_of_sparks_operators(bench: Bench) -> None:
     def job() -> ckpt.Job:
         job = bench.job()
         totals(job.source("in", bench.source()).transform(first_values)).to(bench.sink())
         return job
 
-    for rows in ([("a", 1), ("a", 1), ("b", 2)], [("a", 1), ("a", 4)], [("b", 2), ("b", 3), ("a", 5)]):
+    for rows in ([("a", 1), ("a", 1), ("b", 2)], [("a", 1), ("a", 4), ("b", 2), ("b", 3), ("a", 5)]):
         bench.put(*rows)
         drain(job())
-    assert bench.values() == [("a", 1), ("a", 10), ("a", 5), ("b", 2), ("b", 5)]
+    assert bench.values() == [("a", 1), ("a", 10), ("b", 2), ("b", 5)]
 
 
-def test_an_epoch_names_only_files_that_are_new(drained: Bench) -> None:
-    before = state_files(drained)
-    drained.put(("c", 3))
-    drain(job_of(drained))
-    after = newest(drained)["spark_state"]
-    assert before < state_files(drained)
-    assert after["files"] > len(state_files(drained) - before) > 0
+def test_an_epoch_names_only_files_that_are_new(twice: Twice) -> None:
+    after, files = newest(twice.bench)["spark_state"], state_files(twice.bench)
+    assert twice.files < files
+    assert after["files"] > len(files - twice.files) > 0
     assert after["partitions"] == 2
     assert after["operators"] == ["dedupe"]
-    shown = CliRunner().invoke(application(), ["show", str(drained.folder / "store")])
+    shown = CliRunner().invoke(application(), ["show", str(twice.bench.folder / "store")])
     assert "0:dedupe" in shown.output
     assert "HDFSBacked" in shown.output
 
@@ -110,43 +129,38 @@ def test_another_number_of_partitions_is_refused(counted_twice: Bench) -> None:
     assert "shuffle_partitions" in error.hint
 
 
-def test_a_damaged_state_file_is_found_and_an_older_epoch_begins(drained: Bench) -> None:
-    back = drained.store().log.state().latest
-    before = state_files(drained)
-    drained.put(("a", 1), ("c", 3))
-    drain(job_of(drained))
-    damaged = max(state_files(drained) - before, key=lambda path: path.stat().st_size)
+def test_sql_reads_the_state_of_any_kept_epoch(twice: Twice) -> None:
+    store = str(twice.bench.folder / "store")
+
+    def keys(epoch: str | int) -> list[tuple[object, ...]]:
+        frame = ckpt.state_frame(twice.bench.spark, store, "dedupe", epoch)
+        return sorted(tuple(row) for row in frame.select("key.k", "key.v").collect())
+
+    assert keys("latest") == [("a", 1), ("b", 2), ("c", 3)]
+    assert keys(twice.first) == [("a", 1), ("b", 2)]
+    with pytest.raises(ckpt.CkptError) as unknown:
+        ckpt.state_frame(twice.bench.spark, store, "windows")
+    assert unknown.value.context["operators"] == "0:dedupe"
+
+
+def test_a_damaged_state_file_is_found_and_an_older_epoch_begins(twice: Twice) -> None:
+    bench = twice.bench
+    damaged = max(state_files(bench) - twice.files, key=lambda path: path.stat().st_size)
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 4
     damaged.unlink()
     damaged.write_bytes(content)
-    checked = CliRunner().invoke(application(), ["verify", str(drained.folder / "store"), "--deep"])
+    checked = CliRunner().invoke(application(), ["verify", str(bench.folder / "store"), "--deep"])
     assert damaged.name in checked.output
-    error = refused(job_of(drained))
+    error = refused(job_of(bench))
     assert error.condition == "CKPT_EPOCH_DAMAGED"
     assert error.context["file"] == damaged.name
-    drain(job_of(drained), restore=back)
-    assert drained.values() == [("a", 1), ("b", 2), ("c", 3), ("c", 3)]
-
-
-def test_sql_reads_the_state_of_any_kept_epoch(drained: Bench) -> None:
-    store, before = str(drained.folder / "store"), drained.store().log.state().latest
-    drained.put(("c", 3))
-    drain(job_of(drained))
-
-    def keys(epoch: str | int) -> list[tuple[object, ...]]:
-        frame = ckpt.state_frame(drained.spark, store, "dedupe", epoch)
-        return sorted(tuple(row) for row in frame.select("key.k", "key.v").collect())
-
-    assert keys("latest") == [("a", 1), ("b", 2), ("c", 3)]
-    assert keys(before) == [("a", 1), ("b", 2)]
-    with pytest.raises(ckpt.CkptError) as unknown:
-        ckpt.state_frame(drained.spark, store, "windows")
-    assert unknown.value.context["operators"] == "0:dedupe"
+    drain(job_of(bench), restore=twice.first)
+    assert bench.values() == [("a", 1), ("b", 2), ("c", 3), ("c", 3)]
 
 
 def test_files_that_no_epoch_names_are_deleted(bench: Bench) -> None:
-    for number in range(4):
+    for number in range(3):
         bench.put(("a", number))
         drain(job_of(bench, keep_epochs=1))
     kept, states = bench.store().log.manifests(), bench.store().spark_states
