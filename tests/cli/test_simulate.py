@@ -119,7 +119,7 @@ def test_every_column_of_the_comparison_tells_sound_protocols_apart(capsys: Capt
 
 
 def test_what_goes_wrong_under_skewed_clocks_is_a_result(capsys: Captured) -> None:
-    rows = compared(capsys, "--skew-ms", "20")
+    rows = compared(capsys, "--runs", "5", "--skew-ms", "20")
     told = out(capsys, "compare", "--runs", "5", "--skew-ms", "20")
 
     assert rows["wall-clock"]["orphans"] > 0

@@ -46,7 +46,13 @@ def test_no_schedule_breaks_a_promise(protocol: Protocol, seeds: int) -> None:
 
 @each_protocol
 def test_schedules_reach_every_cell_of_the_tables(protocol: Protocol) -> None:
-    report = campaign(protocol, GRAPHS["diamond"], range(0, 200 * CELLS_EVERY, CELLS_EVERY), steps=150, inputs=6)
+    """Within two hundred; they end when none is missed."""
+    report = campaign(protocol, GRAPHS["diamond"], [], steps=150, inputs=6)
+    for first in range(0, 200, 25):
+        seeds = range(first * CELLS_EVERY, (first + 25) * CELLS_EVERY, CELLS_EVERY)
+        report.add(campaign(protocol, GRAPHS["diamond"], seeds, steps=150, inputs=6))
+        if not report.missed:
+            break
 
     assert report.failures == []
     assert report.missed == []

@@ -11,10 +11,35 @@ from functools import cache
 
 from integration_tests.proof.page import RESULTS
 
+SHORT: dict[tuple[str, str], int] = {
+    ("rows sent ahead", "rows_of_an_attempt_that_was_given_up_stay_in_the_transaction"): 11,
+    ("rows sent ahead", "what_was_sent_ahead_is_sent_again"): 11,
+    ("rows sent ahead", "rows_of_a_later_batch_are_sent_in_front"): 11,
+    ("rules of rows held back", "Forgetful"): 16,
+    ("rules of rows held back", "Hasty"): 16,
+    ("rules of rows held back", "Endless"): 16,
+    ("rules of rows held back", "Backwards"): 16,
+    ("surroundings", "coordinated without a memory of what was heard"): 3,
+    ("surroundings", "uncoordinated without a memory of what was heard"): 8,
+    ("surroundings", "coordinated over bare lines that lose"): 18,
+    ("surroundings", "uncoordinated, nothing is said again"): 6,
+    ("surroundings", "markers, readers that do not know what was acknowledged"): 7,
+    ("surroundings", "synchronous-logging, readers that do not know what was acknowledged"): 1,
+    ("surroundings", "epochs, nobody stops for a recovery"): 18,
+    ("surroundings", "coordinated, nobody stops for a recovery"): 9,
+    ("rules beside it", "an_identity_is_compared_with_nothing"): 5,
+    ("rules beside it", "an_epoch_takes_sparks_state_of_the_newest_batch"): 1,
+    ("rules beside it", "an_outage_counts_as_a_failure"): 2,
+    ("rules beside it", "a_failure_passes_like_an_outage"): 2,
+    ("rules beside it", "an_outage_is_waited_for_for_ever"): 2,
+    ("rules beside it", "a_restore_that_takes_the_epoch_before_the_newest"): 2,
+}
+"""Schedules that condemn a bug sooner than the measured one: that one is the first, and may be a long one."""
+
 
 def seeds_for(where: str, bug: str, seeds: Iterable[int]) -> list[int]:
     """All of `seeds`, and the measured one before them. `where`: what the measurement calls the rules that have the bug."""
-    return known_first(_measured().get((where, bug)), seeds)
+    return known_first(SHORT.get((where, bug), _measured().get((where, bug))), seeds)
 
 
 def known_first(known: int | None, seeds: Iterable[int]) -> list[int]:

@@ -73,15 +73,15 @@ def test_retention_bounds_every_folder(tmp_path: Path) -> None:
     world.begin()
     policy = Retention(keep_last=5, slack=10)
     sizes = []
-    for number in range(1, 161):
+    for number in range(1, 121):
         world.epoch({"a": number, f"k{number % 7}": number}, full=number % 6 == 0, acked=number)
         world.store.retain(policy)
-        if number % 40 == 0:
+        if number % 30 == 0:
             world.clock.ms += 2 * HORIZON_MS
             sizes.append(count_files(tmp_path / "store"))
     assert max(sizes[1:]) < 1.5 * sizes[0] + 60, sizes
     assert len(world.store.log.state().epochs) <= 5 + 10 + 1
-    assert world.state_at(160) == world.expected[160]
+    assert world.state_at(120) == world.expected[120]
 
 
 def count_files(folder: Path) -> int:
