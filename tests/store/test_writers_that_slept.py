@@ -24,7 +24,7 @@ from spark_ckpt.store.trim import HORIZON_MS, LOCAL_HORIZON_MS, old_before_ms
 from tests.store.store_world import World
 
 POLICY = Retention(keep_last=2, slack=0)
-ENOUGH = 70
+ENOUGH = 40
 """Rows behind which there is a checkpoint, and something to trim."""
 
 NO_STEP = durable.on_step
