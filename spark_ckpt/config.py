@@ -186,7 +186,8 @@ class JobConfig(BaseModel):
     shuffle_partitions: int | None = Field(
         None,
         ge=1,
-        description="number of tasks of each operator; you may change it between runs; default: as many as run at a time",
+        description="number of tasks of each operator; you may change it between runs (with Spark's own operators: "
+        "`spark-ckpt rescale`); default: as many as run at a time",
     )
     max_failed_epochs: int = Field(
         3, ge=0, description="failures in a row, without a committed epoch, before the run fails"

@@ -136,7 +136,7 @@ def taken_away(folder: Path | None) -> bool:
     return folder is not None and not folder.exists() and not folder.parent.exists()
 
 
-def one_line(error: BaseException) -> str:
+def one_line(error: BaseException | str) -> str:
     """Return an error's text without the colours, arrows and stack of the libraries."""
     text = _DECORATION.sub(" ", str(error).split("\n   0: ", 1)[0])
     return " ".join(text.split())[:300]

@@ -12,12 +12,14 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from runtime_kit import ENOUGH_S, Bench, drain, manifest_of, totals
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import spark_ckpt as ckpt
 from spark_ckpt.cli.app import application
 
 pytestmark = pytest.mark.spark
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def first_values(frame: DataFrame) -> DataFrame:
@@ -126,7 +128,7 @@ def test_a_job_without_sparks_operators_says_whose_state_it_would_lose(counted_t
 def test_another_number_of_partitions_is_refused(counted_twice: Bench) -> None:
     error = refused(job_of(counted_twice, counts, "update", shuffle_partitions=3))
     assert error.condition == "CKPT_CONFIG_INVALID"
-    assert "shuffle_partitions" in error.hint
+    assert "spark-ckpt rescale STORE --partitions 3" in error.hint
 
 
 def test_sql_reads_the_state_of_any_kept_epoch(twice: Twice) -> None:
@@ -291,3 +293,55 @@ def test_a_side_of_a_join_is_asked_for(bench: Bench) -> None:
     assert shown["state_rows"] == 2
     same = json.loads(command("diff", store, "symmetricHashJoin", last, last, "--option", "joinSide=right", "--json"))
     assert same["changes"] == []
+
+
+@pytest.fixture
+def rocksdb(bench: Bench) -> Iterator[Bench]:
+    bench.spark.conf.set(PROVIDER, ROCKSDB)
+    yield bench
+    bench.spark.conf.unset(PROVIDER)
+
+
+def rescale(bench: Bench, partitions: int) -> Result:
+    return CliRunner().invoke(application(), ["rescale", str(bench.folder / "store"), "--partitions", str(partitions)])
+
+
+def test_the_state_goes_on_in_another_number_of_partitions(rocksdb: Bench) -> None:
+    bench = rocksdb
+    known = [(f"k{number}", number) for number in range(20)]
+    bench.put(*known)
+    drain(job_of(bench))
+    back = bench.store().log.state().latest
+    done = rescale(bench, 5)
+    assert "Spark's operators (dedupe): 2 partitions, now 5" in done.output
+    assert newest(bench)["reason"] == "rescaled"
+
+    bench.put(*known, ("new", 1))
+    drain(job_of(bench, shuffle_partitions=5))
+    assert newest(bench)["spark_state"]["partitions"] == 5
+    assert bench.values() == sorted([*known, ("new", 1)], key=repr)
+
+    drain(job_of(bench, shuffle_partitions=2), restore=back)
+    assert bench.values() == sorted([*known, ("new", 1), ("new", 1)], key=repr), "the earlier epoch has its own number"
+
+
+def test_a_state_that_spark_cannot_repartition_stays_as_it_is(drained: Bench) -> None:
+    newest_epoch = drained.store().log.state().latest
+    error = rescale(drained, 3).exception
+    assert isinstance(error, ckpt.CkptError)
+    assert (error.condition, error.context["epoch"]) == ("CKPT_CONFIG_INVALID", newest_epoch)
+    assert "HDFSBackedStateStoreProvider is not supported" in error.what
+    drained.put(("a", 1), ("d", 4))
+    drain(job_of(drained))
+    assert drained.values() == [("a", 1), ("b", 2), ("d", 4)]
+    assert newest(drained)["spark_state"]["partitions"] == 2
+
+
+def test_a_damaged_state_is_not_repartitioned(rocksdb: Bench) -> None:
+    rocksdb.put(("a", 1))
+    drain(job_of(rocksdb))
+    state_files(rocksdb).pop().write_bytes(b"damage")
+    error = rescale(rocksdb, 3).exception
+    assert isinstance(error, ckpt.CkptError)
+    assert error.condition == "CKPT_EPOCH_DAMAGED"
+    assert newest(rocksdb)["reason"] == "drained"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructType
 
@@ -142,6 +144,13 @@ def _(seen: Seen) -> None:
 def _(spark: SparkSession) -> None:
     names = jvm_of(spark).org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorsUtils
     assert names.FLAT_MAP_GROUPS_IN_PANDAS_WITH_STATE_EXEC_OP_NAME() == operator_metadata.PANDAS
+
+
+@of("SparkSession._streamingCheckpointManager")
+def _(spark: SparkSession) -> None:
+    """A state that it repartitions: integration_tests/runtime/test_state_of_sparks_operators.py."""
+    repartition = spark._streamingCheckpointManager.repartition  # noqa: SLF001
+    assert list(inspect.signature(repartition).parameters)[:2] == ["checkpoint_location", "num_partitions"]
 
 
 @of("groupState", "timeoutTimestamp")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, Reason, StateFile
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, Reason, SparkState, StateFile
 from spark_ckpt.store.ddl import arrow_schema
 from spark_ckpt.tasks.rows import KEY_HASH, StateSchema, numbers, rows_at
 from spark_ckpt.tasks.state.levels import from_stored, to_stored
@@ -34,10 +34,16 @@ LEASE_MS = 60_000
 """Lease of the job in milliseconds while state is repartitioned."""
 
 
-def behind(point: RecoveryPoint, dealt: OperatorSnapshot, reason: Reason) -> Manifest:
-    """Return the epoch after `point`: one operator's state is `dealt`, all else stays, and nothing is published."""
+def behind(point: RecoveryPoint, dealt: OperatorSnapshot | SparkState, reason: Reason) -> Manifest:
+    """Return the epoch after `point`: one operator's state, or that of Spark's own operators, is `dealt`. All else
+    stays, and nothing is published.
+    """
     base = point.manifest
-    changes = {
+    if isinstance(dealt, SparkState):
+        states: dict[str, object] = {"spark_state": dealt}
+    else:
+        states = {"operators": {**base.operators, dealt.operator: dealt}}
+    changes = states | {
         "epoch": point.last + 1,
         "incarnation": point.incarnation,
         "attempt": uuid.uuid4().hex,
@@ -46,7 +52,6 @@ def behind(point: RecoveryPoint, dealt: OperatorSnapshot, reason: Reason) -> Man
         "created_ms": time.time_ns() // 1_000_000,
         "duration_ms": 0,
         "reason": reason,
-        "operators": {**base.operators, dealt.operator: dealt},
         "outputs": {},
         "rows_before": base.rows_so_far,
         "rows_in": 0,

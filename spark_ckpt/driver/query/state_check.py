@@ -93,5 +93,5 @@ def check_spark_state(plan: JobPlan, base: Manifest) -> None:
     if state is not None and wanted is not None and wanted != state.partitions:
         raise ConfigInvalid(
             f"the state of Spark's own operators has {state.partitions} partitions, the setting says {wanted}",
-            hint="drop shuffle_partitions: Spark cannot deal this state out anew",
+            hint=f"drop shuffle_partitions, or run: spark-ckpt rescale STORE --partitions {wanted}",
         )

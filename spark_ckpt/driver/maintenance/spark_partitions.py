@@ -1,0 +1,149 @@
+"""Change the number of partitions of the state of Spark's own operators: Spark repartitions a copy, as an epoch between
+two runs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_ckpt.driver.lease_keeper import LeaseKeeper
+from spark_ckpt.driver.maintenance.dealing import LEASE_MS, behind
+from spark_ckpt.driver.query.spark_state import CheckpointState
+from spark_ckpt.epochs.records import SparkState
+from spark_ckpt.epochs.restore import LATEST, RecoveryPoint
+from spark_ckpt.errors import ConfigInvalid, EpochNotFound, StoreForeign
+from spark_ckpt.spark_internals.captured_errors import causes_of, message_of
+from spark_ckpt.spark_internals.checkpoint_files import seeded_checkpoint
+from spark_ckpt.spark_internals.settings import state_settings
+from spark_ckpt.spark_internals.state_partitions import repartition_state
+from spark_ckpt.storage_errors import one_line
+from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PLACE = "is in an invalid state."
+"""End of the sentence in which Spark's error names the checkpoint, which is gone when a user reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repartitioned:
+    """Result. `before`, `after`: number of partitions. `size_bytes`: of the state in the new epoch."""
+
+    operators: tuple[str, ...]
+    before: int
+    after: int
+    epoch: int
+    size_bytes: int
+
+
+def repartition(store: Store, spark: SparkSession, partitions: int) -> Repartitioned:
+    """Repartition the state of all of Spark's own operators, as a new epoch after the newest one.
+
+    Cursors, edges and the job's own operators stay as they are; nothing is published. An interrupted repartition changes
+    nothing.
+
+    Raises:
+    - `StoreInUse` while a driver runs;
+    - `Fenced` if a driver took over meanwhile;
+    - `ConfigInvalid` for a state that Spark cannot repartition;
+    - `EpochNotFound`, `EpochDamaged`, `SparkStateUncaptured`.
+    """
+    state = _state_of(store, partitions)
+    point = store.log.begin_incarnation(current_holder("rescale"), LATEST, LEASE_MS)
+    try:
+        with _renewing(store.log, point), _checkpoint(store, point) as checkpoint:
+            after = _repartitioned(store, spark, point, state, checkpoint, partitions)
+        manifest = behind(point, after, "rescaled")
+        store.log.commit_epoch(manifest)
+    finally:
+        store.log.release(point.incarnation)
+    return Repartitioned(after.operators, state.partitions, after.partitions, manifest.epoch, after.state_bytes)
+
+
+def _state_of(store: Store, partitions: int) -> SparkState:
+    log_state = store.log.state()
+    if not log_state.latest:
+        raise EpochNotFound("the job has no epoch yet", job=log_state.job, hint="set shuffle_partitions in the job")
+    state = store.log.manifest(log_state.latest).spark_state
+    if state is None:
+        raise ConfigInvalid(
+            f"epoch {log_state.latest} has no state of Spark's own operators",
+            hint="an operator of the job has key groups: spark-ckpt rescale STORE OPERATOR --key-groups N",
+        )
+    if state.partitions == partitions:
+        raise ConfigInvalid(f"the state of Spark's own operators has {partitions} partitions already")
+    return state
+
+
+def _repartitioned(
+    store: Store, spark: SparkSession, point: RecoveryPoint, base: SparkState, checkpoint: Path, partitions: int
+) -> SparkState:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    settings = state_settings(spark, base.provider, base.checkpoint_format)
+    epoch = point.manifest.epoch
+    state = CheckpointState(store.spark_states, checkpoint, point.incarnation, base, epoch, settings)
+    _lay_out(state, base, checkpoint)
+    try:
+        repartition_state(spark, checkpoint, partitions, base.checkpoint_format)
+    except (PySparkException, Py4JError) as error:
+        text = message_of(next(causes_of(error), error)).split("SQLSTATE", 1)[0]
+        why = text.split(_PLACE, 1)[-1]
+        raise ConfigInvalid(
+            f"Spark cannot repartition the state of its operators: {one_line(why)}",
+            hint="nothing was changed: the job can start as before, with the old number of partitions. Spark repartitions "
+            "state in RocksDB only, and the first epoch fixes the provider",
+            epoch=epoch,
+        ) from error
+    # Spark has committed the batch that it added before it returned.
+    return state.after(base.batch + 1, 0, lambda: True)
+
+
+@contextmanager
+def _checkpoint(store: Store, point: RecoveryPoint) -> Iterator[Path]:
+    """Yield a folder on the store's file system, so that files are linked. One that stays is deleted by the next run."""
+    folder = store.run_folder(point.incarnation).local
+    if folder is None:
+        raise StoreForeign(
+            "the state of Spark's own operators is in a store on a file system", store=store.location.uri
+        )
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lay_out(state: CheckpointState, base: SparkState, checkpoint: Path) -> None:
+    """Write a checkpoint that ends with the epoch's batch."""
+    index = state.lay_out()
+    assert index is not None  # noqa: S101 - for the type checker: there is a base
+    texts = seeded_checkpoint([None], [], index.metadata, str(uuid.uuid4()), base.batch, index.commit)
+    for path, text in texts.items():
+        (checkpoint / path).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / path).write_text(text)
+
+
+@contextmanager
+def _renewing(log: EpochLog, point: RecoveryPoint) -> Iterator[None]:
+    """Renew the lease meanwhile. A lease that cannot be renewed is noticed by the commit, which needs it."""
+
+    def renew() -> None:
+        log.renew(point.incarnation, LEASE_MS)
+
+    keeper = LeaseKeeper(renew, LEASE_MS, lambda: None, lambda error, missed_s: None, lambda error: None)
+    keeper.start()
+    try:
+        yield
+    finally:
+        keeper.close()
+        keeper.join()
