@@ -1,7 +1,7 @@
 """Micro-batches of Spark: the end of a batch is fixed before it runs, and its result is atomic for every listener.
 
-A batch goes through all operators, and each counts its rows per key. At a barrier each key group writes its changes
-since its last snapshot as a file. Rows that a batch puts on an edge come out in a later batch, in order, segment by
+A batch goes through all operators, and each counts its rows per key. At a barrier each task writes the changes of
+its key groups since their last snapshots as a file. Rows that a batch puts on an edge come out in a later batch, in order, segment by
 segment and perhaps not all at once. While an edge is full, a batch has no source rows. Segments are files that the
 batch reads when it runs.
 """
@@ -33,12 +33,12 @@ from checkpoint_lab.violations import ensure
 from spark_ckpt.connector import Json, StagedFile
 from spark_ckpt.coordination.cut import Chains, event_times
 from spark_ckpt.coordination.edges import Bound, segments_in
+from spark_ckpt.coordination.full_snapshots import is_asked
 from spark_ckpt.coordination.markers import AHEAD, BARRIERS, ControlMarker
 from spark_ckpt.coordination.messages import BatchDone
 from spark_ckpt.coordination.reports import EDGE, Report, latest_attempts, scope_of_group
-from spark_ckpt.epochs.records import StateFile
+from spark_ckpt.epochs.records import StateFile, StateRange
 
-LONGEST_CHAIN = 3
 BOUND = Bound(6)
 """Maximal number of rows on an edge; schedules exceed it."""
 Rows = dict[str, list[Row]]
@@ -48,13 +48,12 @@ Rows = dict[str, list[Row]]
 class Group:
     """State of one key group in a Python worker.
 
-    `chain`: number of files since the last full one. `epoch`: its last barrier.
+    `epoch`: its last barrier.
     """
 
     number: int
     counts: dict[int, int]
     changed: set[int] = field(default_factory=set)
-    chain: int = 0
     epoch: int = 0
 
 
@@ -137,7 +136,7 @@ class SimulatedQuery:
         """Run the planned batch.
 
         `how`: "once"; "twice" if the staging tasks ran again because their output was lost; or an operator whose last
-        key group misses the marker. Spark gives no reason for the latter, but the rules handle it.
+        task misses the marker. Spark gives no reason for the latter, but the rules handle it.
         """
         planned = self.planned
         assert planned is not None  # noqa: S101 - else the choice does not exist
@@ -150,7 +149,7 @@ class SimulatedQuery:
             ]
             reports += [each for edge in EDGES for each in self._put(planned.batch, attempt, edge, put[edge])]
         for task, operator in enumerate(OPERATORS):
-            reached = GROUPS - (how == operator)
+            reached = self.tasks - (how == operator)
             reports += self._snapshots(planned, task, operator, reached)
         # a source without rows so far holds the watermark at 0
         least_ms = min(self.clocks[source] - DELAY_MS if source in self.clocks else 0 for source in SOURCES)
@@ -231,42 +230,55 @@ class SimulatedQuery:
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
+    @property
+    def tasks(self) -> int:
+        """Number of tasks of each operator. It changes from incarnation to incarnation."""
+        return 1 + self.incarnation % 2
+
     def _snapshots(self, planned: Planned, attempt: int, operator: str, reached: int) -> list[Report]:
-        """Return the votes of the first `reached` groups. As in Spark, a later task has a higher attempt."""
+        """Return the reports of the first `reached` tasks. As in Spark, a later task has a higher attempt."""
         marker = self.barrier
-        if marker is None:
-            return []
-        return [
-            self._vote(operator, attempt, group, marker, planned.batch) for group in self.groups[operator][:reached]
+        return (
+            [self._snapshot(operator, attempt, task, marker, planned.batch) for task in range(reached)]
+            if marker is not None
+            else []
+        )
+
+    def _snapshot(self, operator: str, attempt: int, task: int, marker: ControlMarker, batch: int) -> Report:
+        """Pass the barrier as the shipped groups of a task do: a barrier that is not newer than the group's is stale."""
+        votes: list[Json] = []
+        parts: dict[str, list[Group]] = {}
+        for group in self.groups[operator][task :: self.tasks]:
+            asked = is_asked(marker.full, operator, group.number)
+            # an unchanged group votes for a prefetched barrier and stays at its older one
+            stays = marker.kind == AHEAD and not group.changed and not asked
+            if not stays and (marker.epoch > group.epoch or asked):
+                group.epoch = marker.epoch
+                if asked or group.changed:
+                    parts.setdefault("full" if asked else "changes", []).append(group)
+                votes.append(group.number)
+            elif stays:
+                votes.append(group.number)
+        files: list[Json] = [
+            self._written(f"{operator}-i{self.incarnation}-b{batch}-t{task}-{kind}", kind, groups, marker.epoch)
+            for kind, groups in parts.items()
         ]
+        told: dict[str, Json] = {"epoch": marker.epoch, "groups": votes, "files": files}
+        return Report("operator", task, attempt, scope_of_group(operator, task), told)
 
-    def _vote(self, operator: str, attempt: int, group: Group, marker: ControlMarker, batch: int) -> Report:
-        """Vote as the shipped group does: a barrier that is not newer than the group's last one is stale."""
-        scope, epoch = scope_of_group(operator, group.number), marker.epoch
-        told: dict[str, Json] = {}
-        # an unchanged group votes for a prefetched barrier and stays at its older one
-        if marker.kind == AHEAD and not group.changed:
-            told = {"epoch": epoch}
-        elif epoch > group.epoch:
-            group.epoch = epoch
-            told = {"epoch": epoch, "file": self._snapshot(operator, group, epoch, batch)}
-        return Report("operator", group.number, attempt, scope, told)
-
-    def _snapshot(self, operator: str, group: Group, epoch: int, batch: int) -> Json:
-        # a long chain ends in a full file, as the shipped operator writes it
-        full = group.chain >= LONGEST_CHAIN
-        keys = set(group.counts) if full else group.changed
-        file = None
-        if keys:
-            path = f"{operator}-i{self.incarnation}-b{batch}-g{group.number}"
-            self.shared.state[path] = {key: group.counts[key] for key in sorted(keys)}
-            group.chain = 1 if full else group.chain + 1
+    def _written(self, path: str, kind: str, groups: Sequence[Group], epoch: int) -> Json:
+        content: dict[int, int] = {}
+        ranges = []
+        for group in groups:
+            keys = set(group.counts) if kind == "full" else group.changed
+            content |= {key: group.counts[key] for key in sorted(keys)}
+            ranges.append(StateRange(group.number, len(keys), 0, 1))
             group.changed = set()
-            file = StateFile(
-                path=path, size_bytes=1, rows=len(keys), key_group=group.number, epoch=epoch,
-                incarnation=self.incarnation, kind="full" if full else "changes",
-            ).model_dump(mode="json")  # fmt: skip
-        return file
+        self.shared.write_state(path, content)
+        return StateFile(
+            path=path, size_bytes=1, ranges=tuple(ranges), epoch=epoch, incarnation=self.incarnation,
+            kind="full" if kind == "full" else "changes",
+        ).model_dump(mode="json")  # fmt: skip
 
 
 def _file(path: str, rows: int, batch: int, task: int = 0, part: int = 0) -> dict[str, Json]:
@@ -290,4 +302,4 @@ def restored(shared: Shared, chains: Chains) -> dict[str, list[Group]]:
 def _group(shared: Shared, number: int, chain: tuple[StateFile, ...]) -> Group:
     gone = [file.path for file in chain if file.path in shared.gone]
     ensure(not gone, "O12", f"state is restored from {gone}, which are gone")
-    return Group(number, dict(shared.folded(chain)), chain=len(chain))
+    return Group(number, {key: count for key, count in shared.folded(chain).items() if key % GROUPS == number})

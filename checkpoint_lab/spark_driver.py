@@ -255,7 +255,7 @@ def swept(sweeper: Sweeper) -> tuple[int, CkptError | None]:
 
 LIMITS = Limits(
     interval_ms=20, epoch_timeout_ms=400, publish_timeout_ms=100_000, retry_ms=5, max_failed_epochs=1_000,
-    max_unpublished=2, max_publish_attempts=1_000,
+    max_unpublished=2, max_publish_attempts=1_000, full_after_files=2,
 )  # fmt: skip
 SHAPE = JobShape(
     JOB, SOURCES, {sink: SinkPlace("") for sink in SINKS},

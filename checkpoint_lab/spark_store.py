@@ -16,7 +16,7 @@ from functools import cache
 from typing import NamedTuple, cast
 
 from checkpoint_lab.violations import ensure
-from spark_ckpt.epochs.records import EdgeCut, Manifest, StateFile
+from spark_ckpt.epochs.records import FORMAT, EdgeCut, Manifest, StateFile, chain_of
 from spark_ckpt.errors import EpochDamaged, StoreUnreachable
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.epoch_log import EpochLog
@@ -259,7 +259,7 @@ class Shared:
         if mood == "fail":
             raise StoreUnreachable("no answer; not done")
         digest = hashlib.sha256(new.body.encode()).hexdigest()
-        row = LogRow(2, seen, new.kind, new.epoch, new.incarnation, new.attempt, 0, new.brief, digest, "")
+        row = LogRow(FORMAT, seen, new.kind, new.epoch, new.incarnation, new.attempt, 0, new.brief, digest, "")
         if new.kind == "epoch":
             self._keep(Manifest.model_validate_json(new.body))
         self.rows.append((row, new.body))
@@ -316,12 +316,15 @@ class Shared:
             raise EpochDamaged(f"{missing[0]} is missing", epoch=manifest.epoch)
 
     def folded(self, files: tuple[StateFile, ...]) -> Counter[int]:
-        """Return the state that chains of files hold, over all key groups."""
+        """Return the state that files hold, over all key groups. O12: every one of them is durable."""
         groups: dict[int, dict[int, int]] = {}
         for file in files:
-            # a full file replaces the key group's state; changes extend it
-            before = {} if file.kind == "full" else groups.get(file.key_group, {})
-            groups[file.key_group] = {**before, **self.state[file.path]}
+            ensure(file.path in self.state, "O12", f"{file.path} is named, and not durable")
+            for group in file.key_groups:
+                # a full file replaces the key group's state; changes extend it
+                before = {} if file.kind == "full" else groups.get(group, {})
+                own = {key: count for key, count in self.state[file.path].items() if key % GROUPS == group}
+                groups[group] = {**before, **own}
         return Counter({key: count for state in groups.values() for key, count in state.items()})
 
     @property
@@ -360,6 +363,10 @@ class Shared:
         for path in paths:
             self.delete(path) if path in self.segments else self.gone.add(path)
 
+    def write_state(self, path: str, content: Mapping[int, int]) -> None:
+        """Write a state file, which is durable then."""
+        self.state[path] = content
+
     def delete(self, path: str) -> None:
         """Delete a segment."""
         self.segments.pop(path, None)
@@ -383,7 +390,10 @@ class Shared:
         wanted = expected(cursors, in_flight)
         for operator in OPERATORS:
             snapshot = manifest.operators.get(operator)
-            state = self.folded(snapshot.files if snapshot else ())
+            files = snapshot.files if snapshot else ()
+            over = [f"{file.path}/{group}" for file in files for group in file.key_groups if file not in chain_of(files, group)]
+            ensure(not over, "O17", f"{name} names ranges that no chain has: their deleted keys return: {over}")
+            state = self.folded(files)
             _compare(state, wanted.counts[operator], f"the state of {operator} at {name}")
         for edge, cut in manifest.edges.items():
             _compare_positions(cut, len(in_flight[edge]), wanted.produced[edge], f"{edge} at {name}")

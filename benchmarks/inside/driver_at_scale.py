@@ -40,7 +40,7 @@ from spark_ckpt.coordination.messages import (
 )
 from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.coordination.reports import action_parts_ms, scope_of_group
-from spark_ckpt.epochs.records import Holder, Manifest, SinkAck, StateFile
+from spark_ckpt.epochs.records import Holder, Manifest, SinkAck, StateFile, StateRange
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.reports import parsed
@@ -112,11 +112,11 @@ class Job:
     def texts(self, batch: int, epoch: int | None, folder: Folder) -> list[str]:
         """Return the reports of a batch as tasks send them. `epoch`: the batch holds its barrier."""
         found = [self._staged(task, batch, folder) for task in range(self.tasks)]
-        for group in range(self.groups):
-            body: dict[str, Json] = {"late": 0, "began_ms": 1000.5, "ended_ms": 1003.5, "snapshot_ms": 1.5}
-            if epoch is not None:
-                body |= {"epoch": epoch, "file": self._snapshot(group, epoch, folder).model_dump(mode="json")}
-            found.append(json.dumps(["operator", group % self.tasks, 7, scope_of_group(OPERATOR, group), body]))
+        body: dict[str, Json] = {"late": 0, "began_ms": 1000.5, "ended_ms": 1003.5, "snapshot_ms": 1.5}
+        # Without a barrier each key group reports; with one, each task reports for all of its key groups.
+        for number in range(self.groups if epoch is None else min(self.tasks, self.groups)):
+            told = body if epoch is None else {**body, **self._snapshot(number, epoch, folder)}
+            found.append(json.dumps(["operator", number % self.tasks, 7, scope_of_group(OPERATOR, number), told]))
         found.append(json.dumps(["input", 0, 0, "sources", {"began_ms": 1000.0, "ended_ms": 1010.0, "rows_in": 10}]))
         return found
 
@@ -126,19 +126,20 @@ class Job:
         file = StagedFile(path, folder.put("edges", path), 1, 0, batch, task, 0, {}, stats, _digest())
         return json.dumps(["tap", task, 7, SINK, asdict(file)])
 
-    def _snapshot(self, group: int, epoch: int, folder: Folder) -> StateFile:
-        """Return a key group's file: full at the first epoch, and then at every eighth in turns."""
-        path = f"i1-e{epoch}-g{group}-{uuid.uuid4().hex}.parquet"
-        return StateFile(
+    def _snapshot(self, task: int, epoch: int, folder: Folder) -> dict[str, Json]:
+        """Return a task's report with its file: full at the first epoch, and then at every eighth in turns."""
+        path = f"i1-e{epoch}-t{task}-{uuid.uuid4().hex}.parquet"
+        groups = list(range(task, self.groups, self.tasks))
+        file = StateFile(
             path=path,
             size_bytes=folder.put("state", path),
             sha256=_digest(),
-            rows=1,
-            key_group=group,
+            ranges=tuple(StateRange(group, 1, 4, 1000, _digest()) for group in groups),
             epoch=epoch,
             incarnation=1,
-            kind="full" if epoch == 1 or (epoch + group) % CHAIN == 0 else "changes",
+            kind="full" if epoch == 1 or (epoch + task) % CHAIN == 0 else "changes",
         )
+        return {"epoch": epoch, "groups": list(groups), "files": [file.model_dump(mode="json")]}
 
 
 def _digest() -> str:

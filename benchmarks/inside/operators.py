@@ -23,9 +23,10 @@ from spark_ckpt.tasks.blobs import outputs_to_blobs
 from spark_ckpt.tasks.operators.keyed_function import keyed_function
 from spark_ckpt.tasks.operators.operator import Clock, KeyedOperator
 from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult, vectorized_function
+from spark_ckpt.epochs.records import StateRange
 from spark_ckpt.tasks.packing import pack, unpack_ordered
 from spark_ckpt.tasks.state.group_state import KeyGroupState
-from spark_ckpt.tasks.state.levels import FileRef, LevelCache
+from spark_ckpt.tasks.state.levels import RangeRef, LevelCache
 
 GROUPS = 16
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])
@@ -39,7 +40,7 @@ class Store:
     def __init__(self) -> None:
         self.files: dict[str, pa.Table] = {}
 
-    def read_committed(self, file: FileRef, rows: int, **where: object) -> pa.Table:
+    def read_range(self, file: RangeRef, rows: int, **where: object) -> pa.Table:
         return self.files[file.path]
 
 
@@ -71,7 +72,7 @@ class Job:
             if capture is not None:
                 path = f"{number}-{epoch}"
                 self.store.files[path] = capture.table
-                group.captured(path, capture.table.nbytes)
+                group.captured(path, StateRange(number, capture.table.num_rows, 0, capture.table.nbytes))
             self.states[number] = group.encode()
 
 

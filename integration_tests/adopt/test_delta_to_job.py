@@ -26,7 +26,7 @@ from spark_ckpt.store.ddl import arrow_schema
 from spark_ckpt.store.store import Store
 from spark_ckpt.tasks.rows import StateSchema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
-from spark_ckpt.tasks.state.levels import FileRef, LevelCache
+from spark_ckpt.tasks.state.levels import LevelCache, range_ref
 from spark_rewind.adopt import state as adopt_state
 from tests.rewind.rewind_kit import content_of
 
@@ -158,11 +158,7 @@ def faults(world: World, store: str) -> list[str]:
     cache = LevelCache(world.root / f"{store}-cache", opened.state("sessions").location, schema, "sessions")
     for user, n in COUNTS.items():
         group = hashes[user] % snapshot.key_groups
-        files = [
-            FileRef(f.path, f.size_bytes, f.rows, f.kind, f.epoch, f.sha256)
-            for f in snapshot.files
-            if f.key_group == group
-        ]
+        files = [range_ref(file, group) for file in chain_of(snapshot.files, group)]
         held = KeyGroupState.restored(schema, cache, group, files)
         there = held.resolve(pa.table({"user": [user]}), np.array([hashes[user]]))
         timeout_ms = (T0_S + {1: 0, 2: 5, 3: 10}[n]) * 1000 + GAP_MS

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from checkpoint_protocols.ids import Epoch
 from checkpoint_protocols.machine import ProtocolViolation
 from spark_ckpt.connector import Cursor, Json, StagedFile
+from spark_ckpt.coordination import full_snapshots
 from spark_ckpt.coordination.edges import Edges, Segments, consumed_segments, segments_in
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape
 from spark_ckpt.coordination.markers import AHEAD, BARRIER, OPEN, ControlMarkers
 from spark_ckpt.coordination.messages import BatchDone, CountBatch, OfferMarker
-from spark_ckpt.coordination.reports import FILE, Report, edge_of, group_of, staged_file
+from spark_ckpt.coordination.reports import FILE, Report, edge_of, operator_of, staged_file
 from spark_ckpt.epochs.records import EdgeCut, Manifest, StateFile
 
 Input = tuple[str, str]
@@ -233,7 +234,7 @@ class EpochBuilder:
         self.watermarks.advance(watermark_ms, reports)
         for report in reports:
             if report.step == "operator":
-                self.take_snapshot(group_of(report), report.body)
+                self.take_snapshot(operator_of(report), report.body)
         return {
             "numInputRows": batch.rows_in,
             "numOutputRows": batch.rows_out,
@@ -289,16 +290,32 @@ class EpochBuilder:
         """Forget the votes for a barrier of `epoch` that ended nothing; the barrier can be offered again."""
         self.voted.pop(epoch, None)
 
-    def take_snapshot(self, group: Group, body: Mapping[str, Json]) -> None:
-        """Add a key group's report: a new snapshot file, or the vote for an epoch without changes, or both."""
-        if "file" in body and body["file"] is not None:
-            file = StateFile.model_validate(body["file"])
-            # A full file starts a new chain: the files before it are compacted into it.
-            kept = () if file.kind == "full" else self.chains.get(group, ())
-            self.chains[group] = (*kept, file)
+    def take_snapshot(self, operator: str, body: Mapping[str, Json]) -> None:
+        """Add a task's report: new files with the snapshots of its key groups, their votes for an epoch, or both."""
+        for each in _list(body, "files"):
+            _extend(self.chains, operator, StateFile.model_validate(each))
             self.moved = True
         if "epoch" in body:
-            self.voted.setdefault(int(str(body["epoch"])), set()).add(group)
+            votes = self.voted.setdefault(int(str(body["epoch"])), set())
+            votes.update((operator, int(str(group))) for group in _list(body, "groups"))
+
+    def due_for_full(self, after: int) -> str:
+        """Return the text of a marker that asks key groups for full snapshots, see `full_snapshots.due`."""
+        found: dict[str, list[StateFile]] = {}
+        for (operator, _), chain in self.chains.items():
+            found.setdefault(operator, []).extend(chain)
+        return full_snapshots.asking({name: full_snapshots.due(distinct(each), after) for name, each in found.items()})
+
+
+def distinct(files: Iterable[StateFile]) -> list[StateFile]:
+    """Return the files of several chains, each once, oldest first."""
+    once = {file.path: file for file in files}
+    return sorted(once.values(), key=lambda file: (file.epoch, file.path))
+
+
+def _list(body: Mapping[str, Json], name: str) -> Sequence[Json]:
+    value = body.get(name)
+    return value if isinstance(value, list) else ()
 
 
 def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
@@ -308,7 +325,7 @@ def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
         batch.rejected += _count(report, "rejected")
         batch.rows_in += _count(report, "rows_in")
         if late := _count(report, "late"):
-            operator, _ = group_of(report)
+            operator = operator_of(report)
             batch.late[operator] = batch.late.get(operator, 0) + late
         # Segments stay inside the job: they count as neither staged nor output rows.
         if edge_of(report) is not None:
@@ -335,9 +352,16 @@ def _chains_of(base: Manifest) -> Chains:
     chains: Chains = {}
     for name, snapshot in base.operators.items():
         for file in snapshot.files:
-            group = (name, file.key_group)
-            chains[group] = (*chains.get(group, ()), file)
+            _extend(chains, name, file)
     return chains
+
+
+def _extend(chains: Chains, operator: str, file: StateFile) -> None:
+    for number in file.key_groups:
+        group = (operator, number)
+        # A full file starts a new chain: the files before it are compacted into it.
+        kept = () if file.kind == "full" else chains.get(group, ())
+        chains[group] = (*kept, file)
 
 
 @dataclass(slots=True)
@@ -411,12 +435,17 @@ class Cut:
 
     def barrier(self, epoch: Epoch) -> OfferMarker:
         """Return the barrier of the open epoch."""
-        return OfferMarker(self.markers.offer(BARRIER, epoch))
+        return OfferMarker(self.markers.offer(BARRIER, epoch, self._full()))
 
     def prefetch(self, epoch: Epoch, now_ms: float) -> OfferMarker:
         """Return the barrier of an epoch that is not open yet."""
         self.prefetched.offer(epoch, now_ms)
-        return OfferMarker(self.markers.offer(AHEAD, epoch))
+        return OfferMarker(self.markers.offer(AHEAD, epoch, self._full()))
+
+    def _full(self) -> str:
+        # A barrier on its way may bring files that connect other key groups than the ones known now.
+        limits = self.shape.limits
+        return self.builder.due_for_full(limits.full_after_files) if self.markers.are_reached else ""
 
     def ended_by(self, markers: int, open_epoch: Epoch | None) -> Epoch | None:
         """Return the epoch that a batch ends; None if it ends none. `markers`: number of markers up to its end."""

@@ -17,7 +17,7 @@ class Limits:
     `retry_ms`: pause after an aborted epoch and between attempts to publish. `max_failed_epochs`: aborts in a row that
     the run survives. `max_unpublished`: committed epochs that one sink may leave unpublished before barriers are
     delayed. `max_publish_attempts`: per epoch and sink. `max_in_flight`: open epochs at once; this protocol supports
-    1.
+    1. `full_after_files`: files of changes before key groups write full snapshots.
 
     Raises `ProtocolViolation` if `max_in_flight` is not 1, a time is below 1 ms, or a bound is too small.
     """
@@ -31,6 +31,7 @@ class Limits:
     max_unpublished: int = 4
     max_publish_attempts: int = 10
     max_in_flight: int = 1
+    full_after_files: int = 8
 
     def __post_init__(self) -> None:
         if self.max_in_flight != 1:
@@ -46,7 +47,7 @@ class Limits:
             < 1
         ):
             raise ProtocolViolation(f"times are at least 1 ms: {self}")
-        if min(self.max_failed_epochs, self.max_unpublished - 1, self.max_publish_attempts - 1) < 0:
+        if min(self.max_failed_epochs, self.full_after_files - 1, self.max_unpublished - 1, self.max_publish_attempts - 1) < 0:
             raise ProtocolViolation(f"a bound is too small: {self}")
 
 

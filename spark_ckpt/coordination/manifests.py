@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_ckpt.connector import Json
-from spark_ckpt.coordination.cut import EndedEpoch
+from spark_ckpt.coordination.cut import EndedEpoch, distinct
 from spark_ckpt.coordination.job_shape import JobShape, OperatorShape
 from spark_ckpt.coordination.publication import DeferredRows
 from spark_ckpt.epochs.identity import Parts, Standing
@@ -120,13 +120,13 @@ def _operators(shape: JobShape, ended: EndedEpoch) -> dict[str, OperatorSnapshot
 
 def snapshot_of(operator: OperatorShape, ended: EndedEpoch) -> OperatorSnapshot:
     """Return an operator's part of the manifest."""
-    own = sorted(group for group in ended.chains if group[0] == operator.name)
+    chains = (chain for (name, _), chain in ended.chains.items() if name == operator.name)
     return OperatorSnapshot(
         operator=operator.name,
         key_groups=operator.key_groups,
         key_schema=operator.key_schema,
         state_schema=operator.state_schema,
-        files=tuple(file for group in own for file in ended.chains[group]),
+        files=tuple(distinct(file for chain in chains for file in chain)),
         watermarks=dict(ended.watermarks.get(operator.name, {})),
         late_rows=ended.gathered.late.get(operator.name, 0),
     )

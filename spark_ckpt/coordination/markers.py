@@ -30,11 +30,15 @@ BARRIERS = (BARRIER, AHEAD)
 
 @dataclass(frozen=True, slots=True)
 class ControlMarker:
-    """One control row for every key group. `number` grows by one per marker of an incarnation; 0: no marker yet."""
+    """One control row for every key group. `number` grows by one per marker of an incarnation; 0: no marker yet.
+
+    `full`: the key groups that write full snapshots at this barrier, see `full_snapshots.asking`.
+    """
 
     number: int
     kind: int
     epoch: int
+    full: str = ""
 
 
 NO_MARKER = ControlMarker(0, 0, 0)
@@ -49,9 +53,14 @@ class ControlMarkers:
         self.reached = NO_MARKER
         """The newest marker that a batch has reached."""
 
-    def offer(self, kind: int, epoch: int) -> ControlMarker:
+    @property
+    def are_reached(self) -> bool:
+        """True if a batch has reached every marker, so that no barrier is on its way."""
+        return self.reached == self.offered[-1]
+
+    def offer(self, kind: int, epoch: int, full: str = "") -> ControlMarker:
         """Return the next marker for the stream."""
-        marker = ControlMarker(len(self.offered), kind, epoch)
+        marker = ControlMarker(len(self.offered), kind, epoch, full)
         self.offered.append(marker)
         return marker
 

@@ -58,14 +58,13 @@ def latest_attempts(reports: Iterable[Report]) -> list[Report]:
 
 
 def scope_of_group(operator: str, group: int) -> str:
-    """Return the scope of a key group's report."""
+    """Return the scope of a key group's report. A barrier's report of a task has that of its least key group."""
     return f"{operator}/{group}"
 
 
-def group_of(report: Report) -> tuple[str, int]:
-    """Return the operator and the number of the key group in the report of an "operator" step."""
-    operator, group = report.scope.rsplit("/", 1)
-    return operator, int(group)
+def operator_of(report: Report) -> str:
+    """Return the operator in the report of an "operator" step."""
+    return report.scope.rpartition("/")[0]
 
 
 def edge_of(report: Report) -> str | None:
@@ -84,7 +83,7 @@ def place_of(report: Report) -> tuple[str, int, str]:
         case "input":
             return report.step, report.partition, report.scope.removesuffix(FILE)
         case "operator":
-            return report.step, report.partition, report.scope.rpartition("/")[0]
+            return report.step, report.partition, operator_of(report)
     return report.step, report.partition, report.scope
 
 
@@ -117,7 +116,7 @@ def _longest_snapshot_ms(groups: Sequence[Report]) -> float:
     """Return the longest snapshot time of a task; a task runs its key groups one after the other."""
     by_task: dict[tuple[str, int], float] = defaultdict(float)
     for group in groups:
-        by_task[group_of(group)[0], group.partition] += _ms(group.body, "snapshot_ms")
+        by_task[operator_of(group), group.partition] += _ms(group.body, "snapshot_ms")
     return max(by_task.values())
 
 

@@ -1,4 +1,4 @@
-"""The wire format of the epoch log, format 2. Every model is frozen and refuses unknown fields.
+"""The wire format of the epoch log, format 3. Every model is frozen and refuses unknown fields.
 
 Paths are relative:
 
@@ -9,8 +9,10 @@ Paths are relative:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Annotated, Literal, Self
+from functools import cached_property
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
@@ -18,7 +20,7 @@ from spark_ckpt.connector import StagedFile
 from spark_ckpt.epochs.names import valid_name, valid_path
 from spark_ckpt.wording import counted
 
-FORMAT = 2
+FORMAT = 3
 """Version of the whole store: rows of the log, manifests and the layout of the folders. No other one is read."""
 
 Reason = Literal["interval", "stop", "savepoint", "initial", "drained", "rescaled", "bootstrap", "adopt", "batch"]
@@ -48,24 +50,62 @@ class Entry(Record):
     history: Digest = ""
 
 
-class StateFile(Record):
-    """One immutable file of one key group.
+class StateRange(NamedTuple):
+    """The bytes of one key group in a state file: from `offset`, `size_bytes` of them, with their own SHA-256.
 
-    A "full" file holds all live rows, a "changes" file the rows changed since the file before it.
+    They are a row group with a footer of its own, so a reader needs no other part of the file.
+    """
+
+    key_group: Count
+    rows: Count
+    offset: Count
+    size_bytes: Count
+    sha256: Digest = ""
+
+
+class StateFile(Record):
+    """One immutable file, with a range for each key group whose rows a task had to write.
+
+    A "full" file holds all live rows of its key groups, a "changes" file the rows changed since the file before it.
     """
 
     path: Path
     size_bytes: Count
-    rows: Count
-    key_group: Count
     epoch: Count
     incarnation: Count
     kind: Literal["full", "changes"]
+    ranges: Annotated[tuple[StateRange, ...], Field(min_length=1)]
     sha256: Digest = ""
+
+    @cached_property
+    def rows(self) -> int:
+        """Number of rows of all key groups."""
+        return sum(each.rows for each in self.ranges)
+
+    @cached_property
+    def key_groups(self) -> frozenset[int]:
+        """Key groups with a range."""
+        return frozenset(each.key_group for each in self.ranges)
+
+    def range_of(self, key_group: int) -> StateRange:
+        """Return the range of a key group that the file has."""
+        return next(each for each in self.ranges if each.key_group == key_group)
+
+
+def chain_of(files: Sequence[StateFile], key_group: int) -> tuple[StateFile, ...]:
+    """Return the chain of a key group among an operator's files, oldest first: its newest full file, and later changes."""
+    chain: list[StateFile] = []
+    for file in files:
+        if key_group in file.key_groups:
+            chain = [file] if file.kind == "full" else [*chain, file]
+    return tuple(chain)
 
 
 class OperatorSnapshot(Record):
-    """State of one operator at an epoch: per key group at most one full file, then changes, oldest first.
+    """State of one operator at an epoch: its files, oldest first.
+
+    The chain of a key group is its newest full file and the changes after it. Every range of every file is in a chain:
+    else rows that a full file left out would return for readers of the operator's table.
 
     - `watermarks`: per input with event time that has had a row, in milliseconds since 1970 UTC.
     - `late_rows`: rows that came too late within this epoch.

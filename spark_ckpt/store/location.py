@@ -29,7 +29,7 @@ from spark_ckpt.epochs.names import valid_name, valid_path
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged
 from spark_ckpt.place import local_path
 from spark_ckpt.storage_errors import one_line, outage, refusal_in, taken_away, typed_errors_at
-from spark_ckpt.store import durable
+from spark_ckpt.store import durable, ranges
 from spark_ckpt.store.uploads import UploadFailed, open_upload
 from spark_ckpt.wording import counted
 
@@ -130,10 +130,29 @@ class Location:
         except EpochDamaged as error:
             error.context = {**where, "expected": f"{file.size_bytes} bytes", **error.context}
             raise
-        if table.num_rows != rows:
-            was = f"has {counted(table.num_rows, 'row')}, {counted(rows, 'was', 'were')} committed"
-            raise damaged(file.path, was, **where, location=self.uri, expected=counted(rows, "row"))
-        return table
+        return _with_rows(table, rows, file.path, {**where, "location": self.uri})
+
+    def read_range(self, part: CommittedRange, rows: int, **where: object) -> pa.Table:
+        """Read the range of a committed state file with `rows` rows, in one request.
+
+        Nothing is decoded before its bytes are verified. Raises `EpochDamaged` with the context `where`, a `StoreOutage`.
+        """
+        source = None
+        try:
+            source = _Watched(stream := self._opened(part.path))
+            # An object store refuses a read that ends after the file.
+            there = max(0, min(part.size_bytes, stream.size() - part.offset))
+            source.seek(part.offset if there else 0)
+            content = source.read(there)
+            check_bytes(part, content, location=self.uri)
+            with ranges.opened(content, part.offset) as parquet:
+                table = parquet.read()
+        except EpochDamaged as error:
+            error.context = {**where, "expected": f"{part.size_bytes} bytes at {part.offset}", **error.context}
+            raise
+        except (pa.ArrowException, OSError, ValueError, KeyError, UnicodeDecodeError) as error:
+            raise _reading_failed(self, part.path, source.failure if source else None, error) from error
+        return _with_rows(table, rows, part.path, {**where, "location": self.uri})
 
     def read_table(
         self,
@@ -267,6 +286,14 @@ class Location:
             raise outage(self.uri, error, path=path) from error
 
 
+class CommittedRange(Committed, Protocol):
+    """Record of a part of a file: `size_bytes` and `sha256` are those of the part, which begins at `offset`."""
+
+    @property
+    def offset(self) -> int:
+        """Number of bytes of the file before the part."""
+
+
 class _Readable(Protocol):
     def read(self, size: int = -1) -> bytes: ...
     def seek(self, offset: int, whence: int = 0) -> int: ...
@@ -386,6 +413,13 @@ def _reading_failed(location: Location, path: str, failure: OSError | None, erro
         hint=WAY_OUT,
         file=path,
     )
+
+
+def _with_rows(table: pa.Table, rows: int, path: str, where: Mapping[str, object]) -> pa.Table:
+    if table.num_rows != rows:
+        was = f"has {counted(table.num_rows, 'row')}, {counted(rows, 'was', 'were')} committed"
+        raise damaged(path, was, **where, expected=counted(rows, "row"))
+    return table
 
 
 def _seal(schema: pa.Schema, rows: int) -> bytes:

@@ -172,6 +172,7 @@ def _is_behind(table: DeltaTable, epoch: int) -> bool:
 
 
 def _add(file: StateFile) -> AddAction:
-    bounds = {"ckpt_key_group": file.key_group, "ckpt_epoch": file.epoch} if file.rows else {}
-    stats = {"numRecords": file.rows, "minValues": bounds, "maxValues": bounds, "nullCount": dict.fromkeys(bounds, 0)}
+    groups = [each.key_group for each in file.ranges if each.rows]
+    least, most = ({"ckpt_key_group": of(groups), "ckpt_epoch": file.epoch} if groups else {} for of in (min, max))
+    stats = {"numRecords": file.rows, "minValues": least, "maxValues": most, "nullCount": dict.fromkeys(least, 0)}
     return delta_log.added(file.path, file.size_bytes, json.dumps(stats), data_change=True)

@@ -8,7 +8,6 @@ named files. It returns its results through `Reports`, which arrive only if the 
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from spark_ckpt.connector import Json
 from spark_ckpt.coordination.markers import AHEAD, BARRIERS
+from spark_ckpt.coordination.full_snapshots import is_asked
 from spark_ckpt.coordination.reports import scope_of_group
 from spark_ckpt.epochs.records import StateFile
 from spark_ckpt.tasks.blobs import outputs_to_blobs
@@ -35,15 +36,16 @@ from spark_ckpt.tasks.packing import control_tag, unpack_ordered
 from spark_ckpt.tasks.reports import Reports
 from spark_ckpt.tasks.rows import BLOB, KEY_HASH, NO_TIMEOUT, SHUFFLE_KEY
 from spark_ckpt.tasks.shuffle_keys import shuffle_keys
-from spark_ckpt.tasks.state.group_state import Capture, KeyGroupState
-from spark_ckpt.tasks.state.levels import FileRef, Files, LevelCache
+from spark_ckpt.tasks.state.group_state import KeyGroupState
+from spark_ckpt.tasks.state.levels import Files, LevelCache, range_ref
+from spark_ckpt.tasks.state.task_snapshot import Attempt, TaskSnapshot, close, snapshot_of
 from spark_ckpt.tasks.worker_process import prepare_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
-    from spark_ckpt.store.location import Location, Written
+    from spark_ckpt.store.location import Location
 
 _OUTPUT = f"{BLOB} binary"
 _STATE = "held binary, incarnation long"
@@ -103,9 +105,9 @@ class GroupHost:
         """
         # applyInPandasWithState calls a key group only if it has rows, so each group gets its own copy
         exploded = markers.select(
-            F.explode(F.lit(np.asarray(self.shuffle_keys, np.int32))).alias("key"), "kind", "epoch"
+            F.explode(F.lit(np.asarray(self.shuffle_keys, np.int32))).alias("key"), "kind", "epoch", "full"
         )
-        return exploded.select("key", control_tag(F.col("kind"), F.col("epoch")), F.lit(bytearray()))
+        return exploded.select("key", control_tag(F.col("kind"), F.col("epoch")), F.col("full").cast("binary"))
 
     def apply(self, packed: DataFrame, reports: Reports, onward: Onward | None = None) -> DataFrame:
         """Run the operator on packed rows.
@@ -145,16 +147,17 @@ class GroupHost:
         return self._restored(group)
 
     def _restored(self, group: int) -> KeyGroupState:
-        files = [
-            FileRef(file.path, file.size_bytes, file.rows, file.kind, file.epoch, file.sha256)
-            for file in self.chains.get(group, ())
-        ]
+        files = [range_ref(file, group) for file in self.chains.get(group, ())]
         schema = self.operator.schema
         return KeyGroupState.restored(schema, self._levels, group, files, self.base_epoch, outgrown=self.outgrown)
 
     @property
     def _levels(self) -> LevelCache:
         return LevelCache(self.cache, self.location, self.operator.schema, self.name)
+
+    def task_of(self, group: int) -> frozenset[int]:
+        """Return the key groups of the task that runs `group`, see `shuffle_keys`."""
+        return frozenset(range(group % self.tasks, self.key_groups, self.tasks))
 
     # -- on a standby -------------------------------------------------------------------------------------------------
 
@@ -189,23 +192,29 @@ class _GroupCall:
         outputs = self._host.operator.process(unpacked.rows, self._held, self._clock())
         # output before the barrier: it belongs to the epoch that the barrier ends
         yield from self._put_out(outputs)
-        account, processed_ms = self._account(), _now_ms()
-        barriers = [(kind, epoch) for kind, epoch in unpacked.controls if kind in BARRIERS]
-        for kind, epoch in barriers[-1:]:  # an older one in the same batch belongs to an aborted epoch
-            # a prefetched barrier of a group without changes is acknowledged without a snapshot; the group keeps its
-            # epoch
-            stays = kind == AHEAD and self._held.is_captured
-            account |= {"epoch": epoch} if stays else self._on_barrier(epoch)
+        processed_ms = _now_ms()
+        barriers = [control for control in unpacked.controls if control[0] in BARRIERS]
+        snapshot = None
+        for kind, epoch, full in barriers[-1:]:  # an older one in the same batch belongs to an aborted epoch
+            snapshot = self._pass_barrier(kind, epoch, is_asked(full, self._host.name, self._group))
         # after the barrier: the snapshot empties the delta that Spark stores
         self._state.update((self._held.encode(), self._host.incarnation))
-        account |= self._moments(processed_ms)
         self._arm_timeout()
-        self._reports.send("operator", scope_of_group(self._host.name, self._group), account)
+        self._report(snapshot, processed_ms)
 
-    def _moments(self, processed_ms: float) -> dict[str, Json]:
-        """Return begin and end of this call and the duration of its snapshot, in milliseconds, for observability."""
+    def _report(self, snapshot: TaskSnapshot | None, processed_ms: float) -> None:
+        """Report this call; with a barrier, the last key group of the task reports for all, after its files are durable."""
+        late, name = self._held.counters.late_rows, self._host.name
+        if snapshot is None:
+            account = {"late": late, "began_ms": self._began_ms, "ended_ms": _now_ms(), "snapshot_ms": 0.0}
+            self._reports.send("operator", scope_of_group(name, self._group), account)
+            return
+        told = snapshot.finish() if snapshot.is_whole else {}
         now_ms = _now_ms()
-        return {"began_ms": self._began_ms, "ended_ms": now_ms, "snapshot_ms": round(now_ms - processed_ms, 1)}
+        snapshot.count(late, self._began_ms, now_ms, now_ms - processed_ms)
+        if snapshot.is_whole:
+            close(self._attempt(snapshot.epoch))
+            self._reports.send("operator", scope_of_group(name, min(snapshot.groups)), {**snapshot.account, **told})
 
     def _put_out(self, outputs: Iterator[pa.Table]) -> Iterator[pd.DataFrame]:
         if self._onward is not None:
@@ -221,38 +230,32 @@ class _GroupCall:
             return Clock(processing_ms, inputs_ms=inputs_ms)
         return Clock(processing_ms, watermark_ms, late_watermark_ms(), inputs_ms)
 
-    def _account(self) -> dict[str, Json]:
-        return {"late": self._held.counters.late_rows}
+    def _attempt(self, epoch: int) -> Attempt:
+        task = TaskContext.get()
+        return task.taskAttemptId() if task else 0, self._host.location.uri, epoch
 
-    def _on_barrier(self, epoch: int) -> dict[str, Json]:
-        """Take the snapshot and return the acknowledgement; empty for a barrier of an epoch that is over here."""
-        # a group has one input, so no other input has to be held until the barrier arrives on it
-        if epoch <= self._held.epoch:
-            return {}
-        return {"file": self._capture(epoch), "epoch": epoch}
+    def _pass_barrier(self, kind: int, epoch: int, full: bool) -> TaskSnapshot:
+        """Take the group's part of the task's snapshot, with its vote unless the epoch is over here.
 
-    def _capture(self, epoch: int) -> dict[str, Json] | None:
+        `full`: the barrier asks for all live rows. Then the group writes them in any case: the files that it shares with
+        others leave together.
+        """
         # Step 4 of docs/design/epoch-in-nine-steps.md.
-        capture = self._held.capture(epoch)
-        if capture is None:
-            return None
-        path = f"i{self._host.incarnation}-e{epoch}-g{self._group}-{uuid.uuid4().hex}.parquet"
-        # durable before the state changes: a failed attempt leaves only an unreferenced file
-        written = self._host.location.write_table(path, capture.table)
-        self._held.captured(path, written.size_bytes, written.sha256)
-        return self._state_file(path, written, capture).model_dump(mode="json")
-
-    def _state_file(self, path: str, written: Written, capture: Capture) -> StateFile:
-        return StateFile(
-            path=path,
-            size_bytes=written.size_bytes,
-            sha256=written.sha256,
-            rows=capture.table.num_rows,
-            key_group=self._group,
-            epoch=capture.epoch,
-            incarnation=self._host.incarnation,
-            kind="full" if capture.kind == "full" else "changes",
+        host, held = self._host, self._held
+        groups = host.task_of(self._group)
+        snapshot = snapshot_of(
+            self._attempt(epoch), lambda: TaskSnapshot(host.location, host.incarnation, epoch, groups)
         )
+        # a group has one input, so no other input has to be held until the barrier arrives on it
+        is_over = epoch <= held.epoch and not full
+        # a prefetched barrier of a group without changes is acknowledged without a snapshot; the group keeps its epoch
+        stays = kind == AHEAD and held.is_captured and not full
+        if not (is_over or stays):
+            capture = held.capture_full(epoch) if full else held.capture(epoch)
+            if capture is not None:
+                held.captured(*snapshot.write(self._group, capture))
+        snapshot.passed(self._group, votes=stays or not is_over)
+        return snapshot
 
     def _arm_timeout(self) -> None:
         """Have Spark call this group when its earliest key times out."""

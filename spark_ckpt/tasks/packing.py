@@ -117,14 +117,14 @@ class Unpacked:
 
     rows: pa.Table | None
     """The user's columns and `ckpt_key_hash`, in order of arrival; None without rows."""
-    controls: list[tuple[int, int]] = field(default_factory=list)
-    """Control rows as (kind, epoch), distinct, ascending by epoch."""
+    controls: list[tuple[int, int, str]] = field(default_factory=list)
+    """Control rows as (kind, epoch, groups asked for full snapshots), distinct, ascending by epoch."""
 
 
 def unpack_ordered(frames: Iterable[pd.DataFrame]) -> Unpacked:
     """Restore the rows and control rows of one key group from its packed rows, which may arrive in any order."""
     blobs: list[tuple[int, bytes]] = []
-    controls: set[tuple[int, int]] = set()
+    controls: set[tuple[int, int, str]] = set()
     for frame in frames:
         for tag, blob in zip(frame[TAG].tolist(), frame[BLOB], strict=True):
             # the inverse of `control_tag`
@@ -132,10 +132,10 @@ def unpack_ordered(frames: Iterable[pd.DataFrame]) -> Unpacked:
             if tag >= 0:
                 blobs.append((tag, blob))
             else:
-                controls.add((kind, epoch))
+                controls.add((kind, epoch, bytes(blob).decode()))
     # the shuffle reorders blobs; tags restore the order of arrival
     blobs.sort(key=lambda item: item[0])
-    return Unpacked(joined(blob for _, blob in blobs), sorted(controls, key=lambda item: item[::-1]))
+    return Unpacked(joined(blob for _, blob in blobs), sorted(controls, key=lambda item: (item[1], item[0])))
 
 
 def tables_of_blobs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -173,7 +173,7 @@ def written(
         key_groups=key_groups,
         key_schema=found.key_ddl,
         state_schema=found.state_ddl,
-        files=tuple(sorted(files, key=lambda file: file.key_group)),
+        files=tuple(sorted(files, key=lambda file: file.path)),
     )
     return WrittenState(snapshot, sum(row.timed for row in rows), sum(row.stateless for row in rows))
 

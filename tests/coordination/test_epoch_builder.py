@@ -34,12 +34,12 @@ def told(group=0, **body):
 
 def state_file(group, epoch, kind="changes"):
     return StateFile(
-        path=f"{kind}-{epoch}-{group}", size_bytes=1, rows=1, key_group=group, epoch=epoch, incarnation=1, kind=kind
+        path=f"{kind}-{epoch}-{group}", size_bytes=1, ranges=((group, 1, 4, 1),), epoch=epoch, incarnation=1, kind=kind
     )
 
 
 def acked(group, epoch, kind="changes"):
-    return told(group, epoch=epoch, file=state_file(group, epoch, kind).model_dump(mode="json"))
+    return told(group, epoch=epoch, groups=[group], files=[state_file(group, epoch, kind).model_dump(mode="json")])
 
 
 def paths(ended, sink="out"):
@@ -146,7 +146,7 @@ def test_a_late_ack_of_an_aborted_epoch_extends_the_chain_and_acknowledges_no_ot
 
 def test_a_group_without_changes_acknowledges_without_a_file():
     epoch = builder()
-    epoch.add(offsets(), [told(3, epoch=1, file=None)])
+    epoch.add(offsets(), [told(3, epoch=1, groups=[3], files=[])])
     ended = epoch.end(1, {})
     assert (ended.groups_acked, ended.chains) == ({("totals", 3)}, {})
 

@@ -29,7 +29,7 @@ TOTALS = OperatorShape("totals", "k string", "total bigint", key_groups=4)
 
 def state_file(group, epoch, kind="changes"):
     return StateFile(
-        path=f"g{group}-e{epoch}", size_bytes=100, rows=10, key_group=group, epoch=epoch, incarnation=3, kind=kind
+        path=f"g{group}-e{epoch}", size_bytes=100, ranges=((group, 10, 4, 90),), epoch=epoch, incarnation=3, kind=kind
     )
 
 
@@ -63,7 +63,7 @@ def test_everything_of_the_epoch_is_in_its_manifest():
     (snapshot,) = manifest.operators.values()
     assert (snapshot.operator, snapshot.key_groups, snapshot.key_schema) == ("totals", 4, "k string")
     assert (snapshot.watermarks, snapshot.late_rows) == ({"in": 700}, 2)
-    assert [file.path for file in snapshot.files] == ["g0-e9", "g2-e5", "g2-e9"], "each group's chain, oldest first"
+    assert [file.path for file in snapshot.files] == ["g2-e5", "g0-e9", "g2-e9"], "oldest first"
 
 
 def test_an_epoch_before_the_first_batch_has_state_as_it_was_written():

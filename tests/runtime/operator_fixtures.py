@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from spark_ckpt.epochs.records import StateRange
 from spark_ckpt.tasks.rows import KEY_HASH, StateSchema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
-from spark_ckpt.tasks.state.levels import FileRef, LevelCache, OpenLevels
+from spark_ckpt.tasks.state.levels import RangeRef, LevelCache, OpenLevels
 
 
 class MemoryStore:
@@ -21,7 +22,7 @@ class MemoryStore:
         self.files: dict[str, pa.Table] = {}
         self.reads: list[str] = []
 
-    def read_committed(self, file: FileRef, rows: int, **where: object) -> pa.Table:
+    def read_range(self, file: RangeRef, rows: int, **where: object) -> pa.Table:
         self.reads.append(file.path)
         return self.files[file.path]
 
@@ -58,12 +59,12 @@ def group_of(schema: StateSchema, folder: Path, store: MemoryStore | None = None
     return KeyGroupState(schema, cache_of(schema, folder, store), key_group)
 
 
-def snapshot(group: KeyGroupState, store: MemoryStore, epoch: int) -> bool:
+def snapshot(group: KeyGroupState, store: MemoryStore, epoch: int, full: bool = False) -> bool:
     """Capture and store as the stage does; whether there was anything to write."""
-    capture = group.capture(epoch)
+    capture = group.capture_full(epoch) if full else group.capture(epoch)
     if capture is None:
         return False
     path = f"e{epoch}-{uuid.uuid4().hex}.parquet"
     store.files[path] = capture.table
-    group.captured(path, capture.table.nbytes)
+    group.captured(path, StateRange(group.key_group, capture.table.num_rows, 0, capture.table.nbytes))
     return True

@@ -59,30 +59,35 @@ class Told:
 def host(tmp_path):
     operator = agg.running_aggregates({"total": agg.sum("v")}, ROW, ["k"], "each row")
     return GroupHost(
-        name="sum", keys=("k",), operator=operator, key_groups=KEY_GROUPS, tasks=1, incarnation=2, base_epoch=4,
+        name="sum", keys=("k",), operator=operator, key_groups=KEY_GROUPS, tasks=KEY_GROUPS, incarnation=2, base_epoch=4,
         base_watermark_ms=0, base_late_ms=0, chains={}, location=Location(str(tmp_path / "state")), cache=str(tmp_path / "cache"),
     )  # fmt: skip
 
 
-def packed(keys, *markers):
+def packed(keys, *markers, group=GROUP, full=""):
     """One batch of the shuffle: rows of `keys`, and control rows, as Spark makes them."""
-    rows = pa.table({"k": keys, "v": [1] * len(keys), KEY_HASH: pa.array([GROUP] * len(keys), pa.int64())})
+    rows = pa.table({"k": keys, "v": [1] * len(keys), KEY_HASH: pa.array([group] * len(keys), pa.int64())})
     frames = [batch.to_pandas() for batch in pack(rows.to_batches(), 0, range(KEY_GROUPS))]
-    controls = [{SHUFFLE_KEY: GROUP, TAG: control_tag(*marker), BLOB: b""} for marker in markers]
+    controls = [{SHUFFLE_KEY: group, TAG: control_tag(*marker), BLOB: full.encode()} for marker in markers]
     frames += [pd.DataFrame(controls)] if controls else []
     return pd.concat(frames)
 
 
-def call(host, state, frame):
+def call(host, state, frame, group=GROUP):
     told = Told()
-    list(host.runner(told)((GROUP,), iter([frame]), state))
+    list(host.runner(told)((host.shuffle_keys[group],), iter([frame]), state))
     return told.bodies
+
+
+def rows_of(account):
+    """Rows of each file by key group."""
+    return [{group: rows for group, rows, *_ in file["ranges"]} for file in account["files"]]
 
 
 def test_a_barrier_is_acknowledged_with_the_groups_changes(host):
     (account,) = call(host, State(), packed(["a", "b", "a"], (BARRIER, 5)))
 
-    assert (account["epoch"], account["file"]["rows"]) == (5, 2)
+    assert (account["epoch"], account["groups"], rows_of(account)) == (5, [GROUP], [{GROUP: 2}])
 
 
 def test_of_two_barriers_in_one_batch_only_the_newer_is_answered_and_nothing_is_written_twice(host):
@@ -91,7 +96,7 @@ def test_of_two_barriers_in_one_batch_only_the_newer_is_answered_and_nothing_is_
 
     (account,) = call(host, state, packed(["a", "b"], (OPEN, 4), (BARRIER, 5), (BARRIER, 6)))
 
-    assert (account["epoch"], account["file"]["epoch"], account["file"]["rows"]) == (6, 6, 2)
+    assert (account["epoch"], account["files"][0]["epoch"], rows_of(account)) == (6, 6, [{GROUP: 2}])
     assert len(list(Path(host.location.uri).rglob("*.parquet"))) == 1
 
 
@@ -101,7 +106,7 @@ def test_a_group_without_changes_acknowledges_without_a_file(host):
 
     (account,) = call(host, state, packed([], (BARRIER, 6)))
 
-    assert (account["epoch"], account["file"]) == (6, None)
+    assert (account["epoch"], account["groups"], account["files"]) == (6, [GROUP], [])
 
 
 def test_output_for_the_next_operator_comes_packed_by_its_keys(host):
@@ -111,7 +116,7 @@ def test_output_for_the_next_operator_comes_packed_by_its_keys(host):
     run = host.runner(Told(), onward)
 
     given = packed(["a", "b", "a", "c"])
-    frame = pd.concat(run((GROUP,), iter([given]), State()))
+    frame = pd.concat(run((host.shuffle_keys[GROUP],), iter([given]), State()))
 
     rows = {group: unpack_ordered([part]).rows for group, part in frame.groupby(SHUFFLE_KEY)}
     found = {(row["who"], row["n"]): (group, row[KEY_HASH]) for group, each in rows.items() for row in each.to_pylist()}
@@ -123,4 +128,4 @@ def test_output_for_the_next_operator_comes_packed_by_its_keys(host):
 
 def test_without_output_the_next_operator_gets_nothing(host):
     onward = Onward({"k": "k"}, pa.schema([("k", pa.string())]), ("k",), range(5))
-    assert list(host.runner(Told(), onward)((GROUP,), iter([packed([], (BARRIER, 5))]), State())) == []
+    assert list(host.runner(Told(), onward)((host.shuffle_keys[GROUP],), iter([packed([], (BARRIER, 5))]), State())) == []

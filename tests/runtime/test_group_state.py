@@ -6,11 +6,12 @@ import pytest
 from group_kit import SCHEMA, due, put, removed_above_another_level, values_in
 from operator_fixtures import OPENED, MemoryStore, cache_of, group_of, snapshot
 
+from spark_ckpt.epochs.records import StateRange
 from spark_ckpt.errors import EpochDamaged, FormatUnknown, GraphInvalid, StateSchemaChanged
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.rows import StateSchema, state_schema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
-from spark_ckpt.tasks.state.levels import FileRef, LevelCache, from_stored
+from spark_ckpt.tasks.state.levels import LevelCache, RangeRef, from_stored
 
 
 @pytest.fixture(autouse=True)
@@ -70,36 +71,8 @@ def test_a_full_file_holds_live_rows_only_and_ends_the_chain(tmp_path):
     capture = group.capture_full(2)
     live = {row["k"]: (row["ckpt_op"], row["ckpt_timeout_ms"]) for row in capture.table.to_pylist()}
     assert live == {"a": ("put", None), "c": ("delete", 50)}, "a timeout outlives its key's state"
-    group.captured("full", 1)
+    group.captured("full", StateRange(0, 2, 4, 1))
     assert [ref.path for ref in group.files] == ["full"]
-
-
-def test_long_chains_become_full_files_by_turns(tmp_path):
-    epochs = []
-    for key_group in range(4):
-        group, store = group_of(SCHEMA, tmp_path, key_group=key_group), MemoryStore()
-        for epoch in range(1, 30):
-            put(group, {"a": epoch})
-            snapshot(group, store, epoch)
-            if group.files[-1].kind == "full":
-                epochs.append(epoch)
-                break
-    assert epochs == sorted(set(epochs)), "no two groups rebase in one epoch"
-    assert epochs[0] > 8
-
-
-def test_a_large_state_with_few_changes_is_not_rewritten_soon_but_its_chain_stays_bounded(tmp_path):
-    group, store = group_of(SCHEMA, tmp_path), MemoryStore()
-    put(group, {f"k{i}": i for i in range(3000)})
-    snapshot(group, store, 1)
-    group.capture_full(2)
-    group.captured("full", 1)
-    lengths = []
-    for epoch in range(3, 150):
-        put(group, {"k1": epoch})
-        snapshot(group, store, epoch)
-        lengths.append(len(group.files))
-    assert 60 <= max(lengths) <= 72
 
 
 def test_levels_stay_logarithmic(tmp_path):
@@ -186,7 +159,7 @@ def test_a_state_file_with_other_rows_than_committed_is_damage(tmp_path):
     (table,) = store.files.values()
     location = Location(str(tmp_path / "store"))
     size, sha256 = location.write_table("f", table.slice(0, 1))
-    ref = FileRef("f", size, 2, "full", 1, sha256)
+    ref = RangeRef("f", 0, size, 2, "full", 1, sha256)
     moved = KeyGroupState.restored(SCHEMA, LevelCache(tmp_path / "two", location, SCHEMA, "totals"), 0, [ref])
     with pytest.raises(EpochDamaged, match="1 row, 2 were committed") as caught:
         values_in(moved, ["a"])
@@ -199,7 +172,7 @@ def test_a_state_file_that_has_a_key_twice_is_damage(tmp_path):
     (table,) = store.files.values()
     location = Location(str(tmp_path / "store"))
     size, sha256 = location.write_table("f", pa.concat_tables([table, table.slice(0, 1)]))
-    ref = FileRef("f", size, 3, "full", 1, sha256)
+    ref = RangeRef("f", 0, size, 3, "full", 1, sha256)
     moved = KeyGroupState.restored(SCHEMA, LevelCache(tmp_path / "two", location, SCHEMA, "totals"), 0, [ref])
     with pytest.raises(EpochDamaged, match="f has a key twice") as caught:
         values_in(moved, ["a"])

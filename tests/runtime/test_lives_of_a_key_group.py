@@ -14,7 +14,7 @@ from operator_fixtures import OPENED, MemoryStore, cache_of, colliding, group_of
 
 from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.tasks.rows import NO_TIMEOUT
-from spark_ckpt.tasks.state import group_state, levels
+from spark_ckpt.tasks.state import levels
 from spark_ckpt.tasks.state.group_state import KeyGroupState
 from spark_ckpt.tasks.state.levels import LevelCache
 
@@ -64,7 +64,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def checkpoint(self):
         self.epoch += 1
-        snapshot(self.group, self.store, self.epoch)
+        snapshot(self.group, self.store, self.epoch, full=self.epoch % self.full_every == 0)
         self.saved = (self.group.files, dict(self.model), dict(self.timeouts), self.now)
 
     @rule()
@@ -111,15 +111,13 @@ class Life(RuleBasedStateMachine):
         return cache_of(SCHEMA, folder or self.folder, self.store)
 
 
-OFTEN, SELDOM = (2, 5), (8, 12)
-"""Files from which on a full one is due, and the most."""
+OFTEN, SELDOM = 3, 11
+"""Epochs from one full snapshot to the next."""
 
 
-def live(root, monkeypatch, examples, full):
+def live(root, examples, full):
     """Many lives."""
-    monkeypatch.setattr(group_state, "FULL_AFTER_FILES", full[0])
-    monkeypatch.setattr(group_state, "FULL_AT_MOST_FILES", full[1])
-    Life.root = root
+    Life.root, Life.full_every = root, full
     quick = settings(
         max_examples=examples,
         stateful_step_count=40,
@@ -134,8 +132,8 @@ def live(root, monkeypatch, examples, full):
 
 
 @pytest.mark.parametrize("full", [OFTEN, SELDOM], ids=["full files often", "seldom"])
-def test_state_is_that_of_a_dict_through_snapshots_restores_and_lost_caches(tmp_path, monkeypatch, full):
-    live(tmp_path, monkeypatch, 40, full)
+def test_state_is_that_of_a_dict_through_snapshots_restores_and_lost_caches(tmp_path, full):
+    live(tmp_path, 40, full)
 
 
 def newest_file_first(patch):
@@ -167,7 +165,7 @@ def a_level_of_other_files_is_taken(patch):
 def test_a_planted_bug_in_how_a_lost_level_is_made_is_caught(tmp_path, monkeypatch, plant):
     plant(monkeypatch.setattr)
     with pytest.raises((AssertionError, EpochDamaged)):
-        live(tmp_path, monkeypatch, 200, SELDOM)
+        live(tmp_path, 200, SELDOM)
 
 
 def values_with_lost_levels(folder):

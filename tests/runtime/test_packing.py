@@ -87,17 +87,17 @@ def test_control_rows_among_blobs_lose_no_row():
     ]
     unpacked = unpack_ordered([frames_of(packed, 0)])
     assert unpacked.rows.column("value").to_pylist() == [0, 2]
-    assert unpacked.controls == [(1, 3)]
+    assert unpacked.controls == [(1, 3, "")]
 
 
 def test_a_group_with_only_a_control_row_has_no_rows():
     unpacked = unpack_ordered([frames_of([control_rows(0, 3)], 0)])
     assert unpacked.rows is None
-    assert unpacked.controls == [(1, 3)]
+    assert unpacked.controls == [(1, 3, "")]
 
 
 def test_controls_come_once_each_and_by_epoch():
-    assert unpack_ordered([frames_of([control_rows(0, 5), control_rows(0, 4, 4)], 0)]).controls == [(1, 4), (1, 5)]
+    assert unpack_ordered([frames_of([control_rows(0, 5), control_rows(0, 4, 4)], 0)]).controls == [(1, 4, ""), (1, 5, "")]
 
 
 def test_spark_is_told_the_columns_that_are_packed():
@@ -107,7 +107,7 @@ def test_spark_is_told_the_columns_that_are_packed():
 @pytest.mark.parametrize(("kind", "epoch"), [(1, 0), (2, 1), (2, 2**40)])
 def test_a_control_rows_tag_says_its_kind_and_epoch_and_is_no_blobs(kind, epoch):
     assert control_tag(kind, epoch) < 0
-    assert unpack_ordered([frames_of([control_rows(0, epoch, kind=kind)], 0)]).controls == [(kind, epoch)]
+    assert unpack_ordered([frames_of([control_rows(0, epoch, kind=kind)], 0)]).controls == [(kind, epoch, "")]
 
 
 def test_a_buffer_is_flushed_when_it_grows_too_large():

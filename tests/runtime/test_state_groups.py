@@ -14,7 +14,7 @@ from spark_ckpt.errors import AdoptionRefused, EpochDamaged
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.rows import KEY_GROUP, NO_TIMEOUT, StateSchema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
-from spark_ckpt.tasks.state.levels import FileRef, LevelCache
+from spark_ckpt.tasks.state.levels import LevelCache, range_ref
 from spark_ckpt.tasks.state.state_groups import GroupWriter
 
 SCHEMA = StateSchema(pa.schema([("k", pa.float64())]), pa.schema([("v", pa.list_(pa.int64()))]))
@@ -47,8 +47,7 @@ def written(folder: Path, rows: list[Row], batch_rows: int = 3) -> list[dict[str
 
 
 def restored(folder: Path, told: list[dict[str, object]], group: int) -> KeyGroupState:
-    files = [each["file"] for each in told if each["file"].key_group == group]
-    refs = [FileRef(file.path, file.size_bytes, file.rows, file.kind, file.epoch, file.sha256) for file in files]
+    refs = [range_ref(each["file"], group) for each in told if group in each["file"].key_groups]
     cache = LevelCache(folder / "cache", writer(folder).location, SCHEMA, "sums")
     return KeyGroupState.restored(SCHEMA, cache, group, refs)
 
@@ -57,7 +56,7 @@ def restored(folder: Path, told: list[dict[str, object]], group: int) -> KeyGrou
 def test_an_operator_finds_every_key_with_its_state_and_timeout(tmp_path, batch_rows):
     rows: list[Row] = [(float(n), (n * 7919) - 300, [n] * (n % 3), 1000 + n if n % 2 else None) for n in range(60)]
     told = written(tmp_path, rows, batch_rows)
-    assert sorted(each["file"].key_group for each in told) == [0, 1, 2, 3]
+    assert [each["file"].key_groups for each in told] == [{0, 1, 2, 3}]
     assert sum(each["file"].rows for each in told) == 60
     assert sum(each["timed"] for each in told) == 30
     for key, hash_, state, timeout in rows:

@@ -18,7 +18,7 @@ from spark_ckpt.tasks.operators.operator import Binding, Clock
 from spark_ckpt.tasks.operators.window_keys import Closing, WindowKey
 from spark_ckpt.tasks.rows import NO_TIMEOUT, OP, arrow_schema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
-from spark_ckpt.tasks.state.levels import FileRef, LevelCache
+from spark_ckpt.tasks.state.levels import RangeRef, LevelCache
 
 TIMES = [StructField(name, TimestampType()) for name in ("at", "w_start", "w_end")]
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType()), *TIMES])
@@ -138,7 +138,7 @@ def test_state_that_was_written_when_nothing_closed_it_is_forgotten_too(tmp_path
     old.barrier()
     new = Life(tmp_path / "new")
     files = [
-        FileRef(path, 1, table.num_rows, "changes", number)
+        RangeRef(path, 0, 1, table.num_rows, "changes", number)
         for number, (path, table) in enumerate(old.store.files.items())
     ]
     cache = LevelCache(tmp_path / "levels", old.store, new.operator.schema)

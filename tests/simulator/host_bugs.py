@@ -152,17 +152,18 @@ def rows_of_an_ended_epoch_stay_open(core):
 def changes_replace_the_chain(core):
     builder, snapshot = core.cut.builder, core.cut.builder.take_snapshot
 
-    def alone(group, body):
-        builder.chains.pop(group, None)
-        snapshot(group, body)
+    def alone(operator, body):
+        for group in body.get("groups", ()):
+            builder.chains.pop((operator, group), None)
+        snapshot(operator, body)
 
     builder.take_snapshot = alone
 
 
 def a_full_file_is_left_out(core):
     builder, snapshot = core.cut.builder, core.cut.builder.take_snapshot
-    builder.take_snapshot = lambda group, body: (
-        None if body.get("file") and body["file"]["kind"] == "full" else snapshot(group, body)
+    builder.take_snapshot = lambda operator, body: snapshot(
+        operator, {**body, "files": [file for file in body.get("files", ()) if file["kind"] != "full"]}
     )
 
 

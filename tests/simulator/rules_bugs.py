@@ -191,7 +191,7 @@ def a_sweep_takes_what_is_held_back_for_garbage(monkeypatch):
 
 def a_sweep_keeps_the_newest_file_of_a_chain_only(monkeypatch):
     def newest(manifests, operator):
-        last = {(each.epoch, file.key_group): file.path for each in manifests for file in _files(each, operator)}
+        last = {each.epoch: file.path for each in manifests for file in _files(each, operator)}
         return set(last.values())
 
     _instead(monkeypatch, state_files, newest)

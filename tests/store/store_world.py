@@ -115,8 +115,7 @@ class World:
         file = StateFile(
             path=path,
             size_bytes=size,
-            rows=rows.num_rows,
-            key_group=0,
+            ranges=((0, rows.num_rows, 0, size, sha256),),
             epoch=number,
             incarnation=self.line.incarnation,
             kind="full" if full else "changes",

@@ -17,7 +17,7 @@ from spark_ckpt.store.trim import HORIZON_MS
 
 GROUPS = tuple(
     StateFile(
-        path=f"i1-e1-g{group}-x.parquet", size_bytes=9, rows=9, key_group=group, epoch=1, incarnation=1, kind="full"
+        path=f"i1-e1-g{group}-x.parquet", size_bytes=9, ranges=((group, 9, 0, 9),), epoch=1, incarnation=1, kind="full"
     )
     for group in range(32)
 )

@@ -14,6 +14,7 @@ from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, EpochNotFound, StoreInUse
 from spark_ckpt.store.ddl import arrow_schema
 from spark_ckpt.store.store import Store
+from spark_ckpt.tasks.state.levels import range_ref
 from spark_ckpt.tasks.rows import StateSchema
 from spark_ckpt.tasks.state.levels import from_stored
 
@@ -43,11 +44,15 @@ def dealt(store: Store) -> dict[int, list[str]]:
     """Keys per group, as the newest epoch's files have them."""
     found: dict[int, list[str]] = {}
     for file in newest(store).operators[OPERATOR].files:
-        table = store.state(OPERATOR).location.read_committed(file, file.rows)
-        assert set(table.column("ckpt_key_group").to_pylist()) == {file.key_group}
-        hashes = table.column("ckpt_key_hash").to_pylist()
-        assert hashes == sorted(hashes)
-        found.setdefault(file.key_group, []).extend(table.column("k").to_pylist())
+        location = store.state(OPERATOR).location
+        assert location.read_committed(file, file.rows).num_rows == file.rows
+        for group in file.key_groups:
+            part = range_ref(file, group)
+            table = location.read_range(part, part.rows)
+            assert set(table.column("ckpt_key_group").to_pylist()) == {group}
+            hashes = table.column("ckpt_key_hash").to_pylist()
+            assert hashes == sorted(hashes)
+            found.setdefault(group, []).extend(table.column("k").to_pylist())
     return found
 
 
@@ -104,8 +109,7 @@ def test_a_deleted_key_with_a_timeout_keeps_it(world: World) -> None:
     file = StateFile(
         path="i9-e9-g0-x.parquet",
         size_bytes=size,
-        rows=1,
-        key_group=0,
+        ranges=((0, 1, 0, size, sha256),),
         epoch=2,
         incarnation=1,
         kind="changes",
@@ -152,16 +156,16 @@ def test_damage_is_found_and_nothing_is_done(world: World) -> None:
 
 def test_a_driver_that_takes_over_in_between_wins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(world)
-    write = type(store.state(OPERATOR).location).write_table
+    opens = type(store.state(OPERATOR).location).open_output
     taken: list[int] = []
 
-    def taking_over(self: object, path: str, *arguments: object) -> object:
-        if "-g" in path and not taken:
+    def taking_over(self: object, path: str) -> object:
+        if "-t" in path and not taken:
             taken.append(1)
             opened(world).log.begin_incarnation(ELSEWHERE, "latest", takeover=True)
-        return write(self, path, *arguments)  # type: ignore[arg-type]
+        return opens(self, path)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(store.state(OPERATOR).location), "write_table", taking_over)
+    monkeypatch.setattr(type(store.state(OPERATOR).location), "open_output", taking_over)
     with pytest.raises(CkptError, match="FENCED"):
         rescale(store, OPERATOR, 8)
     assert opened(world).log.state().latest == 2

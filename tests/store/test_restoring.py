@@ -246,7 +246,7 @@ def test_a_job_name_that_is_no_name_is_refused(tmp_path: Path, job: str) -> None
         Store.open(str(tmp_path / "store"), job)
 
 
-@pytest.mark.parametrize(("written", "advice"), [(1, "new store"), (3, "upgrade spark_ckpt")], ids=["older", "newer"])
+@pytest.mark.parametrize(("written", "advice"), [(2, "new store"), (4, "upgrade spark_ckpt")], ids=["older", "newer"])
 def test_a_store_of_another_format_is_refused_with_both_formats(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int, advice: str
 ) -> None:

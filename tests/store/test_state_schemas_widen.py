@@ -158,7 +158,8 @@ def rewritten(world: World, values: dict[str, object], type_: pa.DataType, decla
     )
     path = f"i1-e{epoch}-g0-{declared.replace(' ', '-')}.parquet"
     size = world.store.state(OPERATOR).location.write_table(path, rows).size_bytes
-    file = StateFile(path=path, size_bytes=size, rows=len(values), key_group=0, epoch=epoch, incarnation=1, kind="full")
+    ranges = ((0, len(values), 0, size),)
+    file = StateFile(path=path, size_bytes=size, ranges=ranges, epoch=epoch, incarnation=1, kind="full")
     world.line.chain = (file,)
     manifest = world.manifest()
     snapshot = manifest.operators[OPERATOR].model_copy(update={"state_schema": declared})

@@ -234,7 +234,7 @@ def with_state_file(world: World, rows: pa.Table) -> Manifest:
     path = f"i1-e2-g0-{uuid.uuid4().hex}.parquet"
     size = world.store.state(OPERATOR).location.write_table(path, rows).size_bytes
     file = StateFile(
-        path=path, size_bytes=size, rows=rows.num_rows, key_group=0, epoch=2, incarnation=1, kind="changes"
+        path=path, size_bytes=size, ranges=((0, rows.num_rows, 0, size),), epoch=2, incarnation=1, kind="changes"
     )
     world.line.chain = (*world.line.chain, file)
     manifest = world.manifest()

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, Reason, SparkState, StateFile
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, Reason, SparkState, StateFile, chain_of
 from spark_ckpt.store.ddl import arrow_schema
-from spark_ckpt.tasks.rows import KEY_HASH, StateSchema, numbers, rows_at
-from spark_ckpt.tasks.state.levels import from_stored, to_stored
+from spark_ckpt.tasks.rows import KEY_HASH, Int64s, StateSchema, numbers, rows_at
+from spark_ckpt.tasks.state.levels import RangeRef, from_stored, range_ref, to_stored
 from spark_ckpt.tasks.state.merging import key_table, merged
+from spark_ckpt.tasks.state.shared_file import SharedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,43 +78,33 @@ class Dealing:
         self._location = location
 
     def files(self, key_groups: int, target: Location) -> Iterator[StateFile]:
-        """Write one full file per new group with keys to `target`, and return them; each is durable when it is
-        returned.
+        """Write the new groups with keys to `target`, a full file per class, and return the files; each is durable when
+        it is returned.
         """
         classes = math.gcd(self._snapshot.key_groups, key_groups)
         for each in range(classes):
             olds = [self._group(number) for number in range(each, self._snapshot.key_groups, classes)]
             rows = merged(olds, self._schema, drop_deletes=True)
             groups = np.mod(numbers(rows.table, KEY_HASH), key_groups)
-            for group in range(each, key_groups, classes):
-                at = np.flatnonzero(groups == group)
-                if len(at):
-                    yield self._written(group, key_table(rows_at(rows.table, at), self._schema), target)
+            if len(groups):
+                yield self._written(each, rows, groups, target)
             # Large state takes longer than one lease.
             self._log.renew(self._point.incarnation, LEASE_MS)
 
     def _group(self, number: int) -> KeyTable:
         """Return the live rows of an old group."""
-        chain = [file for file in self._snapshot.files if file.key_group == number]
-        tables = [from_stored(self._read(file), self._schema) for file in reversed(chain)]
+        chain = [range_ref(file, number) for file in chain_of(self._snapshot.files, number)]
+        tables = [from_stored(self._read(part), self._schema) for part in reversed(chain)]
         empty = key_table(self._schema.table.empty_table(), self._schema)
         return merged([*tables, empty], self._schema, drop_deletes=True)
 
-    def _read(self, file: StateFile) -> pa.Table:
-        return self._location.read_committed(file, file.rows, epoch=file.epoch, operator=self._snapshot.operator)
+    def _read(self, part: RangeRef) -> pa.Table:
+        return self._location.read_range(part, part.rows, epoch=part.epoch, operator=self._snapshot.operator)
 
-    def _written(self, group: int, rows: KeyTable, target: Location) -> StateFile:
-        epoch, incarnation = self._point.last + 1, self._point.incarnation
-        path = f"i{incarnation}-e{epoch}-g{group}-{uuid.uuid4().hex}.parquet"
-        table = to_stored(rows, self._schema, group, epoch)
-        size_bytes, sha256 = target.write_table(path, table)
-        return StateFile(
-            path=path,
-            size_bytes=size_bytes,
-            rows=table.num_rows,
-            key_group=group,
-            epoch=epoch,
-            incarnation=incarnation,
-            kind="full",
-            sha256=sha256,
-        )
+    def _written(self, number: int, rows: KeyTable, groups: Int64s, target: Location) -> StateFile:
+        epoch = self._point.last + 1
+        file = SharedFile(target, self._point.incarnation, epoch, number, "full")
+        for group in np.unique(groups).tolist():
+            own = key_table(rows_at(rows.table, np.flatnonzero(groups == group)), self._schema)
+            file.add(group, to_stored(own, self._schema, group, epoch))
+        return file.finish()

@@ -12,11 +12,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
 
+from spark_ckpt.epochs.records import StateRange
 from spark_ckpt.errors import FormatUnknown, StateSchemaChanged
 from spark_ckpt.tasks.blobs import from_blob, to_blob
 from spark_ckpt.tasks.rows import (
@@ -35,15 +36,12 @@ from spark_ckpt.tasks.rows import (
     taken,
 )
 from spark_ckpt.tasks.state.key_index import KeyTable
-from spark_ckpt.tasks.state.levels import FileRef, Files, LevelCache, to_stored
+from spark_ckpt.tasks.state.levels import RangeRef, Files, LevelCache, to_stored
 from spark_ckpt.tasks.state.merging import empty, key_table, merged, sorted_table
 
 _HEADER = struct.Struct("<4sHI")
 _MAGIC = b"ckgs"
-_FORMAT = 1
-
-FULL_AFTER_FILES = 8
-FULL_AT_MOST_FILES = 64
+_FORMAT = 2
 
 
 class _Head(TypedDict):
@@ -52,7 +50,7 @@ class _Head(TypedDict):
     epoch: int
     due_from: int
     outgrown: bool
-    levels: list[list[tuple[str, int, int, str, int, str]]]
+    levels: list[list[tuple[str, int, int, int, str, int, str]]]
 
 
 class Resolved(NamedTuple):
@@ -76,7 +74,7 @@ class Expired(NamedTuple):
 class Capture:
     """Content of a snapshot: a table in the stored form, sorted by hash."""
 
-    kind: str
+    kind: Literal["full", "changes"]
     table: pa.Table
     epoch: int
 
@@ -119,7 +117,7 @@ class KeyGroupState:
         schema: StateSchema,
         cache: LevelCache,
         key_group: int,
-        files: Sequence[FileRef],
+        files: Sequence[RangeRef],
         epoch: int = 0,
         *,
         outgrown: bool = False,
@@ -137,7 +135,7 @@ class KeyGroupState:
         head, delta = _opened(data)
         group = cls(schema, cache, key_group)
         group.epoch, group._due_from, group._outgrown = head["epoch"], head["due_from"], head["outgrown"]
-        group._levels = [tuple(FileRef(*ref) for ref in level) for level in head["levels"]]
+        group._levels = [tuple(RangeRef(*ref) for ref in level) for level in head["levels"]]
         if delta is not None:
             if not delta.schema.equals(schema.table):
                 raise StateSchemaChanged(
@@ -279,28 +277,31 @@ class KeyGroupState:
     def capture(self, epoch: int) -> Capture | None:
         """Return the rows that a snapshot at `epoch` must write; None if nothing changed since the last one.
 
-        The state stays unchanged until `captured` confirms that the file is durable.
+        The state stays unchanged until `captured`.
         """
         if self.is_captured:
             self._pending, self.epoch = None, epoch
             return None
-        return self.capture_full(epoch) if self._full_is_due() else self._capture("changes", self._delta, epoch)
+        return self.capture_full(epoch) if self._outgrown else self._capture("changes", self._delta, epoch)
 
     def capture_full(self, epoch: int) -> Capture:
-        """Return all live rows, regardless of the rule for full files."""
+        """Return all live rows; deleted keys are left out."""
         return self._capture("full", merged(list(self._newest_first()), self.schema, drop_deletes=True), epoch)
 
-    def _capture(self, kind: str, rows: KeyTable, epoch: int) -> Capture:
+    def _capture(self, kind: Literal["full", "changes"], rows: KeyTable, epoch: int) -> Capture:
         capture = Capture(kind, to_stored(rows, self.schema, self.key_group, epoch), epoch)
         self._pending = (capture, rows)
         return capture
 
-    def captured(self, path: str, size_bytes: int, sha256: str = "") -> FileRef:
-        """Make the capture, durable at `path`, the newest level and empty the delta."""
+    def captured(self, path: str, of: StateRange) -> RangeRef:
+        """Make the capture the newest level and empty the delta.
+
+        It is the range `of` the file `path`. That must be durable before the new state counts: before the task ends.
+        """
         if self._pending is None:
             raise RuntimeError("captured() without a capture()")
         capture, rows = self._pending
-        ref = FileRef(path, size_bytes, len(rows), capture.kind, capture.epoch, sha256)
+        ref = RangeRef(path, of.offset, of.size_bytes, len(rows), capture.kind, capture.epoch, of.sha256)
         self._pending, self.epoch = None, capture.epoch
         # the delta becomes a level, so its timeouts must stay at or above the bound
         self._due_from = min(self._due_from, self._delta.earliest_timeout)
@@ -318,21 +319,6 @@ class KeyGroupState:
         for level in older:
             self._cache.discard(level)
         return ref
-
-    def _full_is_due(self) -> bool:
-        """Return True if the chain has too many files to restore from, or the state is outgrown.
-
-        The rule writes about one full file per half of its rows; key groups take turns.
-        """
-        if self._outgrown:
-            return True
-        files = self.files
-        # the group's number staggers full files over epochs
-        if len(files) <= FULL_AFTER_FILES + self.key_group % FULL_AFTER_FILES:
-            return False
-        base = sum(ref.rows for ref in files if ref.kind == "full")
-        changes = sum(ref.rows for ref in files if ref.kind != "full") + len(self._delta)
-        return changes > base / 2 or len(files) >= FULL_AT_MOST_FILES + self.key_group % FULL_AFTER_FILES
 
     def _joined(self, newest: Files) -> list[Files]:
         """Make `newest` the newest level, joined with the one below while it is at least half as large.

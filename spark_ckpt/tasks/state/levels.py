@@ -1,6 +1,6 @@
 """Immutable sorted levels of one key group's state: Parquet in the store, memory-mapped Arrow on the host.
 
-A level is one or more consecutive state files, merged. The local copy is derived data, named by the files it was made
+A level is the group's ranges of one or more consecutive state files, merged. The local copy is derived data, named by the files it was made
 from. If it is missing or damaged, it is rebuilt from the store. All Python workers of a host share it through the page
 cache.
 """
@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_ckpt.content import damaged
+from spark_ckpt.epochs.records import StateFile
 from spark_ckpt.errors import StateSchemaChanged
 from spark_ckpt.tasks.rows import (
     DELETE,
@@ -42,10 +43,11 @@ from spark_ckpt.tasks.state.key_index import KeyTable
 from spark_ckpt.tasks.state.merging import key_table, merged, sorted_table
 
 
-class FileRef(NamedTuple):
-    """Reference of a key group to one state file of the store. `kind` is "full" or "changes"."""
+class RangeRef(NamedTuple):
+    """Reference of a key group to its range of a state file of the store. `kind` is "full" or "changes"."""
 
     path: str
+    offset: int
     size_bytes: int
     rows: int
     kind: str
@@ -53,14 +55,20 @@ class FileRef(NamedTuple):
     sha256: str = ""
 
 
+def range_ref(file: StateFile, key_group: int) -> RangeRef:
+    """Return the reference of a key group to its range of the file."""
+    of = file.range_of(key_group)
+    return RangeRef(file.path, of.offset, of.size_bytes, of.rows, file.kind, file.epoch, of.sha256)
+
+
 class TableReader(Protocol):
     """The part of the store's `Location` that levels need."""
 
-    def read_committed(self, file: FileRef, rows: int, **where: object) -> pa.Table:
-        """Read the Parquet file, with all of its bytes verified before decoding. Raises `EpochDamaged`."""
+    def read_range(self, part: RangeRef, rows: int, **where: object) -> pa.Table:
+        """Read the range, with all of its bytes verified before decoding. Raises `EpochDamaged`."""
 
 
-Files = tuple[FileRef, ...]
+Files = tuple[RangeRef, ...]
 
 _HEADER = struct.Struct("<8sHxxIQ40x")
 _MAGIC = b"ckptlvl\0"
@@ -179,7 +187,7 @@ class LevelCache:
         # the types are part of the name: a changed schema must not open levels of the old one
         made_of = hashlib.blake2b(self._types.encode(), digest_size=16)
         for ref in files:
-            made_of.update(f"\0{ref.path}".encode())
+            made_of.update(f"\0{ref.path}@{ref.offset}".encode())
             yield f"{made_of.hexdigest()}.level"
 
     def _remember(self, path: Path, level: KeyTable) -> KeyTable:
@@ -222,13 +230,13 @@ class LevelCache:
                 return table, count
         return self._stored(files[0]), 1
 
-    def _stored(self, ref: FileRef) -> KeyTable:
+    def _stored(self, ref: RangeRef) -> KeyTable:
         """Read one state file and check that no key occurs twice.
 
         Merging relies on it, and a writer's bug would otherwise surface much later.
         """
         where: dict[str, object] = {"epoch": ref.epoch, "operator": self._operator}
-        level = from_stored(self._source.read_committed(ref, ref.rows, **where), self._schema)
+        level = from_stored(self._source.read_range(ref, ref.rows, **where), self._schema)
         if level.has_a_key_twice():
             raise damaged(ref.path, "has a key twice", **where)
         return level

@@ -1,11 +1,10 @@
-"""Imported state as a job's first state files: one full file per key group that has keys. Runs in tasks.
+"""Imported state as a job's first state files: a full file per task that has keys. Runs in tasks.
 
 Rows come sorted by key group, then by hash, so a task holds one group at a time.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_ckpt.epochs.records import StateFile
 from spark_ckpt.errors import AdoptionRefused, EpochDamaged
 from spark_ckpt.tasks.rows import (
     DELETE,
@@ -31,6 +29,7 @@ from spark_ckpt.tasks.rows import (
 from spark_ckpt.tasks.state.key_index import distinct_keys
 from spark_ckpt.tasks.state.levels import to_stored
 from spark_ckpt.tasks.state.merging import key_table
+from spark_ckpt.tasks.state.shared_file import SharedFile
 from spark_ckpt.wording import counted
 
 if TYPE_CHECKING:
@@ -55,36 +54,24 @@ class GroupWriter:
     incarnation: int
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows' key groups; yield a row of `WRITTEN` for each file, which is durable by then.
+        """Write the rows' key groups into one file; yield a row of `WRITTEN` for it. It is durable by then.
 
         Rows have the columns of `StateSchema.table` and the key group; a null timeout means none.
 
         - Raises `AdoptionRefused` for two keys that are one key in a job.
         - Raises `EpochDamaged` for a row in a key group that its hash does not belong to.
         """
+        file: SharedFile | None = None
+        timed = stateless = 0
         for group, rows in _groups(batches):
-            yield self._written(group, rows)
-
-    def _written(self, group: int, rows: pa.Table) -> pa.RecordBatch:
-        table = self._table(group, rows)
-        path = f"i{self.incarnation}-e{self.epoch}-g{group}-{uuid.uuid4().hex}.parquet"
-        stored = to_stored(key_table(table, self.schema), self.schema, group, self.epoch)
-        size_bytes, sha256 = self.location.write_table(path, stored)
-        file = StateFile(
-            path=path,
-            size_bytes=size_bytes,
-            rows=stored.num_rows,
-            key_group=group,
-            epoch=self.epoch,
-            incarnation=self.incarnation,
-            kind="full",
-            sha256=sha256,
-        )
-        timed = int((numbers(table, TIMEOUT) != NO_TIMEOUT).sum())
-        stateless = int((numbers(table, OP) == DELETE).sum())
-        return pa.RecordBatch.from_pydict(
-            {"file": [file.model_dump_json()], "timed": [timed], "stateless": [stateless]}
-        )
+            table = self._table(group, rows)
+            file = file or SharedFile(self.location, self.incarnation, self.epoch, group, "full")
+            file.add(group, to_stored(key_table(table, self.schema), self.schema, group, self.epoch))
+            timed += int((numbers(table, TIMEOUT) != NO_TIMEOUT).sum())
+            stateless += int((numbers(table, OP) == DELETE).sum())
+        if file is not None:
+            written = file.finish().model_dump_json()
+            yield pa.RecordBatch.from_pydict({"file": [written], "timed": [timed], "stateless": [stateless]})
 
     def _table(self, group: int, rows: pa.Table) -> pa.Table:
         """Return the group's rows sorted by hash, each key once."""

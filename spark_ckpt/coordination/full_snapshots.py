@@ -1,0 +1,69 @@
+"""The key groups that write full snapshots at a barrier. Pure.
+
+A chain of changes must not grow for ever, so from time to time a key group writes all its live rows. A full snapshot
+leaves out deleted keys. The files before it still have them, and readers of the operator's Delta table see whole files.
+So all key groups that share a file, directly or through others, write full snapshots at the same barrier. Their older
+files then leave the table together.
+
+Key groups of one task share files, so tasks take turns. After a start with another number of tasks, files connect the
+key groups of several tasks. These write full snapshots at one barrier, once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from spark_ckpt.epochs.records import StateFile
+
+_AT_MOST = 8
+"""So many times the files after which a full snapshot may come, it comes however large the state is."""
+
+
+def connected(files: Iterable[StateFile]) -> list[tuple[frozenset[int], list[StateFile]]]:
+    """Return the sets of key groups that are connected by shared files, each with its files."""
+    home: dict[int, set[int]] = {}
+    for file in files:
+        joined = {id(found): found for group in file.key_groups if (found := home.get(group))}
+        merged = set(file.key_groups).union(*joined.values())
+        # All of them in one set already, as in most files: nothing to update.
+        if len(joined) == 1 and len(merged) == len(next(iter(joined.values()))):
+            continue
+        home.update(dict.fromkeys(merged, merged))
+    of: dict[int, list[StateFile]] = {}
+    for file in files:
+        of.setdefault(id(home[file.ranges[0].key_group]), []).append(file)
+    sets = {id(each): each for each in home.values()}
+    return [(frozenset(sets[each]), found) for each, found in of.items()]
+
+
+def due(files: Sequence[StateFile], after: int) -> frozenset[int]:
+    """Return the key groups of an operator that should write full snapshots at the next barrier.
+
+    `files`: the live files of the operator. `after`: number of files of a task from which full ones may come.
+    """
+    return frozenset().union(*(groups for groups, own in connected(files) if _is_due(groups, own, after)))
+
+
+def _is_due(groups: frozenset[int], files: Sequence[StateFile], after: int) -> bool:
+    """Return True if there are too many files to restore from.
+
+    The rule writes about one full file per half of its rows. Numbers of key groups spread full files over epochs.
+    """
+    turn = min(groups) % after
+    if len(files) <= after + turn:
+        return False
+    base = sum(file.rows for file in files if file.kind == "full")
+    changes = sum(file.rows for file in files if file.kind != "full")
+    return changes > base / 2 or len(files) >= _AT_MOST * after + turn
+
+
+def asking(by_operator: Mapping[str, Iterable[int]]) -> str:
+    """Return the text of a marker that asks these key groups for full snapshots; empty if it asks none."""
+    wanted = {name: sorted(groups) for name, groups in by_operator.items() if groups}
+    return json.dumps(wanted, separators=(",", ":")) if wanted else ""
+
+
+def is_asked(text: str, operator: str, key_group: int) -> bool:
+    """Return True if the text of a marker asks the key group for a full snapshot."""
+    return bool(text) and key_group in json.loads(text).get(operator, ())
