@@ -1,0 +1,45 @@
+"""State files of a job with few tasks and many key groups: their number is that of the tasks, and every reader gets them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark import cloudpickle
+from runtime_kit import Bench, drain, latest, totals
+
+import spark_ckpt as ckpt
+
+pytestmark = pytest.mark.spark
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+
+KEYS = [f"key {number}" for number in range(60)]
+
+
+def run(bench: Bench, tasks: int, value: int) -> ckpt.Run:
+    """A run with so many tasks, for which every key has one more row."""
+    bench.put(*((key, value) for key in KEYS))
+    job = bench.job(key_groups=24, shuffle_partitions=tasks)
+    totals(job.source("in", bench.source())).to(bench.sink(), name="out")
+    return drain(job)
+
+
+def test_files_of_an_epoch_grow_with_tasks_and_runs_with_other_numbers_of_tasks_restore_from_them(bench: Bench) -> None:
+    for tasks, value in [(2, 1), (3, 10), (1, 100)]:
+        epoch = run(bench, tasks, value).epochs()[-1].epoch
+        snapshot = bench.store().log.manifest(epoch).operators["totals"]
+        new = [file for file in snapshot.files if file.incarnation == max(each.incarnation for each in snapshot.files)]
+        assert len({file.path for file in new}) == tasks * len({file.epoch for file in new})
+        assert len({group for file in new for group in file.key_groups}) > 15, "key groups with keys"
+    assert latest(bench.values()) == dict.fromkeys(KEYS, 111)
+
+    store = bench.folder / "store"
+    assert sorted(ckpt.read_state(str(store), "totals")["total"].to_pylist()) == [111] * 60
+    # Spark and Delta read whole files, in which each range has a footer of its own before the file's
+    state = DeltaTable(str(store / "state" / "totals"))
+    assert len(state.files()) == 6
+    paths = [str(Path(store) / "state" / "totals" / path) for path in state.files()]
+    assert bench.spark.read.parquet(*paths).where("ckpt_epoch > 0").count() == 180
+    assert state.to_pyarrow_dataset().count_rows() == 180
