@@ -6,9 +6,11 @@ import pytest
 from group_kit import NAMES, SCHEMA, put, values_in
 from operator_fixtures import spread
 
+from checkpoint_protocols.ids import Epoch
 from spark_ckpt.coordination import full_snapshots
-from spark_ckpt.coordination.cut import EpochBuilder, distinct
+from spark_ckpt.coordination.cut import Cut, EpochBuilder, distinct
 from spark_ckpt.coordination.full_snapshots import connected, is_asked
+from spark_ckpt.coordination.job_shape import JobShape, Limits, OperatorShape
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile, StateRange, chain_of
 from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.store.location import Location
@@ -232,3 +234,14 @@ def test_tasks_take_turns_with_full_snapshots():
             files.append(file(len(files) + 1, task, task + 4))
         epochs.append(len(files))
     assert epochs == [9, 10, 11, 12]
+
+
+def test_no_full_snapshots_are_asked_for_while_a_barrier_is_on_its_way():
+    """It may bring files that connect other key groups."""
+    operator = OperatorShape("op", "k string", "v bigint", GROUPS)
+    cut = Cut(JobShape("job", ("in",), {}, (operator,), Limits(full_after_files=2)), EMPTY, {})
+    cut.opening_marker()
+    cut.builder.chains["op", 0] = tuple(file(number, 0) for number in range(1, 5))
+    assert cut.barrier(Epoch(5)).marker.full == ""
+    assert cut.ended_by(2, Epoch(5)) == 5
+    assert cut.barrier(Epoch(6)).marker.full == '{"op":[0]}'

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from checkpoint_lab import spark_batches, spark_driver
-from spark_ckpt.coordination import manifests, patience, protocol, reports
+from spark_ckpt.coordination import full_snapshots, manifests, patience, protocol, reports
 from spark_ckpt.coordination.cut import Cut
 from spark_ckpt.coordination.messages import CommitEpoch, Publish
 from spark_ckpt.coordination.patience import Patience
@@ -197,6 +197,30 @@ def a_sweep_keeps_the_newest_file_of_a_chain_only(monkeypatch):
     _instead(monkeypatch, state_files, newest)
 
 
+def each_key_group_writes_its_full_snapshot_alone(monkeypatch):
+    """Deleted keys return for readers of the table: an older file stays for the other groups in it."""
+    connected = full_snapshots.connected
+
+    def alone(files):
+        sets = ({group} & groups for groups, _ in connected(files) for group in groups)
+        return [(frozenset(each), [file for file in files if each <= file.key_groups]) for each in sets]
+
+    monkeypatch.setattr(full_snapshots, "connected", alone)
+
+
+def a_task_reports_before_its_file_is_durable(monkeypatch):
+    """Each file appears with the next one."""
+    write_state = spark_batches.Shared.write_state
+
+    def late(self, path, content):
+        waiting.append((path, content))
+        if len(waiting) > 1:
+            write_state(self, *waiting.pop(0))
+
+    waiting = []
+    monkeypatch.setattr(spark_batches.Shared, "write_state", late)
+
+
 def a_sweep_takes_what_is_in_flight_for_garbage(monkeypatch):
     _instead(monkeypatch, segments, lambda manifests, edge: set())
 
@@ -234,6 +258,8 @@ PLANTED_BESIDE = [
     a_sweep_takes_what_is_held_back_for_garbage,
     a_sweep_keeps_the_newest_file_of_a_chain_only,
     a_sweep_takes_what_is_in_flight_for_garbage,
+    each_key_group_writes_its_full_snapshot_alone,
+    a_task_reports_before_its_file_is_durable,
     an_epoch_whose_decision_is_overdue_is_aborted,
     sinks_are_enough,
     an_epoch_takes_sparks_state_of_the_batch_before,
