@@ -1,9 +1,9 @@
 """Micro-batches of Spark: the end of a batch is fixed before it runs, and its result is atomic for every listener.
 
 A batch goes through all operators, and each counts its rows per key. At a barrier each task writes the changes of
-its key groups since their last snapshots as a file. Rows that a batch puts on an edge come out in a later batch, in order, segment by
-segment and perhaps not all at once. While an edge is full, a batch has no source rows. Segments are files that the
-batch reads when it runs.
+its key groups since their last snapshots as a file. Rows that a batch puts on an edge come out in a later batch, in
+order, segment by segment and perhaps not all at once. While an edge is full, a batch has no source rows. Segments are
+files that the batch reads when it runs.
 """
 
 from __future__ import annotations

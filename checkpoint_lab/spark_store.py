@@ -391,7 +391,12 @@ class Shared:
         for operator in OPERATORS:
             snapshot = manifest.operators.get(operator)
             files = snapshot.files if snapshot else ()
-            over = [f"{file.path}/{group}" for file in files for group in file.key_groups if file not in chain_of(files, group)]
+            over = [
+                f"{file.path}/{group}"
+                for file in files
+                for group in file.key_groups
+                if file not in chain_of(files, group)
+            ]
             ensure(not over, "O17", f"{name} names ranges that no chain has: their deleted keys return: {over}")
             state = self.folded(files)
             _compare(state, wanted.counts[operator], f"the state of {operator} at {name}")

@@ -19,14 +19,14 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import spark_ckpt.tasks.operators.aggregations as agg
+from spark_ckpt.epochs.records import StateRange
 from spark_ckpt.tasks.blobs import outputs_to_blobs
 from spark_ckpt.tasks.operators.keyed_function import keyed_function
 from spark_ckpt.tasks.operators.operator import Clock, KeyedOperator
 from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult, vectorized_function
-from spark_ckpt.epochs.records import StateRange
 from spark_ckpt.tasks.packing import pack, unpack_ordered
 from spark_ckpt.tasks.state.group_state import KeyGroupState
-from spark_ckpt.tasks.state.levels import RangeRef, LevelCache
+from spark_ckpt.tasks.state.levels import LevelCache, RangeRef
 
 GROUPS = 16
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])

@@ -21,6 +21,7 @@ from spark_ckpt_delta.changes import Bounds, History, Position
 import spark_ckpt as ckpt
 from integration_tests.adopt.sessions import GAP_MS, sessions
 from spark_ckpt.cli.app import exit_code
+from spark_ckpt.epochs.records import chain_of
 from spark_ckpt.spark_internals.query_logs import parse_batch
 from spark_ckpt.store.ddl import arrow_schema
 from spark_ckpt.store.store import Store

@@ -47,7 +47,15 @@ class Limits:
             < 1
         ):
             raise ProtocolViolation(f"times are at least 1 ms: {self}")
-        if min(self.max_failed_epochs, self.full_after_files - 1, self.max_unpublished - 1, self.max_publish_attempts - 1) < 0:
+        if (
+            min(
+                self.max_failed_epochs,
+                self.full_after_files - 1,
+                self.max_unpublished - 1,
+                self.max_publish_attempts - 1,
+            )
+            < 0
+        ):
             raise ProtocolViolation(f"a bound is too small: {self}")
 
 

@@ -89,7 +89,9 @@ class _Placed(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._offset + len(self._content)}[whence]
+        self._at = (
+            offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._offset + len(self._content)}[whence]
+        )
         return self._at
 
     def read(self, size: int = -1) -> bytes:

@@ -21,9 +21,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from spark_ckpt.connector import Json
-from spark_ckpt.coordination.markers import AHEAD, BARRIERS
 from spark_ckpt.coordination.full_snapshots import is_asked
+from spark_ckpt.coordination.markers import AHEAD, BARRIERS
 from spark_ckpt.coordination.reports import scope_of_group
 from spark_ckpt.epochs.records import StateFile
 from spark_ckpt.tasks.blobs import outputs_to_blobs

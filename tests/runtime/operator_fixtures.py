@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_ckpt.epochs.records import StateRange
 from spark_ckpt.tasks.rows import KEY_HASH, StateSchema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
-from spark_ckpt.tasks.state.levels import RangeRef, LevelCache, OpenLevels
+from spark_ckpt.tasks.state.levels import LevelCache, OpenLevels, RangeRef
 
 
 class MemoryStore:

@@ -128,4 +128,6 @@ def test_output_for_the_next_operator_comes_packed_by_its_keys(host):
 
 def test_without_output_the_next_operator_gets_nothing(host):
     onward = Onward({"k": "k"}, pa.schema([("k", pa.string())]), ("k",), range(5))
-    assert list(host.runner(Told(), onward)((host.shuffle_keys[GROUP],), iter([packed([], (BARRIER, 5))]), State())) == []
+    assert (
+        list(host.runner(Told(), onward)((host.shuffle_keys[GROUP],), iter([packed([], (BARRIER, 5))]), State())) == []
+    )

@@ -97,7 +97,10 @@ def test_a_group_with_only_a_control_row_has_no_rows():
 
 
 def test_controls_come_once_each_and_by_epoch():
-    assert unpack_ordered([frames_of([control_rows(0, 5), control_rows(0, 4, 4)], 0)]).controls == [(1, 4, ""), (1, 5, "")]
+    assert unpack_ordered([frames_of([control_rows(0, 5), control_rows(0, 4, 4)], 0)]).controls == [
+        (1, 4, ""),
+        (1, 5, ""),
+    ]
 
 
 def test_spark_is_told_the_columns_that_are_packed():

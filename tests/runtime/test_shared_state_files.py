@@ -116,7 +116,7 @@ def live(folder, seed=0, epochs=60):
             job.begin(tasks=rng.choice([1, 2, 3, 4, 8]))
         names = rng.sample(NAMES, rng.randint(1, 3))
         changes = {name: None if rng.random() < 0.4 else rng.randint(1, 99) for name in names}
-        job.run(changes, wrong={name: 1000 for name in names} if epoch % 5 == 0 else None)
+        job.run(changes, wrong=dict.fromkeys(names, 1000) if epoch % 5 == 0 else None)
         assert job.table() == job.model
         if epoch % 7 == 0:
             assert job.restored() == job.model
@@ -133,7 +133,7 @@ def test_a_task_writes_one_file_for_all_of_its_key_groups(tmp_path):
     job = Job(tmp_path, after=100)
     job.begin(tasks=2)
     for epoch in range(3):
-        job.run({name: epoch + 1 for name in NAMES})
+        job.run(dict.fromkeys(NAMES, epoch + 1))
         assert sum(file.epoch == job.epoch for file in job.files) == 2
     assert len(list((tmp_path / "state").glob("*.parquet"))) == 6
 

@@ -124,7 +124,10 @@ def test_an_epoch_waits_for_every_key_group(bench_of):
     life = bench.born()
 
     def acks(epoch, *groups):
-        return [Report("operator", group, 1, f"totals/{group}", {"epoch": epoch, "groups": [group], "files": []}) for group in groups]
+        return [
+            Report("operator", group, 1, f"totals/{group}", {"epoch": epoch, "groups": [group], "files": []})
+            for group in groups
+        ]
 
     life.life.request_savepoint("named")
     life.barrier(2)

@@ -18,7 +18,7 @@ from spark_ckpt.tasks.operators.operator import Binding, Clock
 from spark_ckpt.tasks.operators.window_keys import Closing, WindowKey
 from spark_ckpt.tasks.rows import NO_TIMEOUT, OP, arrow_schema
 from spark_ckpt.tasks.state.group_state import KeyGroupState
-from spark_ckpt.tasks.state.levels import RangeRef, LevelCache
+from spark_ckpt.tasks.state.levels import LevelCache, RangeRef
 
 TIMES = [StructField(name, TimestampType()) for name in ("at", "w_start", "w_end")]
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType()), *TIMES])

@@ -14,9 +14,8 @@ from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged, EpochNotFound, StoreInUse
 from spark_ckpt.store.ddl import arrow_schema
 from spark_ckpt.store.store import Store
-from spark_ckpt.tasks.state.levels import range_ref
 from spark_ckpt.tasks.rows import StateSchema
-from spark_ckpt.tasks.state.levels import from_stored
+from spark_ckpt.tasks.state.levels import from_stored, range_ref
 
 KEYS = [f"key{number}" for number in range(60)]
 

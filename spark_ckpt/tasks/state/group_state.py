@@ -36,7 +36,7 @@ from spark_ckpt.tasks.rows import (
     taken,
 )
 from spark_ckpt.tasks.state.key_index import KeyTable
-from spark_ckpt.tasks.state.levels import RangeRef, Files, LevelCache, to_stored
+from spark_ckpt.tasks.state.levels import Files, LevelCache, RangeRef, to_stored
 from spark_ckpt.tasks.state.merging import empty, key_table, merged, sorted_table
 
 _HEADER = struct.Struct("<4sHI")

@@ -1,7 +1,8 @@
 """Immutable sorted levels of one key group's state: Parquet in the store, memory-mapped Arrow on the host.
 
-A level is the group's ranges of one or more consecutive state files, merged. The local copy is derived data, named by the files it was made
-from. If it is missing or damaged, it is rebuilt from the store. All Python workers of a host share it through the page
+A level is the group's ranges of one or more consecutive state files, merged. The local copy is derived data, named by
+the ranges it was made from. If it is missing or damaged, it is rebuilt from the store. All Python workers of a host
+share it through the page
 cache.
 """
 
