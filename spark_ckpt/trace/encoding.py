@@ -127,8 +127,10 @@ def _body(body: Mapping[str, object]) -> Object:
     """Encode numbers, and names and digests of files. Other texts that a task reports may contain rows."""
     kept: Object = {}
     for name, value in body.items():
-        if name == "file" and isinstance(value, Mapping):
-            kept[name] = _file(value)
+        if name == "files" and isinstance(value, list):
+            kept[name] = [_file(each) for each in value]
+        elif name == "groups" and isinstance(value, list):
+            kept[name] = [int(each) for each in value]
         elif value is None or isinstance(value, bool | int | float):
             kept[name] = value
         elif name in ("path", "sha256") and isinstance(value, str):
