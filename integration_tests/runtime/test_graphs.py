@@ -20,6 +20,7 @@ from spark_ckpt_delta import DeltaSource
 import spark_ckpt as ckpt
 from integration_tests.survival.graphs import chain, chains_output, counting
 from spark_ckpt.cli.app import exit_code
+from spark_ckpt.epochs.records import StateFile
 from spark_ckpt.errors import GraphInvalid
 
 pytestmark = pytest.mark.spark
@@ -72,7 +73,9 @@ def test_an_epoch_holds_the_state_of_every_operator_and_the_command_line_reads_i
     run = drain(chained(bench))
 
     manifest = manifest_of(bench, run.epochs()[-1].epoch)
-    assert {name: sum(file["rows"] for file in each["files"]) for name, each in manifest["operators"].items()} == {
+    operators = manifest["operators"].items()
+    files = {name: [StateFile.model_validate(file) for file in each["files"]] for name, each in operators}
+    assert {name: sum(file.rows for file in each) for name, each in files.items()} == {
         "first": 7, "second": 3, "third": 2,
     }  # fmt: skip
     store = str(bench.folder / "store")

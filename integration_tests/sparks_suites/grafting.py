@@ -1,4 +1,6 @@
-"""While it is entered, `DataStreamWriter.start` starts a job in the place of a streaming query."""
+"""While it is entered, `DataStreamWriter.start` starts a job in the place of a streaming query, and Spark's command that
+repartitions the state of a checkpoint repartitions that of the job's store.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming.query import StreamingCheckpointManager
 
 from integration_tests.sparks_suites.queries import Change, JobQuery, Request, Site
+from spark_ckpt.driver.maintenance.spark_partitions import repartition
 from spark_ckpt.driver.query.stage_query import StageQuery
+from spark_ckpt.store.existing import existing_store
 
 _NO_COUNTERPART = ("foreach", "clusterBy")
 
@@ -36,6 +42,7 @@ class Grafting:
                 stack.enter_context(mock.patch.object(DataStreamWriter, name, _recording(name)))
             stack.enter_context(mock.patch.object(DataStreamWriter, "start", self._start()))
             stack.enter_context(mock.patch.object(DataStreamWriter, "toTable", self._to_table()))
+            stack.enter_context(mock.patch.object(StreamingCheckpointManager, "repartition", self._repartition()))
             try:
                 yield
             finally:
@@ -76,6 +83,19 @@ class Grafting:
             return writer.start(**arguments)
 
         return to_table
+
+    def _repartition(self) -> Callable[..., None]:
+        real = StreamingCheckpointManager.repartition
+
+        def repartitioned(manager: Any, location: str, partitions: int, *arguments: Any) -> None:
+            site = self.sites.get(location)
+            if site is None:  # the checkpoint that the job's own command lays out
+                real(manager, location, partitions, *arguments)
+            else:
+                site.partitions = partitions
+                repartition(existing_store(location), SparkSession.active(), partitions)
+
+        return repartitioned
 
     def _started(self, request: Request) -> JobQuery:
         self.asked += 1

@@ -19,6 +19,7 @@ CAUSES = {
     "^test_stream_await_termination": "`Run.awaitTermination` raises `CKPT_CONFIG_INVALID` for such a text",
     "KeyError: 'name'|stateOperators|'dict' object": "`Run.lastProgress` is a dict with the job's own keys",
     "^test_transform_with_state_chaining_ops": "the job's batch without rows, at the end of each epoch, closes a window earlier",
+    "^test_listener_events": "a listener gets the name of the job's query, `<job>/<incarnation>`",
     "CKPT_SPARK_STATE_CHANGED": "the job refuses this state with an error of its own, `CKPT_SPARK_STATE_CHANGED`",
 }
 """Causes of differences that no setting explains, by an expression for the test's name and its error."""

@@ -51,12 +51,14 @@ class Site:
     """Files of one job. A query with the same `checkpointLocation` continues the same job.
 
     `seen`: names of the files that the job got; `batches`: their records, by number. `epochs`: those that had rows.
+    `partitions`: number of partitions of the state, once the test has changed it.
     """
 
     store: Path
     seen: set[str] = field(default_factory=set)
     batches: dict[int, list[str]] = field(default_factory=dict)
     epochs: list[int] = field(default_factory=list)
+    partitions: int | None = None
     runs: int = 0
 
     def put(self, records: list[str]) -> None:
@@ -151,7 +153,7 @@ class JobQuery:
             trigger="10 ms",
             publish_timeout=PUBLISH_S,
             max_failed_epochs=0,
-            shuffle_partitions=int(spark.conf.get("spark.sql.shuffle.partitions")),
+            shuffle_partitions=site.partitions or int(spark.conf.get("spark.sql.shuffle.partitions")),
             handle_signals=False,
         )
         first, *others = [job.source(f"in{number}", self._source(leaf)) for number, leaf in enumerate(self._leaves)]

@@ -104,9 +104,9 @@ class GroupHost:
         """
         # applyInPandasWithState calls a key group only if it has rows, so each group gets its own copy
         exploded = markers.select(
-            F.explode(F.lit(np.asarray(self.shuffle_keys, np.int32))).alias("key"), "kind", "epoch", "full"
+            F.explode(F.lit(np.asarray(self.shuffle_keys, np.int32))).alias("key"), "kind", "epoch", "full_groups"
         )
-        return exploded.select("key", control_tag(F.col("kind"), F.col("epoch")), F.col("full").cast("binary"))
+        return exploded.select("key", control_tag(F.col("kind"), F.col("epoch")), F.col("full_groups").cast("binary"))
 
     def apply(self, packed: DataFrame, reports: Reports, onward: Onward | None = None) -> DataFrame:
         """Run the operator on packed rows.

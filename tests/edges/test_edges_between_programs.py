@@ -19,7 +19,7 @@ from spark_ckpt.cli.store_check import store_findings
 from spark_ckpt.connector import Sink
 from spark_ckpt.driver.job_plan import JobPlan
 from spark_ckpt.driver.query.inputs import InputRetention, check_inputs, with_epoch_to_restore
-from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.epochs.records import FORMAT, Manifest
 from spark_ckpt.epochs.retention import Retention, RetentionReport, kept_epochs
 from spark_ckpt.errors import (
     CkptError,
@@ -88,7 +88,7 @@ def test_the_store_of_another_job_is_refused(sender: SendingStore) -> None:
 
 
 def test_a_newer_format_is_refused_as_such(sender: SendingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_ckpt.store.log_table.FORMAT", 3)
+    monkeypatch.setattr("spark_ckpt.store.log_table.FORMAT", FORMAT + 1)
     sender.commit(sender.rows(1))
     monkeypatch.undo()
     with pytest.raises(FormatUnknown):

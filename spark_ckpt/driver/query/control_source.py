@@ -53,10 +53,10 @@ def marker_number(line: str | None) -> int:
 
 
 def control_rows(spark: SparkSession, control: Control) -> DataFrame:
-    """Return the markers as a stream of (kind int, epoch long, full string)."""
+    """Return the markers as a stream of (kind int, epoch long, full_groups string)."""
     stream = MemoryStream(spark)
     control.attach(lambda marker: stream.add(f"{marker.kind} {marker.epoch} {marker.full}"))
     words = "split(value, ' ')"
     return stream.frame.selectExpr(
-        f"CAST({words}[0] AS INT) AS kind", f"CAST({words}[1] AS LONG) AS epoch", f"{words}[2] AS full"
+        f"CAST({words}[0] AS INT) AS kind", f"CAST({words}[1] AS LONG) AS epoch", f"{words}[2] AS full_groups"
     )
