@@ -93,7 +93,7 @@ class Grafting:
                 real(manager, location, partitions, *arguments)
             else:
                 site.partitions = partitions
-                repartition(existing_store(location), SparkSession.active(), partitions)
+                repartition(existing_store(location), SparkSession.active, partitions)
 
         return repartitioned
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from spark_ckpt.cli.output import print_json, print_line, size
 from spark_ckpt.cli.stores import open_store_with_state
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.wording import counted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def rescale(
@@ -67,10 +70,13 @@ def _key_groups(store: str, operator: str, key_groups: int, as_json: bool, stora
 def _partitions(store: str, partitions: int, as_json: bool, storage_option: list[str] | None) -> None:
     from spark_ckpt.driver.maintenance.spark_partitions import repartition
 
-    opened = open_store_with_state(store, storage_option)
-    typer.echo("starting Spark: it repartitions the state of its own operators", err=True)
     with spark_for("spark-ckpt rescale") as session:
-        done = repartition(opened, session(), partitions)
+
+        def told() -> SparkSession:
+            typer.echo("starting Spark: it repartitions the state of its own operators", err=True)
+            return session()
+
+        done = repartition(open_store_with_state(store, storage_option), told, partitions)
     if as_json:
         print_json(asdict(done))
         return

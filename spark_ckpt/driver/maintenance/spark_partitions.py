@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +45,10 @@ class Repartitioned:
     size_bytes: int
 
 
-def repartition(store: Store, spark: SparkSession, partitions: int) -> Repartitioned:
+def repartition(store: Store, session: Callable[[], SparkSession], partitions: int) -> Repartitioned:
     """Repartition the state of all of Spark's own operators, as a new epoch after the newest one.
 
+    `session`: returns the session to do it in; not called for a state that needs no repartitioning.
     Cursors, edges and the job's own operators stay as they are; nothing is published. An interrupted repartition changes
     nothing.
 
@@ -61,7 +62,7 @@ def repartition(store: Store, spark: SparkSession, partitions: int) -> Repartiti
     point = store.log.begin_incarnation(current_holder("rescale"), LATEST, LEASE_MS)
     try:
         with _renewing(store.log, point), _checkpoint(store, point) as checkpoint:
-            after = _repartitioned(store, spark, point, state, checkpoint, partitions)
+            after = _repartitioned(store, session(), point, state, checkpoint, partitions)
         manifest = behind(point, after, "rescaled")
         store.log.commit_epoch(manifest)
     finally:
