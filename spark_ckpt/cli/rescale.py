@@ -72,11 +72,11 @@ def _partitions(store: str, partitions: int, as_json: bool, storage_option: list
 
     with spark_for("spark-ckpt rescale") as session:
 
-        def told() -> SparkSession:
+        def announced() -> SparkSession:
             typer.echo("starting Spark: it repartitions the state of its own operators", err=True)
             return session()
 
-        done = repartition(open_store_with_state(store, storage_option), told, partitions)
+        done = repartition(open_store_with_state(store, storage_option), announced, partitions)
     if as_json:
         print_json(asdict(done))
         return
