@@ -14,7 +14,7 @@ from pyspark.sql.types import NullType, StructType
 
 from spark_ckpt.epochs.records import SparkState
 from spark_ckpt.errors import ConfigInvalid
-from spark_ckpt.spark_internals.checkpoint_files import seeded_checkpoint
+from spark_ckpt.spark_internals.checkpoint_files import write_ended_checkpoint
 from spark_ckpt.spark_internals.column_names import quoted
 from spark_ckpt.spark_internals.operator_metadata import WORDS, place_schemas
 from spark_ckpt.spark_internals.query_logs import STATE
@@ -79,10 +79,7 @@ def _laid_out(store: Store, state: SparkState, epoch: int) -> Path:
         # complete or absent: another reader may do the same
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
         index, _ = store.spark_states.lay_out(state, part / STATE, epoch)
-        texts = seeded_checkpoint([None], [], index.metadata, str(uuid.uuid4()), state.batch, index.commit)
-        for path, text in texts.items():
-            (part / path).parent.mkdir(parents=True, exist_ok=True)
-            (part / path).write_text(text)
+        write_ended_checkpoint(part, state.batch, index.metadata, index.commit)
         try:
             part.rename(target)
         except OSError:  # another reader was first

@@ -7,6 +7,7 @@ batch's metadata; then there is one line per source in plan order. `commits/<bat
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +133,13 @@ def seeded_checkpoint(
         offsets_path(last_batch - 1): text,
         offsets_path(last_batch): text,
     }
+
+
+def write_ended_checkpoint(folder: Path, batch: int, metadata: str, commit: str) -> None:
+    """Write the files of a checkpoint without sources that ends with a committed batch; see `seeded_checkpoint`."""
+    for path, text in seeded_checkpoint([None], [], metadata, str(uuid.uuid4()), batch, commit).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
 
 
 def metadata_of(text: str) -> str:

@@ -5,7 +5,6 @@ two runs.
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from spark_ckpt.epochs.records import SparkState
 from spark_ckpt.epochs.restore import LATEST, RecoveryPoint
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound, StoreForeign
 from spark_ckpt.spark_internals.captured_errors import causes_of, message_of
-from spark_ckpt.spark_internals.checkpoint_files import seeded_checkpoint
+from spark_ckpt.spark_internals.checkpoint_files import write_ended_checkpoint
 from spark_ckpt.spark_internals.settings import state_settings
 from spark_ckpt.spark_internals.state_partitions import repartition_state
 from spark_ckpt.storage_errors import one_line
@@ -128,10 +127,7 @@ def _lay_out(state: CheckpointState, base: SparkState, checkpoint: Path) -> None
     """Write a checkpoint that ends with the epoch's batch."""
     index = state.lay_out()
     assert index is not None  # noqa: S101 - for the type checker: there is a base
-    texts = seeded_checkpoint([None], [], index.metadata, str(uuid.uuid4()), base.batch, index.commit)
-    for path, text in texts.items():
-        (checkpoint / path).parent.mkdir(parents=True, exist_ok=True)
-        (checkpoint / path).write_text(text)
+    write_ended_checkpoint(checkpoint, base.batch, index.metadata, index.commit)
 
 
 @contextmanager
