@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.specs.lease_traces import MODULE, corrupted, recorded, recorded_returning, trace_files
-from tests.specs.tlc import check, each_condemned_by_another
+from tests.specs.tlc import check, first_in_gate
 
 STATES = 330_333
 """Distinct states, three nodes, two leases, one crash, one clock at half the rate."""
@@ -49,6 +49,7 @@ def test_every_right_ends_as_well_where_it_may_be_returned(tmp_path: Path) -> No
     assert result.states == STATES_OF_AN_END_WITH_A_RETURN
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_lease_world.py
 def test_nothing_of_a_returned_lease_counts_and_the_next_one_is_safe_at_once(tmp_path: Path) -> None:
     result = check(tmp_path, "MCCheckpointLease", ONE_RETURN)
 
@@ -79,13 +80,14 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(("mutant", "scope", "invariants"), each_condemned_by_another(MUTANTS))
+@pytest.mark.parametrize(("mutant", "scope", "invariants"), first_in_gate(MUTANTS))
 def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], invariants: set[str]) -> None:
     result = check(tmp_path, "MCCheckpointLease", {"Mutant": f'"{mutant}"', **scope})
 
     assert result.violated in invariants, result.output
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_lease_world.py
 def test_clocks_slower_than_agreed_are_not_protected_against(tmp_path: Path) -> None:
     """The holder may use Budget of its clock, at half the primary's rate; here its clock has a fifth of it."""
     rates = "Rates == [a |-> 5, b |-> 1, c |-> 5]"
@@ -115,6 +117,7 @@ def test_schedules_with_returns_are_behaviours_of_the_specification_too(tmp_path
     assert result.ok, result.output
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_lease_world.py
 def test_the_next_lease_before_a_return_was_heard_is_rejected(tmp_path: Path) -> None:
     unheard = [[step for step in recorded_returning(seed) if "returned" not in step.action] for seed in range(8)]
     result = check(tmp_path, MODULE, more=trace_files(unheard), flags=())
@@ -122,7 +125,7 @@ def test_the_next_lease_before_a_return_was_heard_is_rejected(tmp_path: Path) ->
     assert result.violated == "deadlock", result.output
 
 
-@pytest.mark.parametrize("what", ["phase", "exec", "order"])
+@pytest.mark.parametrize("what", first_in_gate(["phase", "exec", "order"]))
 def test_a_corrupted_schedule_is_rejected(tmp_path: Path, what: str) -> None:
     result = check(tmp_path, MODULE, more=trace_files([corrupted(recorded(1), what)]), flags=())
 

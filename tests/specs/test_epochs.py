@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.specs.epoch_traces import MODULE, UNCOUNTED, corrupted, recorded, trace_files
-from tests.specs.tlc import WHOLE, check, each_condemned_by_another
+from tests.specs.tlc import WHOLE, check, first_in_gate
 
 OVERLAP = 36_680
 """Distinct states: one row, two epochs that overlap, one fault."""
@@ -43,7 +43,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(("mutant", "scope", "violated"), each_condemned_by_another(MUTANTS))
+@pytest.mark.parametrize(("mutant", "scope", "violated"), first_in_gate(MUTANTS))
 def test_a_wrong_rule_is_condemned(tmp_path: Path, mutant: str, scope: dict[str, str], violated: str) -> None:
     """`violated` alone: the temporal property, that every epoch ends."""
     result = check(tmp_path, "Epochs", {"Mutant": f'"{mutant}"', **scope})
@@ -64,13 +64,14 @@ def test_schedules_of_the_machines_are_behaviours_of_the_specification(tmp_path:
     assert result.ok, result.output
 
 
-@pytest.mark.parametrize("what", ["unreported", "uncounted"])
+@pytest.mark.parametrize("what", first_in_gate(["unreported", "uncounted"]))
 def test_a_corrupted_schedule_is_rejected(tmp_path: Path, what: str) -> None:
     result = check(tmp_path, MODULE, more=trace_files([corrupted(recorded(3), what)]), flags=())
 
     assert result.violated == "deadlock", result.output
 
 
+@pytest.mark.long  # in the gate: a corrupted schedule, below
 def test_a_coordinator_that_does_not_count_messages_is_rejected(tmp_path: Path) -> None:
     traces = [recorded(seed, UNCOUNTED) for seed in range(10)]
     result = check(tmp_path, MODULE, more=trace_files(traces), flags=())
