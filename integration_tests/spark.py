@@ -1,6 +1,6 @@
 """Spark for tests. A module gets the session of the module before it, if that has the same jars: starting Java and warming it
-up is most of what a short module costs. What the module sets, caches or leaves running ends with it. Other jars need another
-Java process, for they do not reach one that runs."""
+up is most of what a short module costs. What the module sets, caches or leaves running ends with it. More jars need another Java
+process, for they do not reach one that runs; a session without jars runs in one that has some."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class _Idle:
 
 _idle: _Idle | None = None
 _jars_of_java: str | None = None
-"""Jars of the Java process that runs, if it was started here: the next session with these jars runs in it."""
+"""Jars of the Java process that runs, if it was started here: the next session with these jars, or without any, runs in it."""
+_OF_ANY_SESSION = ("spark.app.", "spark.master", "spark.submit.")
+"""Settings that Java has from its start in each session here. The others are those of its first session."""
 
 
 def plain_session(zone: str = "UTC", conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
@@ -150,15 +152,24 @@ def _taken(jars: str) -> SparkSession | None:
 
 def _new(jars: str, make: Callable[[], SparkSession]) -> SparkSession:
     global _idle, _jars_of_java
-    if _jars_of_java != jars or _death():
+    if _jars_of_java is None or jars not in ("", _jars_of_java) or _death():
         end_jvm()
+        _jars_of_java = jars
     else:
-        _idle = None  # it has ended
+        _idle = None  # it has ended, or has other jars
         _stop(SparkContext._active_spark_context)
+        _forget_settings_of_start()
     session = make()
-    _jars_of_java = jars
     session.sparkContext.setLogLevel("OFF")
     return session
+
+
+def _forget_settings_of_start() -> None:
+    """A context reads Java's properties, and those of its start are settings of the first session, such as Delta's catalog."""
+    system = SparkContext._jvm.java.lang.System
+    for name in list(system.getProperties().stringPropertyNames()):
+        if name.startswith("spark.") and not name.startswith(_OF_ANY_SESSION):
+            system.clearProperty(name)
 
 
 def _is_alive(session: SparkSession) -> bool:
