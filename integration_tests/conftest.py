@@ -28,6 +28,7 @@ TOGETHER = {
     "delta/": "delta-spark", "adopt/": "delta-spark", "docs/test_examples": "delta-spark",
     "kafka/test_publish": "no Spark",
     "kafka/": "kafka", "nexmark/": "kafka", "rewind/": "kafka",
+    "outbox/test_outbox_killed": "survival",
     "survival/": "survival",
 }  # fmt: skip
 """Files whose paths begin so, and with none before it, and that have the same name here, run in one worker, one behind another.

@@ -89,6 +89,7 @@ def shown(folder: Path) -> list[tuple[str, int, int, int]]:
     return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
+@pytest.mark.long  # in the gate: test_delta_to_job.py, and tests/adopt/test_unfinished_batches.py
 def test_it_goes_on_at_the_next_record_with_its_state_and_shows_each_record_once(spark, broker, tmp_path):
     every = records(0, BEFORE + AFTER)
     with KafkaControl(Connection(broker.servers, {})) as control:

@@ -321,7 +321,7 @@ def test_the_spark_engine_adds_no_rows_to_a_table_that_became_another_one(
     assert not again or DeltaTable(str(table)).version() == 0
 
 
-@pytest.mark.parametrize("keys", [[], ["key"]], ids=["append", "merge"])
+@pytest.mark.parametrize("keys", [pytest.param([], marks=pytest.mark.long), ["key"]], ids=["append", "merge"])
 def test_the_spark_engine_writes_nothing_of_an_epoch_with_a_damaged_file(
     spark: SparkSession, tmp_path: Path, keys: list[str]
 ) -> None:

@@ -92,7 +92,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
         (0, ""), (1, ""), (2, ""), (1, "spark_ckpt_vectorised"), (2, "spark_ckpt_vectorised"),
     ],
 )  # fmt: skip
-@pytest.mark.long  # in the gate: the query with state, below
+@pytest.mark.long  # in the gate: tests/benchmarks/test_nexmark_answers.py
 def test_a_query_without_state_answers_as_a_plain_computation_does(
     query: int, way: str, house: House, tmp_path: Path
 ) -> None:
@@ -105,8 +105,9 @@ def test_a_query_without_state_answers_as_a_plain_computation_does(
 
 @pytest.mark.parametrize(
     ("query", "way"),
-    [(3, "spark_ckpt_vectorised"), *(pytest.param(query, "", marks=pytest.mark.long) for query in (3, 4, 5, 7, 8))],
+    [(3, "spark_ckpt_vectorised"), *((query, "") for query in (3, 4, 5, 7, 8))],
 )
+@pytest.mark.long  # in the gate: tests/benchmarks/test_nexmark_answers.py, and a failure in test_restarts.py
 def test_a_query_that_crashed_between_two_batches_answers_as_a_plain_computation_does(
     query: int, way: str, house: House, tmp_path: Path
 ) -> None:
@@ -130,7 +131,7 @@ def test_windows_of_the_machines_clock_hold_every_bid_once(house: House, tmp_pat
     assert house.faults(run) == NO_FAULTS
 
 
-@pytest.mark.long  # in the gate: the query that crashed between two batches, above
+@pytest.mark.long  # in the gate: integration_tests/survival/test_kafka_to_kafka.py
 def test_average_prices_are_right_although_the_driver_was_killed(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

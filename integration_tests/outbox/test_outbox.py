@@ -413,6 +413,7 @@ class LeavesFile(RunListener):
             self._path.write_bytes(b"of a task that nothing has stopped")
 
 
+@pytest.mark.long  # in the gate: tests/outbox/test_rule.py and tests/store/test_retention.py
 def test_files_of_old_batches_and_of_dead_tasks_leave_the_store_every_20_batches(
     spark: SparkSession, place: Place
 ) -> None:

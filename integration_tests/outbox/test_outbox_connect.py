@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(900)]
 FILES, CASE = range(4), "windows/RocksDB"
 
 
+@pytest.mark.long  # in the gate: the classic session, test_outbox.py; tests/outbox/test_rule.py
 def test_every_row_is_once_in_both_tables_through_connect(tmp_path: Path) -> None:
     write_files(tmp_path / "in", FILES)
     assert run_until_done(tmp_path, ["whole/windows"], remote=True, timeout_s=400) == 1

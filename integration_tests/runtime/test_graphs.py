@@ -266,7 +266,8 @@ def test_records_that_cannot_be_parsed_behind_an_operator_are_counted_once(bench
 # -- any rows, any batches ------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.long  # in the gate: test_one_stream_feeds_several_operators_and_sinks_that_all_see_each_row_once
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     batches=st.lists(
         st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=12), min_size=1, max_size=4
@@ -358,6 +359,7 @@ def test_branches_without_operators_end_in_a_sink_each(bench: Bench) -> None:
     assert run.lastProgress["totals"]["numInputRows"] == 60
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_rejects.py, and a job without operators, above
 def test_a_record_that_cannot_be_parsed_is_rejected_once_however_many_branches_read_it(bench: Bench) -> None:
     job = bench.job()
     texts = job.source("in", bench.source()).selectExpr("k", "if(v % 3 = 0, 'broken', '{\"x\": 1}') AS text", "v")

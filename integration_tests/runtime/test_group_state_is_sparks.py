@@ -136,7 +136,14 @@ def seen(spark: SparkSession, tmp_path_factory) -> tuple[Bench, list]:
     return bench, comparable(under_spark(bench, life_of_a_key, "append"))
 
 
-@pytest.mark.parametrize(("func", "mode"), [(life_of_a_key, "update"), (as_tuples, "append"), (as_dicts, "append")])
+@pytest.mark.parametrize(
+    ("func", "mode"),
+    [
+        (life_of_a_key, "update"),
+        # in the gate: tests/runtime/test_group_state.py
+        *(pytest.param(func, "append", marks=pytest.mark.long) for func in (as_tuples, as_dicts)),
+    ],
+)
 def test_outputs_and_states_are_sparks_however_rows_are_yielded(seen, func, mode) -> None:
     bench, expected = seen
     assert comparable(in_a_job(bench, func, mode)) == expected

@@ -102,7 +102,7 @@ def passed(batch: ckpt.KeyBatch) -> ckpt.KeyResult:
     return ckpt.KeyResult(batch.rows, pa.table({"n": pa.array([1] * len(batch), pa.int64())}))
 
 
-@pytest.mark.parametrize("behind", ["who", "w"])
+@pytest.mark.parametrize("behind", ["who", pytest.param("w", marks=pytest.mark.long)])
 def test_the_next_operator_sees_what_it_would_see_of_sparks_rows(
     bench: Bench, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, behind: str
 ) -> None:

@@ -153,7 +153,9 @@ def test_a_stream_whose_rows_are_all_filtered_out_still_moves_on(bench: Bench) -
     "shape",
     [
         pytest.param(lambda one, two, static: one.filter("v > 1").union(two), marks=pytest.mark.long),
-        lambda one, two, static: totals(one.filter("v > 1").union(two.filter("v > 100"))),
+        pytest.param(
+            lambda one, two, static: totals(one.filter("v > 1").union(two.filter("v > 100"))), marks=pytest.mark.long
+        ),
         lambda one, two, static: one.union(two).join(static, "k", "left_semi"),
         lambda one, two, static: totals(one.union(two)).filter("total > 5").join(static, "k"),
     ],

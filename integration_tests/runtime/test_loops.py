@@ -38,6 +38,7 @@ def labels(bench: Bench) -> dict[int, int]:
     return final_labels([(row["node"], row["label"]) for row in bench.rows("labels")])  # type: ignore[misc]
 
 
+@pytest.mark.long  # in the gate: test_what_the_loop_holds_at_a_barrier_comes_round_after_a_failure
 def test_a_loop_runs_until_nothing_comes_round_and_lets_the_job_drain(bench: Bench) -> None:
     chain: list[Link] = [(number, number + 1) for number in range(6)]
     put(bench, *reversed(chain))

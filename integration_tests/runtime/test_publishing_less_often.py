@@ -30,6 +30,7 @@ def epochs(bench: Bench) -> list[Manifest]:
     return [log.manifest(brief.epoch) for brief in log.state().epochs]
 
 
+@pytest.mark.long  # in the gate: tests/simulator/test_spark_holding.py
 def test_rows_held_back_survive_a_failure_and_come_with_one_commit(bench: Bench) -> None:
     for value in range(FILES):
         bench.put(("a", value))

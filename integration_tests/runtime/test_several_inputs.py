@@ -54,6 +54,7 @@ def last(bench: Bench) -> dict[object, tuple[object, ...]]:
     return {row["k"]: (row["due"], row["orders"], row["payments"]) for row in words}
 
 
+@pytest.mark.long  # in the gate: tests/runtime/test_co_groups.py, and joins of two streams, test_stream_joins.py
 def test_rows_of_two_inputs_meet_one_state_whatever_stops_between(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,6 +74,7 @@ def test_workers_of_another_version_are_refused_at_the_start(tmp_path: Path) -> 
     assert_refused(answer(tmp_path, python), tmp_path, python)
 
 
+@pytest.mark.long  # in the gate: tests/test_worker_python_check.py
 def test_workers_that_do_not_exist_are_refused_at_the_start(tmp_path: Path) -> None:
     python = str(tmp_path / "no-such-python")
     assert_refused(answer(tmp_path, python), tmp_path, python)

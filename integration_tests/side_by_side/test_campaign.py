@@ -63,6 +63,7 @@ def test_an_exact_system_is_measured_and_found_exact(measure: str, on: Bench, mo
     assert line.values[times[measure]] > 0
 
 
+@pytest.mark.long  # in the gate: tests/benchmarks/test_report.py
 def test_a_system_that_repeats_records_is_found_out(on: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     found = faults(measured(on, "throughput", "repeating", monkeypatch))
     assert 1 <= found["duplicates"] <= 4, "one in each partition that the system has read so far"
@@ -82,7 +83,7 @@ class Bids:
         return (json.dumps(row) for row in self.bid.to_dict("records"))
 
 
-@pytest.mark.long  # in the gate: the system that repeats records, above, whose other figures are as exact
+@pytest.mark.long  # in the gate: tests/benchmarks
 @pytest.mark.parametrize(("hook", "duplicates"), [("copying", 0), ("repeating", 4)])
 def test_a_query_is_measured_to_the_end_of_its_topic_and_its_answer_judged(
     hook: str, duplicates: int, on: Bench, monkeypatch: pytest.MonkeyPatch

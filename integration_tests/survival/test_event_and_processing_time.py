@@ -108,6 +108,7 @@ def test_the_watermark_survives_a_restart(place: Place) -> None:
     assert sum(each["late"] for each in run.recentProgress) == 1
 
 
+@pytest.mark.long  # in the gate: integration_tests/runtime/test_jobs.py, timeouts over restarts
 def test_a_timeout_fires_once_although_the_epoch_in_which_it_fired_was_lost(
     place: Place, crash: Callable[[str], None]
 ) -> None:
