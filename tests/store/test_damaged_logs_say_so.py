@@ -22,7 +22,7 @@ from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.store import Store
 
 Answer = tuple[LogState, list[Manifest]]
-FLIPS, MORE_FLIPS = 8, 20
+FLIPS, MORE_FLIPS = 5, 20
 """Of bits in a file that readers need; the second number is a long test's."""
 NEWEST_CHECKPOINT = f"{14:020d}"
 

@@ -15,6 +15,7 @@ from store_world import OPERATOR, World, as_dict
 from spark_ckpt.store.store import Store
 
 DRIVER = Path(__file__).with_name("killed_driver.py")
+KINDS = ("put", "fsync", "sync-folder", "commit", "delete")
 
 
 def run_driver(store: Path, oracle: Path, kind: str, nth: int) -> int:
@@ -41,15 +42,17 @@ def check(store: Store, oracle: Path) -> int:
 
 @pytest.mark.kill
 @pytest.mark.parametrize(
-    # in the gate, too: test_crash_at_every_durable_step.py stops a store at every third step, without processes
-    ("nths", "drawn"),
-    [((2,), 3), pytest.param((2, 5), 4, marks=pytest.mark.long)],
+    # in the gate, too: test_crash_at_every_durable_step.py stops a store at every fifth step, without processes
+    ("kinds", "nths", "drawn"),
+    [(("fsync", "commit"), (2,), 2), pytest.param(KINDS, (2, 5), 4, marks=pytest.mark.long)],
 )
-def test_no_acknowledged_epoch_is_lost_to_any_kill(tmp_path: Path, nths: tuple[int, ...], drawn: int) -> None:
+def test_no_acknowledged_epoch_is_lost_to_any_kill(
+    tmp_path: Path, kinds: tuple[str, ...], nths: tuple[int, ...], drawn: int
+) -> None:
     store, oracle = tmp_path / "store", tmp_path / "oracle"
     oracle.mkdir()
     World(store)
-    points = [(kind, nth) for kind in ("put", "fsync", "sync-folder", "commit", "delete") for nth in nths]
+    points = [(kind, nth) for kind in kinds for nth in nths]
     points += [("any", random.Random(7 + number).randrange(3, 90)) for number in range(drawn)]
     killed, furthest = 0, 0
     for kind, nth in points:

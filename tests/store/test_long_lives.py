@@ -67,13 +67,14 @@ def test_two_thousand_commits_stay_cheap_without_any_retention(tmp_path: Path) -
     assert reopened.manifest(1234) == manifest(1234)
 
 
-def test_retention_bounds_every_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("epochs", [90, pytest.param(400, marks=pytest.mark.long)])
+def test_retention_bounds_every_folder(tmp_path: Path, epochs: int) -> None:
     world = World(tmp_path / "store")
     world.clock.ms = 4_000_000_000_000
     world.begin()
     policy = Retention(keep_last=5, slack=10)
     sizes = []
-    for number in range(1, 121):
+    for number in range(1, epochs + 1):
         world.epoch({"a": number, f"k{number % 7}": number}, full=number % 6 == 0, acked=number)
         world.store.retain(policy)
         if number % 30 == 0:
@@ -81,7 +82,7 @@ def test_retention_bounds_every_folder(tmp_path: Path) -> None:
             sizes.append(count_files(tmp_path / "store"))
     assert max(sizes[1:]) < 1.5 * sizes[0] + 60, sizes
     assert len(world.store.log.state().epochs) <= 5 + 10 + 1
-    assert world.state_at(120) == world.expected[120]
+    assert world.state_at(epochs) == world.expected[epochs]
 
 
 def count_files(folder: Path) -> int:
