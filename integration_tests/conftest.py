@@ -89,17 +89,7 @@ def small_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """After the fixtures' own ends: a session that no test asks for next, nor perhaps a later one of its folder, ends."""
-    if nextitem is None or not (
-        _asks_for_spark(nextitem) or nextitem.path.parent == item.path.parent or _shares(nextitem)
-    ):
+    """After the fixtures' own ends: a session ends before tests of other folders, which need none. Tests here without Spark are
+    short, and a new session costs more than one that waits for them."""
+    if nextitem is None or not nextitem.path.is_relative_to(HERE):
         end_idle_session()
-
-
-def _shares(item: pytest.Item) -> bool:
-    """Whether a later test of the item's files asks for a session with connectors."""
-    return item.path.is_relative_to(HERE) and item.path.relative_to(HERE).as_posix().startswith(tuple(TOGETHER))
-
-
-def _asks_for_spark(item: pytest.Item) -> bool:
-    return "spark" in getattr(item, "fixturenames", ())
