@@ -216,6 +216,7 @@ def test_a_source_over_a_table_of_delta_spark_restarts_exactly_at_every_cut(
     assert source.reached(source.cursor(log[-1], begin), source.end(spark))
 
 
+@pytest.mark.long  # in the gate: the same place in integration_tests/files/test_files_streaming.py; tests/test_place.py
 def test_a_relative_path_is_the_drivers_though_java_was_started_elsewhere(spark, tmp_path, monkeypatch) -> None:
     spark.range(3).write.format("delta").save(str(tmp_path / "table"))
     monkeypatch.chdir(tmp_path)
@@ -344,6 +345,7 @@ def test_the_spark_engine_writes_nothing_of_an_epoch_with_a_damaged_file(
     assert rows_of(spark, table) == [("a", 1), ("b", 1), ("c", 1)]
 
 
+@pytest.mark.long  # in the gate: the merge of rows with a greatest value, which is published again, too
 def test_a_merge_keeps_the_newest_row_of_every_key_and_repeats_safely(spark: SparkSession, tmp_path: Path) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
     side = publisher(spark, table, keys=["key"])

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from spark_ckpt_files import FilesSource
 
 pytestmark = pytest.mark.spark
-ZONES = ("America/New_York", "America/Sao_Paulo", "+05:30")
+ZONES = ("America/New_York", "America/Sao_Paulo", pytest.param("+05:30", marks=pytest.mark.long))
 OTHER_ZONES = ("Europe/Berlin", "GMT-3", "PST", "UTC")
 GAPS_AND_OVERLAPS = (
     "2024-03-10 01:59:59.999999", "2024-03-10 02:00:00", "2024-03-10 02:30:00", "2024-03-10 03:00:00",

@@ -18,6 +18,8 @@ from integration_tests.spark import connected_session
 from spark_ckpt.connector import SinkContext
 from spark_ckpt.errors import SinkInvalid
 
+# A broker of its own. In the gate: tests/kafka/test_kafka_options.py for the options of each client, test_refused_login.py
+pytestmark = pytest.mark.long
 USER = {
     "security.protocol": "SASL_PLAINTEXT",
     "sasl.mechanism": "PLAIN",
