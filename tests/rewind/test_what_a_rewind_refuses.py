@@ -119,7 +119,15 @@ def test_a_query_that_begins_a_batch_just_before_its_fence(story, monkeypatch):
     assert all(story.content()[name] == text for name, text in before.items())
 
 
-@pytest.mark.parametrize("point", [Failpoint.REWIND_COPIED, Failpoint.REWIND_DRAFTED, Failpoint.REWIND_DECIDED])
+@pytest.mark.parametrize(
+    "point",
+    [
+        # in the gate: the last of them
+        pytest.param(Failpoint.REWIND_COPIED, marks=pytest.mark.long),
+        pytest.param(Failpoint.REWIND_DRAFTED, marks=pytest.mark.long),
+        Failpoint.REWIND_DECIDED,
+    ],
+)
 def test_a_table_that_somebody_writes_while_it_is_taken_back(story, monkeypatch, point):
     """Up to the first commit of the rewind itself, the decision can be taken back."""
     written = []

@@ -38,16 +38,13 @@ def digests() -> str:
     return hashlib.sha256("".join(told).encode()).hexdigest()
 
 
-def test_processes_with_other_hash_seeds_run_the_same() -> None:
-    answers = set()
-    for hash_seed in ("1", "4242"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"}
-        done = subprocess.run(
-            [sys.executable, "-c", PRINT_DIGESTS], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-        )
-        answers.add(done.stdout.strip())
-
-    assert answers == {digests()}
+def test_a_process_with_another_hash_seed_runs_the_same() -> None:
+    other = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    environment = {**os.environ, "PYTHONHASHSEED": other, "PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT_DIGESTS], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == digests()
 
 
 @pytest.mark.parametrize("seed", range(20))
