@@ -122,5 +122,5 @@ def test_a_damaged_state_file_ends_a_recovery_and_an_older_epoch_begins_one(benc
     whole = re.search(r"newest whole epoch: (\d+)", verified.output)
     assert whole is not None
     assert int(whole[1]) < newest["epoch"]
-    drain(totals_job(bench), restore=int(whole[1]))
+    drain(totals_job(bench), restore=whole[1])  # its number as text, as a command line gives it
     assert bench.values() == [("a", 1), ("a", 11), ("a", 11), ("a", 111)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from runtime_kit import Bench, drain, totals
+from runtime_kit import Bench, drain
 
 import spark_ckpt as ckpt
 from spark_ckpt.connector import Source
@@ -108,22 +108,6 @@ def test_a_store_at_an_unknown_kind_of_url_is_refused_at_construction(bench: Ben
     with pytest.raises(ckpt.CkptError, match="no store can be kept at foo://") as refused:
         ckpt.Job(bench.spark, "job", "foo://bucket/store")
     assert "s3://" in refused.value.hint
-
-
-def test_an_epoch_may_be_named_by_its_number_as_text(bench: Bench) -> None:
-    """As a command line gives it."""
-
-    def job() -> ckpt.Job:
-        job = bench.job()
-        totals(job.source("in", bench.source())).to(bench.sink(), name="out")
-        return job
-
-    bench.put(("a", 1))
-    first = drain(job()).epochs()[-1].epoch
-    bench.put(("a", 10))
-    drain(job())
-    drain(job(), restore=str(first))
-    assert bench.values() == [("a", 1), ("a", 11), ("a", 11)]
 
 
 @pytest.mark.parametrize("setting", ["name", "outputMode"])
