@@ -4,6 +4,7 @@ once per epoch, also when the driver dies between staging and the publish.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -14,12 +15,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 from runtime_kit import Bench, drain
 
 import spark_ckpt as ckpt
+from checkpoint_protocols.ids import Epoch, Incarnation
+from spark_ckpt.api.foreach_batch import ForeachBatchSink
+from spark_ckpt.connector import EpochOutput, SinkContext, StagedFile
 
 pytestmark = pytest.mark.spark
 CHILD = Path(__file__).with_name("foreach_batch_child.py")
@@ -76,6 +83,26 @@ def test_a_function_that_fails_is_called_again_with_the_same_rows(bench: Bench) 
 def test_a_function_of_other_arguments_is_refused(bench: Bench) -> None:
     with pytest.raises(ckpt.CkptError, match="a DataFrame and the epoch's number"):
         bench.job().source("in", bench.source()).foreachBatch(lambda frame: None)
+
+
+def test_a_sorted_whole_result_keeps_its_order(bench: Bench) -> None:
+    """The tasks of a sort leave its rows from file to file. Spark reads the largest file of a frame first."""
+    seen: list[int] = []
+    sink = ForeachBatchSink(lambda frame, _: seen.extend(row.v for row in frame.collect()))
+    sink.stage(StructType().add("v", "long"))
+    files = [staged(bench.folder, task, range(10**task, 10 ** (task + 1))) for task in range(4)]
+    context = SinkContext("job", "out", "store", Incarnation(1))
+    output = EpochOutput(Epoch(1), Incarnation(1), Epoch(0), str(bench.folder), {}, files, replaces=True)
+    sink.publisher(bench.spark, context).publish(output)
+    assert seen == list(range(1, 10**4))
+
+
+def staged(folder: Path, task: int, values: Iterable[int]) -> StagedFile:
+    path = folder / f"{task}.parquet"
+    pq.write_table(pa.table({"v": pa.array(values, pa.int64())}), path, write_page_checksum=True)
+    content, rows = path.read_bytes(), pq.read_metadata(path).num_rows
+    digest = hashlib.sha256(content).hexdigest()
+    return StagedFile(path.name, len(content), rows, 0, 0, task, 0, sha256=digest)
 
 
 DEATHS = (

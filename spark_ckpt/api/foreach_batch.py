@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkContext, StagePlan
@@ -61,6 +61,15 @@ class ForeachBatchSink:
         return {"kind": "foreachBatch", "function": getattr(self._function, "__qualname__", "a function")}
 
 
+def _in_order(frame: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Return the rows of a frame of files, file by file. Spark reads the largest file first."""
+    from pyspark.sql import functions as F
+
+    at = frame.metadataColumn("_metadata")
+    place = F.array_position(F.split(F.lit("/".join(names)), "/"), at["file_name"])
+    return frame.orderBy(place, at["row_index"])
+
+
 class _Calls:
     """Calls of one incarnation. A call that returns acknowledges the epoch."""
 
@@ -91,5 +100,9 @@ class _Calls:
             place.verify(file, epoch=output.epoch, sink=self._sink)
         local = local_path(output.root)
         root = str(local) if local is not None else output.root.replace("s3://", "s3a://", 1)
-        paths = (f"{root.rstrip('/')}/{file.path}" for file in output.files)
-        return read_parquet(self._spark, paths, schema=self._schema, **_AS_WRITTEN)
+        paths = [f"{root.rstrip('/')}/{file.path}" for file in output.files]
+        frame = read_parquet(self._spark, paths, schema=self._schema, **_AS_WRITTEN)
+        if not output.replaces or len(paths) == 1:
+            return frame
+        # A whole result may be sorted.
+        return _in_order(frame, [file.path.rpartition("/")[2] for file in output.files])
