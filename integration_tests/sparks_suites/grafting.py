@@ -1,5 +1,6 @@
-"""While it is entered, `DataStreamWriter.start` starts a job in the place of a streaming query, and Spark's command that
-repartitions the state of a checkpoint repartitions that of the job's store.
+"""While it is entered, `DataStreamWriter.start` starts a job in the place of a streaming query, Spark's command that
+repartitions the state of a checkpoint repartitions that of the job's store, and Spark's readers of a checkpoint read the
+newest epoch's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.streaming.query import StreamingCheckpointManager
 
@@ -43,6 +44,8 @@ class Grafting:
             stack.enter_context(mock.patch.object(DataStreamWriter, "start", self._start()))
             stack.enter_context(mock.patch.object(DataStreamWriter, "toTable", self._to_table()))
             stack.enter_context(mock.patch.object(StreamingCheckpointManager, "repartition", self._repartition()))
+            stack.enter_context(mock.patch.object(DataFrameReader, "option", self._option()))
+            stack.enter_context(mock.patch.object(DataFrameReader, "load", self._load()))
             try:
                 yield
             finally:
@@ -96,6 +99,26 @@ class Grafting:
                 repartition(existing_store(location), SparkSession.active, partitions)
 
         return repartitioned
+
+    def _option(self) -> Callable[..., DataFrameReader]:
+        real = DataFrameReader.option
+
+        def option(reader: Any, key: str, value: Any) -> DataFrameReader:
+            return real(reader, key, self._checkpoint(value) if key == "path" else value)
+
+        return option
+
+    def _load(self) -> Callable[..., DataFrame]:
+        real = DataFrameReader.load
+
+        def load(reader: Any, path: Any = None, *arguments: Any, **options: Any) -> DataFrame:
+            return real(reader, self._checkpoint(path), *arguments, **options)
+
+        return load
+
+    def _checkpoint(self, path: Any) -> Any:
+        site = self.sites.get(path) if isinstance(path, str) else None
+        return path if site is None else site.checkpoint()
 
     def _started(self, request: Request) -> JobQuery:
         self.asked += 1

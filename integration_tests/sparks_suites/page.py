@@ -20,7 +20,7 @@ CAUSES = {
     "KeyError: 'name'|stateOperators|'dict' object": "`Run.lastProgress` is a dict with the job's own keys",
     "^test_transform_with_state_chaining_ops": "the job's batch without rows, at the end of each epoch, closes a window earlier",
     "^test_listener_events": "a listener gets the name of the job's query, `<job>/<incarnation>`",
-    "_state_metadata|KD006": "the test reads the state in Spark's checkpoint; a job has it in its store (`ckpt.state_frame`)",
+    "_value_state_metadata": "the test reads changes by Spark's batches; a job keeps the state of epochs (`spark-ckpt diff`)",
     "CKPT_SPARK_STATE_CHANGED": "the job refuses this state with an error of its own, `CKPT_SPARK_STATE_CHANGED`",
 }
 """Causes of differences that no setting explains, by an expression for the test's name and its error."""

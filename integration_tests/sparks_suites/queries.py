@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 import spark_ckpt as ckpt
 from integration_tests.sparks_suites.input import FORMATS, BatchesSource, records_of
 from integration_tests.sparks_suites.plans import Leaf, leaves, on_other_input
+from spark_ckpt.api.sparks_state import laid_out
 from spark_ckpt.store.existing import existing_store
 
 ENOUGH_S = 300.0
@@ -64,6 +65,14 @@ class Site:
     def put(self, records: list[str]) -> None:
         """Add a batch at the place that the job reads next: batches without rows have moved it on."""
         self.batches[0 if not self.runs else self._position()] = records
+
+    def checkpoint(self) -> str:
+        """Return a checkpoint with the state of the newest epoch, as `ckpt.state_frame` reads it."""
+        store = existing_store(str(self.store))
+        epoch = store.log.state().latest
+        state = store.log.manifest(epoch).spark_state
+        assert state is not None
+        return str(laid_out(store, state, epoch))
 
     def _position(self) -> int:
         log = existing_store(str(self.store)).log

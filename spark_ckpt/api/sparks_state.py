@@ -43,7 +43,7 @@ def sparks_rows(
             f"the state has checkpoint format {state.checkpoint_format}, the session another one",
             hint=f"spark.conf.set('{CHECKPOINT_FORMAT}', '{state.checkpoint_format}') until the rows are read",
         )
-    checkpoint = _laid_out(store, state, epoch)
+    checkpoint = laid_out(store, state, epoch)
     spark.streams.active  # noqa: B018 - tasks that open a state store look for the coordinator that this starts
     reader = spark.read.format("statestore").option("operatorId", operator).option("batchId", state.batch)
     return reader.options(**options).load(str(checkpoint))
@@ -72,7 +72,7 @@ def _check_options(kind: str, options: Mapping[str, str]) -> None:
         )
 
 
-def _laid_out(store: Store, state: SparkState, epoch: int) -> Path:
+def laid_out(store: Store, state: SparkState, epoch: int) -> Path:
     """Return a checkpoint that ends with the epoch's batch."""
     target = store.reading_folder(epoch, state.index)
     if not target.is_dir():
