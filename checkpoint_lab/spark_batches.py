@@ -1,15 +1,16 @@
 """Micro-batches of Spark: the end of a batch is fixed before it runs, and its result is atomic for every listener.
 
-A batch goes through all operators, and each counts its rows per key. At a barrier each task writes the changes of
-its key groups since their last snapshots as a file. Rows that a batch puts on an edge come out in a later batch, in
-order, segment by segment and perhaps not all at once. While an edge is full, a batch has no source rows. Segments are
-files that the batch reads when it runs.
+A batch goes through all operators, and each counts its rows per key. Late rows count, too; their number is reported. At
+a barrier each task writes the changes of its key groups since their last snapshots as a file. Rows that a batch puts on
+an edge come out in a later batch, in order, segment by segment and perhaps not all at once. While an edge is full, a
+batch has no source rows. Segments are files that the batch reads when it runs.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from checkpoint_lab.spark_store import (
     DELAY_MS,
@@ -36,7 +37,7 @@ from spark_ckpt.coordination.edges import Bound, segments_in
 from spark_ckpt.coordination.full_snapshots import is_asked
 from spark_ckpt.coordination.markers import AHEAD, BARRIERS, ControlMarker
 from spark_ckpt.coordination.messages import BatchDone
-from spark_ckpt.coordination.reports import EDGE, Report, latest_attempts, scope_of_group
+from spark_ckpt.coordination.reports import EDGE, Report, add, latest_attempts
 from spark_ckpt.epochs.records import StateFile, StateRange
 
 BOUND = Bound(6)
@@ -55,6 +56,10 @@ class Group:
     counts: dict[int, int]
     changed: set[int] = field(default_factory=set)
     epoch: int = 0
+
+    def copy(self) -> Group:
+        """Return the state as another attempt of the task finds it."""
+        return replace(self, counts=dict(self.counts), changed=set(self.changed))
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class SimulatedQuery:
         shared: Shared,
         incarnation: int,
         cursors: Mapping[str, int],
-        groups: Mapping[str, list[Group]],
+        groups: dict[str, list[Group]],
         in_flight: Mapping[str, Sequence[StagedFile]],
         clocks: Mapping[str, int],
     ) -> None:
@@ -99,6 +104,10 @@ class SimulatedQuery:
         """
         self.clocks = dict(clocks)
         """Newest event time of every source's rows."""
+        self.late: list[Counter[str]] = []
+        """Late rows of each batch, by operator; oracles read it."""
+        self.calls: dict[tuple[str, int], int] = {}
+        """Key groups that have rows in the running batch, and how many of them are late."""
         self.planned: Planned | None = None
 
     @property
@@ -135,12 +144,14 @@ class SimulatedQuery:
     def run(self, how: str) -> BatchDone:
         """Run the planned batch.
 
-        `how`: "once"; "twice" if the staging tasks ran again because their output was lost; or an operator whose last
+        `how`: "once"; "twice" if tasks ran again because their output was lost; or an operator whose last
         task misses the marker. Spark gives no reason for the latter, but the rules handle it.
         """
         planned = self.planned
         assert planned is not None  # noqa: S101 - else the choice does not exist
         delivered = _between(planned)
+        self.late.append(Counter())
+        self.calls = {}
         reports = [Report("input", 0, 0, "sources", {"rows_in": len(delivered)}), self._event_times(delivered)]
         rows, put = self._flow(delivered, {edge: self._come_out(edge, planned) for edge in EDGES})
         for attempt in range(2 if how == "twice" else 1):
@@ -148,9 +159,13 @@ class SimulatedQuery:
                 self._staged(planned.batch, attempt, sink, rows[GETS[sink]]) for sink in SINKS if rows[GETS[sink]]
             ]
             reports += [each for edge in EDGES for each in self._put(planned.batch, attempt, edge, put[edge])]
-        for task, operator in enumerate(OPERATORS):
-            reached = self.tasks - (how == operator)
-            reports += self._snapshots(planned, task, operator, reached)
+        for number, operator in enumerate(OPERATORS):
+            if how == "twice":
+                before = [group.copy() for group in self.groups[operator]]
+                reports += self._tasks(planned, number, operator, self.tasks)
+                self.groups[operator] = before
+            attempt = number + len(OPERATORS) * (how == "twice")
+            reports += self._tasks(planned, attempt, operator, self.tasks - (how == operator))
         # a source without rows so far holds the watermark at 0
         least_ms = min(self.clocks[source] - DELAY_MS if source in self.clocks else 0 for source in SOURCES)
         late_ms, self.watermark_ms = self.watermark_ms, max(self.watermark_ms, least_ms)
@@ -194,6 +209,9 @@ class SimulatedQuery:
         group = self.groups[operator][key % GROUPS]
         group.counts[key] = group.counts.get(key, 0) + 1
         group.changed.add(key)
+        is_late = event_ms(name.source, name.number) < self.watermark_ms
+        self.calls[operator, group.number] = self.calls.get((operator, group.number), 0) + is_late
+        self.late[-1][operator] += is_late
         return Row(key, group.counts[key], name)
 
     def _staged(self, batch: int, attempt: int, sink: str, rows: list[Row]) -> Report:
@@ -228,27 +246,44 @@ class SimulatedQuery:
                 segment = self.shared.segments[path] = tuple(own[start : start + size])
                 yield Report("tap", task, attempt, f"{EDGE}{edge}", _file(path, len(segment), batch, task, part))
 
-    # -- snapshots ----------------------------------------------------------------------------------------------------
+    # -- tasks of an operator -------------------------------------------------------------------------------------------
 
     @property
     def tasks(self) -> int:
         """Number of tasks of each operator. It changes from incarnation to incarnation."""
         return 1 + self.incarnation % 2
 
-    def _snapshots(self, planned: Planned, attempt: int, operator: str, reached: int) -> list[Report]:
+    def _tasks(self, planned: Planned, attempt: int, operator: str, reached: int) -> list[Report]:
         """Return the reports of the first `reached` tasks. As in Spark, a later task has a higher attempt."""
-        marker = self.barrier
-        return (
-            [self._snapshot(operator, attempt, task, marker, planned.batch) for task in range(reached)]
-            if marker is not None
-            else []
-        )
+        reports: list[Report] = []
+        for task in range(reached):
+            for body in self._called(f"b{planned.batch}-t{task}-a{attempt}", operator, task):
+                add(reports, Report("operator", task, attempt, operator, body))
+        return reports
 
-    def _snapshot(self, operator: str, attempt: int, task: int, marker: ControlMarker, batch: int) -> Report:
+    def _called(self, name: str, operator: str, task: int) -> Iterator[dict[str, Json]]:
+        """Yield what each call of a task reports. Without a marker only key groups with rows are called."""
+        marker, groups = self.barrier, self.called(operator, task)
+        if marker is None:
+            for group in groups:
+                yield {"late": self.calls[operator, group.number]}
+            return
+        snapshot = self._snapshot(name, operator, groups, marker)
+        for group in groups:
+            told: dict[str, Json] = {"late": self.calls.get((operator, group.number), 0), "epoch": marker.epoch}
+            # the last key group of the task makes the files durable
+            yield {**told, **snapshot} if group.number + self.tasks >= GROUPS else told
+
+    def called(self, operator: str, task: int) -> list[Group]:
+        """Return the key groups of a task that Spark calls: each one gets a marker."""
+        own = self.groups[operator][task :: self.tasks]
+        return own if self.barrier else [group for group in own if (operator, group.number) in self.calls]
+
+    def _snapshot(self, name: str, operator: str, groups: Sequence[Group], marker: ControlMarker) -> Mapping[str, Json]:
         """Pass the barrier as the shipped groups of a task do: a barrier that is not newer than the group's is stale."""
         votes: list[Json] = []
         parts: dict[str, list[Group]] = {}
-        for group in self.groups[operator][task :: self.tasks]:
+        for group in groups:
             asked = is_asked(marker.full, operator, group.number)
             # an unchanged group votes for a prefetched barrier and stays at its older one
             stays = marker.kind == AHEAD and not group.changed and not asked
@@ -260,11 +295,10 @@ class SimulatedQuery:
             elif stays:
                 votes.append(group.number)
         files: list[Json] = [
-            self._written(f"{operator}-i{self.incarnation}-b{batch}-t{task}-{kind}", kind, groups, marker.epoch)
+            self._written(f"{operator}-i{self.incarnation}-{name}-{kind}", kind, groups, marker.epoch)
             for kind, groups in parts.items()
         ]
-        told: dict[str, Json] = {"epoch": marker.epoch, "groups": votes, "files": files}
-        return Report("operator", task, attempt, scope_of_group(operator, task), told)
+        return {"groups": votes, "files": files}
 
     def _written(self, path: str, kind: str, groups: Sequence[Group], epoch: int) -> Json:
         content: dict[int, int] = {}

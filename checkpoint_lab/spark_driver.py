@@ -9,7 +9,7 @@ Each message between them waits in a queue until its turn.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -123,6 +123,10 @@ class Deciding:
         """True if the log did not take the latest acknowledgements."""
         self.ended: dict[int, dict[str, Cursor]] = {}
         """Positions of the sources at the end of each batch: the state of Spark's own operators belongs to them."""
+        self.late: list[Counter[str]] = []
+        """Late rows of each batch, by operator."""
+        self.counted = 0
+        """Number of batches that epochs have counted."""
 
     def store(self, effect: CommitEpoch) -> None:
         """Commit at once and take the answer."""
@@ -163,11 +167,19 @@ class Deciding:
         return PendingCommit(self._log, stamped(effect.manifest, f"attempt {self._shared.attempts}", 1), effect.names)
 
     def _judge(self, effect: CommitEpoch) -> None:
-        """Condemn an epoch that takes the state of Spark's own operators after another batch than its sources' ends."""
+        """Condemn an epoch that takes the state of Spark's own operators after another batch than its sources' ends.
+
+        O3: it counts the late rows of its batches.
+        """
         manifest, batch = effect.manifest, effect.batch
-        if batch is not None:
-            told = f"epoch {manifest.epoch} takes Spark's state after batch {batch}, whose sources ended elsewhere"
-            ensure(self.ended.get(batch) == manifest.cursors, "O1", told)
+        if batch is None:
+            return
+        told = f"epoch {manifest.epoch} takes Spark's state after batch {batch}, whose sources ended elsewhere"
+        ensure(self.ended.get(batch) == manifest.cursors, "O1", told)
+        late = sum(self.late[self.counted : batch + 1], Counter())
+        self.counted = batch + 1
+        found = Counter({name: each.late_rows for name, each in manifest.operators.items()})
+        ensure(found == late, "O3", f"epoch {manifest.epoch} counts late rows {dict(+found)}, they are {dict(+late)}")
 
     def _take(self, decision: PendingCommit, error: CkptError | None) -> None:
         if isinstance(error, Fenced):
@@ -390,6 +402,8 @@ class SparkDriver:
     def _handle(self, event: Event) -> None:
         if isinstance(event, BatchDone):
             self.deciding.ended[event.batch] = dict(event.cursors)
+            assert self.query is not None  # noqa: S101 - it ran the batch
+            self.deciding.late = self.query.late
         self.committed = self.committed or (isinstance(event, EpochCommitted) and event.manifest.reason != "initial")
         self.effects += self.core.handle(event, float(self.now_ms))
 

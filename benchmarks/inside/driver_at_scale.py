@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import pickle
 import statistics
 import tempfile
 import time
@@ -39,11 +40,10 @@ from spark_ckpt.coordination.messages import (
     QueryStarting,
 )
 from spark_ckpt.coordination.protocol import EpochProtocol
-from spark_ckpt.coordination.reports import action_parts_ms, scope_of_group
+from spark_ckpt.coordination.reports import Report, action_parts_ms, add, latest_attempts
 from spark_ckpt.epochs.records import Holder, Manifest, SinkAck, StateFile, StateRange
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.store.store import Store
-from spark_ckpt.tasks.reports import parsed
 
 OPERATOR, SINK = "sums", "out"
 CHAIN = 8
@@ -109,22 +109,21 @@ class Job:
         operators = (OperatorShape(OPERATOR, "k BIGINT", "total BIGINT", self.groups),)
         return JobShape("scale", ("in",), {SINK: SinkPlace("")}, operators, Limits())
 
-    def texts(self, batch: int, epoch: int | None, folder: Folder) -> list[str]:
-        """Return the reports of a batch as tasks send them. `epoch`: the batch holds its barrier."""
-        found = [self._staged(task, batch, folder) for task in range(self.tasks)]
+    def updates(self, batch: int, epoch: int | None, folder: Folder) -> list[bytes]:
+        """Return the reports of a batch as Spark brings them: one pickle per task and step. `epoch`: its barrier's."""
+        found = [[self._staged(task, batch, folder)] for task in range(self.tasks)]
         body: dict[str, Json] = {"late": 0, "began_ms": 1000.5, "ended_ms": 1003.5, "snapshot_ms": 1.5}
-        # Without a barrier each key group reports; with one, each task reports for all of its key groups.
-        for number in range(self.groups if epoch is None else min(self.tasks, self.groups)):
-            told = body if epoch is None else {**body, **self._snapshot(number, epoch, folder)}
-            found.append(json.dumps(["operator", number % self.tasks, 7, scope_of_group(OPERATOR, number), told]))
-        found.append(json.dumps(["input", 0, 0, "sources", {"began_ms": 1000.0, "ended_ms": 1010.0, "rows_in": 10}]))
-        return found
+        for task in range(min(self.tasks, self.groups)):
+            snapshot = {} if epoch is None else self._snapshot(task, epoch, folder)
+            found.append([Report("operator", task, 7, OPERATOR, {**body, **snapshot})])
+        times: dict[str, Json] = {"began_ms": 1000.0, "ended_ms": 1010.0, "rows_in": 10}
+        return [pickle.dumps(each) for each in (*found, [Report("input", 0, 0, "sources", times)])]
 
-    def _staged(self, task: int, batch: int, folder: Folder) -> str:
+    def _staged(self, task: int, batch: int, folder: Folder) -> Report:
         path = f"ckpt-{SINK}-i1-b{batch}-t{task}-0-{uuid.uuid4().hex}.parquet"
         stats = json.dumps({"numRecords": 1, "minValues": {"k": 1}, "maxValues": {"k": 1}, "nullCount": {"k": 0}})
         file = StagedFile(path, folder.put("edges", path), 1, 0, batch, task, 0, {}, stats, _digest())
-        return json.dumps(["tap", task, 7, SINK, asdict(file)])
+        return Report("tap", task, 7, SINK, asdict(file))
 
     def _snapshot(self, task: int, epoch: int, folder: Folder) -> dict[str, Json]:
         """Return a task's report with its file: full at the first epoch, and then at every eighth in turns."""
@@ -140,6 +139,15 @@ class Job:
             kind="full" if epoch == 1 or (epoch + task) % CHAIN == 0 else "changes",
         )
         return {"epoch": epoch, "groups": list(groups), "files": [file.model_dump(mode="json")]}
+
+
+def received(updates: list[bytes]) -> list[Report]:
+    """Return the reports that count, as the driver's end of the accumulator takes them in."""
+    reports: list[Report] = []
+    for update in updates:
+        for report in pickle.loads(update):
+            add(reports, report)
+    return latest_attempts(reports)
 
 
 def _digest() -> str:
@@ -166,10 +174,10 @@ class Driver:
     def run_batch(self, epoch: int | None = None) -> None:
         """Run a batch; with `epoch` it holds that barrier."""
         self.batch += 1
-        texts = self.job.texts(self.batch, epoch, self.folder)
+        updates = self.job.updates(self.batch, epoch, self.folder)
         name = "batch" if epoch is None else "barrier's batch"
         with self.clock.part(name):
-            reports = parsed(texts)
+            reports = received(updates)
             action_parts_ms(reports)
             done = BatchDone(self.batch, {"in": {"n": self.batch}}, 0, self.markers, tuple(reports))
             effects = self.rules.handle(done)

@@ -23,7 +23,7 @@ from spark_ckpt.coordination.edges import Edges, Segments, consumed_segments, se
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape
 from spark_ckpt.coordination.markers import AHEAD, BARRIER, OPEN, ControlMarkers
 from spark_ckpt.coordination.messages import BatchDone, CountBatch, OfferMarker
-from spark_ckpt.coordination.reports import FILE, Report, edge_of, operator_of, staged_file
+from spark_ckpt.coordination.reports import FILE, Report, edge_of, staged_file
 from spark_ckpt.epochs.records import EdgeCut, Manifest, StateFile
 
 Input = tuple[str, str]
@@ -234,7 +234,7 @@ class EpochBuilder:
         self.watermarks.advance(watermark_ms, reports)
         for report in reports:
             if report.step == "operator":
-                self.take_snapshot(operator_of(report), report.body)
+                self.take_snapshot(report.scope, report.body)
         return {
             "numInputRows": batch.rows_in,
             "numOutputRows": batch.rows_out,
@@ -291,7 +291,13 @@ class EpochBuilder:
         self.voted.pop(epoch, None)
 
     def take_snapshot(self, operator: str, body: Mapping[str, Json]) -> None:
-        """Add a task's report: new files with the snapshots of its key groups, their votes for an epoch, or both."""
+        """Add a task's report: new files with the snapshots of its key groups, their votes for an epoch, or both.
+
+        Raises `ProtocolViolation` if some key groups of the task have passed a barrier and others have not: the rows
+        of the former are in no durable file, and their states no longer have them as changes.
+        """
+        if "epoch" in body and "groups" not in body:
+            raise ProtocolViolation(f"a task of {operator} passed the barrier of epoch {body['epoch']} in part only")
         for each in _list(body, "files"):
             _extend(self.chains, operator, StateFile.model_validate(each))
             self.moved = True
@@ -325,8 +331,7 @@ def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
         batch.rejected += _count(report, "rejected")
         batch.rows_in += _count(report, "rows_in")
         if late := _count(report, "late"):
-            operator = operator_of(report)
-            batch.late[operator] = batch.late.get(operator, 0) + late
+            batch.late[report.scope] = batch.late.get(report.scope, 0) + late
         # Segments stay inside the job: they count as neither staged nor output rows.
         if edge_of(report) is not None:
             continue

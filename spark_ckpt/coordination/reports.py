@@ -8,9 +8,8 @@ differ, the times are clamped to the action, so that the parts still add up to i
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Literal
 
@@ -31,7 +30,7 @@ EDGE = "edge:"
 class Report:
     """Report of one task about one step of its work.
 
-    `scope` distinguishes several reports of one task (key groups, files).
+    `scope` distinguishes several reports of one task (files). In an "operator" step it is the operator's name.
     """
 
     step: Step
@@ -57,14 +56,33 @@ def latest_attempts(reports: Iterable[Report]) -> list[Report]:
     return sorted(counted, key=attrgetter("step", "partition", "scope"))
 
 
-def scope_of_group(operator: str, group: int) -> str:
-    """Return the scope of a key group's report. A barrier's report of a task has that of its least key group."""
-    return f"{operator}/{group}"
+def add(reports: list[Report], new: Report) -> None:
+    """Add a report of a task to those before it. A task has one report about an operator, whatever it calls.
+
+    Spark calls the key groups of a task one after another, so only the newest report can be about the same task.
+    """
+    if reports and new.step == "operator" and _attempt_of(reports[-1]) == _attempt_of(new):
+        reports[-1] = replace(new, body=joined(reports[-1].body, new.body))
+    else:
+        reports.append(new)
 
 
-def operator_of(report: Report) -> str:
-    """Return the operator in the report of an "operator" step."""
-    return report.scope.rpartition("/")[0]
+def _attempt_of(report: Report) -> tuple[str, int, int, str]:
+    return report.step, report.partition, report.attempt, report.scope
+
+
+def joined(first: Mapping[str, Json], second: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the body of a task's report from two of its calls: counts are added, the times span both.
+
+    Everything else is about the task as a whole, and the later call says it.
+    """
+    return {
+        **first,
+        **second,
+        "late": _number(first, "late") + _number(second, "late"),
+        "began_ms": min(_number(first, "began_ms"), _number(second, "began_ms")),
+        "snapshot_ms": round(_number(first, "snapshot_ms") + _number(second, "snapshot_ms"), 1),
+    }
 
 
 def edge_of(report: Report) -> str | None:
@@ -79,11 +97,8 @@ def staged_file(body: Mapping[str, object]) -> StagedFile:
 
 def place_of(report: Report) -> tuple[str, int, str]:
     """Return the part of a batch's work that a report is about: each attempt of a task reports it again."""
-    match report.step:
-        case "input":
-            return report.step, report.partition, report.scope.removesuffix(FILE)
-        case "operator":
-            return report.step, report.partition, operator_of(report)
+    if report.step == "input":
+        return report.step, report.partition, report.scope.removesuffix(FILE)
     return report.step, report.partition, report.scope
 
 
@@ -101,29 +116,21 @@ def action_parts_ms(reports: Sequence[Report]) -> dict[str, int]:
     - `staging`: from there to the end of the action.
     """
     action = next((report.body for report in reports if report.scope == SOURCES), {})
-    groups = [report for report in reports if report.step == "operator" and "began_ms" in report.body]
-    if "began_ms" not in action or not groups:
+    tasks = [report.body for report in reports if report.step == "operator" and "began_ms" in report.body]
+    if "began_ms" not in action or not tasks:
         return {}
-    began, ended = _ms(action, "began_ms"), _ms(action, "ended_ms")
-    first = _within(began, ended, min(_ms(group.body, "began_ms") for group in groups))
-    last = _within(first, ended, max(_ms(group.body, "ended_ms") for group in groups))
-    snapshot = min(last - first, _longest_snapshot_ms(groups))
+    began, ended = _number(action, "began_ms"), _number(action, "ended_ms")
+    first = _within(began, ended, min(_number(task, "began_ms") for task in tasks))
+    last = _within(first, ended, max(_number(task, "ended_ms") for task in tasks))
+    snapshot = min(last - first, max(_number(task, "snapshot_ms") for task in tasks))
     parts = {"fetch": first - began, "operator": last - first - snapshot, "snapshot": snapshot, "staging": ended - last}
     return {name: round(took_ms) for name, took_ms in parts.items()}
-
-
-def _longest_snapshot_ms(groups: Sequence[Report]) -> float:
-    """Return the longest snapshot time of a task; a task runs its key groups one after the other."""
-    by_task: dict[tuple[str, int], float] = defaultdict(float)
-    for group in groups:
-        by_task[operator_of(group), group.partition] += _ms(group.body, "snapshot_ms")
-    return max(by_task.values())
 
 
 def _within(least: float, most: float, value: float) -> float:
     return max(least, min(most, value))
 
 
-def _ms(body: Mapping[str, Json], name: str) -> float:
+def _number(body: Mapping[str, Json], name: str) -> float:
     value = body.get(name, 0)
-    return float(value) if isinstance(value, int | float) else 0.0
+    return value if isinstance(value, int | float) else 0

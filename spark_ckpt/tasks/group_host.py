@@ -21,9 +21,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from spark_ckpt.connector import Json
 from spark_ckpt.coordination.full_snapshots import is_asked
 from spark_ckpt.coordination.markers import AHEAD, BARRIERS
-from spark_ckpt.coordination.reports import scope_of_group
 from spark_ckpt.epochs.records import StateFile
 from spark_ckpt.tasks.blobs import outputs_to_blobs
 from spark_ckpt.tasks.input_time import inputs_read_ms
@@ -202,18 +202,15 @@ class _GroupCall:
         self._report(snapshot, processed_ms)
 
     def _report(self, snapshot: TaskSnapshot | None, processed_ms: float) -> None:
-        """Report this call; with a barrier, the last key group of the task reports for all, after its files are durable."""
-        late, name = self._held.counters.late_rows, self._host.name
-        if snapshot is None:
-            account = {"late": late, "began_ms": self._began_ms, "ended_ms": _now_ms(), "snapshot_ms": 0.0}
-            self._reports.send("operator", scope_of_group(name, self._group), account)
-            return
-        told = snapshot.finish() if snapshot.is_whole else {}
-        now_ms = _now_ms()
-        snapshot.count(late, self._began_ms, now_ms, now_ms - processed_ms)
-        if snapshot.is_whole:
+        """Report this call. With a barrier, the last call of the task names its files, after they are durable."""
+        body: dict[str, Json] = {} if snapshot is None else {"epoch": snapshot.epoch}
+        if snapshot is not None and snapshot.is_whole:
+            body = snapshot.finish()
             close(self._attempt(snapshot.epoch))
-            self._reports.send("operator", scope_of_group(name, min(snapshot.groups)), {**snapshot.account, **told})
+        now_ms = _now_ms()
+        snapshot_ms = 0.0 if snapshot is None else now_ms - processed_ms
+        times = {"began_ms": self._began_ms, "ended_ms": now_ms, "snapshot_ms": snapshot_ms}
+        self._reports.send("operator", self._host.name, {"late": self._held.counters.late_rows, **times, **body})
 
     def _put_out(self, outputs: Iterator[pa.Table]) -> Iterator[pd.DataFrame]:
         if self._onward is not None:

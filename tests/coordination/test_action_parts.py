@@ -11,12 +11,12 @@ def action(began=1000.0, ended=1400.0):
     return Report("input", 0, 0, SOURCES, {"rows_in": 10, "began_ms": began, "ended_ms": ended})
 
 
-def group(number, partition, began, ended, snapshot=0.0):
+def task(partition, began, ended, snapshot=0.0):
     body = {"late": 0, "began_ms": began, "ended_ms": ended, "snapshot_ms": snapshot}
-    return Report("operator", partition, 0, f"totals/{number}", body)
+    return Report("operator", partition, 0, "totals", body)
 
 
-BUSY = [group(0, 0, 1130, 1180, 10.0), group(1, 0, 1180, 1250, 20.0), group(2, 1, 1140, 1300, 25.0)]
+BUSY = [task(0, 1130, 1250, 30.0), task(1, 1140, 1300, 25.0)]
 
 
 def test_the_action_is_spent_before_the_first_group_in_groups_and_behind_the_last():
@@ -24,14 +24,14 @@ def test_the_action_is_spent_before_the_first_group_in_groups_and_behind_the_las
 
 
 def test_snapshots_are_those_of_the_task_that_took_longest_for_them_not_of_all_tasks_together():
-    parts = action_parts_ms([*BUSY, group(3, 1, 1300, 1310, 10.0), action()])
+    parts = action_parts_ms([*BUSY, task(2, 1300, 1310, 35.0), action()])
     assert parts["snapshot"] == 35
 
 
 @pytest.mark.parametrize("off_ms", [0, -5000, 150, 5000])
 def test_parts_add_up_to_the_action_when_the_tasks_clock_is_another_one(off_ms):
-    groups = [group(0, 0, 1130 + off_ms, 1300 + off_ms, 500.0)]
-    parts = action_parts_ms([*groups, action()])
+    tasks = [task(0, 1130 + off_ms, 1300 + off_ms, 500.0)]
+    parts = action_parts_ms([*tasks, action()])
     assert sum(parts.values()) == 400
     assert min(parts.values()) >= 0
 
@@ -39,4 +39,4 @@ def test_parts_add_up_to_the_action_when_the_tasks_clock_is_another_one(off_ms):
 def test_without_an_operator_or_without_moments_nothing_is_said():
     assert action_parts_ms([action()]) == {}
     assert action_parts_ms(BUSY) == {}
-    assert action_parts_ms([Report("operator", 0, 0, "totals/0", {"late": 0}), action()]) == {}
+    assert action_parts_ms([Report("operator", 0, 0, "totals", {"late": 0}), action()]) == {}

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
+from checkpoint_protocols.machine import ProtocolViolation
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.coordination.cut import EpochBuilder, event_times
 from spark_ckpt.coordination.reports import Report
@@ -29,7 +30,7 @@ def staged(path, task=0, part=0, rows=1, sink="out"):
 
 
 def told(group=0, **body):
-    return Report("operator", group, 1, f"totals/{group}", body)
+    return Report("operator", group, 1, "totals", body)
 
 
 def state_file(group, epoch, kind="changes"):
@@ -174,7 +175,7 @@ def test_the_watermark_is_at_least_sparks_and_at_least_the_base_epochs():
 
 def test_late_rows_are_those_of_their_operator_and_an_abort_loses_none():
     epoch = builder()
-    epoch.add(offsets(), [told(late=2), told(1, late=1), Report("operator", 0, 1, "other/0", {"late": 5})])
+    epoch.add(offsets(), [told(late=2), told(1, late=1), Report("operator", 0, 1, "other", {"late": 5})])
     epoch.end(1, {})
     epoch.aborted(1)
     epoch.add(offsets(), [told(late=4)])
@@ -232,3 +233,9 @@ def test_an_ended_epochs_cursors_are_those_of_its_barrier():
     ended = epoch.end(1, cursors)
     cursors["in"] = {"count": 2}
     assert ended.cursors == {"in": {"count": 1}}
+
+
+def test_a_task_that_passed_a_barrier_in_part_ends_the_incarnation():
+    epoch = EpochBuilder(EMPTY, {}, None)
+    with pytest.raises(ProtocolViolation, match="totals passed the barrier of epoch 4 in part only"):
+        epoch.add(offsets(), [told(late=0, epoch=4)])

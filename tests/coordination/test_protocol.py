@@ -92,7 +92,7 @@ class Job:
         """A batch up to the newest marker; these key groups have a durable snapshot for the epoch of its barrier."""
         self.rows += rows
         newest = self.protocol.cut.markers.offered[-1].epoch
-        votes = [Report("operator", 0, 0, f"sum/{group}", {"epoch": newest, "groups": [group]}) for group in groups]
+        votes = [Report("operator", 0, 0, "sum", {"epoch": newest, "groups": [group]}) for group in groups]
         reports = (Report("input", 0, 0, "sources", {"rows_in": rows}), *(votes if markers is None else ()))
         reached = self.markers if markers is None else markers
         return self.tell(BatchDone(0, {"in": {"n": self.rows}}, 0, reached, reports, drained=drained))

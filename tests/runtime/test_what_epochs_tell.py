@@ -66,7 +66,7 @@ def test_a_batchs_record_has_the_parts_of_its_action(bench):
     life = bench.born()
     group = {"late": 0, "began_ms": 1130.0, "ended_ms": 1300.0, "snapshot_ms": 20.0}
     action = {"began_ms": 1000.0, "ended_ms": 1400.0}
-    reports = [Report("operator", 0, 0, "totals/0", group), Report("input", 0, 0, "sources", action)]
+    reports = [Report("operator", 0, 0, "totals", group), Report("input", 0, 0, "sources", action)]
     life.batch(1, reports=reports)
     eventually(lambda: events, "progress")
     life.stopped()

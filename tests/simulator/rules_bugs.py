@@ -51,6 +51,42 @@ def every_attempt_of_a_task_counts(monkeypatch):
     monkeypatch.setattr(spark_batches, "latest_attempts", list)
 
 
+def a_task_reports_its_first_call_only(monkeypatch):
+    """The key groups that Spark calls later in the same task are missing."""
+    monkeypatch.setattr(reports, "joined", lambda first, second: {**second, **first})
+
+
+def a_task_reports_its_last_call_only(monkeypatch):
+    monkeypatch.setattr(reports, "joined", lambda first, second: second)
+
+
+def the_attempts_of_a_task_are_added_up(monkeypatch):
+    latest = spark_batches.latest_attempts
+
+    def summed(found):
+        late = {}
+        for each in found:
+            late[each.scope, each.partition] = late.get((each.scope, each.partition), 0) + each.body.get("late", 0)
+        return [
+            replace(each, body={**each.body, "late": late[each.scope, each.partition]})
+            if each.step == "operator"
+            else each
+            for each in latest(found)
+        ]
+
+    monkeypatch.setattr(spark_batches, "latest_attempts", summed)
+
+
+def a_key_group_gets_no_marker(monkeypatch):
+    """The other key groups of its task have passed the barrier, and no file holds their rows."""
+    called = spark_batches.SimulatedQuery.called
+    monkeypatch.setattr(
+        spark_batches.SimulatedQuery,
+        "called",
+        lambda query, operator, task: called(query, operator, task)[: 1 if query.barrier else None],
+    )
+
+
 def a_manifest_names_all_files_of_every_operator(monkeypatch):
     def mixed(operator, ended):
         chains = {(operator.name, group): files for (_, group), files in ended.chains.items()}
@@ -272,6 +308,10 @@ PLANTED_BESIDE = [
     an_outage_is_waited_for_for_ever,
     a_task_of_one_operator_is_taken_for_a_newer_attempt_of_anothers,
     every_attempt_of_a_task_counts,
+    a_task_reports_its_first_call_only,
+    a_task_reports_its_last_call_only,
+    the_attempts_of_a_task_are_added_up,
+    a_key_group_gets_no_marker,
     a_manifest_names_all_files_of_every_operator,
     a_manifest_stands_on_the_epoch_decided_first,
     a_job_knows_of_its_first_source_only,

@@ -36,7 +36,6 @@ class TaskSnapshot:
     files: dict[Kind, SharedFile] = field(default_factory=dict)
     called: set[int] = field(default_factory=set)
     voted: list[int] = field(default_factory=list)
-    account: dict[str, float] = field(default_factory=dict)
 
     def write(self, key_group: int, capture: Capture) -> tuple[str, StateRange]:
         """Add the rows of a key group; return the path of their file and their range of it."""
@@ -56,16 +55,6 @@ class TaskSnapshot:
     def is_whole(self) -> bool:
         """True if every key group has passed the barrier."""
         return self.called >= self.groups
-
-    def count(self, late: int, began_ms: float, ended_ms: float, snapshot_ms: float) -> None:
-        """Add the counts of one call, and its times in milliseconds."""
-        so_far = self.account
-        self.account = {
-            "late": late + so_far.get("late", 0),
-            "began_ms": min(began_ms, so_far.get("began_ms", began_ms)),
-            "ended_ms": ended_ms,
-            "snapshot_ms": round(snapshot_ms + so_far.get("snapshot_ms", 0), 1),
-        }
 
     def drop(self) -> None:
         """Forget the files of a failed attempt."""
