@@ -254,16 +254,17 @@ class SimulatedQuery:
         return 1 + self.incarnation % 2
 
     def _tasks(self, planned: Planned, attempt: int, operator: str, reached: int) -> list[Report]:
-        """Return the reports of the first `reached` tasks. As in Spark, a later task has a higher attempt."""
+        """Return the tasks' reports. The marker reaches the first `reached` ones; a later operator has a higher attempt."""
         reports: list[Report] = []
-        for task in range(reached):
-            for body in self._called(f"b{planned.batch}-t{task}-a{attempt}", operator, task):
+        for task in range(self.tasks):
+            marker = self.barrier if task < reached else None
+            for body in self._called(f"b{planned.batch}-t{task}-a{attempt}", operator, task, marker):
                 add(reports, Report("operator", task, attempt, operator, body))
         return reports
 
-    def _called(self, name: str, operator: str, task: int) -> Iterator[dict[str, Json]]:
+    def _called(self, name: str, operator: str, task: int, marker: ControlMarker | None) -> Iterator[dict[str, Json]]:
         """Yield what each call of a task reports. Without a marker only key groups with rows are called."""
-        marker, groups = self.barrier, self.called(operator, task)
+        groups = self.called(operator, task, marker)
         if marker is None:
             for group in groups:
                 yield {"late": self.calls[operator, group.number]}
@@ -274,10 +275,10 @@ class SimulatedQuery:
             # the last key group of the task makes the files durable
             yield {**told, **snapshot} if group.number + self.tasks >= GROUPS else told
 
-    def called(self, operator: str, task: int) -> list[Group]:
+    def called(self, operator: str, task: int, marker: ControlMarker | None) -> list[Group]:
         """Return the key groups of a task that Spark calls: each one gets a marker."""
         own = self.groups[operator][task :: self.tasks]
-        return own if self.barrier else [group for group in own if (operator, group.number) in self.calls]
+        return own if marker else [group for group in own if (operator, group.number) in self.calls]
 
     def _snapshot(self, name: str, operator: str, groups: Sequence[Group], marker: ControlMarker) -> Mapping[str, Json]:
         """Pass the barrier as the shipped groups of a task do: a barrier that is not newer than the group's is stale."""

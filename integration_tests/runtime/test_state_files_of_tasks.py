@@ -8,9 +8,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyspark import cloudpickle
+from pyspark.sql.types import StructType
 from runtime_kit import Bench, drain, latest, totals
 
 import spark_ckpt as ckpt
+from spark_ckpt.coordination.full_snapshots import asking
+from spark_ckpt.coordination.markers import BARRIER
+from spark_ckpt.store.location import Location
+from spark_ckpt.tasks.group_host import GroupHost
+from spark_ckpt.tasks.operators import aggregations
+from spark_ckpt.tasks.packing import control_tag
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
@@ -43,3 +50,21 @@ def test_files_of_an_epoch_grow_with_tasks_and_runs_with_other_numbers_of_tasks_
     assert bench.spark.read.parquet(*state.file_uris()).where("ckpt_epoch > 0").count() == 180
     rows = QueryBuilder().register("t", state).execute("select * from t where ckpt_key_group >= 0").read_all()
     assert pa.table(rows).num_rows == 180
+
+
+def test_a_barrier_brings_every_key_group_one_bit_about_full_snapshots(bench: Bench) -> None:
+    counting = aggregations.running_aggregates(
+        {"n": aggregations.count()}, StructType().add("k", "long"), ["k"], "each row"
+    )
+    host = GroupHost(
+        name="totals", keys=("k",), operator=counting, key_groups=50, tasks=3, incarnation=1, base_epoch=0, base_watermark_ms=0,
+        base_late_ms=0, chains={}, location=Location(str(bench.folder / "state")), cache="",
+    )  # fmt: skip
+    asked = frozenset({0, 3, 4, 17, 38, 39})
+    text = asking({"other": frozenset({1}), "totals": asked})
+    for full, wanted in [(text, asked), (asking({"other": frozenset({1})}), frozenset()), ("", frozenset())]:
+        markers = bench.spark.createDataFrame([(BARRIER, 7, full)], "kind int, epoch long, full_groups string")
+        rows = host.control(markers).collect()
+        assert {key: (tag, bytes(blob)) for key, tag, blob in rows} == {
+            host.shuffle_keys[group]: (control_tag(BARRIER, 7, int(group in wanted)), b"") for group in range(50)
+        }

@@ -58,12 +58,18 @@ def _is_due(groups: frozenset[int], files: Sequence[StateFile], after: int) -> b
     return changes > base / 2 or len(files) >= _AT_MOST * after + turn
 
 
-def asking(by_operator: Mapping[str, Iterable[int]]) -> str:
-    """Return the text of a marker that asks these key groups for full snapshots; empty if it asks none."""
-    wanted = {name: sorted(groups) for name, groups in by_operator.items() if groups}
+def asking(by_operator: Mapping[str, frozenset[int]]) -> str:
+    """Return the text of a marker that asks these key groups for full snapshots; empty if it asks none.
+
+    It has four key groups of an operator in one hexadecimal digit, the first digit has those below four. The text stays
+    with the marker: `GroupHost.control` reads from it a bit for each key group.
+    """
+    wanted = {name: f"{sum(1 << group for group in groups):x}"[::-1] for name, groups in by_operator.items() if groups}
     return json.dumps(wanted, separators=(",", ":")) if wanted else ""
 
 
 def is_asked(text: str, operator: str, key_group: int) -> bool:
     """Return True if the text of a marker asks the key group for a full snapshot."""
-    return bool(text) and key_group in json.loads(text).get(operator, ())
+    digit, bit = divmod(key_group, 4)
+    digits = json.loads(text).get(operator, "") if text else ""
+    return bool(int(digits[digit : digit + 1] or "0", 16) >> bit & 1)

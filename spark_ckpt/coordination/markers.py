@@ -32,7 +32,7 @@ BARRIERS = (BARRIER, AHEAD)
 class ControlMarker:
     """One control row for every key group. `number` grows by one per marker of an incarnation; 0: no marker yet.
 
-    `full`: the key groups that write full snapshots at this barrier, see `full_snapshots.asking`.
+    `full`: the key groups that write full snapshots at this barrier, as `full_snapshots.asking` writes them.
     """
 
     number: int

@@ -22,7 +22,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from spark_ckpt.connector import Json
-from spark_ckpt.coordination.full_snapshots import is_asked
 from spark_ckpt.coordination.markers import AHEAD, BARRIERS
 from spark_ckpt.epochs.records import StateFile
 from spark_ckpt.tasks.blobs import outputs_to_blobs
@@ -47,6 +46,10 @@ if TYPE_CHECKING:
     from spark_ckpt.store.location import Location
 
 _OUTPUT = f"{BLOB} binary"
+_IS_ASKED = """
+    coalesce(shiftright(CAST(conv(substring(digits, group DIV 4 + 1, 1), 16, 10) AS INT), group % 4) & 1, 0)
+"""
+"""`full_snapshots.is_asked` in SQL: 1 or 0 for the key group `group`. Its control row carries only this bit."""
 _STATE = "held binary, incarnation long"
 """Spark's state of a key group. A query may begin with the state of an earlier incarnation, for Spark's own operators;
 ours is restored from its epoch's files."""
@@ -103,10 +106,11 @@ class GroupHost:
         So idle groups receive the marker too.
         """
         # applyInPandasWithState calls a key group only if it has rows, so each group gets its own copy
-        exploded = markers.select(
-            F.explode(F.lit(np.asarray(self.shuffle_keys, np.int32))).alias("key"), "kind", "epoch", "full_groups"
-        )
-        return exploded.select("key", control_tag(F.col("kind"), F.col("epoch")), F.col("full_groups").cast("binary"))
+        keys = F.lit(np.asarray(self.shuffle_keys, np.int32))
+        digits = F.from_json("full_groups", "map<string,string>")[self.name].alias("digits")
+        exploded = markers.select(F.posexplode(keys).alias("group", "key"), "kind", "epoch", digits)
+        tag = control_tag(F.col("kind"), F.col("epoch"), F.expr(_IS_ASKED))
+        return exploded.select("key", tag, F.lit(bytearray()))
 
     def apply(self, packed: DataFrame, reports: Reports, onward: Onward | None = None) -> DataFrame:
         """Run the operator on packed rows.
@@ -195,7 +199,7 @@ class _GroupCall:
         barriers = [control for control in unpacked.controls if control[0] in BARRIERS]
         snapshot = None
         for kind, epoch, full in barriers[-1:]:  # an older one in the same batch belongs to an aborted epoch
-            snapshot = self._pass_barrier(kind, epoch, is_asked(full, self._host.name, self._group))
+            snapshot = self._pass_barrier(kind, epoch, full)
         # after the barrier: the snapshot empties the delta that Spark stores
         self._state.update((self._held.encode(), self._host.incarnation))
         self._arm_timeout()

@@ -39,16 +39,16 @@ FLUSH_BYTES = 64 << 20
 _SHORT = 1 << 16
 """Up to this many key groups are sorted as sixteen-bit numbers, with numpy's radix sort."""
 
-_KINDS = 4
+_KINDS, _FULL = 8, 4
 PACKED = pa.schema([pa.field(SHUFFLE_KEY, pa.int32()), pa.field(TAG, pa.int64()), pa.field(BLOB, pa.binary())])
 """Schema of `pack`. Tags from 0 belong to blobs and ascend in order of arrival; tags below 0 belong to control rows."""
 PACKED_DDL = f"{SHUFFLE_KEY} int, {TAG} long, {BLOB} binary"
 """`PACKED` as Spark's DDL."""
 
 
-def control_tag(kind: Number, epoch: Number) -> Number:
-    """Return the tag of a control row; kinds (`control_source`) are 1 to 3."""
-    return -(epoch * _KINDS + kind)
+def control_tag(kind: Number, epoch: Number, full: Number) -> Number:
+    """Return the tag of a control row. Kinds are 1 to 3 (`markers.py`); `full` is 1 if it asks for a full snapshot, else 0."""
+    return -(epoch * _KINDS + full * _FULL + kind)
 
 
 def _blob_tags(task: int, first: int, count: int) -> Int64s:
@@ -117,22 +117,23 @@ class Unpacked:
 
     rows: pa.Table | None
     """The user's columns and `ckpt_key_hash`, in order of arrival; None without rows."""
-    controls: list[tuple[int, int, str]] = field(default_factory=list)
-    """Control rows as (kind, epoch, groups asked for full snapshots), distinct, ascending by epoch."""
+    controls: list[tuple[int, int, bool]] = field(default_factory=list)
+    """Control rows as (kind, epoch, True if the group is asked for a full snapshot), distinct, ascending by epoch."""
 
 
 def unpack_ordered(frames: Iterable[pd.DataFrame]) -> Unpacked:
     """Restore the rows and control rows of one key group from its packed rows, which may arrive in any order."""
     blobs: list[tuple[int, bytes]] = []
-    controls: set[tuple[int, int, str]] = set()
+    controls: set[tuple[int, int, bool]] = set()
     for frame in frames:
         for tag, blob in zip(frame[TAG].tolist(), frame[BLOB], strict=True):
-            # the inverse of `control_tag`
-            epoch, kind = divmod(-tag, _KINDS)
             if tag >= 0:
                 blobs.append((tag, blob))
-            else:
-                controls.add((kind, epoch, bytes(blob).decode()))
+                continue
+            # the inverse of `control_tag`
+            epoch, rest = divmod(-tag, _KINDS)
+            full, kind = divmod(rest, _FULL)
+            controls.add((kind, epoch, bool(full)))
     # the shuffle reorders blobs; tags restore the order of arrival
     blobs.sort(key=lambda item: item[0])
     return Unpacked(joined(blob for _, blob in blobs), sorted(controls, key=lambda item: (item[1], item[0])))

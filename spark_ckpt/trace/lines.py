@@ -49,7 +49,7 @@ def _with_root(shape: object) -> object:
     return shape | {"sinks": {name: {"root": "", **place} for name, place in shape["sinks"].items()}}
 
 
-FORMAT = 3
+FORMAT = 4
 """Format of the lines. It grows when their names change: a reader refuses other formats."""
 
 

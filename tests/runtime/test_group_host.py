@@ -64,11 +64,11 @@ def host(tmp_path):
     )  # fmt: skip
 
 
-def packed(keys, *markers, group=GROUP, full=""):
+def packed(keys, *markers, group=GROUP, full=0):
     """One batch of the shuffle: rows of `keys`, and control rows, as Spark makes them."""
     rows = pa.table({"k": keys, "v": [1] * len(keys), KEY_HASH: pa.array([group] * len(keys), pa.int64())})
     frames = [batch.to_pandas() for batch in pack(rows.to_batches(), 0, range(KEY_GROUPS))]
-    controls = [{SHUFFLE_KEY: group, TAG: control_tag(*marker), BLOB: full.encode()} for marker in markers]
+    controls = [{SHUFFLE_KEY: group, TAG: control_tag(*marker, full), BLOB: b""} for marker in markers]
     frames += [pd.DataFrame(controls)] if controls else []
     return pd.concat(frames)
 

@@ -38,9 +38,9 @@ def rows_of(groups, start=0):
     )
 
 
-def control_rows(group, *epochs, kind=1):
+def control_rows(group, *epochs, kind=1, full=0):
     """As the shuffle brings them: in the form of packed rows, made by Spark."""
-    columns = [[group] * len(epochs), [control_tag(kind, epoch) for epoch in epochs], [b""] * len(epochs)]
+    columns = [[group] * len(epochs), [control_tag(kind, epoch, full) for epoch in epochs], [b""] * len(epochs)]
     return pa.RecordBatch.from_arrays(
         [pa.array(values, to.type) for values, to in zip(columns, PACKED, strict=True)], schema=PACKED
     )
@@ -87,19 +87,19 @@ def test_control_rows_among_blobs_lose_no_row():
     ]
     unpacked = unpack_ordered([frames_of(packed, 0)])
     assert unpacked.rows.column("value").to_pylist() == [0, 2]
-    assert unpacked.controls == [(1, 3, "")]
+    assert unpacked.controls == [(1, 3, False)]
 
 
 def test_a_group_with_only_a_control_row_has_no_rows():
     unpacked = unpack_ordered([frames_of([control_rows(0, 3)], 0)])
     assert unpacked.rows is None
-    assert unpacked.controls == [(1, 3, "")]
+    assert unpacked.controls == [(1, 3, False)]
 
 
 def test_controls_come_once_each_and_by_epoch():
-    assert unpack_ordered([frames_of([control_rows(0, 5), control_rows(0, 4, 4)], 0)]).controls == [
-        (1, 4, ""),
-        (1, 5, ""),
+    assert unpack_ordered([frames_of([control_rows(0, 5, full=1), control_rows(0, 4, 4)], 0)]).controls == [
+        (1, 4, False),
+        (1, 5, True),
     ]
 
 
@@ -107,10 +107,12 @@ def test_spark_is_told_the_columns_that_are_packed():
     assert [column.split()[0] for column in PACKED_DDL.split(", ")] == PACKED.names
 
 
-@pytest.mark.parametrize(("kind", "epoch"), [(1, 0), (2, 1), (2, 2**40)])
-def test_a_control_rows_tag_says_its_kind_and_epoch_and_is_no_blobs(kind, epoch):
-    assert control_tag(kind, epoch) < 0
-    assert unpack_ordered([frames_of([control_rows(0, epoch, kind=kind)], 0)]).controls == [(kind, epoch, "")]
+@pytest.mark.parametrize("full", [0, 1])
+@pytest.mark.parametrize(("kind", "epoch"), [(1, 0), (2, 1), (3, 7), (2, 2**40)])
+def test_a_control_rows_tag_says_its_kind_and_epoch_and_is_no_blobs(kind, epoch, full):
+    assert control_tag(kind, epoch, full) < 0
+    found = unpack_ordered([frames_of([control_rows(0, epoch, kind=kind, full=full)], 0)])
+    assert found.controls == [(kind, epoch, bool(full))]
 
 
 def test_a_buffer_is_flushed_when_it_grows_too_large():

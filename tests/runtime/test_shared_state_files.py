@@ -9,7 +9,7 @@ from operator_fixtures import spread
 from checkpoint_protocols.ids import Epoch
 from spark_ckpt.coordination import full_snapshots
 from spark_ckpt.coordination.cut import Cut, EpochBuilder, distinct
-from spark_ckpt.coordination.full_snapshots import connected, is_asked
+from spark_ckpt.coordination.full_snapshots import asking, connected, is_asked
 from spark_ckpt.coordination.job_shape import JobShape, Limits, OperatorShape
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile, StateRange, chain_of
 from spark_ckpt.errors import EpochDamaged
@@ -236,6 +236,19 @@ def test_tasks_take_turns_with_full_snapshots():
     assert epochs == [9, 10, 11, 12]
 
 
+def test_the_text_of_a_marker_asks_exactly_the_groups_of_each_operator():
+    rng = random.Random(0)
+    for _ in range(50):
+        wanted = {name: frozenset(rng.sample(range(40), rng.randint(0, 9))) for name in ("op", "two")}
+        text = asking(wanted)
+        found = {name: {group for group in range(50) if is_asked(text, name, group)} for name in ("op", "two", "none")}
+        assert found == {**wanted, "none": set()}
+
+
+def test_a_marker_that_asks_twenty_thousand_key_groups_is_small():
+    assert len(asking({"op": frozenset(range(20_000))})) < 6_000
+
+
 def test_no_full_snapshots_are_asked_for_while_a_barrier_is_on_its_way():
     """It may bring files that connect other key groups."""
     operator = OperatorShape("op", "k string", "v bigint", GROUPS)
@@ -244,4 +257,4 @@ def test_no_full_snapshots_are_asked_for_while_a_barrier_is_on_its_way():
     cut.builder.chains["op", 0] = tuple(file(number, 0) for number in range(1, 5))
     assert cut.barrier(Epoch(5)).marker.full == ""
     assert cut.ended_by(2, Epoch(5)) == 5
-    assert cut.barrier(Epoch(6)).marker.full == '{"op":[0]}'
+    assert cut.barrier(Epoch(6)).marker.full == '{"op":"1"}'

@@ -208,8 +208,8 @@ def test_a_file_that_is_no_trace_is_refused_or_empty(text):
 def test_a_trace_of_an_older_format_is_refused_with_both_formats(tmp_path):
     recorded(tmp_path, *made_with())[1].close()
     path = file_of(tmp_path, "job", 1)
-    path.write_text(path.read_text().replace('"format":3', '"format":2'))
-    with pytest.raises(TraceInvalid, match=r"line 1: .*format 2.*reads format 3"):
+    path.write_text(path.read_text().replace('"format":4', '"format":3'))
+    with pytest.raises(TraceInvalid, match=r"line 1: .*format 3.*reads format 4"):
         read_traces(tmp_path)
 
 
