@@ -7,11 +7,10 @@ differ, the times are clamped to the action, so that the parts still add up to i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 from spark_ckpt.connector import Json, StagedFile
 
@@ -38,6 +37,10 @@ class Report:
     attempt: int
     scope: str
     body: Mapping[str, Json]
+
+    def __reduce__(self) -> tuple[type[Report], tuple[object, ...]]:
+        # The generated way to pickle looks at all fields in Python; a batch has a report per task and step.
+        return Report, (self.step, self.partition, self.attempt, self.scope, self.body)
 
 
 def latest_attempts(reports: Iterable[Report]) -> list[Report]:
@@ -90,9 +93,9 @@ def edge_of(report: Report) -> str | None:
     return report.scope.removeprefix(EDGE) if report.scope.startswith(EDGE) else None
 
 
-def staged_file(body: Mapping[str, object]) -> StagedFile:
+def staged_file(body: Mapping[str, Any]) -> StagedFile:
     """Return the `StagedFile` in the body of a report."""
-    return StagedFile(**json.loads(json.dumps(body)))
+    return StagedFile(**body)
 
 
 def place_of(report: Report) -> tuple[str, int, str]:

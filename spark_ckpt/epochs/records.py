@@ -144,6 +144,9 @@ class SparkState(Record):
     operators: tuple[str, ...]
 
 
+_STAGED = tuple(each.name for each in fields(StagedFile))
+
+
 class StagedFileRecord(Record):
     """A staged file as the log records it. `connector.StagedFile` is its counterpart outside of the store."""
 
@@ -162,11 +165,11 @@ class StagedFileRecord(Record):
     def of(cls, file: StagedFile) -> Self:
         """Return the record of a staged file."""
         # `asdict` copies deeply, which a driver with a file per task and batch would notice.
-        return cls(**{each.name: getattr(file, each.name) for each in fields(file)})
+        return cls(**{name: getattr(file, name) for name in _STAGED})
 
     def staged_file(self) -> StagedFile:
         """Return the file as connectors take it."""
-        return StagedFile(**self.model_dump())
+        return StagedFile(**{name: getattr(self, name) for name in _STAGED})
 
 
 class StagedOutput(Record):
