@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema
@@ -58,9 +59,27 @@ class DataTable:
         self._table: DeltaTable | None = None
         self._found: tuple[DeltaTable | None, int, int] = None, -1, -1
         """The newest transaction version of a version of the table."""
+        self._has_looked = False
+
+    @contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Look for newer versions once for everything in the block.
+
+        A commit is a compare-and-swap on the version that was seen. If another writer was faster, it fails, and `commit`
+        looks again. So nobody is overlooked, and an object store gets fewer requests.
+        """
+        self.refreshed()
+        self._has_looked = True
+        try:
+            yield
+        finally:
+            self._has_looked = False
 
     def refreshed(self) -> DeltaTable | None:
         """Return the newest version; None if the table does not exist yet. Raises `LogDamaged`, a `StoreOutage`."""
+        return self._table if self._has_looked and self._table is not None else self._advanced()
+
+    def _advanced(self) -> DeltaTable | None:
         if self._table is None:
             self._table = delta_log.open_table(self.location)
             return self._table
@@ -105,8 +124,9 @@ class DataTable:
         """
         try:
             # A table ahead of the log would take every later materialization for a late one and ignore it.
-            self.refuse_if_beyond(newest)
-            materialize()
+            with self.one_look():
+                self.refuse_if_beyond(newest)
+                materialize()
         except LogDamaged:
             if not ours:
                 raise
@@ -204,7 +224,7 @@ class DataTable:
         )
 
     def _after(self, version: int, key: int | None) -> None:
-        table = self.refreshed()
+        table = self._advanced()
         if table is not None and key is not None and table.version() == version:
             self._found = table, version, key  # this commit has recorded it: no search is needed
         if table is not None and version % _CHECKPOINT_EVERY == 0:

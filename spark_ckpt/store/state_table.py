@@ -58,8 +58,9 @@ class StateTable:
         """
         log_state = self._log.state()
         try:
-            self.table.refuse_if_beyond(txn_version(log_state.incarnation, log_state.last))
-            self._materialize(manifest, incarnation)
+            with self.table.one_look():
+                self.table.refuse_if_beyond(txn_version(log_state.incarnation, log_state.last))
+                self._materialize(manifest, incarnation)
         except LogDamaged:
             # Only the current incarnation repairs; a replaced driver must not touch the log.
             if log_state.incarnation != incarnation:

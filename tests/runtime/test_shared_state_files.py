@@ -51,10 +51,13 @@ class Job:
         }
         self.cache, self.held = cache, {number: group.encode() for number, group in restored.items()}
 
-    def run(self, changes, wrong=None):
-        """An epoch with these changes; None deletes a key. `wrong`: what a first attempt of each task holds, which fails."""
+    def run(self, changes, wrong=None, asked=None):
+        """An epoch with these changes; None deletes a key. `wrong`: what a first attempt of each task holds, which fails.
+
+        `asked`: the text of its marker, if the rules wrote it earlier.
+        """
         self.epoch += 1
-        asked = self.builder.due_for_full(self.after)
+        asked = self.builder.due_for_full(self.after) if asked is None else asked
         for task in range(min(self.tasks, GROUPS)):
             if wrong is not None:
                 with pytest.raises(TaskFailed):
@@ -247,6 +250,22 @@ def test_the_text_of_a_marker_asks_exactly_the_groups_of_each_operator():
 
 def test_a_marker_that_asks_twenty_thousand_key_groups_is_small():
     assert len(asking({"op": frozenset(range(20_000))})) < 6_000
+
+
+@pytest.mark.parametrize(
+    "is_early", [False, pytest.param(True, id="planted: asked while another barrier is on its way")]
+)
+def test_a_deleted_key_stays_deleted_although_a_barrier_has_connected_its_group_with_others(tmp_path, is_early):
+    job = Job(tmp_path)
+    job.begin(tasks=GROUPS)
+    for epoch in range(4):
+        job.run({NAMES[0]: epoch})
+    early = job.builder.due_for_full(job.after)
+    assert early, "the group of this key has many files"
+    job.begin(tasks=1)
+    job.run(dict.fromkeys(NAMES, 7), asked="")
+    job.run({NAMES[0]: None}, asked=early if is_early else None)
+    assert (NAMES[0] in job.table()) == is_early
 
 
 def test_no_full_snapshots_are_asked_for_while_a_barrier_is_on_its_way():

@@ -10,7 +10,6 @@ from dataclasses import replace
 from checkpoint_lab import spark_batches, spark_driver
 from spark_ckpt.coordination import full_snapshots, manifests, patience, protocol, reports
 from spark_ckpt.coordination.cut import Cut
-from spark_ckpt.coordination.markers import ControlMarkers
 from spark_ckpt.coordination.messages import CommitEpoch, Publish
 from spark_ckpt.coordination.patience import Patience
 from spark_ckpt.coordination.protocol import EpochProtocol
@@ -245,11 +244,6 @@ def each_key_group_writes_its_full_snapshot_alone(monkeypatch):
     monkeypatch.setattr(full_snapshots, "connected", alone)
 
 
-def a_barrier_asks_while_another_is_on_its_way(monkeypatch):
-    """The file of the earlier barrier connects key groups that were asked with others that were not."""
-    monkeypatch.setattr(ControlMarkers, "are_reached", True)
-
-
 def a_task_reports_before_its_file_is_durable(monkeypatch):
     """Each file appears with the next one."""
     write_state = spark_batches.Shared.write_state
@@ -301,7 +295,6 @@ PLANTED_BESIDE = [
     a_sweep_keeps_the_newest_file_of_a_chain_only,
     a_sweep_takes_what_is_in_flight_for_garbage,
     each_key_group_writes_its_full_snapshot_alone,
-    a_barrier_asks_while_another_is_on_its_way,
     a_task_reports_before_its_file_is_durable,
     an_epoch_whose_decision_is_overdue_is_aborted,
     sinks_are_enough,

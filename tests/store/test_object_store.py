@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
@@ -36,13 +39,20 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
+def server_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The server's log, with a line per request."""
+    return tmp_path_factory.mktemp("moto") / "log"
+
+
+@pytest.fixture(scope="module")
+def endpoint(server_log: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     # A process of its own: deltalake holds the interpreter's lock while it lists.
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with server_log.open("wb") as log:
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
     url = f"http://127.0.0.1:{port}"
     try:
         create_bucket(url, server)
@@ -94,6 +104,45 @@ def test_a_life_a_takeover_and_retention(uri: str, options: dict[str, str]) -> N
     assert table.version() == other.store.state(OPERATOR).version(newest.epoch)
     assert len(table.file_uris()) == len(newest.operators[OPERATOR].files)
     assert other.store.staged(SINK).read(newest.epoch).column("value").to_pylist() == [f"row of {newest.epoch}"]
+
+
+class Requests:
+    """Counts the requests of a block by their method. A GET that lists is a LIST."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._lines = 0
+        self.since()
+
+    def since(self) -> Counter[str]:
+        """Return the requests since the last call."""
+        lines = self._log.read_text().splitlines()
+        new, self._lines = lines[self._lines :], len(lines)
+        found = (re.search(r'"(?:\x1b\[\d+m)*(GET|HEAD|PUT|POST|DELETE) (\S+) HTTP', line) for line in new)
+        return Counter("LIST" if "list-type=2" in each[2] else each[1] for each in found if each)
+
+
+def test_a_task_needs_one_request_per_file_and_a_commit_nine(
+    uri: str, options: dict[str, str], server_log: Path
+) -> None:
+    world = World(uri, options=options)
+    world.begin()
+    world.epoch({"a": 0}, full=True)
+    requests = Requests(server_log)
+    for number in range(1, 4):
+        world.snapshot({"a": number})
+        assert requests.since() == {"PUT": 1}, "the state file of a task"
+        world.staged([f"row of {number}"])
+        assert requests.since() == {"PUT": 1}, "the staged file of a task"
+        manifest = world.manifest()
+        requests.since()
+        world.decide(manifest)
+        assert requests.since() == {"PUT": 3, "LIST": 3, "GET": 3}, "the row of the epoch log"
+        world.store.materialize(manifest)
+        tables = requests.since()
+        # a table of state, one of staged rows, one of rows in flight
+        assert tables["PUT"] == 3, "one commit of each table"
+        assert tables.total() <= 50, "each table is looked at once before its commit"
 
 
 def _append(uri: str, options: dict[str, str], name: str, count: int) -> None:

@@ -109,6 +109,36 @@ def test_a_replaced_drivers_late_settle_changes_nothing(world: World, tmp_path: 
     assert names(state_table(world)) == chain_names(newest)
 
 
+@pytest.mark.parametrize("sees_it", [True, pytest.param(False, id="planted: the look is kept after a lost race")])
+def test_a_replaced_driver_notices_a_newer_version_that_came_after_its_look(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sees_it: bool
+) -> None:
+    late = world.epoch({"a": 1}, materialize=False)
+    world.store.materialize(late)
+    behind = world.epoch({"a": 2}, materialize=False)
+    other = World(tmp_path / "store")
+    other.expected, other.chains = world.expected, world.chains
+    other.begin()
+    newest = other.epoch({"b": 3}, materialize=False)
+    commit, turns = delta_log.commit, iter([True])
+
+    def overtaken(*args: object, **kwargs: object) -> int:
+        if next(turns, False):
+            other.store.materialize(newest)
+        return commit(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(delta_log, "commit", overtaken)
+    table = world.store.state(OPERATOR).table
+    if not sees_it:
+        kept = table.refreshed()
+        monkeypatch.setattr(table, "refreshed", lambda: kept)
+        with pytest.raises(StoreUnreachable, match="other writers"):
+            world.store.materialize(behind)
+        return
+    world.store.materialize(behind)
+    assert names(state_table(world)) == {file.path for file in newest.operators[OPERATOR].files}
+
+
 def test_two_settlers_at_once_do_not_double_the_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.epoch({"a": 1})
     manifest = world.epoch({"a": 2}, full=True, materialize=False)
