@@ -328,13 +328,10 @@ def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
     """Return the sum of one batch's reports; output rows are counted only at the sink `rows_from`."""
     batch = Gathered()
     for report in reports:
-        if report.step == "operator":
-            if late := _count(report, "late"):
-                batch.late[report.scope] = batch.late.get(report.scope, 0) + late
-            continue
-        if report.step == "input":
-            batch.rejected += _count(report, "rejected")
-            batch.rows_in += _count(report, "rows_in")
+        batch.rejected += _count(report, "rejected")
+        batch.rows_in += _count(report, "rows_in")
+        if late := _count(report, "late"):
+            batch.late[report.scope] = batch.late.get(report.scope, 0) + late
         # Segments stay inside the job: they count as neither staged nor output rows.
         if edge_of(report) is not None:
             continue

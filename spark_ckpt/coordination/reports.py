@@ -60,7 +60,7 @@ def latest_attempts(reports: Iterable[Report]) -> list[Report]:
 
 
 def add(reports: list[Report], new: Report) -> None:
-    """Add a report of a task to those before it. A task has one report about an operator, whatever it calls.
+    """Add a report of a task to those before it. A task has one report about an operator.
 
     Spark calls the key groups of a task one after another, so only the newest report can be about the same task.
     """

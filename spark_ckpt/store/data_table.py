@@ -66,7 +66,7 @@ class DataTable:
         """Look for newer versions once for everything in the block.
 
         A commit is a compare-and-swap on the version that was seen. If another writer was faster, it fails, and `commit`
-        looks again. So nobody is overlooked, and an object store gets fewer requests.
+        looks again. So no other writer is overlooked, and an object store gets fewer requests.
         """
         self.refreshed()
         self._has_looked = True
