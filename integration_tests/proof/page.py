@@ -140,7 +140,7 @@ def _curve(tried: Sequence[Mapping[str, object]]) -> str:
         if not curve[-1][1]:
             continue
         last = curve[-1][1]
-        before = next(states for schedules, states in reversed(curve) if schedules <= 0.8 * curve[-1][0])
+        before = next((states for schedules, states in reversed(curve) if schedules <= 0.8 * curve[-1][0]), 0)
         points = ", ".join(f"{states}" for _, states in curve)
         lines.append(f"| {each['protocol']} | {points} | {(last - before) / last:.1%} |")
     return _section(

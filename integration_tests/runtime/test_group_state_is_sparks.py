@@ -189,8 +189,10 @@ def test_the_state_of_a_job_is_the_table_that_the_function_left(seen, spark: Spa
     from spark_ckpt.store.store import Store
 
     bench, _ = seen
-    store = Store.open(str(bench.folder / "store-append-as_tuples"), "job")
-    state = store.state("as_tuples").read(store.log.state().latest).sort_by([("k", "ascending"), ("day", "ascending")])
+    store = Store.open(str(bench.folder / "store-update-life_of_a_key"), "job")
+    state = (
+        store.state("life_of_a_key").read(store.log.state().latest).sort_by([("k", "ascending"), ("day", "ascending")])
+    )
     assert state.schema.field("total").type == pa.decimal128(12, 3)
     found = {(each["k"], each["day"]): (each["n"], each["total"]) for each in state.to_pylist()}
     assert found == {

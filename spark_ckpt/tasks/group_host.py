@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
 _OUTPUT = f"{BLOB} binary"
 _IS_ASKED = """
-    coalesce(shiftright(CAST(conv(substring(digits, group DIV 4 + 1, 1), 16, 10) AS INT), group % 4) & 1, 0)
+    coalesce(shiftright(CAST(conv(substring(digits, number DIV 4 + 1, 1), 16, 10) AS INT), number % 4) & 1, 0)
 """
-"""`full_snapshots.is_asked` in SQL: 1 or 0 for the key group `group`. Its control row carries only this bit."""
+"""`full_snapshots.is_asked` in SQL: 1 or 0 for key group `number`. Its control row carries only this bit."""
 _STATE = "held binary, incarnation long"
 """Spark's state of a key group. A query may begin with the state of an earlier incarnation, for Spark's own operators;
 ours is restored from its epoch's files."""
@@ -108,7 +108,7 @@ class GroupHost:
         # applyInPandasWithState calls a key group only if it has rows, so each group gets its own copy
         keys = F.lit(np.asarray(self.shuffle_keys, np.int32))
         digits = F.from_json("full_groups", "map<string,string>")[self.name].alias("digits")
-        exploded = markers.select(F.posexplode(keys).alias("group", "key"), "kind", "epoch", digits)
+        exploded = markers.select(F.posexplode(keys).alias("number", "key"), "kind", "epoch", digits)
         tag = control_tag(F.col("kind"), F.col("epoch"), F.expr(_IS_ASKED))
         return exploded.select("key", tag, F.lit(bytearray()))
 

@@ -281,7 +281,7 @@ def _is_for(report: Mapping[str, Any], sink: str) -> bool:
 def _acknowledged(event: Mapping[str, Any], epoch: int) -> set[tuple[str, int]]:
     """Key groups that have taken part in the epoch."""
     reports = [each for each in event["reports"] if each["step"] == "operator" and each["body"].get("epoch") == epoch]
-    return {(each["scope"].rpartition("/")[0], int(group)) for each in reports for group in each["body"]["groups"]}
+    return {(each["scope"], int(group)) for each in reports for group in each["body"]["groups"]}
 
 
 def _ends(recorded: Recorded, sink: str) -> dict[tuple[int, int], Mapping[str, Any]]:
