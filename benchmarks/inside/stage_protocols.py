@@ -49,7 +49,7 @@ from spark_ckpt.store.existing import existing_store
 
 JOB, INTERVAL, KEYS, RATE = "protocols", "2 seconds", 1_000, 1_000
 HOT_SHARE, SLOW_S = 30, 1.0
-WARM_UP_S, PATIENCE_S = 8.0, 120.0
+WARM_UP_S, PATIENCE_S = 8.0, 60.0
 CATEGORIES, STATES = 10, 8
 POLL_S = 0.1
 
@@ -114,7 +114,9 @@ def q8(job: ckpt.Job, load: Load) -> Stream:
     auctions = _slowed(_source(job, "auctions", RATE // 2, load).through("to-auctions", stage="join"), load)
 
     def windowed(frame: DataFrame) -> DataFrame:
-        return frame.withWatermark("at", "10 seconds").withColumn("window", F.window("at", "10 seconds"))
+        with_windows = frame.withWatermark("at", "10 seconds").withColumn("window", F.window("at", "10 seconds"))
+        # The window is the event time of the join, which takes one.
+        return with_windows.withColumn("at", F.timestamp_millis(F.unix_millis("at")))
 
     def joined(left: DataFrame, right: DataFrame) -> DataFrame:
         people = (

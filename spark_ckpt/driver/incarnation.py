@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING
 from checkpoint_protocols.machine import Effect
 from spark_ckpt.connector import Cursor
 from spark_ckpt.coordination.messages import (
+    CountBatch,
     EpochRequested,
     Outcome,
     QueryStarting,
     Reason,
+    SayCommitted,
     SourcesPinned,
     StopRequested,
 )
@@ -139,6 +141,8 @@ class SparkIncarnation:
 
     def _carry_out(self, effect: Effect) -> None:
         self._effects.carry_out(effect)
+        if self._index is not None and isinstance(effect, (CountBatch, SayCommitted)):
+            self._index.positions_moved()
 
     def _phases_of(self, batch: int) -> Phases | None:
         return self._query.phases(batch) if self._query else None

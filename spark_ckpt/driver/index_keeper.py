@@ -27,6 +27,7 @@ from spark_ckpt.coordination.stage_process import (
 )
 from spark_ckpt.driver.answering import NoAnswer, answer_within
 from spark_ckpt.errors import CkptError, Fenced, GraphInvalid
+from spark_ckpt.program_edges.following import EdgeLog, position_of
 from spark_ckpt.program_edges.sink import EdgeSink
 from spark_ckpt.program_edges.source import EdgeSource
 
@@ -129,6 +130,8 @@ class IndexKeeper(threading.Thread):
         self._announce = announce
         self._failed = failed
         self._sources = {node.name: node.source for node in plan.sources if isinstance(node.source, EdgeSource)}
+        self._followed: dict[str, EdgeLog] = {}
+        """The senders' logs. A log that stays open reads only what is new."""
         self._waits_for_inputs = plan.between is Between.ALIGNED and bool(self._sources)
         stores = plan.stage_stores or (plan.store,)
         self._logs = {store.job: store.reopened().log for store in stores}
@@ -136,24 +139,35 @@ class IndexKeeper(threading.Thread):
         self._announced: tuple[Mapping[str, int], int | None] | None = None
         self._committed: Mapping[str, Cursor] = protocol.cut.base.cursors
         self._arrived: Mapping[str, Cursor] = protocol.cut.base.cursors
-        self._over = threading.Event()
+        self._is_over = False
+        self._wake = threading.Event()
 
     def run(self) -> None:
         """Look until `close`."""
-        while not self._over.wait(_LOOK_S):
+        while True:
+            self._wake.wait(_LOOK_S)
+            self._wake.clear()
+            if self._is_over:
+                return
             self._loop.post(partial(self._look, self._facts()))
+
+    def positions_moved(self) -> None:
+        """Look at once if the stage waits for its inputs: it lets in no row of the next line before it has said this one."""
+        if self._waits_for_inputs:
+            self._wake.set()
 
     def close(self) -> None:
         """End after the look in progress."""
-        self._over.set()
+        self._is_over = True
+        self._wake.set()
 
     def _facts(self) -> _Facts:
         """Read the logs of others, on this thread."""
         stamp = 0
-        for source in self._sources.values():
+        for name in self._sources:
             # A sender that cannot be read now fails the query, or is back at the next look.
             with suppress(CkptError):
-                stamp = max(stamp, source.sender_stamp())
+                stamp = max(stamp, self._log_of(name).stamp())
         reached = arriving = 0
         if self._waits_for_inputs:
             reached, arriving = self._reached(self._committed), self._reached(self._arrived)
@@ -161,9 +175,14 @@ class IndexKeeper(threading.Thread):
 
     def _reached(self, cursors: Mapping[str, Cursor]) -> int:
         try:
-            return min(source.reached_index(cursors[name]) for name, source in self._sources.items())
+            return min(self._log_of(name).reached(position_of(cursors[name])) for name in self._sources)
         except (CkptError, KeyError):
             return 0
+
+    def _log_of(self, name: str) -> EdgeLog:
+        if name not in self._followed:
+            self._followed[name] = self._sources[name].open_log()
+        return self._followed[name]
 
     def _indices(self) -> dict[str, int]:
         """Return the newest index of each program; none if a log cannot be read now."""
@@ -177,7 +196,10 @@ class IndexKeeper(threading.Thread):
 
     def _look(self, facts: _Facts) -> None:
         """Ask for an epoch, say an index, release epochs; on the coordinator's thread."""
+        before = self._committed, self._arrived
         self._committed, self._arrived = self._protocol.cut.base.cursors, dict(self._protocol.cut.cursors)
+        if before != (self._committed, self._arrived):
+            self.positions_moved()  # the facts were those of the positions before
         stages = tuple(facts.served[name] for name in self._logs) if facts.served else ()
         idle, under_way = self._protocol.cut.is_idle, self._protocol.open_epoch is not None
         read = LogsRead(facts.stamp, stages, facts.reached, facts.arriving, idle, under_way)

@@ -46,16 +46,16 @@ class EdgeSource:
 
     def check(self, spark: SparkSession) -> None:
         """Raise `SourceInvalid` if there is no such store, job or edge."""
-        self._open()
+        self.open_log()
 
     def start(self, spark: SparkSession) -> Cursor:
         """Return the position before the oldest rows that the sender keeps, or after the newest."""
-        log = self._open()
+        log = self.open_log()
         return (log.beginning() if self.begins == "earliest" else log.end()).model_dump()
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
         """Return a streaming DataFrame of the rows after `cursor`. Raises `SourceUndone`, `SourceInvalid`."""
-        log, position = self._open(), position_of(cursor)
+        log, position = self.open_log(), position_of(cursor)
         log.require(position)
         spark.dataSource.register(EdgeDataSource)
         return (
@@ -72,7 +72,7 @@ class EdgeSource:
 
     def end(self, spark: SparkSession) -> Cursor:
         """Return the position after the sender's newest epoch."""
-        return self._open().end().model_dump()
+        return self.open_log().end().model_dump()
 
     def reached(self, cursor: Cursor, end: Cursor) -> bool:
         """Return True if everything up to `end` is read."""
@@ -81,11 +81,11 @@ class EdgeSource:
 
     def lag(self, cursor: Cursor, end: Cursor) -> int:
         """Return the number of rows between two positions."""
-        return sum(file.staged.rows for file in self._open().between(position_of(cursor), position_of(end)))
+        return sum(file.staged.rows for file in self.open_log().between(position_of(cursor), position_of(end)))
 
     def identity(self, spark: SparkSession) -> Mapping[str, str]:
         """Return the endpoint: the sender's store and the edge."""
-        store = self._open().store
+        store = self.open_log().store
         return {"kind": "edge", "path": store.location.uri, "store id": store.id, "job": store.job, "edge": self.edge}
 
     def describe(self) -> Mapping[str, str]:
@@ -113,24 +113,20 @@ class EdgeSource:
 
     def sender_line(self) -> tuple[str, int]:
         """Return the name of the sending program, and the newest index that it serves."""
-        log = self._open()
+        log = self.open_log()
         return log.store.job, log.index()
 
     def sender_index(self) -> int:
         """Return the newest index of the sender; 0 if it runs without `protocol="index"`."""
-        return self._open().index()
+        return self.open_log().index()
 
     def sender_stamp(self) -> int:
         """Return the newest index that the sender has ever served on its branch."""
-        return self._open().stamp()
-
-    def reached_index(self, cursor: Cursor) -> int:
-        """Return the index of the sender up to which everything before `cursor` is read; 0 if there is none."""
-        return self._open().reached(position_of(cursor))
+        return self.open_log().stamp()
 
     def read_stamp(self, cursor: Cursor) -> int:
         """Return the stamp of the newest rows before `cursor`; 0 for none."""
-        return self._open().read_stamp(position_of(cursor))
+        return self.open_log().read_stamp(position_of(cursor))
 
     def remember_in(self, folder: Folder) -> None:
         """Set the folder with the id by which the sender knows this source."""
@@ -139,7 +135,7 @@ class EdgeSource:
     def check_cursor(self, cursor: Cursor | None, newest: Cursor) -> None:
         """Raise `SourceUndone` or `SourceInvalid` if the job cannot read on from `cursor`."""
         if cursor is not None:
-            self._open().require(position_of(cursor))
+            self.open_log().require(position_of(cursor))
 
     def release(self, kept: Sequence[Cursor]) -> None:
         """Do nothing: see `hold`."""
@@ -149,13 +145,14 @@ class EdgeSource:
 
         Cursors of undone rows, or of another sender, do not count.
         """
-        log = self._open()
+        log = self.open_log()
         position = next((each for each in map(position_of, kept) if log.is_current(each)), None)
         if self._folder is not None and position is not None:
             reader, place = _id_in(self._folder), self._folder.uri
             log.store.log.move_reader(ReaderMoved(reader=reader, place=place, edge=self.edge, position=position))
 
-    def _open(self) -> EdgeLog:
+    def open_log(self) -> EdgeLog:
+        """Open the sender's log, as this edge sees it. Raises `SourceInvalid`."""
         return self._settings().open()
 
     def _settings(self) -> EdgeSettings:
