@@ -144,7 +144,9 @@ class EdgeLog:
 
     def reached(self, position: Position) -> int:
         """Return the index up to which everything before `position` is read, as `epochs.readers.reached_index`."""
-        return reached_index(self._state_at(position), self._edge, position, lambda brief: bool(self._staged(brief)))
+        log_state = self._state_at(position)
+        self._forget_before(position, log_state)
+        return reached_index(log_state, self._edge, position, lambda brief: bool(self._staged(brief)))
 
     def read_stamp(self, position: Position) -> int:
         """Return the stamp of the newest rows before `position`; 0 for none, or if the sender's log has forgotten it."""
