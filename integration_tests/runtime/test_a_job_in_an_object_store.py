@@ -12,7 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from runtime_kit import Bench, drain, totals
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from runtime_kit import ENOUGH_S, Bench, drain, totals
 from spark_ckpt_delta import DeltaSink
 
 import spark_ckpt as ckpt
@@ -21,6 +23,9 @@ from spark_ckpt.cli.app import exit_code
 pytest.importorskip("moto.server", reason="needs moto[server], part of the test extra")
 
 SECRET = "not-for-anybodys-eyes"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_STATE = "org.apache.spark.sql.execution.streaming.state"
+HDFS_BACKED, ROCKSDB = f"{_STATE}.HDFSBackedStateStoreProvider", f"{_STATE}.RocksDBStateStoreProvider"
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +92,41 @@ def test_a_job_whose_store_and_table_are_in_s3_goes_on_where_it_was(
     told = "".join(capfd.readouterr()) + caplog.text
     assert "of two writers exactly one wins" in told
     assert SECRET not in told
+
+
+def first_and_sums(frame: DataFrame) -> DataFrame:
+    timed = frame.withColumn("at", F.timestamp_seconds("v")).withWatermark("at", "10 seconds")
+    once = timed.dropDuplicatesWithinWatermark(["k", "v"])
+    return once.groupBy("k", F.window("at", "10 seconds")).agg(F.sum("v").alias("total")).select("k", "total")
+
+
+@pytest.mark.long  # the files of Spark's state against such a server: tests/store/test_object_store.py
+@pytest.mark.parametrize("provider", [HDFS_BACKED, ROCKSDB], ids=["HDFS-backed", "RocksDB"])
+def test_the_state_of_sparks_operators_is_in_s3_and_goes_on(
+    bench: Bench, options: dict[str, str], provider: str, request: pytest.FixtureRequest
+) -> None:
+    name = provider.rsplit(".", 1)[1]
+    store, table = f"s3://bucket/{name}/store", f"s3://bucket/{name}/totals"
+    bench.spark.conf.set(PROVIDER, provider)
+    request.addfinalizer(lambda: bench.spark.conf.unset(PROVIDER))
+
+    def run(restore: int | str = "latest") -> int:
+        settings = {"interval": "1 hour", "trigger": "10 ms", "key_groups": 1}
+        job = ckpt.Job(bench.spark, "windows", store, storage_options=options, **settings)
+        job.source("in", bench.source()).transform(first_and_sums).to(DeltaSink(table, storage_options=options))
+        run = job.start(restore=restore, availableNow=True)
+        assert run.awaitTermination(ENOUGH_S)
+        return run.epochs()[-1].epoch
+
+    bench.put(("a", 1), ("a", 1), ("b", 2))
+    first = run()
+    bench.put(("a", 1), ("a", 3), ("z", 100))
+    second = run()
+    assert rows(table, options) == [("a", 4), ("b", 2)], "the duplicate of the first run is known"
+    for epoch, keys in ((first, {"a", "b"}), (second, {"z"})):
+        kept = ckpt.state_frame(bench.spark, store, "stateStoreSave", epoch, storage_options=options)
+        assert {row[0] for row in kept.select("key.k").collect()} == keys
+    words = [word for option, value in options.items() for word in ("--storage-option", f"{option}={value}")]
+    assert exit_code(["verify", store, "--deep", *words]) == 0
+    run(restore=first)
+    assert rows(table, options) == [("a", 4), ("a", 4), ("b", 2), ("b", 2)]  # the second batch again

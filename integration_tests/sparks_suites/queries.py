@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.errors.exceptions.captured import StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 import spark_ckpt as ckpt
 from integration_tests.sparks_suites.input import FORMATS, BatchesSource, records_of
@@ -72,7 +72,7 @@ class Site:
         epoch = store.log.state().latest
         state = store.log.manifest(epoch).spark_state
         assert state is not None
-        return str(laid_out(store, state, epoch))
+        return str(laid_out(SparkSession.active(), store, state, epoch))
 
     def _position(self) -> int:
         log = existing_store(str(self.store)).log

@@ -6,12 +6,14 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import NullType, StructType
 
+from spark_ckpt.driver.query.spark_state import shared_folder
 from spark_ckpt.epochs.records import SparkState
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.spark_internals.checkpoint_files import write_ended_checkpoint
@@ -43,7 +45,7 @@ def sparks_rows(
             f"the state has checkpoint format {state.checkpoint_format}, the session another one",
             hint=f"spark.conf.set('{CHECKPOINT_FORMAT}', '{state.checkpoint_format}') until the rows are read",
         )
-    checkpoint = laid_out(store, state, epoch)
+    checkpoint = laid_out(spark, store, state, epoch)
     spark.streams.active  # noqa: B018 - tasks that open a state store look for the coordinator that this starts
     reader = spark.read.format("statestore").option("operatorId", operator).option("batchId", state.batch)
     return reader.options(**options).load(str(checkpoint))
@@ -72,17 +74,23 @@ def _check_options(kind: str, options: Mapping[str, str]) -> None:
         )
 
 
-def laid_out(store: Store, state: SparkState, epoch: int) -> Path:
-    """Return a checkpoint that ends with the epoch's batch."""
-    target = store.reading_folder(epoch, state.index)
+def reading_folder(spark: SparkSession, store: Store, state: SparkState, epoch: int) -> Path:
+    """Return a folder for Spark's reader, in the store or, if that is in an object store, one that ends with the process."""
+    return store.reading_folder(epoch, state.index) or shared_folder(spark, store.location) / f"epoch-{epoch}"
+
+
+def laid_out(spark: SparkSession, store: Store, state: SparkState, epoch: int) -> Path:
+    """Return a checkpoint that ends with the epoch's batch. Raises `ConfigInvalid`, `EpochDamaged`, and a `StoreOutage`."""
+    target = reading_folder(spark, store, state, epoch)
     if not target.is_dir():
         # complete or absent: another reader may do the same
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
-        index, _ = store.spark_states.lay_out(state, part / STATE, epoch)
-        write_ended_checkpoint(part, state.batch, index.metadata, index.commit)
         try:
-            part.rename(target)
-        except OSError:  # another reader was first
+            index, _ = store.spark_states.lay_out(state, part / STATE, epoch)
+            write_ended_checkpoint(part, state.batch, index.metadata, index.commit)
+            with suppress(OSError):  # another reader was first
+                part.rename(target)
+        finally:
             shutil.rmtree(part, ignore_errors=True)
         place_schemas(target / STATE)
     return target

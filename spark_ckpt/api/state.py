@@ -87,19 +87,27 @@ def state_version(
     return opened.state(operator).version(number)
 
 
-def state_frame(spark: SparkSession, store: str, operator: str, epoch: str | int = LATEST, **options: str) -> DataFrame:
+def state_frame(
+    spark: SparkSession,
+    store: str,
+    operator: str,
+    epoch: str | int = LATEST,
+    storage_options: Mapping[str, str] | None = None,
+    **options: str,
+) -> DataFrame:
     """Return the same as a DataFrame, read by executors: for SQL, joins, and state larger than one machine.
 
     Spark reads the epoch's files itself, so the store must be reachable under the same URI for Spark.
 
     `operator` may be one of Spark's own, as `list` names it ("dedupe", or "1:dedupe" with its number). Its rows are those
     of Spark's state reader: `key`, `value`, `partition_id`. `options` are this reader's: `joinSide="left"`,
-    `stateVarName="sum"`.
+    `stateVarName="sum"`. If the store is in an object store, its files are first copied to a folder, which is deleted when the
+    process ends: in `spark.ckpt.run.dir`, or a temporary one for a local master.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    opened = existing_store(store)
+    opened = existing_store(store, storage_options)
     number, manifest = _manifest(opened, epoch)
     if (sparks := sparks_operator(manifest, operator)) is not None:
         state, which = sparks

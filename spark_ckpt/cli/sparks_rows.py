@@ -63,7 +63,9 @@ class SparksRows:
     @contextmanager
     def batches(self) -> Iterator[pa.RecordBatchReader]:
         """Yield the rows in batches, read from Parquet files that the executors write and this deletes."""
-        runs = self.store.reading_folder(self.epoch, self.state.index)
+        from spark_ckpt.api.sparks_state import reading_folder
+
+        runs = reading_folder(self.frame.sparkSession, self.store, self.state, self.epoch)
         folder = runs.with_name(f"{runs.name}-{uuid.uuid4().hex[:8]}")
         try:
             self.frame.write.parquet(folder.as_uri())

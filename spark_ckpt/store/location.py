@@ -120,6 +120,22 @@ class Location:
         with self._errors(file.path):
             check(file, stream, **where)
 
+    def download(self, file: Committed, target: Path, **where: object) -> None:
+        """Copy a committed file to a new local file, and compare the bytes on their way. After an error there is no such file.
+
+        Raises `EpochDamaged` with the context `where`, a `StoreOutage`.
+        """
+        try:
+            stream = self._opened(file.path)
+        except EpochDamaged:
+            raise damaged(file.path, "is missing", **where, expected=f"{file.size_bytes} bytes") from None
+        try:
+            with typed_errors_at(str(target)), target.open("xb") as output, self._errors(file.path):
+                check(file, _Copied(stream, output), **where)
+        except CkptError:
+            target.unlink(missing_ok=True)
+            raise
+
     def read_committed(self, file: Committed, rows: int, **where: object) -> pa.Table:
         """Read a committed Parquet file with `rows` rows. Nothing is decoded before all of its bytes are verified.
 
@@ -368,6 +384,20 @@ class DurableOutput(io.RawIOBase):
     def __del__(self) -> None:
         # An output that was never closed must not appear: RawIOBase would call close().
         self._stream = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """A file that is written to another one as it is read."""
+
+    stream: _Readable
+    output: io.BufferedWriter
+
+    def read(self, size: int, /) -> bytes:
+        content = bytes(self.stream.read(size))
+        with typed_errors_at(self.output.name):
+            self.output.write(content)
+        return content
 
 
 class _Watched(io.RawIOBase):

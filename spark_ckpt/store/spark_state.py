@@ -1,15 +1,16 @@
 """Files of the state of Spark's own operators, as epochs name them.
 
 Spark's state stores write files that never change. After a batch the state is a set of them in the checkpoint of the
-incarnation. Each gets a second name here (a hard link, or a copy on another file system), because Spark deletes its own
-later. A file that the previous epoch named keeps its name. An index per epoch lists the set with sizes and digests;
-the manifest names the index.
+incarnation. Each gets a second name here, because Spark deletes its own later: a hard link, a copy on another file
+system, or an upload to an object store. A file that the previous epoch named keeps its name. An index per epoch lists the
+set with sizes and digests; the manifest names the index.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +20,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from spark_ckpt.content import check_bytes, damaged
+from spark_ckpt.content import BLOCK_BYTES, check_bytes, damaged
 from spark_ckpt.epochs import records
 from spark_ckpt.epochs.records import Count, Digest, Manifest, Record, SparkState
 from spark_ckpt.epochs.retention import garbage
 from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.storage_errors import typed_errors_at
 from spark_ckpt.store import durable
-from spark_ckpt.store.location import FileInfo, Location
+from spark_ckpt.store.location import FileInfo, Location, Written
 
 _AT_A_TIME = 8
 _CHECKSUM = ".crc"
@@ -92,7 +93,7 @@ class Known:
 
 
 class SparkStates:
-    """`<store>/spark`: files and indexes of all epochs. `location` is a local folder for `keep` and `lay_out`."""
+    """`<store>/spark`: files and indexes of all epochs."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -109,7 +110,8 @@ class SparkStates:
 
         Raises `FileNotFoundError` if Spark has deleted a file meanwhile, and a `StoreOutage`.
         """
-        durable.make_folder(self._folder)
+        if self.location.local is not None:
+            durable.make_folder(self.location.local)
         wanted = [place for place in places if not place.endswith(_CHECKSUM)]
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             files = tuple(pool.map(partial(self._named, state, moment, known), wanted))
@@ -139,16 +141,16 @@ class SparkStates:
         file = known.of(place, found)
         if file is not None:
             return file
-        name = self._name(moment, place.replace("/", "-"))
-        target = self._folder / name
-        with typed_errors_at(str(target)):
-            durable.link_or_copy(source, target)
-        # Read under the new name: what Spark puts at the old one later is another file.
-        size_bytes, sha256 = _digested(target)
-        durable.step("fsync", str(target))
+        name, folder = self._name(moment, place.replace("/", "-")), self.location.local
+        size_bytes, sha256 = self._uploaded(source, name) if folder is None else _linked(source, folder / name)
         file = IndexedFile(path=name, place=place, size_bytes=size_bytes, sha256=sha256)
         known.add(file, found)
         return file
+
+    def _uploaded(self, source: Path, name: str) -> Written:
+        with typed_errors_at(str(source)), source.open("rb") as file, self.location.open_output(name) as output:
+            shutil.copyfileobj(file, output, BLOCK_BYTES)
+        return Written(output.tell(), output.sha256)
 
     def _name(self, moment: Moment, of: str) -> str:
         # Retention finds the incarnation at the beginning; the random part keeps a dead driver's names apart.
@@ -157,20 +159,28 @@ class SparkStates:
     # -- an incarnation begins with them -----------------------------------------------------------------------------------
 
     def lay_out(self, record: SparkState, state: Path, epoch: int) -> tuple[StateIndex, Known]:
-        """Give every file of the record its place in `state`, the folder of a new checkpoint. Compares all bytes first.
+        """Give every file of the record its place in `state`, the folder of a new checkpoint, after its bytes were compared.
 
-        Raises `EpochDamaged`, and a `StoreOutage`.
+        Raises `EpochDamaged`, and a `StoreOutage`. After an error `state` may have some of the files.
         """
         index, known = self.index(record, epoch=epoch), Known()
+        for folder in {(state / file.place).parent for file in index.files}:
+            with typed_errors_at(str(folder)):
+                folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            list(pool.map(partial(self._verify, deep=True, epoch=epoch), index.files))
+            list(pool.map(partial(self._place, state, epoch), index.files))
         for file in index.files:
-            target = state / file.place
-            with typed_errors_at(str(target)):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                durable.link_or_copy(self._folder / file.path, target)
-            known.add(file, target.stat())
+            known.add(file, (state / file.place).stat())
         return index, known
+
+    def _place(self, state: Path, epoch: int, file: IndexedFile) -> None:
+        target, folder = state / file.place, self.location.local
+        if folder is None:
+            self.location.download(file, target, epoch=epoch, location=self.location.uri)
+            return
+        self._verify(file, deep=True, epoch=epoch)
+        with typed_errors_at(str(target)):
+            durable.link_or_copy(folder / file.path, target)
 
     # -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -244,12 +254,6 @@ class SparkStates:
             paths |= {manifest.spark_state.index, *(file.path for file in files)}
         return paths
 
-    @property
-    def _folder(self) -> Path:
-        if self.location.local is None:
-            raise FileNotFoundError(self.location.uri)
-        return self.location.local
-
 
 @dataclass(frozen=True, slots=True)
 class _Index:
@@ -260,13 +264,17 @@ class _Index:
     sha256: str
 
 
-def _digested(path: Path) -> tuple[int, str]:
-    """Return size in bytes and SHA-256 of a file, which is durable at the return. Raises a `StoreOutage`."""
-    with typed_errors_at(str(path)), path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        size_bytes = file.tell()
-        os.fsync(file.fileno())
-    return size_bytes, digest.hexdigest()
+def _linked(source: Path, target: Path) -> Written:
+    """Give a file a second name; return its size and digest. It is durable at the return. Raises a `StoreOutage`."""
+    with typed_errors_at(str(target)):
+        durable.link_or_copy(source, target)
+        # Read under the new name: what Spark puts at the old one later is another file.
+        with target.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+            size_bytes = file.tell()
+            os.fsync(file.fileno())
+    durable.step("fsync", str(target))
+    return Written(size_bytes, digest.hexdigest())
 
 
 def _identity(found: os.stat_result) -> _Identity:

@@ -143,13 +143,12 @@ class Store:
         """Return the folder of Spark's own checkpoints of one incarnation. Its content is disposable."""
         return self.location.child(_RUNS, str(incarnation))
 
-    def reading_folder(self, epoch: int, index: str) -> Path:
-        """Return the folder in which Spark reads the state of its own operators at an epoch; retention deletes it."""
-        if self.location.local is None:
-            raise StoreForeign(
-                "the state of Spark's own operators is in a store on a file system", store=self.location.uri
-            )
-        return self.location.local / _RUNS / f"{_READ}{epoch}-{index.removesuffix('-index.json')}"
+    def reading_folder(self, epoch: int, index: str) -> Path | None:
+        """Return the folder in which Spark reads the state of its own operators at an epoch; retention deletes it. None for a
+        store in an object store.
+        """
+        folder = self.location.local
+        return folder and folder / _RUNS / f"{_READ}{epoch}-{index.removesuffix('-index.json')}"
 
     def moved(self, sink: str, root: str) -> None:
         """Record that the table of `sink` was moved to `root`. Its staged files were moved with it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_ckpt.epochs.records import SparkState
-from spark_ckpt.errors import AdoptionRefused, CheckpointDamaged, FormatUnknown
+from spark_ckpt.errors import CheckpointDamaged, FormatUnknown
 from spark_ckpt.spark_internals.checkpoint_files import metadata_of
 from spark_ckpt.spark_internals.query_logs import COMMITS, OFFSETS, STATE, parse_batch
 from spark_ckpt.spark_internals.settings import PROVIDER, QUERY_SETTINGS
@@ -18,13 +18,8 @@ from spark_rewind.reading import text_of, typed_errors
 def spark_state(taking: Taking, store: Store, incarnation: int) -> SparkState:
     """Give the files of the state after the taken batch names in the store.
 
-    Raises `AdoptionRefused` for a store in an object store, `CheckpointDamaged`, `CheckpointUnreadable`, a `StoreOutage`.
+    Raises `CheckpointDamaged`, `CheckpointUnreadable`, a `StoreOutage`.
     """
-    if store.location.local is None:
-        raise AdoptionRefused(
-            "the state of Spark's own operators needs a store on a file system; this one is in an object store",
-            hint="name a store on a local or mounted path; nothing was changed",
-        )
     state, number = taking.folder / STATE, str(taking.batch)
     batches = read_checkpoint(taking.folder, taking.folder.name).batches
     ids = {each.number + 1: each.state_ids for each in batches if each.state_ids is not None}

@@ -20,11 +20,13 @@ import pytest
 from deltalake import DeltaTable
 from store_world import JOB, OPERATOR, SINK, World
 
+from spark_ckpt.epochs.records import Manifest, SparkState
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import EpochDamaged, Fenced, StoreForeign, StoreUnreachable
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.folders import folders
 from spark_ckpt.store.location import Location
+from spark_ckpt.store.spark_state import Known, Moment, SparkStates
 from spark_ckpt.store.store import Store
 
 pytest.importorskip("moto.server", reason="needs moto[server], part of the test extra")
@@ -143,6 +145,61 @@ def test_a_task_needs_one_request_per_file_and_a_commit_nine(
         # a table of state, one of staged rows, one of rows in flight
         assert tables["PUT"] == 3, "one commit of each table"
         assert tables.total() <= 50, "each table is looked at once before its commit"
+
+
+STATE_FILES = {"0/0/1.delta": b"changes of 1", "0/0/2.delta": b"changes of 2"}
+
+
+def put_state(folder: Path, *places: str) -> None:
+    for place in places:
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_bytes(STATE_FILES[place])
+
+
+def kept_state(states: SparkStates, folder: Path, batch: int, known: Known) -> SparkState:
+    places = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.delta"))
+    return states.keep(folder, places, Moment(1, batch, "{}", "v1\n{}", "a provider", 1, 1, ("dedupe",)), known)
+
+
+def test_a_file_of_sparks_state_is_uploaded_once_and_comes_back_verified(
+    uri: str, options: dict[str, str], server_log: Path, tmp_path: Path
+) -> None:
+    states, known = SparkStates(Location(uri, options)), Known()
+    put_state(tmp_path / "run", "0/0/1.delta")
+    first = kept_state(states, tmp_path / "run", 0, known)
+    put_state(tmp_path / "run", "0/0/2.delta")
+    requests = Requests(server_log)
+    second = kept_state(states, tmp_path / "run", 1, known)
+    assert requests.since() == {"PUT": 2}, "the new file and the index"
+    following = SparkStates(Location(uri, options))
+    following.verify(second, deep=True)
+    _, known = following.lay_out(second, tmp_path / "next", 2)
+    assert {place: (tmp_path / "next" / place).read_bytes() for place in STATE_FILES} == STATE_FILES
+    third = kept_state(following, tmp_path / "next", 2, known)
+    assert following.index(third).files == following.index(second).files, "nothing was uploaded again"
+    manifests = [Manifest(job="job", epoch=1, incarnation=1, attempt="a", created_ms=0, spark_state=first)]
+    gone = following.sweep([], manifests, incarnation=1)
+    assert {info.path for info in gone} >= {first.index, states.index(first).files[0].path}
+
+
+@pytest.mark.parametrize("content", [None, b"changes of", b"changes of 9"], ids=["deleted", "cut", "changed"])
+def test_a_damaged_file_of_sparks_state_never_reaches_spark(
+    uri: str, options: dict[str, str], tmp_path: Path, content: bytes | None
+) -> None:
+    location = Location(uri, options)
+    states = SparkStates(location)
+    put_state(tmp_path / "run", "0/0/1.delta")
+    record = kept_state(states, tmp_path / "run", 0, Known())
+    path = states.index(record).files[0].path
+    location.delete([path])
+    if content is not None:
+        location.write_bytes(path, content)
+    with pytest.raises(EpochDamaged) as start:
+        states.lay_out(record, tmp_path / "next", 1)
+    with pytest.raises(EpochDamaged) as deep:
+        states.verify(record, deep=True, epoch=1)
+    assert (start.value.context["file"], deep.value.context["file"]) == (path, path)
+    assert [each for each in (tmp_path / "next").rglob("*") if each.is_file()] == []
 
 
 def _append(uri: str, options: dict[str, str], name: str, count: int) -> None:

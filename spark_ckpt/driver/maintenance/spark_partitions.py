@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.driver.lease_keeper import LeaseKeeper
 from spark_ckpt.driver.maintenance.dealing import LEASE_MS, behind
-from spark_ckpt.driver.query.spark_state import CheckpointState
+from spark_ckpt.driver.query.spark_state import CheckpointState, shared_folder
 from spark_ckpt.epochs.records import SparkState
 from spark_ckpt.epochs.restore import LATEST, RecoveryPoint
-from spark_ckpt.errors import ConfigInvalid, EpochNotFound, StoreForeign
+from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.spark_internals.captured_errors import causes_of, message_of
 from spark_ckpt.spark_internals.checkpoint_files import write_ended_checkpoint
 from spark_ckpt.spark_internals.settings import state_settings
@@ -60,8 +60,9 @@ def repartition(store: Store, session: Callable[[], SparkSession], partitions: i
     state = _state_of(store, partitions)
     point = store.log.begin_incarnation(current_holder("rescale"), LATEST, LEASE_MS)
     try:
-        with _renewing(store.log, point), _checkpoint(store, point) as checkpoint:
-            after = _repartitioned(store, session(), point, state, checkpoint, partitions)
+        spark = session()
+        with _renewing(store.log, point), _checkpoint(spark, store, point) as checkpoint:
+            after = _repartitioned(store, spark, point, state, checkpoint, partitions)
         manifest = behind(point, after, "rescaled")
         store.log.commit_epoch(manifest)
     finally:
@@ -110,13 +111,9 @@ def _repartitioned(
 
 
 @contextmanager
-def _checkpoint(store: Store, point: RecoveryPoint) -> Iterator[Path]:
-    """Yield a folder on the store's file system, so that files are linked. One that stays is deleted by the next run."""
-    folder = store.run_folder(point.incarnation).local
-    if folder is None:
-        raise StoreForeign(
-            "the state of Spark's own operators is in a store on a file system", store=store.location.uri
-        )
+def _checkpoint(spark: SparkSession, store: Store, point: RecoveryPoint) -> Iterator[Path]:
+    """Yield a folder, on the store's file system if it has one, so that files are linked. The next run deletes one that stays."""
+    folder = store.run_folder(point.incarnation).local or shared_folder(spark, store.location)
     try:
         yield folder
     finally:

@@ -8,23 +8,31 @@ watermark, the timers and the batch number of the epoch.
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_ckpt.config import CONF_PREFIX
 from spark_ckpt.epochs.records import SparkState
-from spark_ckpt.errors import SparkStateUncaptured
+from spark_ckpt.errors import ConfigInvalid, SparkStateUncaptured
 from spark_ckpt.spark_internals.checkpoint_files import metadata_of
 from spark_ckpt.spark_internals.operator_metadata import operators_in, place_schemas
 from spark_ckpt.spark_internals.query_logs import COMMITS, OFFSETS, STATE, StateIds, parse_batch, parse_commit
 from spark_ckpt.spark_internals.settings import CHECKPOINT_FORMAT, PARTITIONS, PROVIDER, state_settings
 from spark_ckpt.spark_internals.state_selection import select
+from spark_ckpt.storage_errors import typed_errors_at
 from spark_ckpt.store.spark_state import Known, Moment, SparkStates, StateIndex
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from spark_ckpt.driver.job_plan import JobPlan
     from spark_ckpt.epochs.restore import RecoveryPoint
+    from spark_ckpt.store.location import Location
 
 _LOOK_S = 0.002
 
@@ -158,3 +166,21 @@ def checkpoint_state(plan: JobPlan, point: RecoveryPoint) -> CheckpointState | N
     settings = state_settings(plan.spark, *known)
     states, epoch = plan.store.spark_states, point.manifest.epoch
     return CheckpointState(states, checkpoint, point.incarnation, base, epoch, settings)
+
+
+def shared_folder(spark: SparkSession, store: Location) -> Path:
+    """Return a new folder that driver and executors share, for state of a store that is in an object store.
+
+    It is deleted when the process ends. Raises `ConfigInvalid`, and a `StoreOutage`.
+    """
+    base = spark.conf.get(f"{CONF_PREFIX}run.dir", None)
+    if base is None and not str(spark.conf.get("spark.master")).startswith("local["):
+        raise ConfigInvalid(
+            "Spark reads the state of its own operators from a folder, and the store is in an object store",
+            hint=f"set {CONF_PREFIX}run.dir to a path that driver and executors share; what is put there is deleted again",
+            store=store.uri,
+        )
+    with typed_errors_at(base or tempfile.gettempdir()):
+        folder = Path(tempfile.mkdtemp(prefix="spark-ckpt-read-", dir=base))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

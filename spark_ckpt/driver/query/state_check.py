@@ -84,10 +84,10 @@ def check_spark_state(plan: JobPlan, base: Manifest) -> None:
             f"event time passes operators of the job ('{plan.marks[0].operator}') beside operators of Spark",
             hint="put an edge between them: .through('rows'); or keep windows and timeouts inside transform",
         )
-    if plan.store.location.local is None or plan.checkpoint(1).local is None:
+    if plan.checkpoint(1).local is None:
         raise ConfigInvalid(
-            "the state of Spark's own operators needs a store on a file system; this one is in an object store",
-            hint="use a store on a local or mounted path that driver and executors share; or the job's own operators",
+            "the state of Spark's own operators needs Spark's checkpoint on a file system; run_dir is an URL",
+            hint="set run_dir to a local or mounted path that driver and executors share; its content is disposable",
         )
     wanted = plan.config.shuffle_partitions
     if state is not None and wanted is not None and wanted != state.partitions:
