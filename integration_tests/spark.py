@@ -33,6 +33,8 @@ SMALL = {
     # Compiling costs a short query more than it gains. For programs: spark-defaults.conf
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # Each call of a column's function would look for its caller, and Java for seven classes that no jar has: 4 ms.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 
 
