@@ -3,7 +3,8 @@
 Both read the same endless rows and compute the same windows; the plain query writes to `noop`, the job stages and forgets.
 10,000 keys on the HDFS-backed store, a million on RocksDB with a changelog. The job commits an epoch per batch, which is the
 plain query's own interval of checkpoints, or one every 5 seconds. By the clock other work on the machine counts, so
-processor time for a row is told, too. Then restarts: seconds from the start to the first batch that ended.
+processor time for a row is told, too. Restarts: from the start of a process, whose predecessor was killed, to the end of
+its first batch; both make the same Spark session.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import argparse
 import itertools
 import json
 import logging
+import os
+import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -121,6 +127,13 @@ def job(spark: SparkSession, setup: Setup, folder: Path, interval: object) -> It
         run.stop()
 
 
+KINDS: Mapping[str, Callable[[SparkSession, Setup, Path], AbstractContextManager[Rows]]] = {
+    "job": partial(job, interval=EVERY_BATCH),
+    "plain": plain,
+}
+ENDED = b"ended"
+
+
 def next_end(rows: Rows) -> tuple[float, int]:
     """Return when the next batch has ended, and the rows up to there."""
     known = found = rows()
@@ -163,46 +176,74 @@ def compare(spark: SparkSession, setup: Setup, folder: Path, rounds: int, second
         yield f"| {setup.name}, {name} | {told(clock[name])} | {told(cpu[name])} |"
 
 
-def restarts(spark: SparkSession, setup: Setup, folder: Path, rounds: int) -> str:
-    """Return the row of the table about restarts: each continues from a checkpoint of a few batches."""
-    ratios = list[float]()
-    for number in range(rounds):
-        made = folder / f"job-{number}", folder / f"plain-{number}"
-        took: list[float] = []
-        for begin in (
-            lambda: job(spark, setup, made[0], EVERY_BATCH),  # noqa: B023 - called in this turn
-            lambda: plain(spark, setup, made[1]),  # noqa: B023
-        ):
-            with begin() as rows:
-                for _ in range(3):
-                    next_end(rows)
-            began_s = time.monotonic()
-            with begin() as rows:
-                ended_s, _ = next_end(rows)
-                took.append(ended_s - began_s)
-        ratios.append(took[0] / took[1])
-    return f"| {setup.name}, restart to the first batch | {told(ratios)} | |"
+def until_batch(kind: str, number: int, folder: Path, batches: int) -> float:
+    """Run a driver as a process of its own, and kill it. Return seconds from its start to the end of so many batches."""
+    command = [sys.executable, "-m", "benchmarks.inside.sparks_windows", "--driver", kind, "--folder", str(folder)]
+    command += ["--setup", str(number), "--batches", str(batches)]
+    began_s = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True) as driver:
+        assert driver.stdout is not None
+        line = driver.stdout.readline()
+        took_s = time.monotonic() - began_s
+        os.killpg(driver.pid, signal.SIGKILL)
+    assert line.strip() == ENDED, "the driver has failed"
+    return took_s
 
 
-def main(rounds: int, seconds: float, setups: int) -> None:
-    """Print a Markdown table of ratios, job over plain query."""
-    logging.getLogger("spark_ckpt").setLevel(logging.ERROR)
+def drive(kind: str, setup: Setup, folder: Path, batches: int) -> None:
+    """Be such a driver: say when the batches have ended, and wait for the kill."""
+    with KINDS[kind](session_for(setup), setup, folder) as rows:
+        for _ in range(batches):
+            next_end(rows)
+        os.write(1, ENDED + b"\n")
+        signal.pause()
+
+
+def restarts(number: int, folder: Path, rounds: int) -> str:
+    """Return the row of the table about restarts: each continues a driver that was killed after three batches."""
+    ratios, seconds = list[float](), list[float]()
+    for turn in range(rounds):
+        took: dict[str, float] = {}
+        for kind in KINDS:
+            until_batch(kind, number, folder / f"{kind}-{turn}", 3)
+            took[kind] = until_batch(kind, number, folder / f"{kind}-{turn}", 1)
+        ratios.append(took["job"] / took["plain"])
+        seconds.append(took["job"])
+    return f"| {SETUPS[number].name}, restart of the process to its first batch, {told(seconds)} s | {told(ratios)} | |"
+
+
+def session_for(setup: Setup) -> SparkSession:
+    """Return a session with the settings of a setup."""
     spark = benchmark_session()
+    for key, value in setup.settings.items():
+        spark.conf.set(key, value)
+    return spark
+
+
+def main(rounds: int, seconds: float, setups: list[int]) -> None:
+    """Print a Markdown table of ratios, job over plain query."""
     print("| job over plain query, same rows and windows | time for a row, median (range) | processor time for a row |")
     print("|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
-        for number, setup in enumerate(SETUPS[:setups]):
-            for key, value in setup.settings.items():
-                spark.conf.set(key, value)
-            for line in compare(spark, setup, Path(name) / str(number), rounds, seconds):
+        for number in setups:
+            print(restarts(number, Path(name) / f"restarts-{number}", rounds), flush=True)
+        for number in setups:
+            setup = SETUPS[number]
+            for line in compare(session_for(setup), setup, Path(name) / str(number), rounds, seconds):
                 print(line, flush=True)
-            print(restarts(spark, setup, Path(name) / f"restarts-{number}", rounds), flush=True)
 
 
 if __name__ == "__main__":
+    logging.getLogger("spark_ckpt").setLevel(logging.ERROR)
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seconds", type=float, default=WINDOW_S)
-    parser.add_argument("--setups", type=int, default=len(SETUPS))
+    parser.add_argument("--setup", type=int, action="append", choices=range(len(SETUPS)))
+    parser.add_argument("--driver", choices=KINDS, help="be a driver that the benchmark restarts")
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--batches", type=int, default=1)
     options = parser.parse_args()
-    main(options.rounds, options.seconds, options.setups)
+    if options.driver:
+        drive(options.driver, SETUPS[options.setup[0]], options.folder, options.batches)
+    else:
+        main(options.rounds, options.seconds, options.setup or list(range(len(SETUPS))))
