@@ -174,7 +174,7 @@ def shared_folder(spark: SparkSession, store: Location) -> Path:
     It is deleted when the process ends. Raises `ConfigInvalid`, and a `StoreOutage`.
     """
     base = spark.conf.get(f"{CONF_PREFIX}run.dir", None)
-    if base is None and not str(spark.conf.get("spark.master")).startswith("local["):
+    if base is None and not str(spark.sparkContext.master).startswith("local["):
         raise ConfigInvalid(
             "Spark reads the state of its own operators from a folder, and the store is in an object store",
             hint=f"set {CONF_PREFIX}run.dir to a path that driver and executors share; what is put there is deleted again",
