@@ -27,9 +27,10 @@ FEW = EVERY_OTHER.replace("::2", f":{A_THIRD}:8")
 
 
 @pytest.fixture(autouse=True)
-def as_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With Spark's own settings."""
-    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
+def as_a_user(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """With Spark's own settings, in a long test: Java compiles what Spark generates for a minute."""
+    if request.node.get_closest_marker("long") is not None:
+        monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
 
 
 @pytest.fixture
