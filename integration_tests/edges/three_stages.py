@@ -44,7 +44,7 @@ def described(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
     """The program, not started."""
     root, never = options.root, GroupStateTimeout.NoTimeout
     settings = {"interval": options.interval, "key_groups": 4, "shuffle_partitions": 2, "local_dir": root}
-    settings |= {"protocol": options.protocol, "line_interval": "1 second"}
+    settings |= {"protocol": options.protocol, "line_interval": "1 second", "trigger": "300 ms"}
     job = ckpt.Job(spark, "three", store=str(root / "three"), **settings)
     rows = job.source("in", FilesSource(str(root / "in"), "json", "k string, v long", maxFilesPerTrigger=1))
     columns = "k string, number long, v long"
