@@ -131,6 +131,12 @@ def test_another_number_of_partitions_is_refused(counted_twice: Bench) -> None:
     assert "spark-ckpt rescale STORE --partitions 3" in error.hint
 
 
+def test_a_checkpoint_of_sparks_in_an_object_store_is_refused(bench: Bench) -> None:
+    error = refused(job_of(bench, run_dir="s3://bucket/runs"))
+    assert error.condition == "CKPT_CONFIG_INVALID"
+    assert "set run_dir to a local or mounted path" in error.hint
+
+
 def test_sql_reads_the_state_of_any_kept_epoch(twice: Twice) -> None:
     store = str(twice.bench.folder / "store")
 

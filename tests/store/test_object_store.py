@@ -20,9 +20,11 @@ import pytest
 from deltalake import DeltaTable
 from store_world import JOB, OPERATOR, SINK, World
 
+from spark_ckpt.content import BLOCK_BYTES, Readable
 from spark_ckpt.epochs.records import Manifest, SparkState
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import EpochDamaged, Fenced, StoreForeign, StoreUnreachable
+from spark_ckpt.store import location
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.folders import folders
 from spark_ckpt.store.location import Location
@@ -186,20 +188,41 @@ def test_a_file_of_sparks_state_is_uploaded_once_and_comes_back_verified(
 def test_a_damaged_file_of_sparks_state_never_reaches_spark(
     uri: str, options: dict[str, str], tmp_path: Path, content: bytes | None
 ) -> None:
-    location = Location(uri, options)
-    states = SparkStates(location)
+    files = Location(uri, options)
+    states = SparkStates(files)
     put_state(tmp_path / "run", "0/0/1.delta")
     record = kept_state(states, tmp_path / "run", 0, Known())
     path = states.index(record).files[0].path
-    location.delete([path])
+    files.delete([path])
     if content is not None:
-        location.write_bytes(path, content)
+        files.write_bytes(path, content)
     with pytest.raises(EpochDamaged) as start:
         states.lay_out(record, tmp_path / "next", 1)
     with pytest.raises(EpochDamaged) as deep:
         states.verify(record, deep=True, epoch=1)
     assert (start.value.context["file"], deep.value.context["file"]) == (path, path)
     assert [each for each in (tmp_path / "next").rglob("*") if each.is_file()] == []
+
+
+def unverified(file: object, stream: Readable, **where: object) -> None:
+    while stream.read(BLOCK_BYTES):
+        pass
+
+
+def test_a_download_that_compares_nothing_is_found(
+    uri: str, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(location, "check", unverified)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        test_a_damaged_file_of_sparks_state_never_reaches_spark(uri, options, tmp_path, b"changes of 9")
+
+
+def test_files_that_are_uploaded_again_are_found(
+    uri: str, options: dict[str, str], server_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Known, "of", lambda self, place, found: None)
+    with pytest.raises(AssertionError, match="the new file and the index"):
+        test_a_file_of_sparks_state_is_uploaded_once_and_comes_back_verified(uri, options, server_log, tmp_path)
 
 
 def _append(uri: str, options: dict[str, str], name: str, count: int) -> None:
