@@ -103,7 +103,11 @@ def first_and_sums(frame: DataFrame) -> DataFrame:
 @pytest.mark.long  # the files of Spark's state against such a server: tests/store/test_object_store.py
 @pytest.mark.parametrize("provider", [HDFS_BACKED, ROCKSDB], ids=["HDFS-backed", "RocksDB"])
 def test_the_state_of_sparks_operators_is_in_s3_and_goes_on(
-    bench: Bench, options: dict[str, str], provider: str, request: pytest.FixtureRequest
+    bench: Bench,
+    options: dict[str, str],
+    provider: str,
+    request: pytest.FixtureRequest,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     name = provider.rsplit(".", 1)[1]
     store, table = f"s3://bucket/{name}/store", f"s3://bucket/{name}/totals"
@@ -128,5 +132,15 @@ def test_the_state_of_sparks_operators_is_in_s3_and_goes_on(
         assert {row[0] for row in kept.select("key.k").collect()} == keys
     words = [word for option, value in options.items() for word in ("--storage-option", f"{option}={value}")]
     assert exit_code(["verify", store, "--deep", *words]) == 0
+    assert exit_code(["state", store, "stateStoreSave", "--epoch", str(second), *words]) == 0
+    assert "z" in capfd.readouterr().out
     run(restore=first)
     assert rows(table, options) == [("a", 4), ("a", 4), ("b", 2), ("b", 2)]  # the second batch again
+    rescaled = exit_code(["rescale", store, "--partitions", "3", *words])
+    if provider == HDFS_BACKED:
+        assert rescaled != 0
+        return
+    assert rescaled == 0
+    bench.put(("a", 3), ("z", 200))
+    run()
+    assert rows(table, options) == [("a", 4), ("a", 4), ("b", 2), ("b", 2), ("z", 100)]

@@ -76,7 +76,7 @@ def _check_options(kind: str, options: Mapping[str, str]) -> None:
 
 def reading_folder(spark: SparkSession, store: Store, state: SparkState, epoch: int) -> Path:
     """Return a folder for Spark's reader, in the store or, if that is in an object store, one that ends with the process."""
-    return store.reading_folder(epoch, state.index) or shared_folder(spark, store.location) / f"epoch-{epoch}"
+    return store.reading_folder(epoch, state.index) or shared_folder(spark, store.location) / state.index
 
 
 def laid_out(spark: SparkSession, store: Store, state: SparkState, epoch: int) -> Path:

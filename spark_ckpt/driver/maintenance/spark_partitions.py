@@ -60,9 +60,10 @@ def repartition(store: Store, session: Callable[[], SparkSession], partitions: i
     state = _state_of(store, partitions)
     point = store.log.begin_incarnation(current_holder("rescale"), LATEST, LEASE_MS)
     try:
-        spark = session()
-        with _renewing(store.log, point), _checkpoint(spark, store, point) as checkpoint:
-            after = _repartitioned(store, spark, point, state, checkpoint, partitions)
+        with _renewing(store.log, point):
+            spark = session()
+            with _checkpoint(spark, store, point) as checkpoint:
+                after = _repartitioned(store, spark, point, state, checkpoint, partitions)
         manifest = behind(point, after, "rescaled")
         store.log.commit_epoch(manifest)
     finally:
@@ -113,7 +114,8 @@ def _repartitioned(
 @contextmanager
 def _checkpoint(spark: SparkSession, store: Store, point: RecoveryPoint) -> Iterator[Path]:
     """Yield a folder, on the store's file system if it has one, so that files are linked. The next run deletes one that stays."""
-    folder = store.run_folder(point.incarnation).local or shared_folder(spark, store.location)
+    folder = store.run_folder(point.incarnation).local
+    folder = folder or shared_folder(spark, store.location) / str(point.incarnation)
     try:
         yield folder
     finally:

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -169,7 +170,7 @@ def checkpoint_state(plan: JobPlan, point: RecoveryPoint) -> CheckpointState | N
 
 
 def shared_folder(spark: SparkSession, store: Location) -> Path:
-    """Return a new folder that driver and executors share, for state of a store that is in an object store.
+    """Return a folder that driver and executors share, for state of a store that is in an object store; this process's own.
 
     It is deleted when the process ends. Raises `ConfigInvalid`, and a `StoreOutage`.
     """
@@ -180,6 +181,11 @@ def shared_folder(spark: SparkSession, store: Location) -> Path:
             hint=f"set {CONF_PREFIX}run.dir to a path that driver and executors share; what is put there is deleted again",
             store=store.uri,
         )
+    return _folder_until_exit(base, store.uri)
+
+
+@cache
+def _folder_until_exit(base: str | None, store: str) -> Path:
     with typed_errors_at(base or tempfile.gettempdir()):
         folder = Path(tempfile.mkdtemp(prefix="spark-ckpt-read-", dir=base))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
