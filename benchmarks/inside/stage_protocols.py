@@ -416,6 +416,7 @@ def main(queries: Sequence[str], loads: Sequence[str], seconds: float, results: 
 def show(results: Path, plots: Path) -> None:
     """Print a table of each load, and draw its chart."""
     lines = [json.loads(text) for text in results.read_text().splitlines()]
+    plots.mkdir(parents=True, exist_ok=True)
     for chart in charts(lines):
         draw(chart, plots)
     for load in dict.fromkeys(line["load"] for line in lines):
