@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F
 from spark_ckpt_delta import DeltaSink, DeltaSource
 
 import spark_ckpt as ckpt
+from integration_tests.s3 import running_s3
 from spark_ckpt.cli.app import exit_code
 
 pytestmark = pytest.mark.spark
@@ -28,6 +30,12 @@ VERSIONS = [
     [("z", 1000, 1)],
 ]
 """(user, seconds after T0, value) of the versions of a table. The second half repeats rows of the first."""
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    with running_s3() as options:
+        yield options
 
 
 def windows(frame: DataFrame) -> DataFrame:
@@ -53,10 +61,15 @@ def rows(folder: Path, name: str) -> Counter[tuple[object, ...]]:
 
 
 @pytest.mark.long  # in the gate: tests/store/test_sparks_state_files.py, and test_delta_to_job.py beside this
+@pytest.mark.parametrize("place", ["a folder", "an object store"])
 @pytest.mark.parametrize("provider", [None, ROCKSDB], ids=["HDFS-backed", "RocksDB"])
 def test_the_job_goes_on_with_the_querys_windows_and_first_rows(
-    spark: SparkSession, tmp_path: Path, provider: str | None, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, tmp_path: Path, provider: str | None, place: str, request: pytest.FixtureRequest
 ) -> None:
+    capsys, store, options = request.getfixturevalue("capsys"), str(tmp_path / "store"), dict[str, str]()
+    if place == "an object store":
+        options = request.getfixturevalue("s3")
+        store = f"s3://bucket/{'rocksdb' if provider else 'hdfs'}/store"
     before = spark.conf.get(PROVIDER, None)
     if provider is not None:
         spark.conf.set(PROVIDER, provider)
@@ -64,14 +77,15 @@ def test_the_job_goes_on_with_the_querys_windows_and_first_rows(
         for version in VERSIONS[:2]:
             feed(spark, tmp_path / "bronze", version)
         run_plain(spark, tmp_path, "moved")
-        arguments = ["adopt", str(tmp_path / "moved-checkpoint"), str(tmp_path / "store"), "--job", "windows"]
+        arguments = ["adopt", str(tmp_path / "moved-checkpoint"), store, "--job", "windows"]
+        arguments += [word for name, value in options.items() for word in ("--storage-option", f"{name}={value}")]
         assert exit_code([*arguments, "--source", "bronze"]) != 0
         assert "--spark-operators" in capsys.readouterr().err
         assert exit_code([*arguments, "--source", "bronze", "--spark-operators", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["spark_operators"] == ["stateStoreSave", "dedupeWithinWatermark"]
         for version in VERSIONS[2:]:
             feed(spark, tmp_path / "bronze", version)
-        job = ckpt.Job(spark, "windows", store=str(tmp_path / "store"))
+        job = ckpt.Job(spark, "windows", store=store, storage_options=options)
         source = job.source("bronze", DeltaSource(str(tmp_path / "bronze"), maxFilesPerTrigger=1))
         source.transform(windows).to(DeltaSink(str(tmp_path / "moved")))
         assert job.start(availableNow=True).awaitTermination(180)

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -18,11 +13,11 @@ from runtime_kit import ENOUGH_S, Bench, drain, totals
 from spark_ckpt_delta import DeltaSink
 
 import spark_ckpt as ckpt
+from integration_tests.s3 import SECRET, running_s3
 from spark_ckpt.cli.app import exit_code
 
 pytest.importorskip("moto.server", reason="needs moto[server], part of the test extra")
 
-SECRET = "not-for-anybodys-eyes"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 HDFS_BACKED, ROCKSDB = f"{_STATE}.HDFSBackedStateStoreProvider", f"{_STATE}.RocksDBStateStoreProvider"
@@ -30,33 +25,8 @@ HDFS_BACKED, ROCKSDB = f"{_STATE}.HDFSBackedStateStoreProvider", f"{_STATE}.Rock
 
 @pytest.fixture(scope="module")
 def options() -> Iterator[dict[str, str]]:
-    """Of deltalake, for a server of its own; no word about conditional writes: they are the default."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        make_bucket(url, server)
-        yield {
-            "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
-            "AWS_ALLOW_HTTP": "true", "AWS_ENDPOINT_URL": url,
-        }  # fmt: skip
-    finally:
-        server.kill()
-        server.wait()
-
-
-def make_bucket(url: str, server: subprocess.Popen[bytes]) -> None:
-    """Asks until the server is there."""
-    while server.poll() is None:
-        try:
-            urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", method="PUT"), timeout=10).close()
-        except (urllib.error.URLError, ConnectionError):
-            continue
-        return
-    raise AssertionError("the server ended")
+    with running_s3() as options:
+        yield options
 
 
 def rows(uri: str, options: dict[str, str]) -> list[tuple[str, int]]:
