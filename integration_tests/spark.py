@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -22,8 +21,6 @@ from spark_ckpt.spark_session.session import session as new_session
 
 SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Up fast, on one or two processors; code that runs for a minute does not earn the optimising compiler's time."""
-LONG_JAVA = "-XX:+UseSerialGC -Xss4m"
-"""For hours of drawn plans: compiled well, and on a deeper stack, which large plans need before they are compiled."""
 HEAP = "-XX:MetaspaceSize=320m -Xms640m -Xmn400m"
 """Of a driver. One that begins small is collected twenty times in the first half minute, a tenth of a driver's processor time."""
 SUBMIT_ARGUMENTS = f"--properties-file {Path(__file__).with_name('spark-defaults.conf')} pyspark-shell"
@@ -56,12 +53,9 @@ _OF_ANY_SESSION = ("spark.app.", "spark.master", "spark.submit.")
 """Settings that Java has from its start in each session here. The others are those of its first session."""
 
 
-def plain_session(
-    zone: str = "UTC", conf: Mapping[str, str] | None = None, java: str = SMALL_JAVA
-) -> Iterator[SparkSession]:
-    """Two local cores, two shuffle partitions, no jars. `conf` is for settings of SQL, `java` for a Java that has not begun. For
-    `yield from` in a fixture."""
-    with _lent("", partial(_plain, java), {"spark.sql.session.timeZone": zone} | dict(conf or {})) as session:
+def plain_session(zone: str = "UTC", conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """Two local cores, two shuffle partitions, no jars. `conf` is for settings of SQL. For `yield from` in a fixture."""
+    with _lent("", _plain, {"spark.sql.session.timeZone": zone} | dict(conf or {})) as session:
         yield session
 
 
@@ -121,10 +115,10 @@ def _death() -> str | None:
     return f"the tests' Java ended by itself with {process.returncode}\n{words}"
 
 
-def _plain(java: str) -> SparkSession:
+def _plain() -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config(DRIVER_OPTIONS, f"{java} {HEAP} {class_archive.options()}")
+    builder = builder.config(DRIVER_OPTIONS, f"{SMALL_JAVA} {HEAP} {class_archive.options()}")
     return builder.config(map=dict(SMALL)).getOrCreate()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from integration_tests.campaign.trial import Results
 from integration_tests.programs.histories import History, verdict
-from integration_tests.spark import LONG_JAVA, plain_session
+from integration_tests.spark import plain_session
 
 PROGRAMS = 10
 """Programs of one history: they share a query, the rows and the failures."""
@@ -16,7 +16,7 @@ PROGRAMS = 10
 
 def programs(folder: Path, trials: int, seed: int, results: Results) -> None:
     """Compare `trials` programs, `PROGRAMS` in each history."""
-    draw, lent = random.Random(seed), plain_session(java=LONG_JAVA)
+    draw, lent = random.Random(seed), plain_session()
     spark = next(lent)
     for number in range(-(-trials // PROGRAMS)):
         history = History.drawn(draw.randrange(10**9), PROGRAMS)

@@ -71,6 +71,10 @@ class HistoryDiffers(AssertionError):
     """A job has other rows than the plain query."""
 
 
+class PlainQueryFailed(Exception):
+    """Plain Spark failed, so there is nothing to compare with: no word about the job."""
+
+
 @dataclass(frozen=True)
 class History:
     """What one seed draws.
@@ -213,7 +217,7 @@ class PlainSite:
         finally:
             query.stop()
         if (error := query.exception()) is not None:
-            raise error
+            raise PlainQueryFailed(str(error)) from error
         return Counter(row for rows in self.shown.values() for row in rows)
 
     def _keep(self, frame: DataFrame, batch: int) -> None:
