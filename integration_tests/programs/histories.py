@@ -214,9 +214,11 @@ class PlainSite:
                 lambda: query.exception() is not None or (self.folder / "commits" / str(self.tape.end)).exists(),
                 f"the plain query commits batch {self.tape.end}",
             )
+            # Not after the stop: Spark may report an interruption of its planning as an error.
+            error = query.exception()
         finally:
             query.stop()
-        if (error := query.exception()) is not None:
+        if error is not None:
             raise PlainQueryFailed(str(error)) from error
         return Counter(row for rows in self.shown.values() for row in rows)
 
