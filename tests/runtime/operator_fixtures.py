@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +29,9 @@ class MemoryStore:
 
 
 def spread(key: object) -> int:
-    """A stable hash of any key; NaN and -0.0 as Spark's xxhash64 treats them."""
+    """A hash of any key that is the same in each process; NaN and -0.0 as Spark's xxhash64 treats them."""
     canonical = tuple(0.0 if part == 0 else part for part in key) if isinstance(key, tuple) else key
-    return (hash(repr(canonical)) * 0x9E3779B1) % (1 << 62)
+    return (crc32(repr(canonical).encode()) * 0x9E3779B1) % (1 << 62)
 
 
 def colliding(key: object) -> int:
