@@ -113,10 +113,7 @@ class Location:
 
         Raises `EpochDamaged` with the context `where`, a `StoreOutage`.
         """
-        try:
-            stream = self._opened(file.path)
-        except EpochDamaged:
-            raise damaged(file.path, "is missing", **where, expected=f"{file.size_bytes} bytes") from None
+        stream = self._opened_committed(file, where)
         with self._errors(file.path):
             check(file, stream, **where)
 
@@ -125,10 +122,7 @@ class Location:
 
         Raises `EpochDamaged` with the context `where`, a `StoreOutage`.
         """
-        try:
-            stream = self._opened(file.path)
-        except EpochDamaged:
-            raise damaged(file.path, "is missing", **where, expected=f"{file.size_bytes} bytes") from None
+        stream = self._opened_committed(file, where)
         try:
             with typed_errors_at(str(target)), target.open("xb") as output, self._errors(file.path):
                 check(file, _Copied(stream, output), **where)
@@ -279,6 +273,12 @@ class Location:
                 return cast(_Readable, self._handler()._handler.open_input_file(checked))
         except FileNotFoundError as error:
             raise _reading_failed(self, path, None, error) from None
+
+    def _opened_committed(self, file: Committed, where: Mapping[str, object]) -> _Readable:
+        try:
+            return self._opened(file.path)
+        except EpochDamaged:
+            raise damaged(file.path, "is missing", **where, expected=f"{file.size_bytes} bytes") from None
 
     def _missing_folder(self) -> bool:
         with typed_errors_at(self.uri):

@@ -55,7 +55,7 @@ class Looks:
 
 @dataclass
 class Reader:
-    """An aligned stage behind a sender that has said three indices. `opened`: how often it opened the sender's log."""
+    """An aligned stage behind a sender that has said its first index. `opened`: the sender's log, as often as it was opened."""
 
     sender: SendingStore
     looks: Looks
