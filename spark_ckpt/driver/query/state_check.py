@@ -86,7 +86,7 @@ def check_spark_state(plan: JobPlan, base: Manifest) -> None:
         )
     if plan.checkpoint(1).local is None:
         raise ConfigInvalid(
-            "the state of Spark's own operators needs Spark's checkpoint on a file system; run_dir is an URL",
+            "the state of Spark's own operators needs Spark's checkpoint on a file system; run_dir is a URL",
             hint="set run_dir to a local or mounted path that driver and executors share; its content is disposable",
         )
     wanted = plan.config.shuffle_partitions
