@@ -219,6 +219,16 @@ def _created_ms(file: Path) -> list[int]:
     return [int(each) for each in pc.divide(column.cast("timestamp[us]").cast("int64"), 1000).to_pylist()]
 
 
+def latencies_s(table: Path, began_ms: int, ended_ms: int) -> list[float]:
+    """The time from each row to the commit that shows it, of the rows made in between."""
+    return [
+        (commit.at_ms - row) / 1000
+        for _, commit in commits(table)
+        for row in commit.rows_ms
+        if began_ms <= row < ended_ms
+    ]
+
+
 @dataclass(frozen=True)
 class Cell:
     """What is measured."""
@@ -253,25 +263,19 @@ def measured(spark: SparkSession, root: Path, cell: Cell, seconds: float) -> Fig
     build(job, cell.load).to(DeltaSink(str(table)), name="answers")
     run = job.start_stages()
     try:
-        _wait_until(lambda: bool(commits(table)), f"{cell} has no answer")
+        wait_until(lambda: bool(commits(table)), f"{cell} has no answer")
         time.sleep(WARM_UP_S)
-        began_ms, epochs = _now_ms(), len(heard.epochs_ms)
+        began_ms, epochs = now_ms(), len(heard.epochs_ms)
         time.sleep(seconds)
-        ended_ms, counted = _now_ms(), len(heard.epochs_ms) - epochs
-        _wait_until(lambda: _shown_ms(table) >= ended_ms, f"{cell} does not show the last rows")
+        ended_ms, counted = now_ms(), len(heard.epochs_ms) - epochs
+        wait_until(lambda: newest_row_ms(table) >= ended_ms, f"{cell} does not show the last rows")
         restart_s = _fail(spark, table, f"{JOB}.{victim}")
         if cell.protocol.indexed:  # the newest line is then one of a running program
             known = max(heard.served)
-            _wait_until(lambda: max(heard.served) > known, f"{cell} serves no line after its failure")
+            wait_until(lambda: max(heard.served) > known, f"{cell} serves no line after its failure")
     finally:
         run.stop("60 seconds")
-    took_s = [
-        (commit.at_ms - row) / 1000
-        for _, commit in commits(table)
-        for row in commit.rows_ms
-        if began_ms <= row < ended_ms
-    ]
-    quantiles = statistics.quantiles(took_s, n=100)
+    quantiles = statistics.quantiles(latencies_s(table, began_ms, ended_ms), n=100)
     stages = list(run.stages)
     return Figures(
         p50_s=quantiles[49],
@@ -286,25 +290,26 @@ def measured(spark: SparkSession, root: Path, cell: Cell, seconds: float) -> Fig
     )
 
 
-def _shown_ms(table: Path) -> int:
+def newest_row_ms(table: Path) -> int:
     """The creation of the newest row in the last commit."""
-    found = commits(table, _newest_version(table) - 1)
+    found = commits(table, newest_version(table) - 1)
     return max(found[-1][1].rows_ms) if found else 0
 
 
-def _newest_version(table: Path) -> int:
+def newest_version(table: Path) -> int:
+    """Of a Delta table; -1 without one."""
     return max((int(path.stem) for path in (table / "_delta_log").glob("*.json")), default=-1)
 
 
 def _fail(spark: SparkSession, table: Path, job: str) -> float:
     """Stop the query of a stage; return the seconds until the last table has rows again."""
     [query] = [each for each in spark.streams.active if (each.name or "").startswith(f"{job}/")]
-    known = _newest_version(table)
+    known = newest_version(table)
     began_s = time.monotonic()
     query.stop()
     # What the stage has committed before may still be published: the first rows that are younger than the failure count.
-    failed_ms = _now_ms()
-    _wait_until(
+    failed_ms = now_ms()
+    wait_until(
         lambda: any(max(commit.rows_ms) > failed_ms for _, commit in commits(table, known)), f"{job} does not go on"
     )
     return time.monotonic() - began_s
@@ -339,11 +344,13 @@ def _log_bytes(root: Path, stages: Sequence[str]) -> float:
     return size / sum(len(store.log.state().by_id) for store in stores.values())
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """The wall clock, ms since 1970."""
     return time.time_ns() // 1_000_000
 
 
-def _wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Poll. Raises `RuntimeError` if the condition does not hold within `PATIENCE_S`."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > deadline_s:

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from integration_tests.survival.kills import Kill, at_point, at_random
 from integration_tests.survival.process import Lives
 from spark_ckpt.coordination.stage_process import Between
 from spark_ckpt.epochs.lines import Line, Programs, greatest, lines
-from spark_ckpt.errors import CkptError, EpochNotFound
+from spark_ckpt.errors import CkptError, EpochNotFound, WorkersNotStarted
 from spark_ckpt.program_edges.line_stores import read_stores
 from spark_ckpt.store.existing import existing_store
 from spark_ckpt.store.store import Store
@@ -104,6 +104,18 @@ def tried(spark: SparkSession, root: Path, cell: Cell, draw: random.Random) -> t
 
 
 @dataclass
+class Overloads(ckpt.RunListener):
+    """How often each job waited since the host was too busy to start Spark's Python workers."""
+
+    heard: Counter[str] = field(default_factory=Counter)
+
+    def onOutage(self, event: ckpt.OutageEvent) -> None:
+        """One more."""
+        if event.condition == WorkersNotStarted.condition:
+            self.heard[event.job] += 1
+
+
+@dataclass
 class StagedProgram:
     """The program of a cell, and its input."""
 
@@ -112,6 +124,7 @@ class StagedProgram:
     cell: Cell
     files: int = 0
     runs: list[ckpt.StagesRun] = field(default_factory=list)
+    overloads: Overloads = field(default_factory=Overloads)
 
     def __post_init__(self) -> None:
         (self.root / "in").mkdir(parents=True)
@@ -168,7 +181,9 @@ class StagedProgram:
 
     def _start(self, stages: list[str]) -> None:
         options = parsed([*self.given, "--events", str(self.root / "events")])
-        self.runs.append(described(self.spark, options).start_stages(stages))
+        job = described(self.spark, options)
+        job.addListener(self.overloads)
+        self.runs.append(job.start_stages(stages))
 
     def _kill(self, draw: random.Random) -> Kill:
         if self.cell.point == RANDOM:
@@ -208,10 +223,11 @@ class StagedProgram:
 
     def _judge_incarnations(self) -> None:
         """Only the victim has restarted. A kill before its first commit may leave no second incarnation in the log."""
-        for stage, store in self.stores().items():
-            incarnation = store.log.state().incarnation
-            if stage != self.cell.victim and incarnation != 1:
-                raise Broken(f"stage {stage} restarted, too: incarnation {incarnation}")
+        judge_incarnations(
+            {store.job: store.log.state().incarnation for store in self.stores().values()},
+            self.stores()[self.cell.victim].job,
+            self.overloads.heard,
+        )
 
 
 def judge_table(stage: str, rows: list[dict[str, object]], expected: Counter[tuple[object, ...]]) -> None:
@@ -225,6 +241,13 @@ def judge_table(stage: str, rows: list[dict[str, object]], expected: Counter[tup
     of_key = Counter(row["k"] for row in rows)
     if numbers != {(key, number + 1) for key, most in of_key.items() for number in range(most)}:
         raise Broken(f"the numbers in {stage} have a gap or a repetition")
+
+
+def judge_incarnations(incarnations: Mapping[str, int], victim: str, overloads: Mapping[str, int]) -> None:
+    """Raise `Broken` if a stage other than the victim restarted more often than the overloaded host made it restart."""
+    for job, incarnation in incarnations.items():
+        if job != victim and incarnation > 1 + overloads.get(job, 0):
+            raise Broken(f"stage {job} restarted, too: incarnation {incarnation}")
 
 
 def judged(stores: dict[str, Store], hops: tuple[Hop, ...], protocol: Between) -> int:

@@ -16,6 +16,7 @@ from integration_tests.campaign.stage_kills import (
     StagedProgram,
     cells,
     judge_hop,
+    judge_incarnations,
     judge_search,
     judge_table,
     judge_traces,
@@ -107,6 +108,13 @@ def test_a_search_that_finds_another_line_is_found(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(stage_kills, "greatest", lambda programs, limits: Line(wrong))
     with pytest.raises(Broken, match="every cut tried gives"):
         judge_search(cut_of(UNDONE))
+
+
+def test_a_stage_may_restart_beside_the_victim_only_if_its_host_was_overloaded() -> None:
+    judge_incarnations({"main": 1, "second": 4}, "second", {})
+    judge_incarnations({"main": 3, "second": 2}, "second", {"main": 2})
+    with pytest.raises(Broken, match="restarted, too"):
+        judge_incarnations({"main": 3, "second": 2}, "second", {"main": 1, "second": 1})
 
 
 def test_a_trace_that_the_rules_do_not_replay_is_found() -> None:

@@ -156,7 +156,8 @@ def described(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
     """The program, not started."""
     root = options.root
     settings = {"interval": "1 second", "line_interval": "1 second", "key_groups": 4, "shuffle_partitions": 2}
-    settings |= {"trace_dir": str(root / "trace")}
+    # A poll of an edge asks a process of its own.
+    settings |= {"trace_dir": str(root / "trace"), "trigger": "300 ms"}
     job = ckpt.Job(
         spark, "staged", store=str(root / "staged"), protocol=options.protocol, local_dir=str(root), **settings
     )

@@ -47,6 +47,7 @@ def described(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
     """The program's job, not started."""
     root = options.root
     settings = {"interval": options.interval, "key_groups": 4, "shuffle_partitions": 2, "local_dir": root}
+    settings["trigger"] = "300 ms"  # a poll of an edge asks a process of its own
     if options.protocol == "index":
         settings["line_interval"] = "1 second"
     job = ckpt.Job(spark, options.role, store=str(root / options.role), protocol=options.protocol, **settings)

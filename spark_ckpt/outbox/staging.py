@@ -21,7 +21,8 @@ from pydantic import ValidationError
 from spark_ckpt.connector import SinkRows, StagedFile
 from spark_ckpt.epochs.records import StagedFileRecord
 from spark_ckpt.errors import EpochDamaged
-from spark_ckpt.tasks.staging import ROWS_PER_WRITE, SinkStage, StageWriter
+from spark_ckpt.tasks.rows import ROWS_PER_WRITE
+from spark_ckpt.tasks.staging import SinkStage, StageWriter
 from spark_ckpt.tasks.worker_process import prepare_worker
 
 if TYPE_CHECKING:

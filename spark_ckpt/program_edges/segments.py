@@ -10,8 +10,7 @@ from spark_ckpt.connector import StagedFile
 from spark_ckpt.connector_parts.file_stream import FileRun
 from spark_ckpt.errors import EpochDamaged, SourceInvalid, StateSchemaChanged
 from spark_ckpt.store.location import Location
-from spark_ckpt.tasks.rows import arrow_schema, conform
-from spark_ckpt.tasks.staging import ROWS_PER_WRITE
+from spark_ckpt.tasks.rows import ROWS_PER_WRITE, arrow_schema, conform
 from spark_ckpt.tasks.worker_process import prepare_worker
 
 if TYPE_CHECKING:

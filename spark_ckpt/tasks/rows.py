@@ -43,6 +43,8 @@ REJECT = "ckpt_reject"
 
 PUT, DELETE = 0, 1
 OP_NAMES = ("put", "delete")
+ROWS_PER_WRITE = 131_072
+"""Rows of a row group of a staged file, and of a batch that is read from one."""
 NO_TIMEOUT = np.iinfo(np.int64).max
 """Value of a missing timeout in memory; stored files have a null."""
 

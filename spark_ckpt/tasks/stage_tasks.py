@@ -15,8 +15,8 @@ from pyspark import TaskContext
 
 from spark_ckpt.coordination.reports import staged_file
 from spark_ckpt.tasks.packing import explode_blobs, pack
-from spark_ckpt.tasks.rows import REJECT, arrow_schema, conform
-from spark_ckpt.tasks.staging import ROWS_PER_WRITE, SinkStage, running_batch, staging
+from spark_ckpt.tasks.rows import REJECT, ROWS_PER_WRITE, arrow_schema, conform
+from spark_ckpt.tasks.staging import SinkStage, running_batch, staging
 from spark_ckpt.tasks.worker_process import prepare_worker
 
 if TYPE_CHECKING:

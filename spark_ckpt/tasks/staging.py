@@ -29,7 +29,7 @@ from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.tasks.failures import OutputInvalid, bounded
 from spark_ckpt.tasks.file_statistics import delta_statistics
 from spark_ckpt.tasks.reports import Reports
-from spark_ckpt.tasks.rows import Int64s
+from spark_ckpt.tasks.rows import ROWS_PER_WRITE, Int64s
 
 if TYPE_CHECKING:
     from spark_ckpt.store.location import DurableOutput, Location
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST_FOLDER = 200
-ROWS_PER_WRITE = 131_072
 
 
 @dataclass(frozen=True, slots=True)

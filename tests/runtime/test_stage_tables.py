@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
+from spark_ckpt.tasks.rows import ROWS_PER_WRITE
 from spark_ckpt.tasks.stage_tasks import large_tables
-from spark_ckpt.tasks.staging import ROWS_PER_WRITE
 
 
 def batch(values) -> pa.RecordBatch:
