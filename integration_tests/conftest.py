@@ -13,10 +13,10 @@ from xdist.scheduler import LoadFileScheduling
 
 from integration_tests.broker import Broker, running_broker
 from integration_tests.spark import SMALL_JAVA, SUBMIT_ARGUMENTS, end_idle_session
+from spark_ckpt.spark_internals.launching import PYTHON_START
 from spark_ckpt.spark_session import class_archive
 
 HERE = Path(__file__).parent
-PYTHON_START = str(HERE / "python_start")
 sys.path.append(PYTHON_START)  # tests hand their path on to the programs that they start
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PYTHON_START, os.environ.get("PYTHONPATH")]))
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 from pyspark import java_gateway
 
+from spark_ckpt.spark_internals.launching import PYTHON_START
 from spark_ckpt.spark_session.session import launched_deaf
 
 ASKS = "import signal; print(*(signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGINT, signal.SIGTERM)))"
@@ -33,6 +34,16 @@ def _check_launches():
     with launched_deaf():
         assert answer() == "True True"
     assert answer() == "False False"
+
+
+def test_what_is_launched_inside_hands_the_first_module_of_python_processes_on(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", "/own")
+    asks = "import os; print(os.environ['PYTHONPATH'])"
+    with launched_deaf():
+        child = java_gateway.Popen([sys.executable, "-c", asks], env={"PYTHONPATH": "/given"}, stdout=subprocess.PIPE)
+        assert child.communicate(timeout=60)[0].decode().split() == [f"{PYTHON_START}:/given"]
+        child = java_gateway.Popen([sys.executable, "-c", asks], stdout=subprocess.PIPE)
+        assert child.communicate(timeout=60)[0].decode().split() == [f"{PYTHON_START}:/own"]
 
 
 def test_a_launch_that_fails_leaves_pyspark_as_it_was():

@@ -8,8 +8,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import os
 import signal
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -153,6 +155,19 @@ def _(spark: SparkSession) -> None:
 @of("java_gateway.Popen")
 def _(spark: SparkSession, launch_mark: Path) -> None:
     assert launch_mark.exists()
+
+
+@of("pyspark.zip before other packages")
+def _(spark: SparkSession) -> None:
+    [row] = spark.range(1).mapInArrow(_path, "first string, used string").collect()
+    assert row["first"].endswith("/pyspark.zip")
+    assert row["used"] == pyspark.__file__
+
+
+def _path(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        first = os.environ["PYTHONPATH"].split(os.pathsep)[0]
+        yield pa.record_batch({"first": [first], "used": [pyspark.__file__]})
 
 
 @of("PYSPARK_GATEWAY_PORT")
