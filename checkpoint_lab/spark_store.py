@@ -481,6 +481,11 @@ class MemoryTable:
         """Rows up to the last refresh."""
         return [row for row, _ in self._shared.rows[: self._seen] if row.seq not in self._shared.forgotten]
 
+    @property
+    def is_fresh(self) -> bool:
+        """False: every proposal reads the rows. `View.pinned` is the stale one."""
+        return False
+
     def refresh(self) -> None:
         """Read the rows that others have appended."""
         if self._shortened != self._shared.shortened:

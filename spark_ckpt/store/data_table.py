@@ -8,14 +8,19 @@ only grows along the table's versions and survives log cleanup inside checkpoint
 - the map from an epoch to a table version, by bisection over the commit files. They live as long as their versions.
 
 The manifests contain everything that a table shows: a damaged log is set aside and re-created.
+
+A process remembers the newest version that it has read or committed, so that an epoch costs an object store one request
+per table. That is safe because a commit creates exactly the version after the remembered one: if another writer has it,
+the commit fails, and the table is read again.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema
@@ -28,6 +33,10 @@ from spark_ckpt.store import delta_log
 from spark_ckpt.store.delta_log import Actions, Application, CommitLost
 from spark_ckpt.store.folders import move_folder
 from spark_ckpt.store.location import Location
+from spark_ckpt.store.trim import old_before_ms
+
+if TYPE_CHECKING:
+    from spark_ckpt.store.epoch_log import EpochLog
 
 _log = logging.getLogger(__name__)
 _EPOCH_BITS = 40
@@ -45,7 +54,19 @@ def epoch_of(key: int) -> int:
     return key & (1 << _EPOCH_BITS) - 1
 
 
-Change = Callable[[DeltaTable], Actions | None]
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One version of a table: its live files with their sizes in bytes, its columns, and its newest transaction version
+    (-1 for none).
+    """
+
+    version: int
+    files: Mapping[str, int]
+    columns: pa.Schema
+    key: int
+
+
+Change = Callable[[Seen], Actions | None]
 """Function from the newest version of a table to the actions that change it; None if there is nothing to do."""
 
 
@@ -57,27 +78,38 @@ class DataTable:
         self._app_id = app_id
         self._description = description
         self._table: DeltaTable | None = None
-        self._found: tuple[DeltaTable | None, int, int] = None, -1, -1
-        """The newest transaction version of a version of the table."""
-        self._has_looked = False
+        self._seen: Seen | None = None
+        self._seen_s = float("-inf")
+        self._columns: tuple[Hashable, pa.Schema] | None = None
+        # No commit file is deleted before its horizon, so until then a commit after the remembered version proves that
+        # there was none. Half of it is left for a writer that sleeps meanwhile.
+        self._trusted_s = -old_before_ms(location, 0) / 2000
 
-    @contextmanager
-    def one_look(self) -> Iterator[None]:
-        """Look for newer versions once for everything in the block.
+    def seen(self) -> Seen | None:
+        """Return the newest version as this process knows it: a commit must follow before anybody relies on it.
 
-        A commit is a compare-and-swap on the version that was seen. If another writer was faster, it fails, and `commit`
-        looks again. So no other writer is overlooked, and an object store gets fewer requests.
+        Raises as `refreshed`.
         """
-        self.refreshed()
-        self._has_looked = True
-        try:
-            yield
-        finally:
-            self._has_looked = False
+        if delta_log.uptime_s() - self._seen_s < self._trusted_s:
+            return self._seen
+        return self.refreshed()
 
-    def refreshed(self) -> DeltaTable | None:
-        """Return the newest version; None if the table does not exist yet. Raises `LogDamaged`, a `StoreOutage`."""
-        return self._table if self._has_looked and self._table is not None else self._advanced()
+    def refreshed(self) -> Seen | None:
+        """Read the newest version; None if the table does not exist yet. Raises `LogDamaged`, a `StoreOutage`."""
+        looked_s, self._seen_s = delta_log.uptime_s(), float("-inf")
+        table = self._advanced()
+        if table is None:
+            self._seen = None
+        elif self._seen is None or self._seen.version != table.version():
+            key = table.transaction_version(self._app_id)
+            columns = pa.schema(table.schema().to_arrow())
+            self._seen = Seen(table.version(), delta_log.live_files(table), columns, -1 if key is None else key)
+        self._seen_s = looked_s
+        return self._seen
+
+    def forget(self) -> None:
+        """Forget the remembered version: the next access reads the table."""
+        self._table, self._seen, self._seen_s = None, None, float("-inf")
 
     def _advanced(self) -> DeltaTable | None:
         if self._table is None:
@@ -91,54 +123,58 @@ class DataTable:
             self._table = delta_log.open_table(self.location)
         return self._table
 
-    def live(self) -> dict[str, int]:
-        """Return paths and sizes in bytes of the newest version's files."""
-        table = self.refreshed()
-        return {} if table is None else delta_log.live_files(table)
+    def live(self) -> Mapping[str, int]:
+        """Read the newest version; return paths and sizes in bytes of its files."""
+        seen = self.refreshed()
+        return {} if seen is None else seen.files
 
     def newest_txn_version(self) -> int:
-        """Return the newest transaction version; -1 for none."""
-        table = self.refreshed()
-        if table is None:
-            return -1
-        # delta-rs searches the log for it at each call.
-        known, version, newest = self._found
-        if known is not table or version != table.version():
-            found = table.transaction_version(self._app_id)
-            newest = -1 if found is None else found
-            self._found = table, table.version(), newest
-        return newest
+        """Return the newest known transaction version; -1 for none."""
+        seen = self.seen()
+        return -1 if seen is None else seen.key
 
-    def refuse_if_beyond(self, key: int) -> None:
-        """Raise `LogDamaged` if the table claims an epoch above `key`, the newest committed one."""
-        found = self.newest_txn_version()
-        if found > key:
-            raise LogDamaged(
-                f"the table says it shows epoch {epoch_of(found)}, which was never decided", table=self.location.uri
-            )
+    def columns_of(self, written_by: Hashable, read: Callable[[], pa.Schema]) -> pa.Schema:
+        """Return the columns of files; `read` reads them from a file.
 
-    def redo(self, materialize: Callable[[], None], newest: int, ours: bool) -> None:
-        """Call `materialize`. If the log is damaged, or beyond the key `newest`, re-create it and call again.
+        Files with the same `written_by` have the same columns, so the last answer is remembered. None for unknown.
+        """
+        if written_by is None or self._columns is None or self._columns[0] != written_by:
+            self._columns = written_by, read()
+        return self._columns[1]
 
-        Only the current incarnation (`ours`) may re-create it. Otherwise the `LogDamaged` is raised.
+    def redo(
+        self, materialize: Callable[[], None], log: EpochLog, incarnation: int, rebuild: Callable[[], None]
+    ) -> None:
+        """Call `materialize`. If the table's log is damaged, or ahead of the job's `log`, re-create it by `rebuild`.
+
+        Only the current `incarnation` may re-create it. Otherwise the `LogDamaged` is raised.
         """
         try:
-            # A table ahead of the log would take every later materialization for a late one and ignore it.
-            with self.one_look():
-                self.refuse_if_beyond(newest)
-                materialize()
+            self._refuse_if_ahead(log)
+            materialize()
         except LogDamaged:
-            if not ours:
+            if log.state().incarnation != incarnation:
                 raise
             self.begin_again()
-            materialize()
+            rebuild()
+
+    def _refuse_if_ahead(self, log: EpochLog) -> None:
+        # A table ahead of the log would take every later materialization for a late one and ignore it.
+        found = self.newest_txn_version()
+        for state in (log.known, log.state):  # another incarnation may have committed since the log was read
+            newest = state()
+            if found <= txn_version(newest.incarnation, newest.last):
+                return
+        raise LogDamaged(
+            f"the table says it shows epoch {epoch_of(found)}, which was never decided", table=self.location.uri
+        )
 
     def begin_again(self) -> None:
         """Set the table's log aside, so that it is re-created from the manifests."""
         aside = f"_damaged{LOG}-{time.time_ns() // 1_000_000}"
         move_folder(self.location, LOG, aside)
         _log.warning("the log of %s is damaged; it is set aside as %s and made anew", self.location.uri, aside)
-        self._table = None
+        self.forget()
 
     def ensure(self, schema: pa.Schema, partition_by: Sequence[str] = (), *, replace: bool = False) -> None:
         """Create the table, or add new columns.
@@ -147,30 +183,34 @@ class DataTable:
         instead.
         """
         wanted = _nullable(schema)
-        table = self.refreshed()
-        if table is None:
+        seen = self.seen()
+        # A change of columns is no commit of ours after a known version: it needs a handle at the newest one.
+        if seen is not None and (_changed(seen, wanted) or _new(seen, wanted)):
+            seen = self.refreshed()
+        if seen is None or self._table is None:
             self._table = delta_log.create_table(self.location, wanted, self._description, partition_by)
+            self.refreshed()
             return
-        known = {each.name: each for each in table.schema().fields}
-        changed = next(iter(_changed(table, wanted)), None)
-        new = [each for each in Schema.from_arrow(wanted).fields if each.name not in known]
+        changed, new = next(iter(_changed(seen, wanted)), None), _new(seen, wanted)
         if changed is not None and not replace:
             raise StateSchemaChanged(
-                f"column '{changed.name}' is {known[changed.name].type} in the table and {changed.type} in new files",
+                f"column '{changed.name}' is {_known(seen)[changed.name]} in the table and {changed.type} in new files",
                 table=self.location.uri,
                 hint="give the changed operator a new name",
             )
         if changed is not None:
+            table = self._table
             self._alter(table, lambda: delta_log.recreate_table(self.location, wanted, self._description, partition_by))
         elif new:
+            table = delta_log.writable(self._table, self.location)
             # No retry: a concurrent writer's commit must fail this one, as everywhere in the store.
             properties = CommitProperties(max_commit_retries=0)
             self._alter(table, lambda: table.alter.add_columns(new, commit_properties=properties))
 
     def changed_columns(self, schema: pa.Schema) -> list[str]:
         """Return the names of columns that have another type in the table than in `schema`; empty if there is no table."""
-        table = self.refreshed()
-        return [] if table is None else [each.name for each in _changed(table, schema)]
+        seen = self.seen()
+        return [] if seen is None else [each.name for each in _changed(seen, schema)]
 
     def _alter(self, table: DeltaTable, alter: Callable[[], None]) -> None:
         try:
@@ -179,7 +219,7 @@ class DataTable:
             raise outage(self.location.uri, error) from error
         # The library committed this version itself, without fsync.
         delta_log.sync_versions(self.location, table.version(), table.version() + 1)
-        self._table = delta_log.open_table(self.location)
+        self.forget()
 
     def commit(
         self, key: int | None, change: Change, metadata: Mapping[str, str], anew: pa.Schema | None = None
@@ -195,27 +235,28 @@ class DataTable:
         """
         application = None if key is None else Application(self._app_id, key)
         for _ in range(_ATTEMPTS):
+            began_s, seen = delta_log.uptime_s(), self.seen()
             # Checked in every attempt: a newer incarnation may have materialized meanwhile.
-            if key is not None and self.newest_txn_version() >= key:
+            if seen is None or self._table is None or (key is not None and seen.key >= key):
                 return False
-            table = self.refreshed()
-            actions = None if table is None else change(table)
-            if table is None or actions is None:
+            actions = change(seen)
+            if actions is None:
                 return False
-            columns = _schema_of(table) if anew is None else _nullable(anew)
+            columns, is_anew = (seen.columns, False) if anew is None else (_nullable(anew), True)
+            arguments = self._table, self.location, actions, columns, application, metadata
             try:
-                version = delta_log.commit(
-                    table, self.location, actions, columns, application, metadata, anew=anew is not None
-                )
+                version = delta_log.commit(*arguments, after=seen.version, anew=is_anew)
             except CommitLost as lost:
                 # The outcome may be unknown, so read the log again. If this commit landed, the key check ends the
                 # loop.
-                self._table = None
+                self.forget()
                 # The file system refused the write, e.g. a full disk: another attempt right now would fail, too.
                 if refusal_in(lost) is not None:
                     raise outage(self.location.uri, lost) from lost
                 continue
-            self._after(version, key)
+            files = delta_log.files_after(seen.files, actions, anew=is_anew)
+            self._seen, self._seen_s = Seen(version, files, columns, seen.key if key is None else key), began_s
+            self._checkpoint_if_due(version)
             return True
         raise StoreUnreachable(
             "other writers kept changing the table",
@@ -223,12 +264,11 @@ class DataTable:
             hint="only spark_ckpt may write tables of a store",
         )
 
-    def _after(self, version: int, key: int | None) -> None:
-        table = self._advanced()
-        if table is not None and key is not None and table.version() == version:
-            self._found = table, version, key  # this commit has recorded it: no search is needed
-        if table is not None and version % _CHECKPOINT_EVERY == 0:
-            delta_log.checkpoint(table, self.location)
+    def _checkpoint_if_due(self, version: int) -> None:
+        if version % _CHECKPOINT_EVERY == 0:
+            self.refreshed()
+            if self._table is not None:
+                self._table = delta_log.checkpoint(self._table, self.location)
 
     def version_of(self, key: int, epoch: int) -> int | None:
         """Return the version at which `epoch` was materialized, by the incarnation of `key` or a later one; None if it
@@ -272,13 +312,19 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(each.name, each.type, nullable=True) for each in schema])
 
 
-def _changed(table: DeltaTable, schema: pa.Schema) -> list[Field]:
+def _known(seen: Seen) -> dict[str, object]:
+    return {each.name: each.type for each in Schema.from_arrow(_nullable(seen.columns)).fields}
+
+
+def _changed(seen: Seen, schema: pa.Schema) -> list[Field]:
     """Return the columns of `schema` that the table has with another type."""
-    known = {each.name: each.type for each in table.schema().fields}
+    known = _known(seen)
     return [
         each for each in Schema.from_arrow(_nullable(schema)).fields if known.get(each.name, each.type) != each.type
     ]
 
 
-def _schema_of(table: DeltaTable) -> pa.Schema:
-    return pa.schema(table.schema().to_arrow())
+def _new(seen: Seen, schema: pa.Schema) -> list[Field]:
+    """Return the columns of `schema` that the table does not have."""
+    known = _known(seen)
+    return [each for each in Schema.from_arrow(_nullable(schema)).fields if each.name not in known]

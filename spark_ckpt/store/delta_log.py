@@ -1,6 +1,7 @@
 """The log of a Delta table as a register that only one writer can advance: open, compare-and-swap, checkpoint.
 
-`max_commit_retries=0` turns a commit into a compare-and-swap on the table version. delta-rs does not fsync. So on a
+A commit is a compare-and-swap on the table version: it creates the file of the next version, which only one writer can.
+delta-rs would read the log before and after each commit, which an object store charges for. It does not fsync. So on a
 local file system this module syncs the commit file and its folder before a commit counts. It also writes the
 checkpoints: the library's own hook would leave them unsynced after an acknowledged commit.
 """
@@ -8,24 +9,28 @@ checkpoints: the library's own hook would leave them unsynced after an acknowled
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_ckpt.delta_files import LOG, actions_in, commit_name, commit_path, log_file
-from spark_ckpt.errors import LogDamaged
+from spark_ckpt.delta_files import LOG, actions_in, commit_name, commit_path
+from spark_ckpt.errors import LogDamaged, StoreOutage
 from spark_ckpt.storage_errors import one_line, outage, refusal_in, typed_errors_at
 from spark_ckpt.store import durable
+from spark_ckpt.store.copied_log import CopiedTable, keep, log_files, open_copy, pull, push_checkpoint
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.torn import set_aside_torn, set_aside_torn_commit
+from spark_ckpt.store.uploads import UploadFailed, create_file
 
 A_LOG = "the log of a table"
 """Name of the table in errors of callers that do not know it."""
@@ -84,7 +89,7 @@ def open_table(location: Location, acknowledged: int | None = None) -> DeltaTabl
 def _opened(location: Location) -> DeltaTable | None:
     try:
         with panics_as_errors():
-            return DeltaTable(location.uri, storage_options=dict(location.storage_options))
+            return open_copy(location) if location.local is None else DeltaTable(location.uri)
     except TableNotFoundError:
         return None
 
@@ -95,7 +100,17 @@ def advance(table: DeltaTable, location: Location) -> None:
     if location.local is not None and not _has_newer(location.local / LOG, table.version()):
         return
     with panics_as_errors():
+        if isinstance(table, CopiedTable):
+            pull(table)
         table.update_incremental()
+
+
+def writable(table: DeltaTable, location: Location) -> DeltaTable:
+    """Return a handle of the newest version with which the library itself can commit."""
+    if isinstance(table, CopiedTable):
+        return DeltaTable(location.uri, storage_options=dict(location.storage_options))
+    advance(table, location)
+    return table
 
 
 def _has_newer(folder: Path, version: int) -> bool:
@@ -117,12 +132,6 @@ def panics_as_errors() -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         raise DeltaError(f"delta-rs gave up: {error}") from error
-
-
-def log_files(location: Location) -> dict[tuple[int, str], str]:
-    """Return the paths of commits ("json") and classic checkpoints ("checkpoint.parquet"), by version and kind."""
-    found = ((log_file(info.path.removeprefix(f"{LOG}/")), info.path) for info in location.list(LOG))
-    return {file: path for file, path in found if file is not None and file[1] in ("json", "checkpoint.parquet")}
 
 
 def _gap(files: Collection[tuple[int, str]]) -> str:
@@ -198,38 +207,89 @@ def commit(
     application: Application | None = None,
     metadata: Mapping[str, str] | None = None,
     *,
+    after: int | None = None,
     anew: bool = False,
 ) -> int:
-    """Commit `actions` as the version right after the handle's. Return that version. The handle itself does not move.
+    """Commit `actions` as the next version. Return that version. The handle itself does not move.
 
     - `schema`: columns of the table.
     - `application`: transaction to record with the commit.
     - `metadata`: commit info.
+    - `after`: newest version that the caller knows, by its own commits since the handle was read. Default: the handle's.
     - The last flag replaces the table's content: it then has the columns of `schema`, and only the files that `actions`
       add.
 
     Raises `CommitLost` after any error of the write: the version may belong to another writer, to this commit, or still
     be free. Raises a `StoreOutage` if the table's folder disappeared.
     """
-    version = table.version() + 1
-    transactions = None if application is None else [Transaction(application.app_id, application.version)]
-    properties = CommitProperties(dict(metadata or {}), max_commit_retries=0, app_transactions=transactions)
+    version = (table.version() if after is None else after) + 1
+    require_log(location)
     durable.step("commit", f"{location.uri} {version}")
+    content = b"" if anew else _content(actions, application, metadata or {})
     try:
-        table.create_write_transaction(
-            [each for each in actions if not anew or isinstance(each, AddAction)],
-            "overwrite" if anew else "append",
-            Schema.from_arrow(schema),
-            partition_by=table.metadata().partition_columns,
-            commit_properties=properties,
-            post_commithook_properties=_QUIET,
-        )
-    except (DeltaError, OSError) as error:
+        if anew or not create_file(location.uri, location.storage_options, commit_path(version), content):
+            _commit_by_library(table, location, version, actions, schema, application, metadata or {}, anew)
+    except (DeltaError, OSError, UploadFailed) as error:
         raise CommitLost(one_line(error)) from error
+    if isinstance(table, CopiedTable) and content:
+        keep(table, version, content)
     # The file system only checked that the name was free, which is no proof that it is the next version.
     _require_predecessor(location, version)
     sync_versions(location, version, version)
     return version
+
+
+def _commit_by_library(
+    table: DeltaTable,
+    location: Location,
+    version: int,
+    actions: Actions,
+    schema: pa.Schema,
+    application: Application | None,
+    metadata: Mapping[str, str],
+    anew: bool,
+) -> None:
+    """Commit columns, too, or to an object store that obstore cannot open."""
+    table = writable(table, location)
+    if table.version() + 1 != version:
+        raise CommitLost(f"the table has version {table.version()}")
+    transactions = None if application is None else [Transaction(application.app_id, application.version)]
+    table.create_write_transaction(
+        [each for each in actions if not anew or isinstance(each, AddAction)],
+        "overwrite" if anew else "append",
+        Schema.from_arrow(schema),
+        partition_by=table.metadata().partition_columns,
+        commit_properties=CommitProperties(dict(metadata), max_commit_retries=0, app_transactions=transactions),
+        post_commithook_properties=_QUIET,
+    )
+
+
+def _content(actions: Actions, application: Application | None, metadata: Mapping[str, str]) -> bytes:
+    """Return a commit file. Source: the Delta transaction log protocol, "Actions"."""
+    info = {"timestamp": _now_ms(), "operation": "WRITE", "operationParameters": {"mode": "Append"}, **metadata}
+    lines: list[dict[str, object]] = [{"commitInfo": {**info, "engineInfo": "spark_ckpt"}}]
+    if application is not None:
+        lines.append({"txn": {"appId": application.app_id, "version": application.version}})
+    return "\n".join(map(json.dumps, [*lines, *map(_line, actions)])).encode()
+
+
+def _line(action: AddAction | RemoveAction) -> dict[str, object]:
+    common = {
+        "path": quote(action.path),
+        "partitionValues": action.partition_values,
+        "size": action.size,
+        "dataChange": action.data_change,
+    }
+    if isinstance(action, AddAction):
+        return {"add": {**common, "modificationTime": action.modification_time, "stats": action.stats}}
+    return {"remove": {**common, "deletionTimestamp": action.deletion_timestamp, "extendedFileMetadata": True}}
+
+
+def files_after(files: Mapping[str, int], actions: Actions, *, anew: bool = False) -> dict[str, int]:
+    """Return the live files after a commit of `actions` to a table with `files`: paths and sizes in bytes."""
+    gone = {each.path for each in actions if isinstance(each, RemoveAction)}
+    kept = {path: size for path, size in files.items() if path not in gone and not anew}
+    return kept | {each.path: each.size for each in actions if isinstance(each, AddAction)}
 
 
 def require_log(location: Location) -> None:
@@ -280,18 +340,24 @@ def sync_versions(location: Location, first: int, last: int) -> None:
             durable.sync_file(folder / commit_name(version))
 
 
-def checkpoint(table: DeltaTable, location: Location) -> None:
-    """Write a durable checkpoint of the handle's version. It is derived data, so a failure is ignored."""
+def checkpoint(table: DeltaTable, location: Location) -> DeltaTable:
+    """Write a durable checkpoint of the handle's version. Return the handle to go on with.
+
+    It is derived data, so a failure is ignored.
+    """
     durable.step("checkpoint", f"{location.uri} {table.version()}")
-    with contextlib.suppress(DeltaError, OSError):
+    with contextlib.suppress(DeltaError, OSError, StoreOutage):
+        if isinstance(table, CopiedTable):
+            return push_checkpoint(table)
         table.create_checkpoint()
     if location.local is None:
-        return
+        return table
     for path in (location.local / LOG).glob(f"{table.version():020d}.checkpoint*"):
         durable.sync_file(path)
     hint = location.local / LOG / "_last_checkpoint"
     if hint.exists():
         durable.sync_file(hint)
+    return table
 
 
 def actions_of(location: Location, version: int) -> list[dict[str, Any]]:
@@ -326,6 +392,11 @@ def removed(
 ) -> RemoveAction:
     """Return the action that removes a file from the table. Its bytes stay."""
     return RemoveAction(path, data_change, _now_ms(), size, dict(partition or {}))
+
+
+def uptime_s() -> float:
+    """Return a clock that counts suspended time, which `time.monotonic` on Linux does not; seconds."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _now_ms() -> int:

@@ -7,6 +7,7 @@ lease, the fence and the commit: a replaced driver cannot append, even if its cl
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -120,6 +121,11 @@ class EpochLog:
         """Read the log and return its folded state, with the rows of all processes."""
         with self._lock:
             self._table.refresh()
+            return self.known()
+
+    def known(self) -> LogState:
+        """Return the state by the rows that this process has read or appended: other processes may have added some."""
+        with self._lock:
             self._absorb()
             return self._state
 
@@ -352,8 +358,7 @@ class EpochLog:
         # Step 7 of docs/design/epoch-in-nine-steps.md.
         with self._lock:
             while True:
-                log_state = self.state()
-                row = propose(log_state)
+                log_state, row = self._proposal(propose)
                 if row is None:
                     # An earlier attempt may have landed without its acknowledgement, e.g. after an outage: complete
                     # that first.
@@ -367,6 +372,18 @@ class EpochLog:
                     continue
                 self._table.fold_if_due(row_of(totals(log_state)))
                 return log_state
+
+    def _proposal(self, propose: Propose) -> tuple[LogState, NewRow | None]:
+        """Propose on the known state. If another process has appended since, the append fails, and the log is read."""
+        if self._table.is_fresh:
+            log_state = self.known()
+            with contextlib.suppress(CkptError):
+                row = propose(log_state)
+                if row is not None:
+                    return log_state, row
+            # Only an append proves that a state is the newest one. A refusal does not, so it counts after a read.
+        log_state = self.state()
+        return log_state, propose(log_state)
 
     def _manifest(self, epoch: int) -> Manifest:
         row = next((row for row in reversed(self._table.rows) if row.kind == "epoch" and row.epoch == epoch), None)

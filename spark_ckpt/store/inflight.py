@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from spark_ckpt.epochs.records import Manifest, StagedFileRecord
+from spark_ckpt.epochs.retention import incarnation_of
 from spark_ckpt.store import delta_log
-from spark_ckpt.store.data_table import DataTable, txn_version
+from spark_ckpt.store.data_table import DataTable, Seen, txn_version
 from spark_ckpt.store.delta_log import Actions
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
@@ -40,9 +40,11 @@ class InFlight:
 
     def materialize(self, manifest: Manifest, incarnation: int) -> None:
         """Make the table show the rows in flight at this epoch. Idempotent. A table with a damaged log is re-created."""
-        log_state = self._log.state()
-        newest = txn_version(log_state.incarnation, log_state.last)
-        self.table.redo(lambda: self._materialize(manifest, incarnation), newest, log_state.incarnation == incarnation)
+
+        def materialize() -> None:
+            self._materialize(manifest, incarnation)
+
+        self.table.redo(materialize, self._log, incarnation, rebuild=materialize)
 
     def remove(self, paths: Iterable[str]) -> None:
         """Delete segments that no epoch names. Missing files are ignored."""
@@ -56,13 +58,17 @@ class InFlight:
             return
         files = self._files(manifest)
         if files:  # the newest segment's columns hold the rows of every older one
-            schema = committed_schema(self.location, files[-1], epoch=manifest.epoch, edge=self.edge)
+            written_by = incarnation_of(files[-1].path, f"ckpt-{self.edge}"), manifest.edges[self.edge].row_schema
+            schema = self.table.columns_of(
+                written_by,
+                lambda: committed_schema(self.location, files[-1], epoch=manifest.epoch, edge=self.edge),
+            )
             self.table.ensure(schema, replace=True)
         elif materialized < 0:
             return
 
-        def change(table: DeltaTable) -> Actions:
-            live = delta_log.live_files(table)
+        def change(seen: Seen) -> Actions:
+            live = seen.files
             new = {file.path: file for file in files}
             gone = [delta_log.removed(path, live[path], data_change=True) for path in live.keys() - new.keys()]
             return [*gone, *(_add(new[path]) for path in new if path not in live)]

@@ -30,7 +30,7 @@ from spark_ckpt.errors import CkptError, ConfigInvalid, EpochDamaged
 from spark_ckpt.place import local_path
 from spark_ckpt.storage_errors import one_line, outage, refusal_in, taken_away, typed_errors_at
 from spark_ckpt.store import durable, ranges
-from spark_ckpt.store.uploads import UploadFailed, open_upload
+from spark_ckpt.store.uploads import UploadFailed, delete_objects, list_objects, open_upload, read_object
 from spark_ckpt.wording import counted
 
 _SEAL = b"ckpt.seal"
@@ -86,8 +86,12 @@ class Location:
     def read_bytes(self, path: str) -> bytes:
         """Return the bytes of a file. Raises FileNotFoundError, a `StoreOutage`."""
         checked = valid_path(path)
-        with self._errors(path), pafs.PyFileSystem(self._handler()).open_input_file(checked) as stream:
-            return cast(bytes, stream.read())
+        with self._errors(path):
+            content = read_object(self.uri, self.storage_options, checked)
+            if content is not None:
+                return content
+            with pafs.PyFileSystem(self._handler()).open_input_file(checked) as stream:
+                return cast(bytes, stream.read())
 
     def write_bytes(self, path: str, data: bytes) -> None:
         """Create or replace a file. It is durable when the call returns. Raises a `StoreOutage`."""
@@ -213,11 +217,17 @@ class Location:
         """Return the file's size in bytes; None if there is no such file."""
         return self.sizes([path]).get(path)
 
-    def list(self, prefix: str = "") -> builtins.list[FileInfo]:
-        """Return all files in the folder `prefix` and below it; an empty list if there is no such folder."""
+    def list(self, prefix: str = "", after: str = "") -> builtins.list[FileInfo]:
+        """Return all files in the folder `prefix` and below it; an empty list if there is no such folder.
+
+        `after`: an object store may leave out names that do not sort after this one.
+        """
         if self._missing_folder():
             return []
         with self._errors(prefix):
+            later = list_objects(self.uri, self.storage_options, prefix, after) if after else None
+            if later is not None:
+                return [FileInfo(path, size) for path, size in later.items()]
             selector = pafs.FileSelector(valid_path(prefix) if prefix else "", recursive=True, allow_not_found=True)
             found = pafs.PyFileSystem(self._handler()).get_file_info(selector)
         return [FileInfo(info.path, info.size) for info in found if info.type == pafs.FileType.File]
@@ -263,6 +273,11 @@ class Location:
             for path in wanted:
                 delete(path)
             return
+        for path in wanted:
+            durable.step("delete", path)
+        with self._errors(wanted[0]):
+            if delete_objects(self.uri, self.storage_options, wanted):
+                return
         with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
             list(pool.map(delete, wanted))
 

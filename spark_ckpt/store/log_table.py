@@ -16,9 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from spark_ckpt.errors import EpochDamaged, FormatUnknown, LogDamaged, StoreFore
 from spark_ckpt.storage_errors import outage
 from spark_ckpt.store import delta_log
 from spark_ckpt.store.acknowledged import Acknowledged, acknowledge, forget_older, newest_acknowledged
-from spark_ckpt.store.delta_log import CommitLost
+from spark_ckpt.store.delta_log import CommitLost, uptime_s
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_content import HINT_DAMAGED, LogContent, LogFile, refuse_if_lacking
 from spark_ckpt.store.trim import old_before_ms, trim
@@ -61,6 +60,8 @@ _MERGE_AFTER = 8
 _READERS = 8
 _SYNC_BACK = 64
 _RESUME_SUSPECT_S = 60.0
+_FRESH_S = _RESUME_SUSPECT_S / 2
+"""Age up to which a row may be proposed on rows that were read earlier."""
 _PATH = re.compile(r"(\d{13})-(\d{12})-[0-9a-f]{32}\.parquet")
 """Time a file was written, in ms since 1970, and the table version that it is to be committed as."""
 
@@ -124,10 +125,9 @@ class LogTable:
         self._content = LogContent()
         self._own: dict[str, LogFile] = {}
         self._loaded_version = -1
-        self._appended_version = -1
         self._replaced_version = -1
         self._opened: tuple[str, _Bodies] | None = None
-        self._refreshed_at = _uptime_s()
+        self._refreshed_at = uptime_s()
 
     @classmethod
     def open(cls, location: Location, now_ms: Callable[[], int], *, create: bool) -> LogTable | None:
@@ -164,9 +164,17 @@ class LogTable:
         """Paths of the live files of the log."""
         return frozenset(self._content.files)
 
+    @property
+    def is_fresh(self) -> bool:
+        """True if the rows were the newest ones a short time ago: a row can be proposed on them without reading the log.
+
+        Its append then proves that they still are, because it creates the version right after them.
+        """
+        return self._loaded_version >= 0 and uptime_s() - self._refreshed_at < _FRESH_S
+
     def refresh(self) -> None:
         """Read the commits made since the last call. Raises `EpochDamaged`, a `StoreOutage`."""
-        self._refreshed_at = _uptime_s()
+        began_s = uptime_s()
         delta_log.require_log(self._location)
         try:
             delta_log.advance(self._table, self._location)
@@ -181,6 +189,7 @@ class LogTable:
                 self._reopen()
                 if self._table.version() == version:
                     raise
+        self._refreshed_at = began_s
 
     def news(self) -> list[LogRow] | None:
         """Return the rows since the last call, in order.
@@ -195,20 +204,26 @@ class LogTable:
         Raises `CommitLost` if another commit has that version. Raises a `StoreOutage` if the version is still free and
         the row is not in the log. The caller may retry after both.
         """
-        table = _sealed(new, self._table.version() + 1, self._now_ms(), self._content.weight)
-        path = _new_path(self._now_ms(), self._table.version() + 1)
+        delta_log.require_log(self._location)
+        began_s, version = uptime_s(), self._loaded_version + 1
+        table = _sealed(new, version, self._now_ms(), self._content.weight)
+        path = _new_path(self._now_ms(), version)
         size = self._location.write_table(path, table).size_bytes
         # An earlier attempt whose outcome was unknown has not landed, or this version would be taken. Forget its
         # file.
         self._own = {path: LogFile(size, _rows(table), table)}
         action = delta_log.added(path, size, _stats(table), data_change=True)
         try:
-            self._appended_version = delta_log.commit(self._table, self._location, [action], _SCHEMA)
+            delta_log.commit(self._table, self._location, [action], _SCHEMA, after=self._loaded_version)
         except CommitLost as lost:
             # An error does not tell whether the commit landed, e.g. if only the answer was lost.
             self._resolve(new.attempt, path, lost)
         else:
-            self._prove_if_late(new.attempt, path)
+            if uptime_s() - self._refreshed_at < _RESUME_SUSPECT_S:
+                self._take({**self._content.files, **self._own}, version)
+                self._refreshed_at = began_s
+            else:
+                self._prove(new.attempt, path)
         self._owed = _rows(table)[0]
         self.acknowledge()
 
@@ -270,7 +285,7 @@ class LogTable:
         self._location.delete(path for path in others if _is_dead(path, self._loaded_version, before_ms))
 
     def _replace(self, paths: Sequence[str], keep: AbstractSet[int], extra: NewRow) -> bool:
-        version, at_ms = self._table.version() + 1, self._now_ms()
+        version, at_ms = self._loaded_version + 1, self._now_ms()
         # Every seal is compared again: a damaged row must not get a fresh file that looks valid.
         tables = [_whole(self._location, path, self._content.files[path]) for path in paths]
         rows = pa.concat_tables(tables)
@@ -286,7 +301,9 @@ class LogTable:
         ]
         actions += [delta_log.removed(old, self._content.files[old].size, data_change=dropping) for old in paths]
         try:
-            self._replaced_version = delta_log.commit(self._table, self._location, actions, _SCHEMA)
+            self._replaced_version = delta_log.commit(
+                self._table, self._location, actions, _SCHEMA, after=self._loaded_version
+            )
         except CommitLost:
             return False
         self.refresh()
@@ -294,7 +311,7 @@ class LogTable:
         self.acknowledge()
         # Only now: the summary row itself is acknowledged and vouches for all rows before it.
         forget_older(self._location, _rows(new)[0].acknowledged)
-        delta_log.checkpoint(self._table, self._location)
+        self._table = delta_log.checkpoint(self._table, self._location)
         return True
 
     def _bodies(self, path: str) -> _Bodies:
@@ -311,7 +328,7 @@ class LogTable:
 
     def _resolve(self, attempt: str, path: str, lost: CommitLost) -> None:
         """Return if the row of `attempt` landed although its commit raised. Otherwise raise."""
-        before = self._table.version()
+        before = self._loaded_version
         self._reopen()
         self.refresh()
         if self._content.has(attempt):
@@ -323,14 +340,11 @@ class LogTable:
             raise lost
         raise outage(self._location.uri, lost) from lost
 
-    def _prove_if_late(self, attempt: str, path: str) -> None:
-        """Read the log again after a long pause between refresh and commit.
+    def _prove(self, attempt: str, path: str) -> None:
+        """Read the log again after a long pause between its last read and a commit.
 
         A writer that slept may have written a version that was already used, and whose commit file was deleted since.
         """
-        if _uptime_s() - self._refreshed_at < _RESUME_SUSPECT_S:
-            return
-        self._appended_version = -1
         self._reopen()
         self.refresh()
         if not self._content.has(attempt):
@@ -345,18 +359,16 @@ class LogTable:
 
     def _load(self, version: int) -> None:
         # Own commits are on disk already.
-        if version not in (self._replaced_version, self._appended_version):
+        if version != self._replaced_version:
             _sync(self._location, self._loaded_version + 1, version)
-        known = self._content.files
-        # Directly after an append the live files are known. Listing them would cost time at every commit.
-        if version == self._loaded_version + 1 == self._appended_version:
-            live = {path: file.size for path, file in (*known.items(), *self._own.items())}
-        else:
-            live = delta_log.live_files(self._table)
+        known, live = self._content.files, delta_log.live_files(self._table)
         loaded = self._read({path: size for path, size in live.items() if path not in known})
         files = {path: known.get(path) or loaded[path] for path in live}
         # Checked before any of it becomes visible: no caller decides on a log that lacks a row.
         refuse_if_lacking(files.values(), version, self._acknowledged, self._location.uri)
+        self._take(files, version)
+
+    def _take(self, files: Mapping[str, LogFile], version: int) -> None:
         self._content.replaced(files)
         self._own.clear()
         self._loaded_version = version
@@ -411,11 +423,6 @@ def _is_dead(path: str, version: int, before_ms: int) -> bool:
     """
     name = _PATH.fullmatch(path)
     return name is not None and int(name[1]) < before_ms and int(name[2]) <= version
-
-
-def _uptime_s() -> float:
-    # CLOCK_BOOTTIME counts suspended time, `time.monotonic` on Linux does not.
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _sealed(new: NewRow, seq: int, time_ms: int, weight_before: int) -> pa.Table:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from spark_ckpt.epochs.records import Manifest, StagedFileRecord
+from spark_ckpt.epochs.retention import incarnation_of
 from spark_ckpt.store import delta_log
-from spark_ckpt.store.data_table import DataTable, epoch_of, txn_version
+from spark_ckpt.store.data_table import DataTable, Seen, epoch_of, txn_version
 from spark_ckpt.store.delta_log import Actions
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.location import Location
@@ -53,9 +53,11 @@ class StagedTable:
 
         A table with a damaged log is re-created with the rows of the kept epochs.
         """
-        log_state = self._log.state()
-        newest = txn_version(log_state.incarnation, log_state.last)
-        self.table.redo(lambda: self._materialize(manifest, incarnation), newest, log_state.incarnation == incarnation)
+
+        def materialize() -> None:
+            self._materialize(manifest, incarnation)
+
+        self.table.redo(materialize, self._log, incarnation, rebuild=materialize)
 
     def _materialize(self, manifest: Manifest, incarnation: int) -> None:
         key = txn_version(incarnation, manifest.epoch)
@@ -68,9 +70,8 @@ class StagedTable:
         elif materialized < 0:
             return
 
-        def change(table: DeltaTable) -> Actions:
-            live = delta_log.live_files(table)
-            return [_add(file) for file in files if file.path not in live]
+        def change(seen: Seen) -> Actions:
+            return [_add(file) for file in files if file.path not in seen.files]
 
         self.table.commit(key, change, {"ckptEpoch": str(manifest.epoch), "ckptIncarnation": str(incarnation)})
 
@@ -88,8 +89,8 @@ class StagedTable:
         wanted = {file.path for manifest in kept for file in self.staged(manifest)}
         left: list[str] = []
 
-        def change(table: DeltaTable) -> Actions | None:
-            gone = {path: size for path, size in delta_log.live_files(table).items() if path not in wanted}
+        def change(seen: Seen) -> Actions | None:
+            gone = {path: size for path, size in seen.files.items() if path not in wanted}
             left[:] = list(gone)
             # No data change: published rows leave the table, they are not deleted for its stream readers.
             return [delta_log.removed(path, size, data_change=False) for path, size in gone.items()] or None
@@ -100,16 +101,19 @@ class StagedTable:
     def _due(self, manifest: Manifest, materialized_epoch: int) -> list[StagedFileRecord]:
         older = [
             brief.epoch
-            for brief in self._log.state().lineage(manifest.epoch)
+            for brief in self._log.known().lineage(manifest.epoch)
             if materialized_epoch < brief.epoch < manifest.epoch
         ]
-        manifests = self._log.manifests(reversed(older))
+        manifests = self._log.manifests(reversed(older)) if older else []
         # After a restore the table may show a later epoch. Its version moves on, but no rows are new.
         due = [*manifests, manifest] if manifest.epoch > materialized_epoch else manifests
         return [file for each in due for file in self.staged(each)]
 
     def _ensure(self, newest: StagedFileRecord, epoch: int) -> None:
-        schema = committed_schema(self.location, newest, epoch=epoch, sink=self.sink)
+        schema = self.table.columns_of(
+            incarnation_of(newest.path, f"ckpt-{self.sink}"),
+            lambda: committed_schema(self.location, newest, epoch=epoch, sink=self.sink),
+        )
         columns = list(newest.partition_values)
         for name in columns:
             schema = schema.append(pa.field(name, pa.string()))

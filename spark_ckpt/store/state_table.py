@@ -13,13 +13,12 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
-from spark_ckpt.errors import EpochDamaged, EpochNotFound, LogDamaged
+from spark_ckpt.errors import EpochDamaged, EpochNotFound
 from spark_ckpt.store import delta_log
-from spark_ckpt.store.data_table import DataTable, txn_version
+from spark_ckpt.store.data_table import DataTable, Seen, epoch_of, txn_version
 from spark_ckpt.store.ddl import arrow_schema, column_names
 from spark_ckpt.store.delta_log import Actions
 from spark_ckpt.store.epoch_log import EpochLog
@@ -56,22 +55,20 @@ class StateTable:
 
         A table with a damaged log is re-created, with a version for every kept epoch.
         """
-        log_state = self._log.state()
-        try:
-            with self.table.one_look():
-                self.table.refuse_if_beyond(txn_version(log_state.incarnation, log_state.last))
-                self._materialize(manifest, incarnation)
-        except LogDamaged:
-            # Only the current incarnation repairs; a replaced driver must not touch the log.
-            if log_state.incarnation != incarnation:
-                raise
-            self.table.begin_again()
-            for brief in log_state.epochs:
-                # Transaction versions only grow along a table, so later epochs cannot come before this one.
-                if txn_version(brief.incarnation, brief.epoch) < txn_version(incarnation, manifest.epoch):
-                    with contextlib.suppress(EpochDamaged):  # an old epoch with a missing file gets no version
-                        self._materialize(self._log.manifest(brief.epoch), brief.incarnation)
-            self._materialize(manifest, incarnation)
+        self.table.redo(
+            lambda: self._materialize(manifest, incarnation),
+            self._log,
+            incarnation,
+            lambda: self._rebuild(manifest, incarnation),
+        )
+
+    def _rebuild(self, manifest: Manifest, incarnation: int) -> None:
+        for brief in self._log.known().epochs:
+            # Transaction versions only grow along a table, so later epochs cannot come before this one.
+            if txn_version(brief.incarnation, brief.epoch) < txn_version(incarnation, manifest.epoch):
+                with contextlib.suppress(EpochDamaged):  # an old epoch with a missing file gets no version
+                    self._materialize(self._log.manifest(brief.epoch), brief.incarnation)
+        self._materialize(manifest, incarnation)
 
     def _materialize(self, manifest: Manifest, incarnation: int) -> None:
         snapshot = manifest.operators.get(self.operator)
@@ -81,8 +78,11 @@ class StateTable:
         if self.table.newest_txn_version() >= key:
             return
         anew = None
-        if newest is not None:
-            schema = committed_schema(self.location, newest, epoch=newest.epoch, operator=self.operator)
+        if snapshot is not None and newest is not None:
+            file, declared = newest, (newest.incarnation, snapshot.key_schema, snapshot.state_schema)
+            schema = self.table.columns_of(
+                declared, lambda: committed_schema(self.location, file, epoch=file.epoch, operator=self.operator)
+            )
             if self._has_other_types(schema, wanted):
                 # Widened types: the table starts over with the new files in the same commit. Readers never see it
                 # empty.
@@ -90,10 +90,10 @@ class StateTable:
             else:
                 self.table.ensure(schema)
 
-        def change(table: DeltaTable) -> Actions:
-            live = delta_log.live_files(table)
+        def change(seen: Seen) -> Actions:
+            live = seen.files
             # Files superseded by a newer full file remove no row from the state; a restore does.
-            rollback = bool(wanted.keys() < live.keys()) or _is_behind(table, manifest.epoch)
+            rollback = bool(wanted.keys() < live.keys()) or (seen.key >= 0 and epoch_of(seen.key) > manifest.epoch)
             adds = [_add(file) for path, file in wanted.items() if path not in live]
             gone = [
                 delta_log.removed(path, size, data_change=rollback) for path, size in live.items() if path not in wanted
@@ -161,15 +161,6 @@ def no_rows(snapshot: OperatorSnapshot) -> pa.Table:
     """Return an empty table with the columns of the operator's state."""
     schemas = (arrow_schema(snapshot.key_schema), arrow_schema(snapshot.state_schema), _OURS)
     return pa.schema([field for schema in schemas for field in schema]).empty_table()
-
-
-def _is_behind(table: DeltaTable, epoch: int) -> bool:
-    """Return True if the table shows an epoch newer than `epoch`, so that materializing it removes rows."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-    if "max.ckpt_epoch" not in actions.column_names:
-        return False
-    newest = pc.max(actions.column("max.ckpt_epoch")).as_py()
-    return newest is not None and newest > epoch
 
 
 def _add(file: StateFile) -> AddAction:

@@ -73,6 +73,8 @@ class Store:
         self.spark_states = SparkStates(location.child(_SPARK))
         """Files of the state of Spark's own operators."""
         self._swept_for = -1
+        self._shown: tuple[int, Mapping[str, Sequence[str]]] = -1, {}
+        """An incarnation, and the tables that existed at its first update, by folder."""
         self._trimmed_ms: int | None = None
         self._moved: dict[str, str] = {}
         self.log = self._opened_log(job)
@@ -197,12 +199,17 @@ class Store:
         """
         ours = incarnation or self.log.own_incarnation or manifest.incarnation
         with self._lock:
-            tables: list[StateTable | StagedTable | InFlight] = []
+            if manifest.epoch not in self.log.known().by_id:
+                self.log.state()
             # Tables that exist but are not in the manifest take part, too: after a restore they must drop later
-            # epochs.
-            tables += map(self.state, sorted({*manifest.operators, *self._tables(_STATE)}))
-            tables += map(self.staged, sorted({*manifest.outputs, *self._tables(_EDGES)}))
-            tables += map(self.edge, sorted({*manifest.edges, *self._tables(_INFLIGHT)}))
+            # epochs. An incarnation lists them once, because it creates the others itself.
+            if self._shown[0] != ours:
+                self._shown = ours, {folder: self._tables(folder) for folder in (_STATE, _EDGES, _INFLIGHT)}
+            there = self._shown[1]
+            tables: list[StateTable | StagedTable | InFlight] = []
+            tables += map(self.state, sorted({*manifest.operators, *there[_STATE]}))
+            tables += map(self.staged, sorted({*manifest.outputs, *there[_EDGES]}))
+            tables += map(self.edge, sorted({*manifest.edges, *there[_INFLIGHT]}))
             for table in tables:
                 guard()
                 table.materialize(manifest, ours)

@@ -25,6 +25,7 @@ from deltalake.exceptions import DeltaError
 from spark_ckpt.delta_files import LOG, TableCommit
 from spark_ckpt.errors import EpochDamaged, LogDamaged, StoreOutage
 from spark_ckpt.store import delta_log
+from spark_ckpt.store.copied_log import log_files
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.schemas import read_schema
 
@@ -53,7 +54,7 @@ def trim(location: Location, keep_versions: Collection[int], now_ms: int) -> int
 
     A log with an unreadable commit is left unchanged. `now_ms`: ms since 1970 UTC.
     """
-    files = delta_log.log_files(location)
+    files = log_files(location)
     commits = sorted(version for version, kind in files if kind == "json")
     checkpoints = {version for version, kind in files if kind != "json"}
     try:

@@ -1,4 +1,7 @@
-"""Uploads to an object store. A small file takes one request; delta-rs begins a multipart upload, of three, for any file.
+"""Requests to an object store that delta-rs makes more of: an upload, a file that one writer alone can create, a read.
+
+delta-rs takes three requests for any upload, because it begins a multipart upload, two to read a file, and more for a
+commit, because it reads the log before and after it.
 
 obstore is a binding of object_store, the Rust library that delta-rs uses, too. So it takes the same options and variables
 of the environment. What it might not know is left to delta-rs: other kinds of stores, other options, an AWS profile.
@@ -8,13 +11,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import obstore
 from obstore.exceptions import BaseError
-from obstore.store import AzureStore, GCSStore, S3Store
+from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
 
 if TYPE_CHECKING:
     from obstore import WritableFile
@@ -67,6 +70,54 @@ def open_upload(uri: str, options: Mapping[str, str], path: str) -> WritableFile
     """
     store = _store(uri, tuple(sorted(options.items())))
     return None if store is None else obstore.open_writer(store, path, buffer_size=_ONE_REQUEST_BYTES)
+
+
+def create_file(uri: str, options: Mapping[str, str], path: str, content: bytes) -> bool:
+    """Create the file `path` below `uri` if there is none: of two writers exactly one succeeds. It appears whole.
+
+    Return False if delta-rs has to do it. Raises `UploadFailed` if the file exists, after any other failure, and if the
+    outcome is unknown.
+    """
+    store = _store(uri, tuple(sorted(options.items()))) if "://" in uri else _folder(uri)
+    if store is None:
+        return False
+    obstore.put(store, path, content, mode="create")
+    return True
+
+
+def read_object(uri: str, options: Mapping[str, str], path: str) -> bytes | None:
+    """Return the content of the file `path` below `uri`; None if delta-rs has to read it.
+
+    Raises `UploadFailed`, FileNotFoundError.
+    """
+    store = _store(uri, tuple(sorted(options.items())))
+    return None if store is None else bytes(obstore.get(store, path).bytes())
+
+
+def list_objects(uri: str, options: Mapping[str, str], folder: str, after: str) -> dict[str, int] | None:
+    """Return paths and sizes in bytes of the files in `folder` whose names sort after `after`; None if delta-rs has to
+    list them. Raises `UploadFailed`.
+    """
+    store = _store(uri, tuple(sorted(options.items())))
+    if store is None:
+        return None
+    pages = obstore.list(store, folder, offset=f"{folder}/{after}")
+    return {each["path"]: each["size"] for page in pages for each in page}
+
+
+def delete_objects(uri: str, options: Mapping[str, str], paths: Sequence[str]) -> bool:
+    """Delete files; missing ones are ignored. Return False if delta-rs has to do it. Raises `UploadFailed`."""
+    store = _store(uri, tuple(sorted(options.items())))
+    # The others take a request for each file, and refuse a missing one.
+    if not isinstance(store, S3Store):
+        return False
+    obstore.delete(store, paths)
+    return True
+
+
+@functools.lru_cache(maxsize=64)
+def _folder(path: str) -> LocalStore:
+    return LocalStore(path)
 
 
 @functools.lru_cache(maxsize=64)

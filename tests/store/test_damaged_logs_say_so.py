@@ -186,19 +186,19 @@ def test_a_commit_that_is_gone_from_between_others_is_named(written: Written) ->
 
 def test_an_emptied_commit_is_missing_by_its_number(written: Written) -> None:
     written.commits[-2].write_bytes(b"")
-    written.refused("row 15 of the epoch log is missing")
+    written.refused("row 16 of the epoch log is missing")
 
 
 def test_an_emptied_newest_commit_that_was_acknowledged_is_damage(written: Written) -> None:
     written.commits[-1].write_bytes(b"")
-    written.refused("row 16 of the epoch log is missing")
+    written.refused("row 17 of the epoch log is missing")
 
 
 @pytest.mark.parametrize("newest", [1, 2, 3])
 def test_a_log_that_lost_its_newest_commits_names_what_was_acknowledged(written: Written, newest: int) -> None:
     for path in written.commits[-newest:]:
         path.unlink()
-    written.refused(r"ends at row \d+, but row 16 \(epoch 10\) was acknowledged")
+    written.refused(r"ends at row \d+, but row 17 \(epoch 10\) was acknowledged")
 
 
 def test_a_log_folder_from_an_older_backup_is_refused(pristine: Path, tmp_path: Path) -> None:

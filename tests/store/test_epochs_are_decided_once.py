@@ -64,6 +64,55 @@ def test_a_zombie_that_saw_nothing_loses_the_compare_and_swap(
         World(tmp_path / "store").store.log.manifest(late.epoch)
 
 
+class Proposed(AssertionError):
+    """The same row was proposed on the same log again."""
+
+
+@pytest.mark.parametrize("reads", [True, pytest.param(False, id="planted: the remembered log survives a lost race")])
+def test_a_driver_commits_on_the_log_it_remembers_and_reads_it_after_a_lost_race(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
+    world.begin()
+    world.epoch({"a": 1}, materialize=False)
+    world.snapshot({"a": 2})
+    manifest = world.manifest()
+    EpochLog.add_savepoint(world.store.reopened().log, "before", 1)
+    assert "before" not in world.store.log.known().savepoints, "the driver has not read it, or nothing is tested"
+    if not reads:
+        monkeypatch.setattr(world.store.log, "state", world.store.log.known)
+        monkeypatch.setattr(LogTable, "refresh", lambda self: None)
+        commit, tries = delta_log.commit, iter(range(3))
+
+        def counted(*args: object, **kwargs: object) -> int:
+            if next(tries, None) is None:
+                raise Proposed
+            return commit(*args, **kwargs)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(delta_log, "commit", counted)
+        with pytest.raises(Proposed):
+            world.store.log.commit_epoch(manifest)
+        return
+    before = world.store.log.commit_epoch(manifest)
+    assert (before.savepoints, world.store.log.known().latest) == ({"before": 1}, 2)
+    assert world.store.reopened().log.state() == world.store.log.known()
+
+
+@pytest.mark.parametrize("reads", [True, pytest.param(False, id="planted: a refusal on the remembered log counts")])
+def test_a_refusal_counts_only_after_the_log_was_read(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
+    world.begin()
+    reader = world.store.reopened().log
+    world.epoch({"a": 1}, materialize=False)
+    if not reads:
+        monkeypatch.setattr(reader, "state", reader.known)
+        with pytest.raises(EpochNotFound):
+            reader.add_savepoint("new", 1)
+        return
+    reader.add_savepoint("new", 1)
+    assert world.store.log.state().savepoints == {"new": 1}
+
+
 def test_an_error_after_the_commit_landed_is_a_success(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.begin()
     world.snapshot({"a": 1})

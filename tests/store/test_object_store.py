@@ -24,7 +24,8 @@ from spark_ckpt.content import BLOCK_BYTES, Readable
 from spark_ckpt.epochs.records import Manifest, SparkState
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import EpochDamaged, Fenced, StoreForeign, StoreUnreachable
-from spark_ckpt.store import location
+from spark_ckpt.store import delta_log, location
+from spark_ckpt.store.copied_log import log_files
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.folders import folders
 from spark_ckpt.store.location import Location
@@ -126,7 +127,7 @@ class Requests:
         return Counter("LIST" if "list-type=2" in each[2] else each[1] for each in found if each)
 
 
-def test_a_task_needs_one_request_per_file_and_a_commit_nine(
+def test_a_task_needs_one_request_per_file_and_an_epoch_of_the_driver_six(
     uri: str, options: dict[str, str], server_log: Path
 ) -> None:
     world = World(uri, options=options)
@@ -141,12 +142,52 @@ def test_a_task_needs_one_request_per_file_and_a_commit_nine(
         manifest = world.manifest()
         requests.since()
         world.decide(manifest)
-        assert requests.since() == {"PUT": 3, "LIST": 3, "GET": 3}, "the row of the epoch log"
+        assert requests.since() == {"PUT": 3}, "the row of the epoch log, its commit, its acknowledgement"
         world.store.materialize(manifest)
-        tables = requests.since()
         # a table of state, one of staged rows, one of rows in flight
-        assert tables["PUT"] == 3, "one commit of each table"
-        assert tables.total() <= 50, "each table is looked at once before its commit"
+        assert requests.since() == {"PUT": 3}, "one commit of each table"
+
+
+@pytest.mark.parametrize("copies", [True, pytest.param(False, id="planted: commits of others are not copied")])
+def test_a_commit_of_another_process_is_read_once_and_an_own_one_never(
+    uri: str, options: dict[str, str], server_log: Path, monkeypatch: pytest.MonkeyPatch, copies: bool
+) -> None:
+    world = World(uri, options=options)
+    world.begin()
+    world.epoch({"a": 1}, materialize=False)
+    ours, theirs = world.store.log, world.store.reopened().log
+    ours.add_savepoint("ours", 1)
+    requests = Requests(server_log)
+    assert set(ours.state().savepoints) == {"ours"}
+    assert requests.since() == {"LIST": 1}, "the look for commits of others"
+    theirs.add_savepoint("theirs", 1)
+    requests.since()
+    if not copies:
+        monkeypatch.setattr(delta_log, "pull", lambda table: None)
+    assert ("theirs" in ours.state().savepoints) == copies
+    if copies:
+        assert requests.since() == {"LIST": 1, "GET": 2, "HEAD": 1}, "the look, their commit, the file of their row"
+        ours.state()
+        assert requests.since() == {"LIST": 1}
+
+
+def test_a_log_that_another_process_trimmed_is_copied_from_its_checkpoint(uri: str, options: dict[str, str]) -> None:
+    world = World(uri, options=options)
+    world.begin()
+    world.epoch({"a": 1})
+    reader, tables = world.store.reopened().log, [world.store.log, world.store.reopened().log]
+    for number in range(4):
+        tables[number % 2].add_savepoint(f"s{number}", 1)
+    epochs = world.store.location.child("epochs")
+    table = delta_log.open_table(epochs)
+    assert table is not None
+    delta_log.checkpoint(table, epochs)
+    epochs.delete(path for (version, _), path in log_files(epochs).items() if version < table.version())
+    assert set(reader.state().savepoints) == {f"s{number}" for number in range(4)}
+    assert reader.state() == world.store.log.state()
+    newest = DeltaTable(epochs.uri, storage_options=options)
+    assert newest.version() == table.version(), "delta-rs opens it by the checkpoint, too"
+    assert sorted(newest.file_uris()) == sorted(f"{epochs.uri}/{path}" for path in delta_log.live_files(table))
 
 
 STATE_FILES = {"0/0/1.delta": b"changes of 1", "0/0/2.delta": b"changes of 2"}

@@ -109,7 +109,9 @@ def test_a_replaced_drivers_late_settle_changes_nothing(world: World, tmp_path: 
     assert names(state_table(world)) == chain_names(newest)
 
 
-@pytest.mark.parametrize("sees_it", [True, pytest.param(False, id="planted: the look is kept after a lost race")])
+@pytest.mark.parametrize(
+    "sees_it", [True, pytest.param(False, id="planted: the remembered version survives a lost race")]
+)
 def test_a_replaced_driver_notices_a_newer_version_that_came_after_its_look(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sees_it: bool
 ) -> None:
@@ -130,13 +132,32 @@ def test_a_replaced_driver_notices_a_newer_version_that_came_after_its_look(
     monkeypatch.setattr(delta_log, "commit", overtaken)
     table = world.store.state(OPERATOR).table
     if not sees_it:
-        kept = table.refreshed()
-        monkeypatch.setattr(table, "refreshed", lambda: kept)
+        monkeypatch.setattr(table, "forget", lambda: None)
         with pytest.raises(StoreUnreachable, match="other writers"):
             world.store.materialize(behind)
         return
     world.store.materialize(behind)
     assert names(state_table(world)) == {file.path for file in newest.operators[OPERATOR].files}
+
+
+@pytest.mark.parametrize("reads", [True, pytest.param(False, id="planted: the remembered log is believed")])
+def test_a_replaced_driver_that_missed_the_takeover_does_not_make_its_successors_table_anew(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
+    """By the log as it knows it, the table is ahead of every committed epoch."""
+    late = world.epoch({"a": 1})
+    other = World(tmp_path / "store")
+    other.expected, other.chains = world.expected, world.chains
+    other.begin()
+    newest = other.epoch({"b": 3})
+    for table in (world.store.state(OPERATOR), world.store.staged(SINK)):
+        table.table.refreshed()
+    if not reads:
+        monkeypatch.setattr(world.store.log, "state", world.store.log.known)
+    world.store.materialize(late)
+    found = {OPERATOR: names(state_table(world)), SINK: names(outbox_table(world))}
+    shown = {OPERATOR: chain_names(newest), SINK: {each.outputs[SINK].files[0].path for each in (late, newest)}}
+    assert (found == shown) == reads
 
 
 def test_two_settlers_at_once_do_not_double_the_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +258,7 @@ def test_a_missing_row_is_damage_not_a_smaller_state(world: World) -> None:
 
 def test_a_new_state_column_is_added_to_the_table(world: World) -> None:
     world.epoch({"a": 1})
-    manifest = with_state_file(world, pa.table(widened(world)))
+    manifest = with_state_file(world, pa.table(widened(world)), "v BIGINT, extra STRING")
     world.store.materialize(manifest)
     rows = query(state_table(world), "select k, v, extra from t order by v")
     assert rows == [{"k": "a", "v": 1, "extra": None}, {"k": "a", "v": 7, "extra": "new"}]
@@ -249,7 +270,7 @@ def test_a_new_state_column_is_added_to_the_table(world: World) -> None:
 def test_a_state_column_of_another_type_is_refused(world: World) -> None:
     world.epoch({"a": 1})
     changed = {**widened(world), "v": pa.array(["text"])}
-    manifest = with_state_file(world, pa.table(changed))
+    manifest = with_state_file(world, pa.table(changed), "v STRING, extra STRING")
     with pytest.raises(StateSchemaChanged, match="'v'"):
         world.store.materialize(manifest)
 
@@ -260,7 +281,7 @@ def widened(world: World) -> dict[str, pa.Array]:
     return {**columns, "v": pa.array([7], pa.int64()), "extra": pa.array(["new"])}
 
 
-def with_state_file(world: World, rows: pa.Table) -> Manifest:
+def with_state_file(world: World, rows: pa.Table, state_schema: str) -> Manifest:
     path = f"i1-e2-g0-{uuid.uuid4().hex}.parquet"
     size = world.store.state(OPERATOR).location.write_table(path, rows).size_bytes
     file = StateFile(
@@ -268,6 +289,8 @@ def with_state_file(world: World, rows: pa.Table) -> Manifest:
     )
     world.line.chain = (*world.line.chain, file)
     manifest = world.manifest()
+    snapshot = manifest.operators[OPERATOR].model_copy(update={"state_schema": state_schema})
+    manifest = manifest.model_copy(update={"operators": {OPERATOR: snapshot}})
     world.decide(manifest)
     return manifest
 

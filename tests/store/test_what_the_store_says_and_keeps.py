@@ -229,11 +229,11 @@ def test_damage_to_state_is_told_with_the_operator(world: World) -> None:
     assert found.value.context["operator"] == OPERATOR
 
 
-def test_a_table_that_shows_what_was_never_decided_is_named(world: World) -> None:
-    table = world.store.staged(SINK).table
+def test_a_table_that_shows_what_was_never_decided_is_named(world: World, tmp_path: Path) -> None:
+    table, log = world.store.staged(SINK).table, World(tmp_path / "empty").store.log
 
     with pytest.raises(LogDamaged) as found:
-        table.refuse_if_beyond(-1)
+        table.redo(lambda: None, log, world.line.incarnation, lambda: None)
 
     assert found.value.context["table"] == table.location.uri
 

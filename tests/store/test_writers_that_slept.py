@@ -1,8 +1,7 @@
 """A writer or reader that slept while the log was shortened takes nothing for newer than it is, and loses nothing it owns.
 
 A version number is free again once its commit is trimmed. Two guards of ours see to it that nobody takes it: a clock, and the
-commit before it. Each is tried without the other; without both the log forks. delta-rs looks at the log, too, but before it
-writes: so the writer sleeps behind that look.
+commit before it. Each is tried without the other; without both the log forks.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
 from spark_ckpt.delta_files import commit_name
 from spark_ckpt.epochs.retention import Retention
@@ -30,10 +28,6 @@ ENOUGH = 40
 NO_STEP = durable.on_step
 
 
-Sleep = Callable[[World, Callable[[], None]], None]
-"""Do something before the next commit to the log, behind its author's look at the log."""
-
-
 class Uptime:
     """The clock that counts sleep, by hand."""
 
@@ -47,7 +41,7 @@ class Uptime:
 @pytest.fixture
 def uptime(monkeypatch: pytest.MonkeyPatch) -> Uptime:
     clock = Uptime()
-    monkeypatch.setattr(log_table, "_uptime_s", clock)
+    monkeypatch.setattr(log_table, "uptime_s", clock)
     return clock
 
 
@@ -61,55 +55,31 @@ def world(tmp_path: Path) -> World:
 
 
 def test_a_writer_that_slept_past_a_trim_is_fenced(world: World, uptime: Uptime) -> None:
-    slept(world, uptime, at_commit_of)
+    slept(world, uptime)
 
 
-@pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> Sleep:
-    """Sleep between delta-rs's look at the log and its write, which nothing of ours hears: its commit is taken away meanwhile."""
-    create = DeltaTable.create_write_transaction
-
-    def sleep(world: World, meanwhile: Callable[[], None]) -> None:
-        def created(self: DeltaTable, *args: object, **kwargs: object) -> None:
-            monkeypatch.setattr(DeltaTable, "create_write_transaction", create)
-            create(self, *args, **kwargs)  # type: ignore[arg-type]
-            commit = commit_file(world, self.version() + 1)
-            content = commit.read_bytes()
-            commit.unlink()
-            meanwhile()
-            commit.write_bytes(content)
-
-        monkeypatch.setattr(DeltaTable, "create_write_transaction", created)
-
-    return sleep
-
-
-def test_one_that_slept_behind_the_library_s_own_look_is_fenced(world: World, uptime: Uptime, late: Sleep) -> None:
-    slept(world, uptime, late)
-
-
-def test_the_clock_alone_fences_it(world: World, uptime: Uptime, late: Sleep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_alone_fences_it(world: World, uptime: Uptime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta_log, "_require_predecessor", lambda location, version: None)
-    slept(world, uptime, late, stale=True)
+    slept(world, uptime, stale=True)
 
 
 def test_the_commit_before_it_alone_fences_it_whatever_clocks_say(
-    world: World, uptime: Uptime, late: Sleep, monkeypatch: pytest.MonkeyPatch
+    world: World, uptime: Uptime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_table, "_RESUME_SUSPECT_S", float("inf"))
-    slept(world, uptime, late)
+    slept(world, uptime)
 
 
 def test_without_either_the_writer_believes_a_row_that_nobody_else_has(
-    world: World, uptime: Uptime, late: Sleep, monkeypatch: pytest.MonkeyPatch
+    world: World, uptime: Uptime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_log, "_require_predecessor", lambda location, version: None)
     monkeypatch.setattr(log_table, "_RESUME_SUSPECT_S", float("inf"))
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        slept(world, uptime, late)
+        slept(world, uptime)
 
 
-def slept(world: World, uptime: Uptime, sleep: Sleep, *, stale: bool = False) -> None:
+def slept(world: World, uptime: Uptime, *, stale: bool = False) -> None:
     """An old driver decides an epoch, and sleeps between its look at the log and its commit.
 
     `stale`: the commit stays there, below what anybody reads."""
@@ -121,7 +91,7 @@ def slept(world: World, uptime: Uptime, sleep: Sleep, *, stale: bool = False) ->
         many_rows(world)
         assert not free.exists(), "the slot has to be free, or nothing is tested"
 
-    sleep(world, another_takes_over)
+    at_commit_of(world, another_takes_over)
     with pytest.raises(Fenced):
         old.commit_epoch(epoch)
     assert world.store.reopened().log.state() == world.store.log.state() == old.state()
@@ -231,7 +201,7 @@ def test_the_oldest_commit_goes_first_so_that_a_trim_that_dies_frees_no_number_a
 
 
 def at_commit_of(world: World, meanwhile: Callable[[], None]) -> None:
-    """The author sleeps right before it hands the commit to delta-rs."""
+    """The author sleeps right before it writes the commit."""
 
     def step(what: str, path: str) -> None:
         if what == "commit" and path.startswith(world.store.location.child("epochs").uri + " "):

@@ -1,0 +1,118 @@
+"""The log of a table in an object store, read from a copy in a local folder.
+
+delta-rs asks an object store for each commit several times: when it opens a table, reads on and writes a checkpoint.
+From the copy it takes them without a request. The copy gets a process's own commits as they are made, and those of others
+by one request each.
+"""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import mkdtemp
+
+from deltalake import DeltaTable
+
+from spark_ckpt.delta_files import LOG, commit_name, log_file
+from spark_ckpt.store.location import Location
+
+_HINT = "_last_checkpoint"
+_READERS = 8
+_ATTEMPTS = 5
+
+
+class _Folder:
+    """A temporary folder. It is deleted with the last reference, or when the process ends."""
+
+    def __init__(self) -> None:
+        self.path = Path(mkdtemp(prefix="spark-ckpt-log-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+class CopiedTable(DeltaTable):
+    """A handle that reads the copy. It must not write: the library would write into the copy."""
+
+    def __init__(self, location: Location, folder: _Folder) -> None:
+        super().__init__(folder.path)
+        self.location = location
+        self.folder = folder
+
+    @property
+    def log(self) -> Path:
+        """Folder of the copied log files."""
+        return self.folder.path / LOG
+
+
+def log_files(location: Location, after: str = "") -> dict[tuple[int, str], str]:
+    """Return the paths of commits ("json") and classic checkpoints ("checkpoint.parquet"), by version and kind.
+
+    `after`: name of a log file. Only names that sort after it are returned.
+    """
+    found = ((log_file(info.path.removeprefix(f"{LOG}/")), info.path) for info in location.list(LOG, after))
+    return {file: path for file, path in found if file is not None and file[1] in ("json", "checkpoint.parquet")}
+
+
+def open_copy(location: Location) -> CopiedTable | None:
+    """Copy the log from its newest checkpoint on, and open it. Return None if there is no table.
+
+    Raises deltalake's errors if the log cannot be read, a `StoreOutage`, and FileNotFoundError if files keep
+    disappearing.
+    """
+    for attempt in range(_ATTEMPTS):
+        files = log_files(location)
+        if not files:
+            return None
+        base = max((version for version, kind in files if kind != "json"), default=-1)
+        needed = [
+            path for (version, kind), path in files.items() if version > base or (version == base and kind != "json")
+        ]
+        folder = _Folder()
+        try:
+            _copy(location, needed, folder.path)
+        except FileNotFoundError:
+            # Trimmed since the listing: a later checkpoint covers it.
+            if attempt == _ATTEMPTS - 1:
+                raise
+            continue
+        return CopiedTable(location, folder)
+    return None
+
+
+def pull(table: CopiedTable) -> None:
+    """Copy the commits made after the handle's version. Raises FileNotFoundError if one of them was trimmed."""
+    version = table.version()
+    files = log_files(table.location, commit_name(version))
+    commits = sorted(number for number, kind in files if kind == "json")
+    if commits != list(range(version + 1, version + 1 + len(commits))):
+        raise FileNotFoundError(f"commit {version + 1} was trimmed")
+    _copy(table.location, [files[number, "json"] for number in commits], table.folder.path)
+
+
+def keep(table: CopiedTable, version: int, content: bytes) -> None:
+    """Add an own commit to the copy, right after it was made."""
+    (table.log / commit_name(version)).write_bytes(content)
+
+
+def push_checkpoint(table: CopiedTable) -> CopiedTable:
+    """Write a checkpoint of the handle's version into the object store. Return a handle that begins at it."""
+    table.create_checkpoint()
+    version = f"{table.version():020d}"
+    for path in sorted(table.log.glob(f"{version}.checkpoint*")):
+        table.location.write_bytes(f"{LOG}/{path.name}", path.read_bytes())
+    # It names the checkpoint, so it comes after it.
+    table.location.write_bytes(f"{LOG}/{_HINT}", (table.log / _HINT).read_bytes())
+    for path in table.log.glob("*.json"):
+        if path.stem <= version:
+            path.unlink()
+    return CopiedTable(table.location, table.folder)
+
+
+def _copy(location: Location, paths: Iterable[str], folder: Path) -> None:
+    (folder / LOG).mkdir(exist_ok=True)
+    missing = [path for path in paths if not (folder / path).exists()]
+    with ThreadPoolExecutor(_READERS) as pool:
+        for path, content in zip(missing, pool.map(location.read_bytes, missing), strict=True):
+            (folder / path).write_bytes(content)
