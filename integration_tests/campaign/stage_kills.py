@@ -2,13 +2,15 @@
 
 The other stages run in this process and must not restart. Afterwards every table is that of a run without failure, the
 numbers of each key have no gap and no repetition, every line of the program is judged by the states alone, the search for
-lines agrees with trying every cut, and the rules replay what each stage has recorded.
+lines agrees with trying every cut, the rules replay what each stage has recorded, and TLC accepts all of it as a behaviour of
+`specs/StageLines.tla`.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import shutil
 import threading
 import time
 from collections import Counter
@@ -35,6 +37,8 @@ from spark_ckpt.store.store import Store
 from spark_ckpt.trace.reading import Recorded, read_traces
 from spark_ckpt.trace.replay import differences
 from tests.edges.every_cut import brute_force
+from tests.specs.recorded_lines import MODULE, recorded_run, runs_module
+from tests.specs.tlc import check
 
 PROGRAM = "integration_tests.edges.stage_graphs"
 RANDOM = "random moment"
@@ -175,9 +179,11 @@ class StagedProgram:
     def _judge(self) -> dict[str, float]:
         self._judge_tables()
         self._judge_incarnations()
-        judge_traces(read_traces(self.root / "trace"), self.cell.protocol)
+        traces = read_traces(self.root / "trace")
+        judge_traces(traces, self.cell.protocol)
+        steps = judge_run(self.root.parent / f"tlc-{self.root.name}", traces) if self.cell.protocol.indexed else 0
         judge_search(read_stores(list(self.stores().values())).programs)
-        return {"lines": judged(self.stores(), self.graph.hops, self.cell.protocol), "wrong": 0}
+        return {"lines": judged(self.stores(), self.graph.hops, self.cell.protocol), "steps": steps, "wrong": 0}
 
     def _start(self, stages: list[str]) -> None:
         options = parsed([*self.given, "--events", str(self.root / "events")])
@@ -267,6 +273,24 @@ def judge_traces(traces: Sequence[Recorded], protocol: Between) -> None:
     silent = [each.name for each in traces if (each.begun.stage is not None) is not protocol.indexed]
     if silent:
         raise Broken(f"{silent[0]} has another protocol between stages than {protocol}")
+
+
+def judge_run(folder: Path, traces: Sequence[Recorded]) -> int:
+    """Return how many steps of the stages TLC has accepted as a behaviour of `StageLines`. Raises `Broken`.
+
+    `folder`: a new one, for the checker's files.
+    """
+    run = recorded_run(traces)
+    folder.mkdir()
+    result = check(folder, MODULE, more=runs_module([run]), flags=())
+    shutil.rmtree(folder)
+    if not result.ok:
+        # An invariant is violated after a step; a step that no action allows is not in the counterexample.
+        wrong = run.steps[result.depth - 1 - (result.violated != "deadlock")]
+        raise Broken(
+            f"the specification objects ({result.violated}) to step {result.depth} of {len(run.steps)}: {wrong}"
+        )
+    return len(run.steps)
 
 
 def judge_search(programs: Programs) -> None:

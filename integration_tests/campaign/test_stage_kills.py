@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from integration_tests.campaign.stage_kills import (
     cells,
     judge_hop,
     judge_incarnations,
+    judge_run,
     judge_search,
     judge_table,
     judge_traces,
@@ -24,10 +27,11 @@ from integration_tests.campaign.stage_kills import (
 )
 from integration_tests.edges.stage_graphs import GRAPHS, Hop
 from integration_tests.spark import connected_session
-from spark_ckpt.coordination.stage_process import Between, EpochEnding, StageProcess, StampEpoch
+from spark_ckpt.coordination.stage_process import Between, EpochEnding, EpochServes, StageProcess, StampEpoch
 from spark_ckpt.epochs.identity import Standing
 from spark_ckpt.epochs.lines import UNDONE, CutEpoch, Input, Line, Program, Programs
-from spark_ckpt.trace.lines import Begun, handled
+from spark_ckpt.trace.lines import Begun, Handled, handled
+from spark_ckpt.trace.reading import Recorded, read_traces
 from tests.trace.recording import whole
 from tests.trace.test_recorded_drivers import made_with
 
@@ -142,6 +146,49 @@ def test_a_loop_over_stages_passes_each_row_twice(tmp_path: Path) -> None:
     for spark in connected_session():
         cell = Cell(Between.UNALIGNED, "loop", RANDOM, "second")
         assert StagedProgram(spark, tmp_path / "loop", cell).run_undisturbed()["lines"] > 0
+
+
+@pytest.mark.parametrize("protocol", [Between.INDEX, Between.UNALIGNED, Between.ALIGNED])
+@pytest.mark.long  # in the gate: simulated stages in tests/specs/test_stage_lines.py
+@pytest.mark.spark
+@pytest.mark.kill
+def test_a_run_with_a_killed_stage_is_a_behaviour_of_the_specification(tmp_path: Path, protocol: Between) -> None:
+    """Each protocol once. It is none if a batch has not counted the rows that it passes, or without a commit of a survivor."""
+    for spark in connected_session():
+        cell = Cell(protocol, "pipeline", "EPOCH_COMMITTED", "second")
+        figures, why = tried(spark, tmp_path / "cell", cell, random.Random(1))
+        assert not why, f"{cell.kind}: {why}"
+        assert figures["steps"] > 50
+    traces = read_traces(tmp_path / "cell" / "trace")
+    for name, wrong in {
+        "uncounted": without_rows(traces, "staged.third"),
+        "commit": without_epoch(traces, "staged.main", 2),
+    }.items():
+        with pytest.raises(Broken, match="the specification objects"):
+            judge_run(tmp_path / name, wrong)
+
+
+def without_rows(traces: Sequence[Recorded], job: str) -> list[Recorded]:
+    """The traces with the first batch of a stage that has read rows, as if its tasks had counted none."""
+    lines = [line for trace in traces if trace.begun.shape.job == job for line in trace.lines]
+    first = next(line for line in lines if any(each["body"].get("rows_in") for each in line.event.get("reports", ())))
+    uncounted = first.model_copy(update={"event": {**first.event, "reports": []}})
+    return [replace(trace, lines=[uncounted if line is first else line for line in trace.lines]) for trace in traces]
+
+
+def without_epoch(traces: Sequence[Recorded], job: str, epoch: int) -> list[Recorded]:
+    """The traces without what a stage has heard of the index of one epoch, which says that it is committed."""
+    return [
+        replace(
+            trace, lines=[line for line in trace.lines if not (trace.begun.shape.job == job and is_of(line, epoch))]
+        )
+        for trace in traces
+    ]
+
+
+def is_of(line: Handled, epoch: int) -> bool:
+    """True if the line says that an epoch serves an index."""
+    return (line.event["kind"], line.event.get("epoch")) == (EpochServes.__name__, epoch)
 
 
 @pytest.mark.long
