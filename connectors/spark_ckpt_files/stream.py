@@ -22,7 +22,6 @@ from spark_ckpt.tasks.worker_process import prepare_worker
 from spark_ckpt_files.ledger import decoded
 from spark_ckpt_files.listing import DataFile, Directory
 from spark_ckpt_files.offsets import Offset
-from spark_ckpt_files.reading import read_file
 from spark_ckpt_files.settings import FilesSettings
 
 if TYPE_CHECKING:
@@ -105,7 +104,9 @@ class FilesStreamReader(FileStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition's files, oldest file first."""
+        # In tasks only: the process that lists the directory starts without Arrow's readers.
         from spark_ckpt.spark_internals.arrow_types import arrow_schema_of
+        from spark_ckpt_files.reading import read_file
 
         prepare_worker()
         assert isinstance(partition, FileRun)  # noqa: S101 - what partitions() returned

@@ -5,7 +5,7 @@ The import raises `EnvironmentUnfit` on a PySpark without them.
 
 from __future__ import annotations
 
-from importlib import metadata
+from pyspark import __version__
 
 from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt.spark_versions import JOBS
@@ -14,7 +14,7 @@ try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 except ModuleNotFoundError as error:
     raise EnvironmentUnfit(
-        f"PySpark {metadata.version('pyspark')} cannot limit what a batch reads of a Python data source: that came with 4.2",
+        f"PySpark {__version__} cannot limit what a batch reads of a Python data source: that came with 4.2",
         hint=f"pip install '{JOBS}'; these versions work",
     ) from error
 
