@@ -30,7 +30,7 @@ from integration_tests.campaign.hazards import (
 )
 from integration_tests.campaign.hazards.trials import with_broker, without_broker
 from integration_tests.campaign.kafka_kills import kafka_kills
-from integration_tests.campaign.line_kills import line_kills
+from integration_tests.campaign.line_kills import line_kills, topic_kills
 from integration_tests.campaign.line_restores import line_restores
 from integration_tests.campaign.outbox_kills import outbox_kills
 from integration_tests.campaign.outbox_trials import outbox_checkpoints, outbox_connect, outbox_zombies
@@ -52,6 +52,7 @@ WITH_BROKER: dict[str, Callable[[Broker, Path, int, int, Results], None]] = {
     "brokers": broker_kills,
     "disks": full_disks,
     "soak": soak,
+    "topics": topic_kills,
     "failovers": failovers,
     "silences": silences,
     "handovers": handovers,
@@ -89,6 +90,7 @@ USUAL = {
     "sparks-damages": 200,
     "programs": 2000,
     "lines": 100,
+    "topics": 30,
     "line-restores": 80,
     "stages": len(cells()),
     "zombies": 100,

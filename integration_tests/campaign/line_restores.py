@@ -20,7 +20,7 @@ from random import Random
 from pyspark.sql import SparkSession
 
 import spark_ckpt as ckpt
-from integration_tests.campaign.line_kills import KEYS, ROLES, ROWS_A_FILE, Inbox
+from integration_tests.campaign.line_kills import ROLES, Inbox, compare_state
 from integration_tests.campaign.trial import Results
 from integration_tests.edges.judged_lines import NoCut, judged_lines
 from integration_tests.edges.two_programs import described, parsed
@@ -114,17 +114,6 @@ class RunningPair:
         """Read all there is, one after the other."""
         for role in ROLES:
             described(self.spark, self.options(role)).start(availableNow=True).awaitTermination()
-
-    def state(self) -> dict[str, tuple[int, int, int]]:
-        """The reader's state: newest number, sum, breaks of the sequence."""
-        store = existing_store(str(self.root / "totals"))
-        rows = store.state("check").read(store.log.state().latest).to_pylist()
-        return {row["k"]: (row["last"], row["total"], row["wrong"]) for row in rows}
-
-    def expected(self) -> dict[str, tuple[int, int, int]]:
-        values = range(self.inbox.files * ROWS_A_FILE)
-        counts = Counter(f"k{value % KEYS}" for value in values)
-        return {key: (count, sum(v for v in values if f"k{v % KEYS}" == key), 0) for key, count in counts.items()}
 
 
 def _one_pair(spark: SparkSession, root: Path, restores: int, draw: Random, results: Results) -> None:
@@ -244,10 +233,7 @@ def _die_if(it_is_time: bool) -> None:
 
 
 def _judge(pair: RunningPair, results: Results) -> None:
-    why, wrong = "", 0
-    if pair.state() != pair.expected():
-        why, wrong = f"the state is {pair.state()}, expected {pair.expected()}"[:500], 1
-    results.add("rows compared after restores", {"rows": pair.inbox.files * ROWS_A_FILE, "wrong": wrong}, why)
+    compare_state(pair.root, pair.inbox.files, "rows compared after restores", results)
     try:
         found = judged_lines(pair.root / "orders", pair.root / "totals")
     except NoCut as error:

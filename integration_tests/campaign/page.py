@@ -20,6 +20,7 @@ WORDS = {
     "sparks-damages": "a file of the state of Spark's operators damaged, asked for and started",
     "programs": "a history of drawn programs of Spark's operators, failed and restored: compared with plain Spark",
     "lines": "two programs joined by an edge, named lines judged: kill -9",
+    "topics": "two programs joined by a topic of Kafka: kill -9",
     "line-restores": "two such programs, taken back to a line while they run, by a command that lives or is killed",
     "stages": "one of several stages of a program: kill -9, by protocol, graph, stage and point of the kill",
     "zombies": "a driver frozen, replaced, and woken",

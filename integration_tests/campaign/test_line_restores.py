@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from integration_tests.campaign import line_kills
+from integration_tests.campaign.line_kills import State, expected_state
 from integration_tests.campaign.line_restores import DEATHS, Broken, carried_out, compare, restoring
+from integration_tests.campaign.trial import Results, read
 from spark_ckpt.epochs.lines import to_target
 from spark_ckpt.program_edges.line_stores import read_stores
 from spark_ckpt.store.existing import existing_store
@@ -43,3 +46,17 @@ def test_a_restore_that_leaves_a_store_where_it_was_is_found(tmp_path: Path) -> 
     assert carried_out(places[1:], "totals@2", "") == 0
     with pytest.raises(Broken, match="orders is at epoch 3, the line has 2"):
         compare(tmp_path, line)
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [({"k0": (4, 42, 0)}, 1), (expected_state(1), 0), ({**expected_state(1), "k0": (3, 21, 1)}, 1)],
+    ids=["a key is lost", "whole", "a row is lost"],
+)
+def test_a_state_that_differs_from_a_run_without_failure_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: State, wrong: int
+) -> None:
+    monkeypatch.setattr(line_kills, "state_of_reader", lambda root: found)
+    line_kills.compare_state(tmp_path, 1, "rows compared", Results(tmp_path / "results.jsonl", "lines", 1))
+    [trial] = read(tmp_path / "results.jsonl")
+    assert (trial.figures["wrong"], bool(trial.why)) == (wrong, bool(wrong))

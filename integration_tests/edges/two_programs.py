@@ -1,6 +1,8 @@
 """Two jobs, a program each: `orders` numbers the rows of each key, `totals` checks the numbers and keeps them in a table.
 
-python -m integration_tests.edges.two_programs orders|totals --root DIR --events FILE [--protocol index]
+python -m integration_tests.edges.two_programs orders|totals --root DIR --events FILE [--protocol index | --servers S --topic T]
+
+An edge joins them, or a topic of Kafka.
 
 The numbers are the oracle: a row that is lost or comes twice over the edge breaks a key's sequence.
 """
@@ -14,12 +16,15 @@ from pathlib import Path
 
 import pandas as pd
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from spark_ckpt_delta import DeltaSink
 from spark_ckpt_files import FilesSource
+from spark_ckpt_kafka import KafkaSink, KafkaSource
 
 import spark_ckpt as ckpt
 from integration_tests.survival.driver import QUIET, Events, told
+from spark_ckpt.api.stream import Stream
 
 
 def numbered(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[tuple[str, int, int]]:
@@ -57,15 +62,26 @@ def described(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
         edge = rows.groupBy("k").applyInPandasWithState(
             numbered, columns, state, "append", GroupStateTimeout.NoTimeout, "number"
         )
-        edge.to(ckpt.Edge("totals"))
+        if options.topic:
+            record = edge.select(F.col("k").alias("key"), F.to_json(F.struct("k", "number", "v")).alias("value"))
+            record.to(KafkaSink(options.servers, options.topic), name="totals")
+        else:
+            edge.to(ckpt.Edge("totals"))
     else:
-        rows = job.source("totals", ckpt.Edge("totals", str(root / "orders"), job="orders", maxFilesPerTrigger=3))
+        rows = _received(job, options)
         columns, state = "k string, last long, total long, wrong long", "last long, total long, wrong long"
         totals = rows.groupBy("k").applyInPandasWithState(
             checked, columns, state, "append", GroupStateTimeout.NoTimeout, "check"
         )
         totals.to(DeltaSink(str(root / "table")), name="table")
     return job
+
+
+def _received(job: ckpt.Job, options: argparse.Namespace) -> Stream:
+    if options.topic:
+        records = job.source("totals", KafkaSource(options.servers, options.topic))
+        return records.parse("value", "k string, number long, v long", alias="r").select("r.*")
+    return job.source("totals", ckpt.Edge("totals", str(options.root / "orders"), job="orders", maxFilesPerTrigger=3))
 
 
 def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> None:
@@ -80,7 +96,7 @@ def main() -> int:
     options = parsed()
 
     def run(events: Events) -> int:
-        spark = ckpt.session(options.role, master="local[2]", conf=QUIET)
+        spark = ckpt.session(options.role, *(["kafka"] if options.topic else []), master="local[2]", conf=QUIET)
         spark.sparkContext.setLogLevel("ERROR")
         run_on(spark, options, events)
         return 0
@@ -96,6 +112,8 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--events", required=True, type=Path)
     parser.add_argument("--interval", default="1 second")
     parser.add_argument("--protocol", default="independent")
+    parser.add_argument("--servers", default="")
+    parser.add_argument("--topic", default="")
     parser.add_argument("--restore", default="latest", type=lambda text: int(text) if text.isdecimal() else text)
     parser.add_argument("--available-now", action="store_true")
     return parser.parse_args(arguments)
