@@ -5,16 +5,16 @@ The import raises `EnvironmentUnfit` on a PySpark without them.
 
 from __future__ import annotations
 
-from pyspark import __version__
-
 from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt.spark_versions import JOBS
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 except ModuleNotFoundError as error:
+    from importlib import metadata  # here, since it costs each process that lists a folder 20 ms
+
     raise EnvironmentUnfit(
-        f"PySpark {__version__} cannot limit what a batch reads of a Python data source: that came with 4.2",
+        f"PySpark {metadata.version('pyspark')} cannot limit what a batch reads of a Python data source: that came with 4.2",
         hint=f"pip install '{JOBS}'; these versions work",
     ) from error
 
