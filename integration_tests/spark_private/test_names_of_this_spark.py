@@ -159,15 +159,14 @@ def _(spark: SparkSession, launch_mark: Path) -> None:
 
 @of("pyspark.zip before other packages")
 def _(spark: SparkSession) -> None:
-    [row] = spark.range(1).mapInArrow(_path, "first string, used string").collect()
+    def found(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            first = os.environ["PYTHONPATH"].split(os.pathsep)[0]
+            yield pa.RecordBatch.from_pydict({"first": [first], "used": [pyspark.__file__]})
+
+    [row] = spark.range(1).mapInArrow(found, "first string, used string").collect()
     assert row["first"].endswith("/pyspark.zip")
     assert row["used"] == pyspark.__file__
-
-
-def _path(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for _ in batches:
-        first = os.environ["PYTHONPATH"].split(os.pathsep)[0]
-        yield pa.record_batch({"first": [first], "used": [pyspark.__file__]})
 
 
 @of("PYSPARK_GATEWAY_PORT")
