@@ -12,8 +12,6 @@ import itertools
 import logging
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -21,7 +19,7 @@ from pyspark.sql import SparkSession
 import spark_ckpt as ckpt
 from benchmarks.inside.endless import EndlessSource
 from benchmarks.inside.null_sink import NullSink
-from benchmarks.inside.run_rate import end_of_batch, rows_per_s
+from benchmarks.inside.run_rate import end_of_batch, rows_per_s, running
 from benchmarks.inside.sessions import benchmark_session, median_and_spread
 from benchmarks.inside.sparks_windows import told
 from spark_ckpt.config import EVERY_BATCH
@@ -31,31 +29,19 @@ INTERVALS = {"an epoch per batch": EVERY_BATCH, "an epoch every 5 s": "5 seconds
 SHAPES = ("one query", "two stages")
 
 
-@contextmanager
-def running(spark: SparkSession, shape: str, store: Path, interval: object) -> Iterator[ckpt.Run]:
-    """Run the shape; yield the run of its last stage."""
+def shaped(spark: SparkSession, shape: str, store: Path, interval: object) -> ckpt.Job:
+    """Return the job of the shape."""
     source = EndlessSource(ROWS, f"pmod(hash(n), {KEYS})")
     job = ckpt.Job(spark, "edges", store=str(store), interval=interval, key_groups=4)
     first = job.source("input", source).groupBy("k").agg("each row", "first", sums=ckpt.sum("v"))
     passed = first if shape == SHAPES[0] else first.through("hop", stage="last")
     passed.groupBy("k").agg("each row", "second", counts=ckpt.count()).to(NullSink(), name="out")
-    if shape == SHAPES[0]:
-        run = job.start()
-        try:
-            yield run
-        finally:
-            run.stop()
-        return
-    stages = job.start_stages()
-    try:
-        yield stages.stages["last"]
-    finally:
-        stages.stop()
+    return job
 
 
 def rate(spark: SparkSession, shape: str, store: Path, interval: object, seconds: float) -> float:
     """Rows per second of the last stage, behind a warm-up."""
-    with running(spark, shape, store, interval) as run:
+    with running(shaped(spark, shape, store, interval), "" if shape == SHAPES[0] else "last") as run:
         end_of_batch(run)
         time.sleep(min(WARM_UP_S, seconds))
         return rows_per_s(run, seconds)

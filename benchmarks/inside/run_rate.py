@@ -1,12 +1,31 @@
-"""How fast an endless run goes: rows between two ends of batches."""
+"""A job that runs, and how fast an endless one goes: rows between two ends of batches."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import spark_ckpt as ckpt
 
 POLL_S = 0.005
+
+
+@contextmanager
+def running(job: ckpt.Job, stage: str = "") -> Iterator[ckpt.Run]:
+    """Run the job, or all stages of its program; yield its run, or that of `stage`."""
+    if not stage:
+        run = job.start()
+        try:
+            yield run
+        finally:
+            run.stop()
+        return
+    stages = job.start_stages()
+    try:
+        yield stages.stages[stage]
+    finally:
+        stages.stop("60 seconds")
 
 
 def rows_per_s(run: ckpt.Run, seconds: float) -> float:

@@ -19,7 +19,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from spark_ckpt_delta import DeltaSink
 from spark_ckpt_files import FilesSource
 
 import spark_ckpt as ckpt
+from benchmarks.inside.run_rate import running
 from benchmarks.inside.sessions import benchmark_session, median_and_spread
 from benchmarks.inside.stage_protocols import (
     Heard,
@@ -69,31 +69,17 @@ def _job(spark: SparkSession, root: Path, interval: object, protocol: Between = 
 # -- a hop -------------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _shape(spark: SparkSession, root: Path, shape: str) -> Iterator[ckpt.Run]:
-    """Run it; yield the run that writes the table."""
+def _shaped(spark: SparkSession, root: Path, shape: str) -> ckpt.Job:
     job = _job(spark, root, EVERY_BATCH)
     rows = _rows(job)
-    if shape == SHAPES[0]:
-        _counted(rows, "counts", root / "table")
-        run = job.start()
-        try:
-            yield run
-        finally:
-            run.stop()
-        return
-    _counted(rows.through("hop", stage="last"), "counts", root / "table")
-    stages = job.start_stages()
-    try:
-        yield stages.stages["last"]
-    finally:
-        stages.stop("60 seconds")
+    _counted(rows if shape == SHAPES[0] else rows.through("hop", stage="last"), "counts", root / "table")
+    return job
 
 
 def latency(spark: SparkSession, root: Path, shape: str, seconds: float) -> tuple[float, float]:
     """Return the median of the times from a row to its commit, and that of the batches of the last query, in seconds."""
     table = root / "table"
-    with _shape(spark, root, shape) as run:
+    with running(_shaped(spark, root, shape), "" if shape == SHAPES[0] else "last") as run:
         wait_until(lambda: bool(commits(table)), f"{shape} has no row")
         time.sleep(WARM_UP_S)
         began_ms = now_ms()
