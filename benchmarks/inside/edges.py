@@ -21,7 +21,6 @@ from benchmarks.inside.endless import EndlessSource
 from benchmarks.inside.null_sink import NullSink
 from benchmarks.inside.run_rate import end_of_batch, rows_per_s, running
 from benchmarks.inside.sessions import benchmark_session, median_and_spread
-from benchmarks.inside.sparks_windows import told
 from spark_ckpt.config import EVERY_BATCH
 
 ROWS, KEYS, WARM_UP_S = 100_000, 10_000, 20.0
@@ -61,7 +60,10 @@ def main(rounds: int, seconds: float) -> None:
                     found[shape].append(rate(spark, shape, next(folders), interval, seconds))
             one, two = (found[shape] for shape in SHAPES)
             shares = [stages / query for query, stages in zip(one, two, strict=True)]
-            print(f"| {text} | {median_and_spread(one)} | {median_and_spread(two)} | {told(shares)} |", flush=True)
+            print(
+                f"| {text} | {median_and_spread(one)} | {median_and_spread(two)} | {median_and_spread(shares, 2)} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -66,8 +66,8 @@ class BatchTimes:
         return [ms for _, ms in self.full_batches(rows, warm_up)]
 
 
-def median_and_spread(values: Sequence[float]) -> str:
-    """`median (min-max)`."""
+def median_and_spread(values: Sequence[float], digits: int = 0) -> str:
+    """`median (min-max)`, with so many digits after the point."""
     if not values:
         return "-"
-    return f"{statistics.median(values):.0f} ({min(values):.0f}-{max(values):.0f})"
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"

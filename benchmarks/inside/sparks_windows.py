@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,7 @@ import spark_ckpt as ckpt
 from benchmarks.inside.endless import EndlessSource
 from benchmarks.inside.metrics import Rate, used_s
 from benchmarks.inside.null_sink import NullSink
-from benchmarks.inside.sessions import benchmark_session
+from benchmarks.inside.sessions import benchmark_session, median_and_spread
 from spark_ckpt.config import EVERY_BATCH
 
 ROUNDS, WINDOW_S = 3, 20.0
@@ -154,11 +153,6 @@ def rate(rows: Rows, seconds: float) -> Rate:
     return Rate(per_s, 1e6 * (used_s() - used) / (after - before))
 
 
-def told(ratios: list[float]) -> str:
-    """Median and range of ratios."""
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-
-
 def compare(spark: SparkSession, setup: Setup, folder: Path, rounds: int, seconds: float) -> Iterator[str]:
     """Yield a row of the table per interval."""
     numbers = itertools.count()
@@ -173,7 +167,7 @@ def compare(spark: SparkSession, setup: Setup, folder: Path, rounds: int, second
             clock[name].append(native.rows_per_s / ours.rows_per_s)
             cpu[name].append(ours.cpu_s / native.cpu_s)
     for name in INTERVALS:
-        yield f"| {setup.name}, {name} | {told(clock[name])} | {told(cpu[name])} |"
+        yield f"| {setup.name}, {name} | {median_and_spread(clock[name], 2)} | {median_and_spread(cpu[name], 2)} |"
 
 
 def until_batch(kind: str, number: int, folder: Path, batches: int) -> float:
@@ -209,7 +203,8 @@ def restarts(number: int, folder: Path, rounds: int) -> str:
             took[kind] = until_batch(kind, number, folder / f"{kind}-{turn}", 1)
         ratios.append(took["job"] / took["plain"])
         seconds.append(took["job"])
-    return f"| {SETUPS[number].name}, restart of the process to its first batch, {told(seconds)} s | {told(ratios)} | |"
+    told = f"{median_and_spread(seconds, 2)} s | {median_and_spread(ratios, 2)}"
+    return f"| {SETUPS[number].name}, restart of the process to its first batch, {told} | |"
 
 
 def session_for(setup: Setup) -> SparkSession:

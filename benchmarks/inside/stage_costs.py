@@ -34,9 +34,9 @@ from benchmarks.inside.sessions import benchmark_session, median_and_spread
 from benchmarks.inside.stage_protocols import (
     Heard,
     commits,
+    fail,
     latencies_s,
     newest_row_ms,
-    newest_version,
     now_ms,
     wait_until,
 )
@@ -168,11 +168,7 @@ def backlog(spark: SparkSession, folders: Iterator[Path], rounds: int, seconds: 
         found[protocol].append(behind_backlog(spark, next(folders), protocol))
     for protocol, pairs in found.items():
         decided, read = ([pair[at] for pair in pairs] for at in (0, 1))
-        print(f"| {protocol} | {_spread(decided)} | {_spread(read)} |", flush=True)
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f}-{max(values):.1f})"
+        print(f"| {protocol} | {median_and_spread(decided, 1)} | {median_and_spread(read, 1)} |", flush=True)
 
 
 # -- a restart beside other stages -------------------------------------------------------------------------------------
@@ -190,7 +186,7 @@ def restart(spark: SparkSession, folders: Iterator[Path], rounds: int, seconds: 
     for stage, pairs in found.items():
         before, across = ([pair[at] for pair in pairs] for at in (0, 1))
         name = f"{stage}, which fails" if stage == VICTIM else stage
-        print(f"| {name} | {_spread(before)} | {_spread(across)} |", flush=True)
+        print(f"| {name} | {median_and_spread(before, 1)} | {median_and_spread(across, 1)} |", flush=True)
 
 
 def beside_a_restart(spark: SparkSession, root: Path, seconds: float) -> Mapping[str, tuple[float, float]]:
@@ -208,13 +204,8 @@ def beside_a_restart(spark: SparkSession, root: Path, seconds: float) -> Mapping
         time.sleep(WARM_UP_S)
         began_ms = now_ms()
         time.sleep(seconds)
-        failed_ms, known = now_ms(), newest_version(tables[VICTIM])
-        [query] = [each for each in spark.streams.active if (each.name or "").startswith(f"costs.{VICTIM}/")]
-        query.stop()
-        wait_until(
-            lambda: any(max(commit.rows_ms) > failed_ms for _, commit in commits(tables[VICTIM], known)),
-            "the stage does not go on",
-        )
+        failed_ms = now_ms()
+        fail(spark, tables[VICTIM], f"costs.{VICTIM}")
         ended_ms = now_ms()
     finally:
         stages.stop("60 seconds")

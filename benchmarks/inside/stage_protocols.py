@@ -269,7 +269,7 @@ def measured(spark: SparkSession, root: Path, cell: Cell, seconds: float) -> Fig
         time.sleep(seconds)
         ended_ms, counted = now_ms(), len(heard.epochs_ms) - epochs
         wait_until(lambda: newest_row_ms(table) >= ended_ms, f"{cell} does not show the last rows")
-        restart_s = _fail(spark, table, f"{JOB}.{victim}")
+        restart_s = fail(spark, table, f"{JOB}.{victim}")
         if cell.protocol.indexed:  # the newest line is then one of a running program
             known = max(heard.served)
             wait_until(lambda: max(heard.served) > known, f"{cell} serves no line after its failure")
@@ -301,7 +301,7 @@ def newest_version(table: Path) -> int:
     return max((int(path.stem) for path in (table / "_delta_log").glob("*.json")), default=-1)
 
 
-def _fail(spark: SparkSession, table: Path, job: str) -> float:
+def fail(spark: SparkSession, table: Path, job: str) -> float:
     """Stop the query of a stage; return the seconds until the last table has rows again."""
     [query] = [each for each in spark.streams.active if (each.name or "").startswith(f"{job}/")]
     known = newest_version(table)
