@@ -3,25 +3,21 @@
 Spark puts `pyspark.zip` and py4j's zip before the packages of the environment. Python compiles a module of a zip again in
 each process, which takes 0.7 s of CPU: for each reader of a source, each planner of a source, each daemon of workers.
 """
-# ruff: noqa: PTH112, PTH118, PTH120
-# pathlib would take 10 ms of each process.
 
 from __future__ import annotations
 
 import importlib
-import os
 import sys
+from pathlib import Path
 
-HERE = os.path.dirname(os.path.realpath(__file__))
+HERE = Path(__file__).resolve().parent
 
 
 def without_zips(places: list[str]) -> list[str]:
     """Leave out the zips of a PySpark whose packages are on the path, too."""
-    complete = [place for place in places if os.path.isdir(os.path.join(place, "py4j"))]
-    folders = {os.path.realpath(os.path.join(place, "pyspark", "python", "lib")) for place in complete}
-    return [
-        each for each in places if not (each.endswith(".zip") and os.path.dirname(os.path.realpath(each)) in folders)
-    ]
+    complete = [Path(place) for place in places if (Path(place) / "py4j").is_dir()]
+    folders = {(place / "pyspark" / "python" / "lib").resolve() for place in complete}
+    return [each for each in places if not (each.endswith(".zip") and Path(each).resolve().parent in folders)]
 
 
 def run_hidden() -> None:
@@ -36,5 +32,5 @@ def run_hidden() -> None:
 
 
 if __name__ == "sitecustomize":
-    sys.path[:] = [place for place in without_zips(sys.path) if os.path.realpath(place) != HERE]
+    sys.path[:] = [place for place in without_zips(sys.path) if Path(place).resolve() != HERE]
     run_hidden()
