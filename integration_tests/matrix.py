@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "docs" / "examples"
 PYTHONS = ("3.11", "3.12", "3.13")
 PYSPARKS = ("4.1.4", "4.2.0", "4.2.1", "4.3.0")
-EXTRAS = ("jobs", "kafka-fast", "registry", "metrics", "lineage", "ui", "demo", "delta")
+EXTRAS = ("jobs", "kafka", "registry", "metrics", "lineage", "ui", "demo", "delta")
 """The last one's delta-spark has a range of PySpark of its own, narrower than ours: where it does not fit, it is left out."""
 JOBS: Mapping[str, tuple[str, int]] = {"deduplicate": ("payments", 3), "sessions": ("visits", 2)}
 """Of an example: the table that it fills, and with how many rows."""

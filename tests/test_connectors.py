@@ -76,9 +76,9 @@ def test_an_unknown_name_is_refused_with_what_is_installed_and_what_to_install()
 
 def test_an_extra_that_was_taken_for_a_connector_is_named_as_what_to_install() -> None:
     with pytest.raises(ConnectorUnknown) as unknown:
-        connectors.named("kafka-fast")
+        connectors.named("registry")
 
-    assert "pip install 'spark-ckpt[kafka-fast]'" in unknown.value.hint
+    assert "pip install 'spark-ckpt[registry]'" in unknown.value.hint
 
 
 @pytest.mark.parametrize(

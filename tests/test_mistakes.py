@@ -91,9 +91,9 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, str]] = {
         "'maxOffsetsPerTrigger'",
     ),
     "an option of the sink is mistyped": (
-        lambda: KafkaSink(SERVERS, "t", options={"linger.msec": 5}),
+        lambda: KafkaSink(SERVERS, "t", options={"batch.sise": 5}),
         "CONFIG_INVALID",
-        "'linger.ms'",
+        "'batch.size'",
     ),
     "a sink without a topic": (lambda: KafkaSink(SERVERS), "CONFIG_INVALID", "marker_topic"),
     "a topic with a space": (lambda: KafkaSink(SERVERS, "my topic"), "CONFIG_INVALID", "topic name"),

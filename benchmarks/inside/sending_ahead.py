@@ -1,6 +1,6 @@
 """What sending ahead takes off a publish: the time of `publish` with an epoch's rows in the transaction already, and without.
 
-Run: python -m benchmarks.inside.sending_ahead [--rounds N] [--client NAME]. A broker of its own; both kinds in turns, wall clock,
+Run: python -m benchmarks.inside.sending_ahead [--rounds N]. A broker of its own; both kinds in turns, wall clock,
 from the call to the answer, which is when a committed reader can see the rows. The sending itself is told beside it.
 """
 
@@ -20,7 +20,6 @@ import pyarrow as pa
 from spark_ckpt_kafka import KafkaSink
 from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.options import Connection
-from spark_ckpt_kafka.producer import Plane
 from spark_ckpt_kafka.publisher import KafkaPublisher
 
 from checkpoint_protocols.ids import Epoch, Incarnation
@@ -54,7 +53,7 @@ def staged(folder: Path, table: pa.Table) -> list[StagedFile]:
 class Published:
     """One sink, epoch after epoch."""
 
-    def __init__(self, broker: Broker, folder: Path, client: Plane | None) -> None:
+    def __init__(self, broker: Broker, folder: Path) -> None:
         topic = f"t-{uuid.uuid4().hex[:8]}"
         with KafkaControl(Connection(broker.servers)) as control:
             control.create_topic(topic, PARTITIONS)
@@ -63,7 +62,7 @@ class Published:
         context = SinkContext("job", "out", str(uuid.uuid4()), Incarnation(1))
         self._publisher = cast(
             "KafkaPublisher",
-            KafkaSink(broker.servers, topic, client=client).publisher(None, context),  # type: ignore[arg-type]
+            KafkaSink(broker.servers, topic).publisher(None, context),  # type: ignore[arg-type]
         )
 
     def epoch(self, files: list[StagedFile], ahead: bool) -> tuple[float, float]:
@@ -86,13 +85,13 @@ def _ms(work: Callable[[], object]) -> float:
     return (time.perf_counter() - before) * 1000
 
 
-def main(rounds: int, client: Plane | None) -> None:
+def main(rounds: int) -> None:
     """Print a line for each size."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with running_broker(folder / "broker") as broker:
             (folder / "rows").mkdir()
-            published = Published(broker, folder / "rows", client)
+            published = Published(broker, folder / "rows")
             print("| rows | publish, ms | least | with rows ahead | least | sending them |")
             for count in SIZES:
                 files = staged(folder / "rows", rows(count))
@@ -106,6 +105,5 @@ def main(rounds: int, client: Plane | None) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--client", choices=("kafka-python", "confluent-kafka"))
     given = parser.parse_args()
-    main(given.rounds, given.client)
+    main(given.rounds)

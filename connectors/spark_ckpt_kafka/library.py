@@ -8,42 +8,60 @@ from importlib import util
 
 from spark_ckpt.errors import EnvironmentUnfit
 
-if util.find_spec("kafka") is None:
-    raise EnvironmentUnfit("kafka-python is not installed", hint="pip install 'spark-ckpt[kafka]'")
+for _name in ("kafka", "crc32c", "lz4"):
+    if util.find_spec(_name) is None:
+        raise EnvironmentUnfit(f"the package of {_name!r} is not installed", hint="pip install 'spark-ckpt[kafka]'")
 
 with warnings.catch_warnings():
     # kafka-python reads its schema files with a function that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.errors as kafka_errors
+    from crc32c import crc32c
     from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewTopic
-    from kafka.codec import has_lz4
+    from kafka.codec import lz4_encode
     from kafka.consumer import KafkaConsumer
-    from kafka.producer import KafkaProducer
     from kafka.protocol.consumer import IsolationLevel, OffsetFetchRequest, OffsetSpec
-    from kafka.protocol.metadata import CoordinatorType
+    from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
+    from kafka.protocol.producer import (
+        AddOffsetsToTxnRequest,
+        AddPartitionsToTxnRequest,
+        EndTxnRequest,
+        InitProducerIdRequest,
+        ProduceRequest,
+        TxnOffsetCommitRequest,
+    )
     from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
-    from spark_ckpt_kafka.network import LOGIN_REFUSED, network_client
+    from spark_ckpt_kafka.network import LOGIN_REFUSED, network_client, open_connections
 
 __all__ = [
     "LOGIN_REFUSED",
+    "AddOffsetsToTxnRequest",
+    "AddPartitionsToTxnRequest",
     "ConfigResource",
     "ConfigResourceType",
     "ConsumerGroupMetadata",
     "CoordinatorType",
+    "EndTxnRequest",
+    "FindCoordinatorRequest",
+    "InitProducerIdRequest",
     "IsolationLevel",
     "KafkaAdminClient",
     "KafkaConsumer",
-    "KafkaProducer",
+    "MetadataRequest",
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetFetchRequest",
     "OffsetSpec",
+    "ProduceRequest",
     "TopicPartition",
-    "has_lz4",
+    "TxnOffsetCommitRequest",
+    "crc32c",
     "kafka_errors",
+    "lz4_encode",
     "network_client",
     "open_admin",
+    "open_connections",
 ]
 
 

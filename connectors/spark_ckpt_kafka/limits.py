@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_ckpt_kafka.control import KafkaControl
-from spark_ckpt_kafka.options import BATCH_ROOM, Tuning
-from spark_ckpt_kafka.producer import Plane
+from spark_ckpt_kafka.options import Tuning
 from spark_ckpt_kafka.record_rules import RecordRules, TopicLimits
 
 _NO_BOUND = 2**62
@@ -28,11 +27,9 @@ def topic_limits(control: KafkaControl, topic: str) -> TopicLimits:
     )
 
 
-def record_rules(topic: str | None, plane: Plane, tuning: Tuning, limits: TopicLimits | None = None) -> RecordRules:
+def record_rules(topic: str | None, tuning: Tuning, limits: TopicLimits | None = None) -> RecordRules:
     """Return the rules for the rows of a sink. `topic` is None if rows name their topics."""
-    room = tuning.batch_size + BATCH_ROOM if plane == "kafka-python" else 0
-    most = max(tuning.max_request_size, room)
-    return RecordRules(topic, plane, most, tuning.compression_type, limits or TopicLimits())
+    return RecordRules(topic, tuning.max_request_size, tuning.compression_type, limits or TopicLimits())
 
 
 def longest_transaction_ms(control: KafkaControl) -> int | None:

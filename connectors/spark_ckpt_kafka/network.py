@@ -7,7 +7,7 @@ timeout.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import kafka.errors as kafka_errors
@@ -54,3 +54,16 @@ def network_client(**settings: Any) -> KafkaNetClient:
     """Return a client for the setting `kafka_client` of kafka-python's admin client and producer."""
     net = NetworkSelector(**settings)
     return KafkaNetClient(net=net, manager=_Connections(net, **settings))
+
+
+def open_connections(settings: Mapping[str, object], timeout_ms: int) -> tuple[NetworkSelector, KafkaConnectionManager]:
+    """Return connections to a cluster that has answered, behind what drives them. The caller closes both."""
+    net = NetworkSelector(**settings)
+    connections = _Connections(net, **settings)
+    try:
+        connections.bootstrap(timeout_ms)
+    except BaseException:
+        connections.close()
+        net.close()
+        raise
+    return net, connections

@@ -130,29 +130,24 @@ _LIBRDKAFKA = {
 }
 
 
-BATCH_ROOM = 65_536
-"""Bytes by which kafka-python's record limit exceeds the batch size at least."""
-
-
 @dataclass(frozen=True)
 class Tuning:
     """Settings of a sink's producer. Milliseconds and bytes; Kafka's names with underscores.
 
-    Raises `ConfigInvalid` unless request timeout + linger < delivery timeout < transaction timeout.
+    Raises `ConfigInvalid` unless request timeout < delivery timeout < transaction timeout.
     """
 
     transaction_timeout_ms: int = 300_000
     delivery_timeout_ms: int = 45_000
     request_timeout_ms: int = 15_000
-    linger_ms: int = 20
     batch_size: int = 1_000_000
     max_request_size: int = 1_048_576
     compression_type: str = "lz4"
 
     def __post_init__(self) -> None:
-        if self.request_timeout_ms + self.linger_ms >= self.delivery_timeout_ms:
+        if self.request_timeout_ms >= self.delivery_timeout_ms:
             raise ConfigInvalid(
-                "delivery.timeout.ms must exceed request.timeout.ms + linger.ms",
+                "delivery.timeout.ms must exceed request.timeout.ms",
                 hint="raise delivery.timeout.ms",
             )
         if self.delivery_timeout_ms >= self.transaction_timeout_ms:

@@ -6,18 +6,19 @@ two transactions under one producer epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib import util
+import random
+import time
+from collections.abc import Callable
 from typing import Literal, Protocol
 
-from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt_kafka.options import Connection, Tuning
+from spark_ckpt_kafka.record_batches import Chunk
 
-Plane = Literal["confluent-kafka", "kafka-python"]
-Headers = list[tuple[str, bytes | None]]
 Progress = Callable[[], None]
 """Called at each acknowledgement of the cluster; a long silence means a hung client."""
+
+Clock = Callable[[], int]
+"""Milliseconds since 1970."""
 
 Refusal = Literal["", "record", "size", "partition"]
 """Reason of a refusal: "record" by the broker; "size" of a batch or record; "partition" unknown to the client (yet)."""
@@ -25,30 +26,6 @@ Refusal = Literal["", "record", "size", "partition"]
 COMMIT_TIMEOUT_S = 30.0
 INIT_TIMEOUT_S = 30.0
 ABORT_TIMEOUT_S = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Rows in sending order, as columns of equal length. A column of None stands for the default in every row.
-
-    `timestamps` are milliseconds since 1970, None means now. A partition of None is chosen by the key's hash.
-    """
-
-    topic: str
-    values: Sequence[bytes | None]
-    keys: Sequence[bytes | None]
-    topics: Sequence[str | None] | None = None
-    partitions: Sequence[int | None] | None = None
-    timestamps: Sequence[int | None] | None = None
-    headers: Sequence[Headers | None] | None = None
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @property
-    def plain(self) -> bool:
-        """True if the rows have only keys and values, for one topic."""
-        return not (self.topics or self.partitions or self.timestamps or self.headers)
 
 
 class ProducerFailed(Exception):
@@ -98,26 +75,20 @@ class TransactionalProducer(Protocol):
         """Free the resources of a finished transaction."""
 
 
-def choose(plane: Plane | None) -> Plane:
-    """Return the data plane to use: `plane` if given, else the fastest one installed. Raises `EnvironmentUnfit`."""
-    if plane == "confluent-kafka" and util.find_spec("confluent_kafka") is None:
-        raise EnvironmentUnfit("confluent-kafka is not installed", hint="pip install 'spark-ckpt[kafka-fast]'")
-    if plane is not None:
-        return plane
-    return "confluent-kafka" if util.find_spec("confluent_kafka") else "kafka-python"
-
-
 def open_producer(
-    plane: Plane, connection: Connection, tuning: Tuning, transactional_id: str, progress: Progress
+    connection: Connection, tuning: Tuning, transactional_id: str, progress: Progress
 ) -> TransactionalProducer:
-    """Return a new producer of the plane. Imports only the client in use."""
-    if plane == "confluent-kafka":
-        from spark_ckpt_kafka.confluent_producer import ConfluentProducer
+    """Return a new producer."""
+    from spark_ckpt_kafka.batch_producer import BatchProducer
 
-        return ConfluentProducer(connection, tuning, transactional_id, progress)
-    from spark_ckpt_kafka.kafka_python_producer import KafkaPythonProducer
-
-    return KafkaPythonProducer(connection, tuning, transactional_id, progress)
+    return BatchProducer(
+        connection,
+        tuning,
+        transactional_id,
+        progress,
+        lambda: time.time_ns() // 1_000_000,
+        random.Random(),  # noqa: S311 - spreads rows without a key
+    )
 
 
 def hint_for(text: str) -> str:
@@ -134,24 +105,19 @@ def refusal_of(text: str) -> Refusal:
 
 
 _REFUSALS: dict[str, Refusal] = {
-    "MSG_SIZE_TOO_LARGE|MessageSizeTooLarge|RecordListTooLarge|RECORD_LIST_TOO_LARGE": "size",
-    "INVALID_RECORD|InvalidRecord|INVALID_TIMESTAMP|InvalidTimestamp|_INVALID_DIFFERENT_RECORD": "record",
-    # Error texts of kafka-python itself.
-    "headers items must be|Need at least one: key or value|a batch which had one": "record",
-    "_UNKNOWN_PARTITION|Unrecognized partition": "partition",
+    "MessageSizeTooLarge|RecordListTooLarge": "size",
+    "InvalidRecord|InvalidTimestamp": "record",
 }
 
 _HINTS = {
-    "SaslAuthenticationFailed|UnsupportedSaslMechanism|IllegalSaslState|_AUTHENTICATION": (
+    "SaslAuthenticationFailed|UnsupportedSaslMechanism|IllegalSaslState": (
         "check security.protocol, sasl.mechanism, user name and password"
     ),
-    "MSG_SIZE_TOO_LARGE|MessageSizeTooLarge|RecordListTooLarge": (
+    "MessageSizeTooLarge|RecordListTooLarge": (
         "raise the topic's max.message.bytes and the sink's option max.request.size"
     ),
-    "AUTHORIZATION|AuthorizationFailed": (
-        "grant Write on the topic and on the transactional id, Read on the sink's group"
-    ),
-    "INVALID_TRANSACTION_TIMEOUT|InvalidTransactionTimeout": (
+    "AuthorizationFailed": ("grant Write on the topic and on the transactional id, Read on the sink's group"),
+    "InvalidTransactionTimeout": (
         "lower the sink's option transaction.timeout.ms, or raise the broker's transaction.max.timeout.ms"
     ),
 }

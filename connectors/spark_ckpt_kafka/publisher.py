@@ -83,7 +83,7 @@ class KafkaPublisher:
             epoch=output.epoch,
             rows=sum(request.rows for request in requests),
             replayed=all(one.replayed for one in done),
-            detail={"lanes": len(requests), "client": self._settings.plane, "parts_ms": slowest_ms(done)},
+            detail={"lanes": len(requests), "parts_ms": slowest_ms(done)},
         )
 
     def send_ahead(self, staged: StagedAhead) -> int:

@@ -21,7 +21,7 @@ from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.marker import MarkerDecision, TopicMarker, Wanted, contradiction, decide, lane_is_new
 from spark_ckpt_kafka.options import Connection, Tuning
-from spark_ckpt_kafka.producer import Plane, ProducerFailed, Progress, TransactionalProducer, open_producer
+from spark_ckpt_kafka.producer import ProducerFailed, Progress, TransactionalProducer, open_producer
 from spark_ckpt_kafka.refusals import Refusals
 from spark_ckpt_kafka.rows import ShardRows, StagedPart
 from spark_ckpt_kafka.transaction import Clock, OpenTransaction, Transaction, aborting
@@ -43,7 +43,6 @@ class ShardSettings:
 
     connection: Connection
     tuning: Tuning
-    plane: Plane
     store_id: str
     sink: str
     lane: int
@@ -132,7 +131,7 @@ class ShardPublisher:
         self._group = settings.group(settings.lane)
         stamped = self._group if settings.audit_headers else None
         self._rows = ShardRows(settings.sink, settings.lane, settings.topic, stamped, self._check_topics)
-        self._refusals = Refusals(self._control, settings.plane, settings.tuning, settings.topic)
+        self._refusals = Refusals(self._control, settings.tuning, settings.topic)
         self._ready: TransactionalProducer | None = None
         # Half of the broker's timeout: the other half is for the rest of the publish.
         self._ahead = OpenTransaction(settings.tuning.transaction_timeout_ms / 2000, clock)
@@ -212,7 +211,7 @@ class ShardPublisher:
 
     def _initialised(self) -> TransactionalProducer:
         settings = self._settings
-        producer = open_producer(settings.plane, settings.connection, settings.tuning, self._group, self._progress)
+        producer = open_producer(settings.connection, settings.tuning, self._group, self._progress)
         producer.init()
         hit(Failpoint.PUBLISH_INIT)
         return producer

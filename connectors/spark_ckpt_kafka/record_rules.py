@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -42,14 +42,13 @@ class TopicLimits:
 
 @dataclass(frozen=True, slots=True)
 class RecordRules:
-    """Checks rows against the limits of a sink's client and topic. A call with a table returns the first refused row.
+    """Checks rows against the limits of a sink's producer and topic. A call with a table returns the first refused row.
 
-    `topic`: topic of every row; None if each row names its own. `max_request_bytes`: the client's own limit of a
-    record.
+    `topic`: topic of every row; None if each row names its own. `max_request_bytes`: the producer's own limit of
+    a record.
     """
 
     topic: str | None
-    plane: Literal["confluent-kafka", "kafka-python"]
     max_request_bytes: int
     compression: str = "none"
     limits: TopicLimits = TopicLimits()
@@ -58,7 +57,7 @@ class RecordRules:
         """Return the first row that is never accepted, or None."""
         columns = {name: rows.column(name) for name in rows.column_names}
         found = [*self._topics(columns), *self._keys(columns), *self._partitions(columns)]
-        found += [*self._times(columns), *_header_rows(columns, self.plane), *self._sizes(rows)]
+        found += [*self._times(columns), *_header_rows(columns), *self._sizes(rows)]
         return min(found, key=lambda each: each.row, default=None)
 
     def _topics(self, columns: dict[str, Column]) -> Iterator[RefusedRow]:
@@ -74,10 +73,6 @@ class RecordRules:
         if self.limits.compacted:
             missing = pa.array([True] * len(value)) if key is None else pc.is_null(key)
             yield from _where(missing, "key", "a compacted topic takes no record without a key")
-        if self.plane == "kafka-python":
-            empty = pc.is_null(value) if key is None else pc.and_(pc.is_null(key), pc.is_null(value))
-            why = "kafka-python sends no record with neither key nor value"
-            yield from _where(empty, "value", why, f"{_FILTER}, or install confluent-kafka")
 
     def _partitions(self, columns: dict[str, Column]) -> Iterator[RefusedRow]:
         if (partition := columns.get("partition")) is None:
@@ -96,9 +91,6 @@ class RecordRules:
         ms, now_ms = milliseconds(times), time.time_ns() // 1_000_000
         hint = "null is the time at which the record is sent"
         yield from _where(pc.equal(ms, -1), "timestamp", "in Kafka -1 ms means that there is no time", hint)
-        if self.plane == "confluent-kafka":
-            why = "confluent-kafka takes 0 ms for no time, and sends the present one"
-            yield from _where(pc.equal(ms, 0), "timestamp", why, f"give KafkaSink(client='kafka-python'); {hint}")
         before_ms, after_ms = self.limits.before_ms, self.limits.after_ms
         if before_ms is not None:
             why = f"the topic takes no times older than {before_ms} ms (message.timestamp.before.max.ms)"
@@ -114,7 +106,7 @@ class RecordRules:
             return
         sizes = _sizes_of(rows)
         for row in np.flatnonzero(sizes > self.max_request_bytes)[:1]:
-            why = f"the record has {sizes[row]} bytes, the client sends at most {self.max_request_bytes}"
+            why = f"the record has {sizes[row]} bytes, the sink sends at most {self.max_request_bytes}"
             yield RefusedRow(int(row), "value", why, f"raise the sink's option max.request.size; or {_FILTER}")
         for row in np.flatnonzero(sizes > (most or self.max_request_bytes)):
             if most is not None and (size := self._compressed(rows, int(row), int(sizes[row]))) > most:
@@ -148,22 +140,14 @@ def _where(mask: Any, column: str, why: str, hint: str = _FILTER) -> Iterator[Re
         yield RefusedRow(row, column, why, hint)
 
 
-def _header_rows(columns: dict[str, Column], plane: str) -> Iterator[RefusedRow]:
+def _header_rows(columns: dict[str, Column]) -> Iterator[RefusedRow]:
     """Yield the first row with a header that no record can have."""
     if (headers := columns.get("headers")) is None or headers.null_count == len(headers):
         return
     column = headers.combine_chunks()
     elements, rows = column.flatten(), pc.list_parent_indices(column)
-    keys, values = elements.field("key"), elements.field("value")
-    there = pc.is_valid(elements)
-    no_key = pc.and_(there, pc.is_null(keys))
-    found = [(pc.is_null(elements), "a header is null"), (no_key, "a header has no key")]
-    if plane == "confluent-kafka":
-        found.append((pc.match_substring(keys, "\0"), "confluent-kafka ends a header's key at its first NUL"))
-    else:
-        no_value = pc.and_(there, pc.is_null(values))
-        found.append((no_value, "kafka-python sends no header without a value; confluent-kafka does"))
-    for mask, why in found:
+    no_key = pc.and_(pc.is_valid(elements), pc.is_null(elements.field("key")))
+    for mask, why in ((pc.is_null(elements), "a header is null"), (no_key, "a header has no key")):
         at = pc.index(mask, True).as_py()
         if at >= 0:
             yield RefusedRow(rows[at].as_py(), "headers", why)

@@ -16,7 +16,7 @@ from spark_ckpt.errors import RowsRefused
 from spark_ckpt_kafka.control import KafkaControl
 from spark_ckpt_kafka.limits import record_rules, topic_limits
 from spark_ckpt_kafka.options import Tuning
-from spark_ckpt_kafka.producer import Plane, ProducerFailed
+from spark_ckpt_kafka.producer import ProducerFailed
 from spark_ckpt_kafka.record_rules import RecordRules
 from spark_ckpt_kafka.rows import ShardRows, StagedPart, VerifiedRows
 
@@ -46,7 +46,6 @@ class Refusals:
     """Explains the refusals of one shard. `topic`: topic of every row; None if each row names its own."""
 
     control: KafkaControl
-    plane: Plane
     tuning: Tuning
     topic: str | None
 
@@ -87,7 +86,7 @@ class Refusals:
             for topic, at in _by_topic(table, self.topic):
                 if topic not in rules:
                     limits = topic_limits(self.control, topic)
-                    rules[topic] = record_rules(topic, self.plane, self.tuning, limits)
+                    rules[topic] = record_rules(topic, self.tuning, limits)
                 found = rules[topic](table if len(at) == table.num_rows else table.take(pa.array(at)))
                 if found is not None:
                     yield part.path, first + int(at[found.row]), topic, found

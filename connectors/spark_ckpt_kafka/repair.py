@@ -22,7 +22,7 @@ from spark_ckpt.wording import counted
 from spark_ckpt_kafka.control import ControlError, KafkaControl
 from spark_ckpt_kafka.marker import TopicMarker
 from spark_ckpt_kafka.options import Connection, split_options, tuning
-from spark_ckpt_kafka.producer import ProducerFailed, choose, open_producer
+from spark_ckpt_kafka.producer import ProducerFailed, open_producer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,7 +69,7 @@ def declare(
         control.partitions([topic])
     marker = TopicMarker(epoch=epoch, previous=0, incarnation=0, rows=0, lanes=lanes, lanes_before=lanes)
     try:
-        producer = open_producer(choose(None), connection, tuning(options or {}), group, lambda: None)
+        producer = open_producer(connection, tuning(options or {}), group, lambda: None)
         producer.init()
         producer.begin()
         producer.add_marker(group, topic, epoch, marker.encode())
@@ -84,7 +84,7 @@ def _headers(connection: Connection, topic: str) -> Iterator[list[tuple[str, byt
     try:
         from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
     except ImportError as error:
-        hint = "pip install 'spark-ckpt[kafka-fast]'"
+        hint = "pip install 'spark-ckpt[registry]'"
         raise EnvironmentUnfit("find needs confluent-kafka, which reads every compression", hint=hint) from error
     with KafkaControl(connection) as control:
         left = set(control.partitions([topic])[topic])

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
@@ -22,8 +23,8 @@ from spark_ckpt.errors import CkptError, EpochDamaged, RowsRefused
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.storage_errors import outage, taken_away
 from spark_ckpt.wording import counted
-from spark_ckpt_kafka.producer import Chunk, Headers, Progress, TransactionalProducer
-from spark_ckpt_kafka.record_rules import milliseconds
+from spark_ckpt_kafka.producer import Progress, TransactionalProducer
+from spark_ckpt_kafka.record_batches import Chunk, Headers
 
 CHUNK_ROWS = 50_000
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -112,7 +113,7 @@ class VerifiedRows:
         that changed since it was verified.
         """
         for part, batches in self._batches():
-            yield (self._decoded(part, partial(self._chunk, batch)) for batch in batches)
+            yield (chunk for batch in batches for chunk in self._chunks(part, batch))
 
     def tables(self) -> Iterator[tuple[StagedPart, int, pa.Table]]:
         """Yield each file's rows in bounded pieces, with the number of the first row. Raises like `row_groups`."""
@@ -162,19 +163,9 @@ class VerifiedRows:
         except Exception as error:
             raise self.rows.damaged(part, f"cannot be decoded: {type(error).__name__}: {error}") from error
 
-    def _chunk(self, batch: pa.RecordBatch) -> Chunk:
-        columns = {name: batch.column(name) for name in batch.schema.names}
-        topic = self.rows.topic
-        topics = None if topic else _list(columns, "topic")
-        return Chunk(
-            topic=topic or "",
-            values=_list(columns, "value") or [],
-            keys=_list(columns, "key") or [None] * batch.num_rows,
-            topics=topics,
-            partitions=_list(columns, "partition"),
-            timestamps=_milliseconds(columns.get("timestamp")),
-            headers=stamped(_headers(columns.get("headers")), self.rows.stamp, batch.num_rows),
-        )
+    def _chunks(self, part: StagedPart, batch: pa.RecordBatch) -> Iterator[Chunk]:
+        for topic, rows in [(self.rows.topic, batch)] if self.rows.topic else _by_topic(batch):
+            yield self._decoded(part, partial(Chunk, topic, rows, self.rows.stamp))
 
 
 @dataclass(frozen=True)
@@ -209,22 +200,11 @@ class ShardRows:
         known: set[str] = set()
         for row_group in rows.row_groups():
             for chunk in row_group:
-                self._check_new_topics(chunk, known)
+                if not self.topic and chunk.topic not in known:
+                    self.check_topics({chunk.topic})
+                    known.add(chunk.topic)
                 producer.send(chunk)
             hit(Failpoint.MID_SEND)
-
-    def _check_new_topics(self, chunk: Chunk, known: set[str]) -> None:
-        if self.topic:
-            return
-        named = {topic for topic in chunk.topics or () if topic is not None}
-        if chunk.topics is None or None in chunk.topics:
-            raise RowsRefused(
-                "a row has no topic",
-                hint="give KafkaSink(topic=...), or fill the column 'topic' in every row",
-            )
-        if new := named - known:
-            self.check_topics(new)
-            known |= new
 
     def _stamp(self, epoch: int) -> Headers:
         if self.stamped is None:
@@ -241,39 +221,14 @@ def bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, step)
 
 
-def stamped(headers: list[Headers | None] | None, stamp: Headers, count: int) -> list[Headers | None] | None:
-    """Return the headers of `count` rows with `stamp` appended. Without a stamp they are unchanged."""
-    if not stamp:
-        return headers
-    return [stamp] * count if headers is None else [(one or []) + stamp for one in headers]
-
-
-def _list(columns: Mapping[str, pa.Array[Any]], name: str) -> list[Any] | None:
-    """Return a column as Python values, text as bytes; None if it is absent or all null."""
-    column = columns.get(name)
-    if column is None or (column.null_count == len(column) and name != "value"):
-        return None
-    if pa.types.is_string(column.type) and name != "topic":
-        column = column.cast(pa.binary())
-    values: list[Any] = column.to_pylist()
-    return values
-
-
-def _milliseconds(column: pa.Array[Any] | None) -> list[int | None] | None:
-    if column is None or column.null_count == len(column):
-        return None
-    numbers: list[int | None] = milliseconds(column).to_pylist()
-    return numbers
-
-
-def _headers(column: pa.Array[Any] | None) -> list[Headers | None] | None:
-    if column is None or column.null_count == len(column):
-        return None
-    elements = column.flatten()
-    if elements.null_count or elements.field("key").null_count:
-        what = "a row has a header that is null, or that has no key"
-        raise RowsRefused(what, hint="filter such rows")
-    return [row and [(one["key"], one["value"]) for one in row] for row in column.to_pylist()]
+def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    topics = batch.column("topic") if "topic" in batch.schema.names else pa.nulls(batch.num_rows, pa.string())
+    if topics.null_count:
+        raise RowsRefused(
+            "a row has no topic", hint="give KafkaSink(topic=...), or fill the column 'topic' in every row"
+        )
+    for name in pc.unique(topics).to_pylist():
+        yield name, batch.filter(pc.equal(topics, name))
 
 
 def local_folder(root: str) -> Path | None:

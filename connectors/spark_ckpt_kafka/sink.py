@@ -16,7 +16,6 @@ from spark_ckpt.errors import ConfigInvalid, SinkInvalid
 from spark_ckpt_kafka.control import ControlError, KafkaControl
 from spark_ckpt_kafka.limits import longest_transaction_ms, record_rules, topic_limits
 from spark_ckpt_kafka.options import Connection, Tuning, split_options, tuning
-from spark_ckpt_kafka.producer import Plane, choose
 from spark_ckpt_kafka.publisher import KafkaPublisher, PublishPatience
 from spark_ckpt_kafka.publishing import ShardSettings
 from spark_ckpt_kafka.record_rules import RecordRules, TopicLimits
@@ -64,7 +63,6 @@ class KafkaSink(SelectsRows):
     - `lanes`: number of transactions and of processes that publish in parallel. The sink distributes rows by key, so the
       rows of a key stay in order. The lanes of an epoch become visible one after another.
     - `options`: Kafka's dotted names for security and the producer.
-    - `client`: the Kafka client. None takes confluent-kafka if it is installed.
     - `audit_headers`: adds the lane and the epoch to the headers of every record.
 
     Readers must set `isolation.level=read_committed`. Other readers also see rows of aborted transactions.
@@ -87,7 +85,6 @@ class KafkaSink(SelectsRows):
     lanes: int = 1
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
     marker_topic: str | None = None
-    client: Plane | None = None
     audit_headers: bool = False
     patience: PublishPatience = field(default_factory=PublishPatience, repr=False)
     sends_ahead: bool = field(default=True, init=False, repr=False)
@@ -112,7 +109,6 @@ class KafkaSink(SelectsRows):
         seconds.
         """
         _check_columns(schema, self.topic)
-        choose(self.client)
         self._seen.update(self._asked())
         connection, settings = self._configuration()
         try:
@@ -153,7 +149,7 @@ class KafkaSink(SelectsRows):
 
     def _rules(self) -> RecordRules:
         tuning = self._configuration()[1]
-        return record_rules(self.topic, choose(self.client), tuning, *self._limits)
+        return record_rules(self.topic, tuning, *self._limits)
 
     def publisher(self, spark: SparkSession, context: SinkContext) -> KafkaPublisher:
         """Start the publisher processes of one incarnation."""
@@ -188,7 +184,6 @@ class KafkaSink(SelectsRows):
         return ShardSettings(
             connection=connection,
             tuning=settings.within(self._limits[0].max_message_bytes if self._limits else None),
-            plane=choose(self.client),
             store_id=context.store_id,
             sink=context.sink,
             lane=0,

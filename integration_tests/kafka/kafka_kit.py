@@ -19,7 +19,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from _pytest.mark import ParameterSet
 from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from spark_ckpt_kafka.control import ControlError, KafkaControl
@@ -33,25 +32,12 @@ from checkpoint_protocols.ids import Epoch, Incarnation
 from integration_tests.broker import Broker
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, StagedFile
 
-PLANES = ("kafka-python", "confluent-kafka")
 
-
-def with_client(first: str) -> pytest.MarkDecorator:
-    """A test for `first`; the same for the other client is a long test: both follow the same rules."""
+def kills_at(points: Sequence[str], gate: Sequence[str]) -> pytest.MarkDecorator:
+    """Every point, for `point`. Those that are not in `gate` are long tests."""
     return pytest.mark.parametrize(
-        "plane", [pytest.param(plane, marks=() if plane == first else pytest.mark.long) for plane in PLANES]
+        "point", [pytest.param(point, marks=() if point in gate else pytest.mark.long) for point in points]
     )
-
-
-def in_turn(points: Sequence[str], gate: Sequence[str]) -> list[ParameterSet]:
-    """Every point with each of the clients, for `("point", "plane")`. Those of `gate` with one client are no long tests."""
-    places = [(number, point, plane) for number, point in enumerate(points) for plane in PLANES]
-    return [
-        pytest.param(
-            point, plane, marks=() if point in gate and plane == PLANES[number % len(PLANES)] else pytest.mark.long
-        )
-        for number, point, plane in places
-    ]
 
 
 PARTITIONS = 3

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from kafka_kit import Cluster, Staged, in_turn, output, publish, wait_for, with_client
-from spark_ckpt_kafka.producer import Plane, ProducerFailed
+from kafka_kit import Cluster, Staged, kills_at, output, publish, wait_for
+from spark_ckpt_kafka.producer import ProducerFailed
 from spark_ckpt_kafka.publisher import requests_ahead, requests_of
 from spark_ckpt_kafka.publishing import ShardPublisher, ShardRequest
 
@@ -28,10 +28,9 @@ def ahead(epoch: int, staged: Staged, files: int | None = None) -> StagedAhead:
     return StagedAhead(Epoch(epoch), Incarnation(1), str(staged.root), {}, staged.files[:files])
 
 
-@with_client("confluent-kafka")
-def test_rows_sent_ahead_are_read_when_their_epoch_is_published(cluster: Cluster, staged: Stages, plane: Plane) -> None:
+def test_rows_sent_ahead_are_read_when_their_epoch_is_published(cluster: Cluster, staged: Stages) -> None:
     first, second = staged(1, lanes=2), staged(2, lanes=2)
-    publisher = cluster.publisher(client=plane, lanes=2)
+    publisher = cluster.publisher(lanes=2)
 
     for number, epoch in ((1, first), (2, second)):
         shown = cluster.read()
@@ -44,16 +43,15 @@ def test_rows_sent_ahead_are_read_when_their_epoch_is_published(cluster: Cluster
     cluster.assert_exactly(first, second)
 
 
-@with_client("kafka-python")
 def test_asking_what_is_published_neither_waits_for_an_open_transaction_nor_ends_it(
-    cluster: Cluster, staged: Stages, plane: Plane
+    cluster: Cluster, staged: Stages
 ) -> None:
     first, second = staged(1), staged(2)
-    publisher = cluster.publisher(client=plane)
+    publisher = cluster.publisher()
     publish(publisher, 1, first)
     publisher.send_ahead(ahead(2, second))
 
-    told = cluster.sink(client=plane).newest_published(cluster.context(2))
+    told = cluster.sink().newest_published(cluster.context(2))
     marker = cluster.marker()
     receipt = publish(publisher, 2, second)
 
@@ -64,14 +62,12 @@ def test_asking_what_is_published_neither_waits_for_an_open_transaction_nor_ends
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize(
-    ("point", "plane"), in_turn(AHEAD_POINTS + LATER_POINTS, ("SENT_AHEAD:kill", "PRE_COMMIT:kill"))
-)
+@kills_at(AHEAD_POINTS + LATER_POINTS, ("SENT_AHEAD:kill", "PRE_COMMIT:kill"))
 def test_kill_9_of_a_process_that_sends_ahead_loses_and_repeats_nothing(
-    cluster: Cluster, staged: Stages, failpoint: Callable[[str], None], plane: Plane, point: str
+    cluster: Cluster, staged: Stages, failpoint: Callable[[str], None], point: str
 ) -> None:
     failpoint(point)
-    publisher = cluster.publisher(client=plane)
+    publisher = cluster.publisher()
     first, second = staged(1), staged(2)
     before = publisher.pids()
 
@@ -88,32 +84,28 @@ def test_kill_9_of_a_process_that_sends_ahead_loses_and_repeats_nothing(
     cluster.assert_exactly(first, second)
 
 
-@with_client("confluent-kafka")
 @pytest.mark.kill
-def test_what_a_dead_driver_sent_ahead_is_aborted_by_its_successor(
-    cluster: Cluster, staged: Stages, plane: Plane
-) -> None:
+def test_what_a_dead_driver_sent_ahead_is_aborted_by_its_successor(cluster: Cluster, staged: Stages) -> None:
     """The epoch was not decided; its successor stages other files under the same number."""
     dead, whole = staged(1, rows=100), staged(1)
-    driver = cluster.publisher(client=plane)
+    driver = cluster.publisher()
     driver.send_ahead(ahead(1, dead))
     driver.close()
 
-    successor = cluster.publisher(2, client=plane)
+    successor = cluster.publisher(2)
     successor.send_ahead(ahead(1, whole))
     publish(successor, 1, whole)
 
     cluster.assert_exactly(whole)
 
 
-@with_client("kafka-python")
 @pytest.mark.kill
-def test_a_zombie_that_sends_ahead_harms_nobody(cluster: Cluster, staged: Stages, plane: Plane) -> None:
+def test_a_zombie_that_sends_ahead_harms_nobody(cluster: Cluster, staged: Stages) -> None:
     """It has initialised after its successor, so that it aborts what that one sent ahead."""
     first, second = staged(1), staged(1, rows=100)
-    successor = cluster.publisher(2, client=plane)
+    successor = cluster.publisher(2)
     successor.send_ahead(ahead(1, first))
-    zombie = cluster.publisher(1, client=plane)
+    zombie = cluster.publisher(1)
     zombie.send_ahead(ahead(1, second))
 
     publish(successor, 1, first)
@@ -125,10 +117,9 @@ def test_a_zombie_that_sends_ahead_harms_nobody(cluster: Cluster, staged: Stages
     cluster.assert_exactly(first, third)
 
 
-@with_client("confluent-kafka")
-def test_what_was_dropped_is_not_read(cluster: Cluster, staged: Stages, plane: Plane) -> None:
+def test_what_was_dropped_is_not_read(cluster: Cluster, staged: Stages) -> None:
     """An epoch is given up; its rows come with the next number, in front of others."""
-    publisher = cluster.publisher(client=plane)
+    publisher = cluster.publisher()
     epoch = staged(1)
     publisher.send_ahead(ahead(1, epoch))
 
@@ -141,14 +132,13 @@ def test_what_was_dropped_is_not_read(cluster: Cluster, staged: Stages, plane: P
     cluster.assert_exactly(epoch)
 
 
-@with_client("kafka-python")
 def test_a_transaction_that_timed_out_at_the_broker_is_not_taken_for_committed(
-    cluster: Cluster, staged: Stages, plane: Plane
+    cluster: Cluster, staged: Stages
 ) -> None:
     """Every row was acknowledged; nothing but the marker is left to send. The lane's own clock stands still."""
     short = {"transaction.timeout.ms": 2000, "delivery.timeout.ms": 900, "request.timeout.ms": 400}
     epoch = staged(1)
-    lane, request = _lane(cluster, plane, epoch, options=short)
+    lane, request = _lane(cluster, epoch, options=short)
     lane.send_ahead(_ahead_of(epoch))
     partitions = cluster.control.partitions([cluster.topic])
     wait_for(lambda: cluster.is_settled(partitions), "the broker aborts the transaction", 40)
@@ -156,18 +146,17 @@ def test_a_transaction_that_timed_out_at_the_broker_is_not_taken_for_committed(
     with pytest.raises(ProducerFailed):
         lane.publish(request)
     assert cluster.read() == []
-    publish(cluster.publisher(client=plane), 1, epoch)
+    publish(cluster.publisher(), 1, epoch)
 
     cluster.assert_exactly(epoch)
 
 
-@with_client("confluent-kafka")
-def test_a_commit_before_the_decision_would_be_noticed(cluster: Cluster, staged: Stages, plane: Plane) -> None:
+def test_a_commit_before_the_decision_would_be_noticed(cluster: Cluster, staged: Stages) -> None:
     dead, whole = staged(1, rows=100), staged(1)
-    lane, _ = _lane(cluster, plane, dead, CommitsAtOnce)
+    lane, _ = _lane(cluster, dead, CommitsAtOnce)
     lane.send_ahead(_ahead_of(dead))
 
-    publish(cluster.publisher(2, client=plane), 1, whole)
+    publish(cluster.publisher(2), 1, whole)
 
     with pytest.raises(AssertionError):
         cluster.assert_exactly(whole)
@@ -175,12 +164,11 @@ def test_a_commit_before_the_decision_would_be_noticed(cluster: Cluster, staged:
 
 def _lane(
     cluster: Cluster,
-    plane: Plane,
     staged: Staged,
     kind: type[ShardPublisher] = ShardPublisher,
     options: dict[str, object] | None = None,
 ) -> tuple[ShardPublisher, ShardRequest]:
-    settings = cluster.sink(client=plane, options=options or {}).lane_settings(cluster.context())
+    settings = cluster.sink(options=options or {}).lane_settings(cluster.context())
     [request] = requests_of(output(1, staged), 1, 1)
     return kind(settings, lambda: None, lambda: 0.0), request
 

@@ -6,21 +6,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from kafka_kit import Cluster, Staged, publish, resume, wait_until_stopped, with_client
+from kafka_kit import Cluster, Staged, publish, resume, wait_until_stopped
 
 
 @pytest.mark.kill
-@with_client("confluent-kafka")
 @pytest.mark.parametrize("point", [pytest.param("MID_SEND:stop:2", marks=pytest.mark.long), "PRE_COMMIT:stop"])
 def test_broker_kill_9_in_the_middle_of_a_publish_loses_and_repeats_nothing(
     cluster: Cluster,
     staged: Callable[..., Staged],
     failpoint: Callable[[str], None],
-    plane: str,
     point: str,
 ) -> None:
     failpoint(point)
-    publisher = cluster.publisher(client=plane)
+    publisher = cluster.publisher()
     first, second = staged(1, rows=3000), staged(2)
 
     with ThreadPoolExecutor(1) as pool:
@@ -36,14 +34,13 @@ def test_broker_kill_9_in_the_middle_of_a_publish_loses_and_repeats_nothing(
 
 
 @pytest.mark.kill
-@with_client("kafka-python")
 def test_a_frozen_broker_delays_the_publish_only(
-    cluster: Cluster, staged: Callable[..., Staged], failpoint: Callable[[str], None], plane: str
+    cluster: Cluster, staged: Callable[..., Staged], failpoint: Callable[[str], None]
 ) -> None:
     """Longer than the delivery timeout: records fail, the attempt is given up, the next one succeeds."""
     failpoint("MID_SEND:stop:2")
     options = {"request.timeout.ms": 500, "delivery.timeout.ms": 1500, "transaction.timeout.ms": 20_000}
-    publisher = cluster.publisher(client=plane, options=options)
+    publisher = cluster.publisher(options=options)
     epoch = staged(1)
 
     with ThreadPoolExecutor(1) as pool:

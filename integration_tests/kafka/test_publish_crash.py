@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kafka_kit import Cluster, Staged, in_turn, publish, wait_for, with_client
+from kafka_kit import Cluster, Staged, kills_at, publish, wait_for
 
 POINTS = (
     "PUBLISH_INIT:kill",
@@ -25,16 +25,15 @@ IN_GATE = ("MID_SEND:kill:2", "PRE_COMMIT:kill", "COMMITTING:kill:1:1")
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize(("point", "plane"), in_turn(POINTS, IN_GATE))
+@kills_at(POINTS, IN_GATE)
 def test_kill_9_of_the_publishing_process_loses_and_repeats_nothing(
     cluster: Cluster,
     staged: Callable[..., Staged],
     failpoint: Callable[[str], None],
-    plane: str,
     point: str,
 ) -> None:
     failpoint(point)
-    publisher = cluster.publisher(client=plane)
+    publisher = cluster.publisher()
     first, second = staged(1), staged(2)
     before = publisher.pids()
 
@@ -50,26 +49,24 @@ def test_kill_9_of_the_publishing_process_loses_and_repeats_nothing(
 
 @pytest.mark.smoke
 @pytest.mark.kill
-@with_client("confluent-kafka")
 def test_a_driver_that_dies_after_the_commit_publishes_the_epoch_once(
-    cluster: Cluster, staged: Callable[..., Staged], plane: str
+    cluster: Cluster, staged: Callable[..., Staged]
 ) -> None:
     epoch = staged(1)
-    publish(cluster.publisher(client=plane), 1, epoch)
+    publish(cluster.publisher(), 1, epoch)
 
-    again = publish(cluster.publisher(2, client=plane), 1, epoch)
+    again = publish(cluster.publisher(2), 1, epoch)
 
     assert again.replayed
     cluster.assert_exactly(epoch)
 
 
 @pytest.mark.kill
-@with_client("kafka-python")
 def test_a_frozen_publishing_process_is_killed_and_replaced(
-    cluster: Cluster, staged: Callable[..., Staged], failpoint: Callable[[str], None], plane: str
+    cluster: Cluster, staged: Callable[..., Staged], failpoint: Callable[[str], None]
 ) -> None:
     failpoint("FLUSHED:stop")
-    publisher = cluster.publisher(client=plane, stall_s=2.0)
+    publisher = cluster.publisher(stall_s=2.0)
     epoch = staged(1)
 
     publish(publisher, 1, epoch)

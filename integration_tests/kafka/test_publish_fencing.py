@@ -6,25 +6,24 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from kafka_kit import Cluster, Staged, publish, resume, wait_until_stopped, with_client
+from kafka_kit import Cluster, Staged, publish, resume, wait_until_stopped
 from spark_ckpt_kafka.publisher import KafkaPublisher
 
 from spark_ckpt.errors import Fenced, PublishFailed
 
 
 @pytest.mark.kill
-@with_client("confluent-kafka")
 def test_a_zombie_that_wakes_up_before_its_commit_commits_nothing(
-    cluster: Cluster, staged: Callable[..., Staged], failpoint: Callable[[str], None], plane: str
+    cluster: Cluster, staged: Callable[..., Staged], failpoint: Callable[[str], None]
 ) -> None:
     failpoint("PRE_COMMIT:stop")
-    zombie = cluster.publisher(1, client=plane)
+    zombie = cluster.publisher(1)
     first, second = staged(1), staged(2)
     with ThreadPoolExecutor(1) as pool:
         old = pool.submit(publish, zombie, 1, first)
         pid = wait_until_stopped(zombie)
 
-        receipt = publish(cluster.publisher(2, client=plane), 1, first)
+        receipt = publish(cluster.publisher(2), 1, first)
         resume(pid)
 
         assert not receipt.replayed, "the zombie's transaction was open, so the new driver published"
@@ -35,12 +34,9 @@ def test_a_zombie_that_wakes_up_before_its_commit_commits_nothing(
     cluster.assert_exactly(first)
 
 
-@with_client("kafka-python")
-def test_two_drivers_on_one_lane_publish_every_row_once(
-    cluster: Cluster, staged: Callable[..., Staged], plane: str
-) -> None:
+def test_two_drivers_on_one_lane_publish_every_row_once(cluster: Cluster, staged: Callable[..., Staged]) -> None:
     epochs = [staged(number, rows=200) for number in (1, 2, 3, 4)]
-    drivers = [cluster.publisher(incarnation, client=plane) for incarnation in (1, 2)]
+    drivers = [cluster.publisher(incarnation) for incarnation in (1, 2)]
 
     with ThreadPoolExecutor(2) as pool:
         ended = list(pool.map(lambda driver: _publish_all(driver, epochs), drivers))

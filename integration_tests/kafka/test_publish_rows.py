@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from kafka_kit import PLANES, Cluster, Staged, output, publish, with_client
+from kafka_kit import Cluster, Staged, output, publish
 
 from spark_ckpt.errors import PublishFailed
 
 UTC = datetime.UTC
 
 
-@with_client("confluent-kafka")
 def test_lanes_publish_in_parallel_and_every_key_stays_in_order(
-    cluster: Cluster, staged: Callable[..., Staged], plane: str
+    cluster: Cluster, staged: Callable[..., Staged]
 ) -> None:
-    publisher = cluster.publisher(client=plane, lanes=3)
+    publisher = cluster.publisher(lanes=3)
     epochs = [staged(1, lanes=3), staged(2, lanes=3)]
 
     for number, epoch in enumerate(epochs, start=1):
@@ -31,8 +30,7 @@ def test_lanes_publish_in_parallel_and_every_key_stays_in_order(
     assert [marker.epoch for lane in range(3) if (marker := cluster.marker(lane))] == [2, 2, 2]
 
 
-@with_client("kafka-python")
-def test_a_row_can_name_its_topic_and_partition(cluster: Cluster, tmp_path: Path, plane: str) -> None:
+def test_a_row_can_name_its_topic_and_partition(cluster: Cluster, tmp_path: Path) -> None:
     other = cluster.new_topic()
     table = pa.table(
         {
@@ -42,7 +40,7 @@ def test_a_row_can_name_its_topic_and_partition(cluster: Cluster, tmp_path: Path
             "partition": pa.array([2, 0, 1], pa.int32()),
         }
     )
-    publisher = cluster.publisher(client=plane, topic=None, marker_topic=cluster.topic)
+    publisher = cluster.publisher(topic=None, marker_topic=cluster.topic)
 
     publish(publisher, 1, Staged.table(tmp_path / "s", table))
 
@@ -50,8 +48,7 @@ def test_a_row_can_name_its_topic_and_partition(cluster: Cluster, tmp_path: Path
     assert [(one.partition, one.value) for one in cluster.read(other)] == [(0, b"2"), (1, b"3")]
 
 
-@with_client("confluent-kafka")
-def test_headers_timestamps_and_nulls_arrive_as_they_were_staged(cluster: Cluster, tmp_path: Path, plane: str) -> None:
+def test_headers_timestamps_and_nulls_arrive_as_they_were_staged(cluster: Cluster, tmp_path: Path) -> None:
     header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     when = datetime.datetime(2020, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
     table = pa.table(
@@ -64,7 +61,7 @@ def test_headers_timestamps_and_nulls_arrive_as_they_were_staged(cluster: Cluste
         }
     )
 
-    publish(cluster.publisher(client=plane), 1, Staged.table(tmp_path / "s", table))
+    publish(cluster.publisher(), 1, Staged.table(tmp_path / "s", table))
 
     first, second, third = cluster.read()
     milliseconds = int(when.timestamp() * 1000)
@@ -75,11 +72,8 @@ def test_headers_timestamps_and_nulls_arrive_as_they_were_staged(cluster: Cluste
     assert (third.key, third.value, third.timestamp) == (None, b"z", milliseconds)
 
 
-@pytest.mark.parametrize("plane", PLANES)
-def test_both_clients_choose_the_same_partition_for_a_key(
-    cluster: Cluster, staged: Callable[..., Staged], plane: str
-) -> None:
-    publish(cluster.publisher(client=plane), 1, staged(1))
+def test_both_clients_choose_the_same_partition_for_a_key(cluster: Cluster, staged: Callable[..., Staged]) -> None:
+    publish(cluster.publisher(), 1, staged(1))
 
     found = {record.key: record.partition for record in cluster.read()}
 

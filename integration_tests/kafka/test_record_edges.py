@@ -1,4 +1,4 @@
-"""Edges of a record's columns through both clients, and what a broker says of records that it never takes."""
+"""Edges of a record's columns, and what a broker says of records that it never takes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka_kit import Cluster, Staged, publish, wait_for, with_client
+from kafka_kit import Cluster, Staged, publish, wait_for
 from spark_ckpt_kafka.library import ConfigResource, ConfigResourceType
 from spark_ckpt_kafka.record_rules import RecordRules, TopicLimits
 
 from spark_ckpt.errors import PublishFailed, RowsRefused, SinkInvalid
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-FAST = "confluent-kafka"
 
 
 def at(ms: int) -> datetime.datetime:
@@ -52,18 +51,17 @@ EDGES: dict[str, list[Any]] = {
 }
 
 
-@with_client(FAST)
 @pytest.mark.parametrize("column", EDGES)
 def test_a_value_at_its_edge_arrives_as_it_is_or_is_refused_where_it_is_staged(
-    cluster: Cluster, tmp_path: Path, plane: str, column: str
+    cluster: Cluster, tmp_path: Path, column: str
 ) -> None:
     taken = []
     for number, value in enumerate(EDGES[column]):
         row = table(**{"key": [b"k"], "value": [str(number).encode()], column: [value]})
-        if RecordRules(cluster.topic, plane, 1_000_000, limits=TopicLimits(partitions=3))(row) is None:  # type: ignore[arg-type]
+        if RecordRules(cluster.topic, 1_000_000, limits=TopicLimits(partitions=3))(row) is None:  # type: ignore[arg-type]
             taken.append((value, row))
 
-    publish(cluster.publisher(client=plane), 1, Staged.table(tmp_path / "s", pa.concat_tables(row for _, row in taken)))
+    publish(cluster.publisher(), 1, Staged.table(tmp_path / "s", pa.concat_tables(row for _, row in taken)))
 
     found = {record.value: record for record in cluster.read()}
     assert len(found) == len(taken) >= len(EDGES[column]) - 1
@@ -88,17 +86,14 @@ def same(column: str, got: Any, value: Any) -> bool:
     return bool(got == value)
 
 
-@with_client(FAST)
-def test_the_largest_record_that_the_rules_take_is_taken_by_the_topic(
-    cluster: Cluster, tmp_path: Path, plane: str
-) -> None:
+def test_the_largest_record_that_the_rules_take_is_taken_by_the_topic(cluster: Cluster, tmp_path: Path) -> None:
     """With a byte more neither does."""
     topic = cluster.new_topic()
     configure(cluster, topic, {"max.message.bytes": "2000"})
-    rules = RecordRules(topic, plane, 1_000_000, limits=TopicLimits(max_message_bytes=2000))  # type: ignore[arg-type]
+    rules = RecordRules(topic, 1_000_000, limits=TopicLimits(max_message_bytes=2000))  # type: ignore[arg-type]
     sizes = [size for size in range(1_700, 2_000) if rules(table(key=[b"k"], value=[os.urandom(size)])) is None]
     options = {"compression.type": "none"}
-    publisher = cluster.publisher(topic=topic, client=plane, options=options)
+    publisher = cluster.publisher(topic=topic, options=options)
 
     publish(publisher, 1, Staged.table(tmp_path / "most", table(key=[b"k"], value=[b"x" * sizes[-1]])))
     with pytest.raises(RowsRefused, match=r"max\.message\.bytes"):
@@ -115,14 +110,11 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
 }
 
 
-@with_client(FAST)
 # in the gate: the others in tests/kafka/test_record_rules.py
 @pytest.mark.parametrize(
     "column", ["value", *(pytest.param(name, marks=pytest.mark.long) for name in ("key", "timestamp", "partition"))]
 )
-def test_a_record_that_a_topic_never_takes_is_named_at_once(
-    cluster: Cluster, tmp_path: Path, plane: str, column: str
-) -> None:
+def test_a_record_that_a_topic_never_takes_is_named_at_once(cluster: Cluster, tmp_path: Path, column: str) -> None:
     """Its topic became so after the record was staged. Nothing of the epoch is shown; without the record it goes through."""
     settings, wrong, why = REFUSED[column]
     topic = cluster.new_topic()
@@ -130,7 +122,7 @@ def test_a_record_that_a_topic_never_takes_is_named_at_once(
     rows = [good, good | {"key": b"bad"} | wrong, good]
     columns = {name: [row[name] for row in rows] for name in good}
     configure(cluster, topic, settings)
-    publisher = cluster.publisher(topic=topic, client=plane)
+    publisher = cluster.publisher(topic=topic)
     began_s = time.monotonic()
 
     with pytest.raises(RowsRefused, match=why) as refused:
@@ -156,11 +148,10 @@ def test_a_record_of_a_topic_that_the_row_names_is_named_too(cluster: Cluster, t
     assert (refused.value.context["topic"], refused.value.context["row"]) == (compacted, "2")
 
 
-@with_client(FAST)
-def test_batches_are_cut_to_what_the_topic_takes(cluster: Cluster, tmp_path: Path, plane: str) -> None:
+def test_batches_are_cut_to_what_the_topic_takes(cluster: Cluster, tmp_path: Path) -> None:
     """The limit became smaller after the lanes were started."""
     topic = cluster.new_topic()
-    publisher = cluster.publisher(topic=topic, client=plane)
+    publisher = cluster.publisher(topic=topic)
     configure(cluster, topic, {"max.message.bytes": "100000"})
     rows = table(key=[str(number).encode() for number in range(600)], value=[os.urandom(1_000) for _ in range(600)])
 

@@ -35,7 +35,7 @@ def read_properties(path: Path | None) -> dict[str, str]:
 def broker_findings(servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
     """Check reachability and transactions. Opens one transaction under its own name and aborts it."""
     if util.find_spec("spark_ckpt_kafka") is None or util.find_spec("kafka") is None:
-        yield Finding("kafka", "fail", "the Kafka connector is not installed", "pip install 'spark-ckpt[kafka-fast]'")
+        yield Finding("kafka", "fail", "the Kafka connector is not installed", "pip install 'spark-ckpt[kafka]'")
         return
     try:
         yield from _asked(servers, options)
@@ -59,7 +59,7 @@ def _silent(servers: str) -> str | None:
 def _asked(servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
     from spark_ckpt_kafka.control import ControlError, KafkaControl
     from spark_ckpt_kafka.options import Connection, split_options, tuning
-    from spark_ckpt_kafka.producer import ProducerFailed, choose, open_producer
+    from spark_ckpt_kafka.producer import ProducerFailed, open_producer
 
     security, others = split_options(options)
     connection = Connection(servers, security)
@@ -73,8 +73,8 @@ def _asked(servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("kafka", "fail", error.what, error.hint)
         return
     yield Finding("kafka", "ok", f"{servers} answers, {count} topics")
-    plane, name = choose(None), f"spark-ckpt-doctor-{uuid.uuid4().hex}"
-    producer = open_producer(plane, connection, tuning(others), name, lambda: None)
+    name = f"spark-ckpt-doctor-{uuid.uuid4().hex}"
+    producer = open_producer(connection, tuning(others), name, lambda: None)
     try:
         producer.init()
         producer.begin()
@@ -82,6 +82,6 @@ def _asked(servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
     except ProducerFailed as error:
         yield Finding("kafka transactions", "fail", error.what, error.hint or _HINT_TRANSACTIONS)
     else:
-        yield Finding("kafka transactions", "ok", f"opened and aborted one with {plane}")
+        yield Finding("kafka transactions", "ok", "opened and aborted one")
     finally:
         producer.close()

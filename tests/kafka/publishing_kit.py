@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from spark_ckpt_kafka.marker import TopicMarker, decode
 from spark_ckpt_kafka.options import Connection, Tuning
-from spark_ckpt_kafka.producer import Chunk, ProducerFailed
+from spark_ckpt_kafka.producer import ProducerFailed
 from spark_ckpt_kafka.publishing import ShardPublisher, ShardRequest, ShardResult, ShardSettings
+from spark_ckpt_kafka.record_batches import Chunk
 from spark_ckpt_kafka.rows import StagedPart
 from spark_ckpt_kafka.transaction import Clock
 
@@ -54,8 +55,9 @@ class ModelProducer:
 
     def send(self, chunk: Chunk) -> None:
         self._check()
-        self.rows += chunk.values
-        self.log.sent += chunk.values
+        values = chunk.rows.column("value").to_pylist()
+        self.rows += values
+        self.log.sent += values
 
     def add_marker(self, group: str, topic: str, epoch: int, metadata: str) -> None:
         self._check()
@@ -114,7 +116,7 @@ class World:
 
     def publisher(self, clock: Clock = time.monotonic) -> ShardPublisher:
         place = Connection("b:1")
-        lane = ShardSettings(place, Tuning(), "kafka-python", "store", "out", 0, "t", "t", audit_headers=False)
+        lane = ShardSettings(place, Tuning(), "store", "out", 0, "t", "t", audit_headers=False)
         return self.kind(lane, lambda: None, clock, ModelControl(self.log))  # type: ignore[arg-type]
 
     def request(self, epoch: int) -> ShardRequest:

@@ -140,16 +140,16 @@ def test_a_fetch_at_a_topics_end_keeps_nobody_waiting_unless_the_user_says_so(
 
 
 def test_producer_options_become_numbers() -> None:
-    options = {"linger.ms": "5", "compression.type": "zstd", "transaction.timeout.ms": "600000"}
+    options = {"batch.size": "5", "compression.type": "zstd", "transaction.timeout.ms": "600000"}
 
-    assert tuning(options) == Tuning(linger_ms=5, compression_type="zstd", transaction_timeout_ms=600_000)
+    assert tuning(options) == Tuning(batch_size=5, compression_type="zstd", transaction_timeout_ms=600_000)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"linger": "5"},
-        {"linger.ms": "soon"},
+        {"batch": "5"},
+        {"batch.size": "soon"},
         {"compression.type": "brotli"},
         {"transaction.timeout.ms": "1000"},
         {"request.timeout.ms": "60000"},

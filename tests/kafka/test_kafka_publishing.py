@@ -62,7 +62,7 @@ class MarkerBeforeInit(ShardPublisher):
 
 
 class TrustsTheFlush(ShardPublisher):
-    """Planted bug: does not compare acknowledged records with rows (kafka-python's hazard H1)."""
+    """Planted bug: does not compare acknowledged records with rows."""
 
     def _deliver(self, producer: TransactionalProducer, request: ShardRequest) -> None:
         producer.deliver()

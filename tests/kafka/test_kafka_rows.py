@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spark_ckpt_kafka import rows
-from spark_ckpt_kafka.producer import Chunk
+from spark_ckpt_kafka.record_batches import Chunk
 from spark_ckpt_kafka.rows import StagedPart, StagedRows, bounded
 
 from spark_ckpt import content
@@ -31,6 +32,10 @@ def _staged(root: Path, *tables: pa.Table, row_group: int = 10, topic: str | Non
     return StagedRows(str(root), {}, parts, topic, [])
 
 
+def _values(chunks: Iterable[Chunk]) -> list[bytes | None]:
+    return [value for chunk in chunks for value in chunk.rows.column("value").cast(pa.binary()).to_pylist()]
+
+
 def _chunks(staged: StagedRows) -> list[Chunk]:
     return [chunk for group in staged.verified().row_groups() for chunk in group]
 
@@ -41,7 +46,7 @@ def test_files_and_row_groups_come_in_publishing_order(tmp_path: Path) -> None:
 
     staged = _staged(tmp_path, *tables)
 
-    assert [value for chunk in _chunks(staged) for value in chunk.values] == values
+    assert _values(_chunks(staged)) == values
     assert len(list(staged.verified().row_groups())) == 11
     assert staged.count == 95
 
@@ -67,9 +72,10 @@ def test_text_becomes_bytes_and_absent_columns_cost_nothing(tmp_path: Path) -> N
 
     (chunk,) = _chunks(_staged(tmp_path, table))
 
-    assert list(chunk.keys) == ["ä".encode(), None]
-    assert list(chunk.values) == [None, b"x"]
-    assert chunk.plain
+    found = {
+        name: column if (column := chunk.column(name)) is None else column.to_pylist() for name in table.schema.names
+    }
+    assert found == {"key": ["ä".encode(), None], "value": [None, b"x"], "partition": None}
 
 
 def test_values_that_are_all_null_are_still_rows(tmp_path: Path) -> None:
@@ -78,45 +84,25 @@ def test_values_that_are_all_null_are_still_rows(tmp_path: Path) -> None:
     (chunk,) = _chunks(_staged(tmp_path, table))
 
     assert len(chunk) == 2
-    assert list(chunk.values) == [None, None]
+    assert _values([chunk]) == [None, None]
 
 
 def test_the_sinks_topic_overrides_the_rows_own(tmp_path: Path) -> None:
-    table = pa.table({"value": [b"x"], "topic": ["other"]})
+    table = pa.table({"value": [b"1", b"2", b"3"], "topic": ["a", "b", "a"]})
 
-    (fixed,) = _chunks(_staged(tmp_path, table, topic="t"))
-    (own,) = _chunks(_staged(tmp_path, table, topic=None))
+    fixed = _chunks(_staged(tmp_path, table, topic="t"))
+    own = _chunks(_staged(tmp_path, table, topic=None))
 
-    assert (fixed.topic, fixed.topics) == ("t", None)
-    assert own.topics == ["other"]
-
-
-def test_timestamps_are_milliseconds(tmp_path: Path) -> None:
-    table = pa.table(
-        {"value": [b"x", b"y"], "timestamp": pa.array([1_234_567_891, None], pa.timestamp("us", tz="UTC"))}
-    )
-
-    (chunk,) = _chunks(_staged(tmp_path, table))
-
-    assert chunk.timestamps == [1_234_567, None]
+    assert [(chunk.topic, _values([chunk])) for chunk in fixed] == [("t", [b"1", b"2", b"3"])]
+    assert [(chunk.topic, _values([chunk])) for chunk in own] == [("a", [b"1", b"3"]), ("b", [b"2"])]
 
 
-def test_a_stamp_goes_behind_the_rows_own_headers() -> None:
-    stamp: list[tuple[str, bytes | None]] = [("ckpt-epoch", b"7")]
+@pytest.mark.parametrize("topics", [["a", None], None], ids=["null", "no column"])
+def test_a_row_without_a_topic_is_refused(tmp_path: Path, topics: list[str | None] | None) -> None:
+    columns = {"value": [b"1", b"2"]} | ({} if topics is None else {"topic": topics})
 
-    assert rows.stamped(None, [], 2) is None
-    assert rows.stamped(None, stamp, 2) == [stamp, stamp]
-    assert rows.stamped([[("h", b"1")], None], stamp, 2) == [[("h", b"1"), *stamp], stamp]
-
-
-@pytest.mark.parametrize("header", [None, {"key": None, "value": b"x"}])
-def test_a_header_that_no_record_can_have_is_no_damage(tmp_path: Path, header: dict[str, object] | None) -> None:
-    """No backup of the file would help."""
-    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    staged = _staged(tmp_path, pa.table({"value": [b"x"], "headers": pa.array([[header]], kind)}))
-
-    with pytest.raises(RowsRefused):
-        _chunks(staged)
+    with pytest.raises(RowsRefused, match="no topic"):
+        _chunks(_staged(tmp_path, pa.table(columns), topic=None))
 
 
 def test_tables_say_where_their_rows_are(tmp_path: Path) -> None:
@@ -160,7 +146,7 @@ def test_rows_of_files_larger_than_memory_are_the_same(tmp_path: Path, kept: str
     values = [b"%d" % number * 7 for number in range(995)]
     staged = _staged(tmp_path, pa.table({"value": values[:600]}), pa.table({"value": values[600:]}), row_group=100)
 
-    assert [value for chunk in _chunks(staged) for value in chunk.values] == values
+    assert _values(_chunks(staged)) == values
 
 
 def test_no_row_of_any_file_is_decoded_before_every_file_is_verified(tmp_path: Path, kept: str) -> None:
@@ -173,12 +159,12 @@ def test_no_row_of_any_file_is_decoded_before_every_file_is_verified(tmp_path: P
 
 def test_what_changes_between_verifying_and_decoding_is_not_decoded(tmp_path: Path, kept: str) -> None:
     staged = _staged(tmp_path, pa.table({"value": [b"x%d" % number * 20 for number in range(500)]}), row_group=500)
-    expected = [value for chunk in _chunks(staged) for value in chunk.values]
+    expected = _values(_chunks(staged))
     verified = staged.verified()
     flip(tmp_path / "0.parquet", 8 * 1500)
 
     try:
-        found = [value for group in verified.row_groups() for chunk in group for value in chunk.values]
+        found = _values(chunk for group in verified.row_groups() for chunk in group)
     except EpochDamaged as damage:
         assert kept == "read again"
         assert "changed after it was verified" in damage.what
@@ -195,7 +181,7 @@ def flip(path: Path, bit: int) -> None:
 
 def outcome(staged: StagedRows, expected: list[bytes]) -> str:
     try:
-        found = [value for chunk in _chunks(staged) for value in chunk.values]
+        found = _values(_chunks(staged))
     except EpochDamaged:
         return "damaged"
     except Exception as error:  # noqa: BLE001 - an untyped error is what is looked for

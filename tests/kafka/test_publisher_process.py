@@ -23,9 +23,7 @@ from spark_ckpt_kafka.rows import StagedPart
 from spark_ckpt.content import damaged
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
 
-SETTINGS = ShardSettings(
-    Brokers("127.0.0.1:1", {"sasl.password": "secret"}), Tuning(), "kafka-python", "s", "out", 0, "t", "t", False
-)
+SETTINGS = ShardSettings(Brokers("127.0.0.1:1", {"sasl.password": "secret"}), Tuning(), "s", "out", 0, "t", "t", False)
 REQUEST = ShardRequest(7, 4, 2, (5, 6), 3, "/root", {"k": "v"}, [StagedPart("a.parquet", 5, 9, "d")], newest=9)
 
 

@@ -19,9 +19,7 @@ from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import EpochOutput, StagedAhead, StagedFile
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict, PublishFailed, RowsRefused
 
-SETTINGS = ShardSettings(
-    Connection("b:9092", {"sasl.password": "secret"}), Tuning(), "kafka-python", "s", "out", 0, "t", "t", False
-)
+SETTINGS = ShardSettings(Connection("b:9092", {"sasl.password": "secret"}), Tuning(), "s", "out", 0, "t", "t", False)
 
 
 class FakeProcess:

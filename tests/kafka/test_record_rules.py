@@ -35,8 +35,8 @@ def at(ms):
     return datetime.datetime(1970, 1, 1, tzinfo=UTC) + datetime.timedelta(milliseconds=ms)
 
 
-def rules(topic="t", plane="confluent-kafka", compression="none", most=1_000_000, **limits):
-    return RecordRules(topic, plane, most, compression, TopicLimits(**limits))
+def rules(topic="t", compression="none", most=1_000_000, **limits):
+    return RecordRules(topic, most, compression, TopicLimits(**limits))
 
 
 def refused(table, **named):
@@ -44,11 +44,7 @@ def refused(table, **named):
     return None if found is None else (found.row, found.column)
 
 
-BOTH = pytest.mark.parametrize("plane", ["confluent-kafka", "kafka-python"])
-
-
-@BOTH
-def test_usual_rows_are_taken(plane):
+def test_usual_rows_are_taken():
     now = datetime.datetime.now(UTC)
     table = rows(
         key=[b"k", b"", None],
@@ -57,41 +53,23 @@ def test_usual_rows_are_taken(plane):
         partition=[None, 0, 2],
         timestamp=[None, now, at(-2)],
     )
-    assert refused(table, plane=plane, partitions=3, max_message_bytes=1_000) is None
+    assert refused(table, partitions=3, max_message_bytes=1_000) is None
 
 
-def test_a_header_without_a_value_and_a_record_without_anything_are_sent_by_confluent_kafka_alone():
-    header = rows(headers=[None, [{"key": "h", "value": None}]])
-    nothing = rows(key=[b"k", None], value=[None, None])
-    assert refused(header) is None and refused(nothing) is None
-    assert refused(header, plane="kafka-python") == (1, "headers")
-    assert refused(nothing, plane="kafka-python") == (1, "value")
+def test_a_header_without_a_value_and_a_record_without_anything_are_taken():
+    assert refused(rows(headers=[None, [{"key": "h", "value": None}]])) is None
+    assert refused(rows(key=[b"k", None], value=[None, None])) is None
 
 
-@BOTH
 @pytest.mark.parametrize("header", [None, {"key": None, "value": b"x"}])
-def test_a_null_header_and_one_without_a_key_are_refused(plane, header):
+def test_a_null_header_and_one_without_a_key_are_refused(header):
     good = {"key": "h", "value": b"1"}
     table = rows(headers=[[good], None, [good, header], [good]])
-    assert refused(table, plane=plane) == (2, "headers")
+    assert refused(table) == (2, "headers")
 
 
-def test_a_header_whose_key_would_be_cut_is_refused():
-    table = rows(headers=[[{"key": "a\0b", "value": b"1"}]])
-    assert refused(table) == (0, "headers")
-    assert refused(table, plane="kafka-python") is None
-
-
-@pytest.mark.parametrize("micros", [0, 1, 999])
-def test_the_beginning_of_1970_is_refused_where_the_client_takes_it_for_now(micros):
-    table = rows(timestamp=[None, at(0) + datetime.timedelta(microseconds=micros)])
-    assert refused(table) == (1, "timestamp")
-    assert refused(table, plane="kafka-python") is None
-
-
-@BOTH
-def test_a_time_that_means_no_time_is_refused(plane):
-    assert refused(rows(timestamp=[at(1), at(-1)]), plane=plane) == (1, "timestamp")
+def test_a_time_that_means_no_time_is_refused():
+    assert refused(rows(timestamp=[at(1), at(-1)])) == (1, "timestamp")
 
 
 def test_times_outside_of_the_topics_bounds_are_refused():
@@ -102,18 +80,16 @@ def test_times_outside_of_the_topics_bounds_are_refused():
     assert refused(table, after_ms=86_400_000) == (2, "timestamp")
 
 
-@BOTH
-def test_partitions_that_are_not_there_are_refused(plane):
-    assert refused(rows(partition=[0, -1]), plane=plane) == (1, "partition")
-    assert refused(rows(partition=[0, 3, None]), plane=plane, partitions=3) == (1, "partition")
-    assert refused(rows(partition=[0, 3, None]), plane=plane) is None, "how many there are is not known"
+def test_partitions_that_are_not_there_are_refused():
+    assert refused(rows(partition=[0, -1])) == (1, "partition")
+    assert refused(rows(partition=[0, 3, None]), partitions=3) == (1, "partition")
+    assert refused(rows(partition=[0, 3, None])) is None, "how many there are is not known"
 
 
-@BOTH
-def test_a_compacted_topic_takes_no_row_without_a_key(plane):
-    assert refused(rows(key=[b"", None]), plane=plane, compacted=True) == (1, "key")
-    assert refused(rows(value=[b"v"]), plane=plane, compacted=True) == (0, "key")
-    assert refused(rows(key=[None]), plane=plane) is None
+def test_a_compacted_topic_takes_no_row_without_a_key():
+    assert refused(rows(key=[b"", None]), compacted=True) == (1, "key")
+    assert refused(rows(value=[b"v"]), compacted=True) == (0, "key")
+    assert refused(rows(key=[None])) is None
 
 
 def test_a_row_that_names_no_topic_or_an_impossible_one_is_refused():
@@ -154,9 +130,8 @@ def test_tasks_get_the_rules_by_the_name_of_their_module():
     assert pickle.loads(pickle.dumps(made)) == made
 
 
-@BOTH
 @pytest.mark.parametrize("begin", range(4))
-def test_a_slice_of_a_table_is_judged_by_its_own_rows(plane, begin):
+def test_a_slice_of_a_table_is_judged_by_its_own_rows(begin):
     """As lanes and batches cut it."""
     good, bad = {"key": "h", "value": b"1"}, {"key": None, "value": b"2"}
     table = rows(
@@ -165,7 +140,7 @@ def test_a_slice_of_a_table_is_judged_by_its_own_rows(plane, begin):
         headers=[[good, good], None, [], [good], [good, bad], [good]],
         partition=[0, 0, 0, 0, 0, 9],
     ).slice(begin)
-    assert refused(table, plane=plane) == (4 - begin, "headers")
-    assert refused(table.slice(0, 4 - begin), plane=plane) is None
-    sizes = refused(table.slice(0, 4 - begin), plane=plane, max_message_bytes=300)
+    assert refused(table) == (4 - begin, "headers")
+    assert refused(table.slice(0, 4 - begin)) is None
+    sizes = refused(table.slice(0, 4 - begin), max_message_bytes=300)
     assert sizes == ((1 - begin, "value") if begin < 2 else None)

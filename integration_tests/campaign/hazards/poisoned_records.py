@@ -68,7 +68,6 @@ class Poisoned(Scene):
     """Plain rows in several files, one odd row among them."""
 
     def __init__(self, site: Site, folder: Path, draw: random.Random, poison: Poison) -> None:
-        self._client = draw.choice(("confluent-kafka", "kafka-python"))
         self.kind = poison.name
         self._site, self._poison = site, poison
         self._topic = site.name("poison")
@@ -103,7 +102,7 @@ class Poisoned(Scene):
             columns[-1] = F.expr(
                 "transform(headers, h -> if(h IS NULL, NULL, named_struct('key', h.key, 'value', cast(h.value AS binary))))"
             ).alias("headers")
-        rows.select(*columns).to(KafkaSink(self._site.servers, self._topic, client=self._client), name="out")  # type: ignore[arg-type]
+        rows.select(*columns).to(KafkaSink(self._site.servers, self._topic), name="out")
 
     def act(self) -> None:
         make_topic(self._site.servers, self._topic, 1, self._poison.topic)
@@ -132,11 +131,7 @@ class Poisoned(Scene):
 
     def ways(self) -> Sequence[Way]:
         filtered = ways.filtered(self._job, self._filter)
-        other = ways.start_again(self._job.drain, r"client='kafka-python'", "the other client", self._take_other)
-        return [*filtered, other, ways.next_start(self._job.drain)]
-
-    def _take_other(self) -> None:
-        self._client = "kafka-python"
+        return [*filtered, ways.next_start(self._job.drain)]
 
     def _filter(self) -> None:
         self._filters = True
@@ -148,7 +143,6 @@ class SmallRecords(Scene):
     def __init__(self, site: Site, folder: Path, draw: random.Random) -> None:
         self.kind = "small records, together over the topic's limit"
         self._site, self._topic = site, site.name("small")
-        self._client = draw.choice(("confluent-kafka", "kafka-python"))
         self._limit = draw.choice((20_000, 100_000))
         size = draw.choice((300, 700))
         self._rows = [
@@ -157,7 +151,7 @@ class SmallRecords(Scene):
         self._job = FileJob(site, folder, "key string, value string", self._describe)
 
     def _describe(self, rows: ckpt.Stream) -> None:
-        rows.to(KafkaSink(self._site.servers, self._topic, client=self._client), name="out")  # type: ignore[arg-type]
+        rows.to(KafkaSink(self._site.servers, self._topic), name="out")
 
     def act(self) -> None:
         make_topic(self._site.servers, self._topic, 1, {"max.message.bytes": str(self._limit)})

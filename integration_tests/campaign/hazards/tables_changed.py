@@ -347,11 +347,10 @@ class SinkTopicChanged(Scene):
         self._first = [(f"k{n}", f"one-{n}") for n in range(draw.randint(1, 5))]
         self._more = [(f"k{n}", f"two-{n}") for n in range(draw.randint(1, 5))]
         self._gone = False
-        self._client = draw.choice(("confluent-kafka", "kafka-python"))
         self._job = FileJob(site, folder, "key string, value string", self._describe)
 
     def _describe(self, rows: ckpt.Stream) -> None:
-        rows.to(KafkaSink(self._site.servers, self._topic, client=self._client), name="out")  # type: ignore[arg-type]
+        rows.to(KafkaSink(self._site.servers, self._topic), name="out")
 
     def act(self) -> None:
         make_topic(self._site.servers, self._topic)

@@ -1,0 +1,329 @@
+"""The data plane: one transaction of one transactional id, with record batches that are encoded from columns.
+
+kafka-python's own producer makes a future and several other objects for each record. Here no record becomes a Python
+object. The requests are those of the Java producer (KIP-98), in its order: init, partitions, records, group, offset of
+the group, end. A request with records is sent once: after any failure the caller opens a new producer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from spark_ckpt.errors import RowsRefused
+from spark_ckpt.failpoints import Failpoint, hit
+from spark_ckpt_kafka.cluster import Cluster
+from spark_ckpt_kafka.library import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    CoordinatorType,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+    kafka_errors,
+)
+from spark_ckpt_kafka.options import Connection, Settings, Tuning
+from spark_ckpt_kafka.partitioner import UnknownPartition, choose_partitions
+from spark_ckpt_kafka.producer import (
+    ABORT_TIMEOUT_S,
+    COMMIT_TIMEOUT_S,
+    INIT_TIMEOUT_S,
+    Clock,
+    ProducerFailed,
+    Progress,
+    hint_for,
+    refusal_of,
+)
+from spark_ckpt_kafka.record_batches import Chunk, ProducerId, Records, encode_records, frame_batch
+
+MOST_IN_FLIGHT = 4
+"""Unanswered requests per broker. kafka-python refuses more than five."""
+_ALL_REPLICAS = -1
+_OLD = 3
+"""Version up to which a request does not belong to the second protocol of transactions (KIP-890)."""
+
+Place = tuple[str, int]
+
+
+class _Sent(NamedTuple):
+    """A request with records, and the future of its answer."""
+
+    node: int
+    chunk: Chunk
+    batches: Mapping[Place, Records]
+    answer: Any
+
+
+class BatchProducer:
+    """One transaction. `now_ms` stamps rows without a time; `draw` chooses the partition of rows without a key."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        tuning: Tuning,
+        transactional_id: str,
+        progress: Progress,
+        now_ms: Clock,
+        draw: random.Random,
+    ) -> None:
+        self._tuning = tuning
+        self._id = transactional_id
+        self._progress = progress
+        self._now_ms = now_ms
+        self._draw = draw
+        self._producer = ProducerId(-1, -1)
+        self._leaders: dict[str, list[int]] = {}
+        self._next: Counter[Place] = Counter()
+        self._in_flight: deque[_Sent] = deque()
+        self._busy: Counter[int] = Counter()
+        self._acknowledged = 0
+        self._opened = False
+        with _translated("connect"):
+            self._cluster = Cluster(_settings(connection, tuning), int(INIT_TIMEOUT_S * 1000))
+
+    def init(self) -> None:
+        """Fence every older producer of the id. Return when their transactions are decided."""
+        answer = self._ask_transactions(
+            "init_transactions",
+            lambda: InitProducerIdRequest(
+                transactional_id=self._id,
+                transaction_timeout_ms=self._tuning.transaction_timeout_ms,
+                producer_id=-1,
+                producer_epoch=-1,
+                max_version=4,
+            ),
+            INIT_TIMEOUT_S,
+        )
+        self._producer = ProducerId(answer.producer_id, answer.producer_epoch)
+
+    def begin(self) -> None:
+        """Open the transaction. The brokers open it with its first partition or offset."""
+        with _translated("begin_transaction"):
+            self._cluster.take_news()
+
+    def send(self, chunk: Chunk) -> None:
+        """Send rows in order. Block while a broker has `MOST_IN_FLIGHT` requests."""
+        with _translated("send"):
+            leaders = self._leaders_of(chunk.topic)
+            partitions = choose_partitions(chunk, len(leaders), self._draw.randrange(len(leaders)))
+            batches = encode_records(chunk, partitions, self._now_ms(), self._tuning.batch_size)
+            self._check_sizes(batches)
+            self._add_partitions(
+                [(chunk.topic, number) for number in dict.fromkeys(each.partition for each in batches)]
+            )
+            for node, together in _in_requests(batches, leaders):
+                self._send_request(node, chunk, together)
+
+    def add_marker(self, group: str, topic: str, epoch: int, metadata: str) -> None:
+        """Write the marker into the transaction, as the committed offset of partition 0."""
+        self._ask_transactions(
+            "send_offsets_to_transaction",
+            lambda: AddOffsetsToTxnRequest(group_id=group, **self._names(), max_version=_OLD),
+            COMMIT_TIMEOUT_S,
+        )
+        self._opened = True
+        at = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        partition = at.TxnOffsetCommitRequestPartition(
+            partition_index=0, committed_offset=epoch, committed_leader_epoch=-1, committed_metadata=metadata
+        )
+        with _translated("send_offsets_to_transaction"):
+            self._cluster.ask_coordinator(
+                CoordinatorType.GROUP,
+                group,
+                lambda: TxnOffsetCommitRequest(
+                    group_id=group,
+                    generation_id=-1,
+                    member_id="",
+                    group_instance_id=None,
+                    topics=[at(name=topic, partitions=[partition])],
+                    **self._names(),
+                    max_version=_OLD,
+                ),
+                lambda answer: next((one.error_code for each in answer.topics for one in each.partitions), 0),
+                COMMIT_TIMEOUT_S,
+            )
+        self._progress()
+
+    def deliver(self) -> int:
+        """Wait until every record is acknowledged, and return their number."""
+        with _translated("deliver"):
+            while self._in_flight:
+                self._settle()
+        return self._acknowledged
+
+    def commit(self) -> None:
+        """Commit the transaction. The caller verifies the result with the marker."""
+        hit(Failpoint.COMMITTING)
+        self._end(committed=True, wait_s=COMMIT_TIMEOUT_S)
+
+    def abort(self) -> None:
+        """Abort the transaction, best effort. Raises `ProducerFailed` if the next init has to do it.
+
+        That is so while a request with records has no answer: it could arrive behind the abort, and open the
+        transaction again. An init fences it.
+        """
+        with _translated("abort_transaction"):
+            for sent in self._in_flight:
+                self._cluster.wait(sent.answer, ABORT_TIMEOUT_S)
+        if self._opened:
+            self._end(committed=False, wait_s=ABORT_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
+
+    def _leaders_of(self, topic: str) -> list[int]:
+        if topic not in self._leaders:
+            self._leaders[topic] = self._cluster.leaders(topic, INIT_TIMEOUT_S)
+        return self._leaders[topic]
+
+    def _check_sizes(self, batches: Sequence[Records]) -> None:
+        most = self._tuning.max_request_size
+        large = next((each for each in batches if len(each.rows) == 1 and each.data.size > most), None)
+        if large is not None:
+            what = f"send: MessageSizeTooLarge: a record has {large.data.size} bytes, max.request.size is {most}"
+            raise ProducerFailed(what, hint=hint_for(what), refusal="size")
+
+    def _add_partitions(self, places: Sequence[Place]) -> None:
+        new: dict[str, list[int]] = defaultdict(list)
+        for topic, partition in places:
+            if (topic, partition) not in self._next:
+                new[topic].append(partition)
+        if not new:
+            return
+        topics = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=new[name]) for name in new]
+        named = {f"v3_and_below_{name}": value for name, value in self._names().items()}
+        self._ask_transactions(
+            "add_partitions",
+            lambda: AddPartitionsToTxnRequest(v3_and_below_topics=topics, **named, max_version=_OLD),
+            COMMIT_TIMEOUT_S,
+            _first_error,
+        )
+        self._opened = True
+        self._next.update({(topic, partition): 0 for topic in new for partition in new[topic]})
+
+    def _send_request(self, node: int, chunk: Chunk, batches: Sequence[Records]) -> None:
+        while self._busy[node] >= MOST_IN_FLIGHT:
+            self._settle()
+        topic = ProduceRequest.TopicProduceData
+        data = []
+        for each in batches:
+            at = (chunk.topic, each.partition)
+            framed = frame_batch(each, self._producer, self._next[at], self._tuning.compression_type)
+            data.append(topic.PartitionProduceData(index=each.partition, records=framed))
+            self._next[at] += len(each.rows)
+        request = ProduceRequest(
+            transactional_id=self._id,
+            acks=_ALL_REPLICAS,
+            timeout_ms=self._tuning.request_timeout_ms,
+            topic_data=[topic(name=chunk.topic, partition_data=data)],
+            min_version=3,
+            max_version=9,
+        )
+        answer = self._cluster.send(request, node, self._tuning.delivery_timeout_ms)
+        places = {(chunk.topic, each.partition): each for each in batches}
+        self._in_flight.append(_Sent(node, chunk, places, answer))
+        self._busy[node] += 1
+
+    def _settle(self) -> None:
+        """Wait for the oldest request, and count its records."""
+        sent = self._in_flight[0]
+        answer = self._cluster.wait(sent.answer, self._tuning.delivery_timeout_ms / 1000)
+        self._in_flight.popleft()
+        self._busy[sent.node] -= 1
+        for topic in answer.responses:
+            for each in topic.partition_responses:
+                batch = sent.batches[topic.name, each.index]
+                if each.error_code:
+                    raise _refused(sent.chunk, batch, each)
+                self._acknowledged += len(batch.rows)
+        self._progress()
+
+    def _end(self, *, committed: bool, wait_s: float) -> None:
+        self._ask_transactions(
+            "commit_transaction" if committed else "abort_transaction",
+            lambda: EndTxnRequest(committed=committed, **self._names(), max_version=_OLD),
+            wait_s,
+        )
+
+    def _names(self) -> dict[str, Any]:
+        return {
+            "transactional_id": self._id,
+            "producer_id": self._producer.number,
+            "producer_epoch": self._producer.epoch,
+        }
+
+    def _ask_transactions(
+        self,
+        doing: str,
+        request: Callable[[], object],
+        wait_s: float,
+        code: Callable[[Any], int] = lambda answer: int(answer.error_code),
+    ) -> Any:
+        with _translated(doing):
+            answer = self._cluster.ask_coordinator(CoordinatorType.TRANSACTION, self._id, request, code, wait_s)
+        self._progress()
+        return answer
+
+
+def _in_requests(batches: Sequence[Records], leaders: Sequence[int]) -> Iterator[tuple[int, list[Records]]]:
+    """Yield brokers with the batches of one request each: one batch per partition, those of a partition in order."""
+    left = list(batches)
+    while left:
+        first = {each.partition: each for each in reversed(left)}
+        left = [each for each in left if each is not first[each.partition]]
+        for node in sorted({leaders[partition] for partition in first}):
+            yield node, [each for partition, each in first.items() if leaders[partition] == node]
+
+
+def _first_error(answer: Any) -> int:
+    codes = [
+        one.partition_error_code for each in answer.results_by_topic_v3_and_below for one in each.results_by_partition
+    ]
+    # A partition that the broker did not try says nothing about the reason.
+    untried = kafka_errors.OperationNotAttemptedError.errno
+    return next((code for code in codes if code not in (0, untried)), max(codes, default=0))
+
+
+def _refused(chunk: Chunk, batch: Records, answer: Any) -> ProducerFailed:
+    """Return the error of a refused batch, with the key of the record that the broker names."""
+    error = kafka_errors.for_code(answer.error_code)
+    why = [answer.error_message or "", *(each.batch_index_error_message or "" for each in answer.record_errors or ())]
+    text = f"deliver: {error.__name__}: {'; '.join(filter(None, why)) or error.description}"
+    named = next((each.batch_index for each in answer.record_errors or ()), None)
+    key = None
+    if named is not None:
+        keys = chunk.column("key")
+        value = None if keys is None else keys[int(batch.rows[named])].as_py()
+        key = f"{chunk.topic}/{batch.partition}, " + ("no key" if value is None else f"key {value[:80]!r}")
+    return ProducerFailed(text, fenced=_is_fenced(error()), hint=hint_for(text), refusal=refusal_of(text), key=key)
+
+
+@contextmanager
+def _translated(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except (ProducerFailed, RowsRefused):
+        raise
+    except UnknownPartition as error:
+        raise ProducerFailed(f"{doing}: {error}", refusal="partition") from error
+    except Exception as error:
+        # Every exception of the client has the same consequence: open a new producer and read the marker.
+        text = f"{doing}: {type(error).__name__}: {error}"
+        raise ProducerFailed(text, fenced=_is_fenced(error), hint=hint_for(text), refusal=refusal_of(text)) from error
+
+
+def _is_fenced(error: BaseException) -> bool:
+    return isinstance(error, (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError))
+
+
+def _settings(connection: Connection, tuning: Tuning) -> Settings:
+    return connection.for_kafka_python() | {
+        "request_timeout_ms": tuning.request_timeout_ms,
+        "reconnect_backoff_max_ms": 300,
+        "allow_auto_create_topics": False,
+    }

@@ -1,0 +1,247 @@
+"""A producer says how its transaction ended: fenced, a record refused, or unknown."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from publishing_kit import ROWS, World
+from spark_ckpt_kafka import batch_producer, publishing
+from spark_ckpt_kafka.batch_producer import MOST_IN_FLIGHT, BatchProducer
+from spark_ckpt_kafka.library import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ProduceRequest,
+    kafka_errors,
+)
+from spark_ckpt_kafka.options import Connection, Tuning
+from spark_ckpt_kafka.producer import ProducerFailed, refusal_of
+from spark_ckpt_kafka.record_batches import Chunk
+
+PARTITIONS = 3
+
+
+class ModelCluster:
+    """Answers each request at once. `fails`: errors to raise instead, by the request's class, once each."""
+
+    def __init__(self, *_: object) -> None:
+        self.asked: list[Any] = []
+        self.fails: dict[type, Exception] = {}
+        self.fenced = False
+        self.answers: deque[Any] = deque()
+        self.unanswered = 0
+        self.most_unanswered = 0
+
+    def ask_coordinator(self, kind: object, key: str, request: Callable[[], Any], code: object, wait_s: float) -> Any:
+        made = request()
+        self._note(made)
+        return SimpleNamespace(producer_id=7, producer_epoch=3)
+
+    def leaders(self, topic: str, wait_s: float) -> list[int]:
+        return [0] * PARTITIONS
+
+    def send(self, request: Any, node: int, timeout_ms: int) -> Any:
+        self._note(request)
+        self.unanswered += 1
+        self.most_unanswered = max(self.most_unanswered, self.unanswered)
+        return request
+
+    def wait(self, sent: Any, wait_s: float) -> Any:
+        if (error := self.fails.get(type(self))) is not None:
+            raise error
+        self.unanswered -= 1
+        return self.answers.popleft() if self.answers else produced(sent)
+
+    def take_news(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _note(self, request: Any) -> None:
+        self.asked.append(request)
+        error = self.fails.get(type(request))
+        self.fenced = self.fenced or isinstance(error, kafka_errors.ProducerFencedError)
+        if self.fenced:
+            raise kafka_errors.ProducerFencedError
+        if error is not None:
+            raise error
+
+
+def produced(request: Any, **refusal: Any) -> Any:
+    """The answer to a request with records; `refusal` is its first partition's."""
+    parts = [
+        SimpleNamespace(index=each.index, error_code=0, error_message=None, record_errors=[])
+        for each in request.topic_data[0].partition_data
+    ]
+    vars(parts[0]).update(refusal)
+    return SimpleNamespace(responses=[SimpleNamespace(name=request.topic_data[0].name, partition_responses=parts)])
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> ModelCluster:
+    one = ModelCluster()
+    monkeypatch.setattr(batch_producer, "Cluster", lambda *_: one)
+    return one
+
+
+def producer(tuning: Tuning | None = None) -> BatchProducer:
+    one = BatchProducer(
+        Connection("b:1"), tuning or Tuning(), "store.out.0", lambda: None, lambda: 1_000, random.Random(1)
+    )
+    one.init()
+    one.begin()
+    return one
+
+
+def chunk(count: int, **columns: Any) -> Chunk:
+    return Chunk("t", pa.record_batch({"value": [b"%d" % number for number in range(count)], **columns}), [])
+
+
+FENCED_AT = [AddPartitionsToTxnRequest, ProduceRequest, EndTxnRequest]
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
+@pytest.mark.parametrize("at", FENCED_AT)
+def test_a_lane_whose_producer_is_fenced_says_so(
+    cluster: ModelCluster, world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, at: type, ahead: bool
+) -> None:
+    one = world()
+    monkeypatch.setattr(publishing, "open_producer", lambda *_: producer())
+    cluster.fails[at] = kafka_errors.ProducerFencedError()
+    publisher = one.publisher()
+
+    def both() -> None:
+        if ahead:
+            publisher.send_ahead(one.in_parts(1, ROWS // 2))
+        publisher.publish(one.in_parts(1, ROWS))
+
+    with pytest.raises(ProducerFailed) as caught:
+        both()
+
+    assert caught.value.fenced
+
+
+def test_records_that_wait_for_an_answer_are_bounded(cluster: ModelCluster) -> None:
+    one = producer(Tuning(batch_size=100))
+
+    one.send(chunk(500))
+
+    assert cluster.most_unanswered == MOST_IN_FLIGHT
+    assert one.deliver() == 500
+
+
+def test_sequences_go_on_from_batch_to_batch_of_a_partition(cluster: ModelCluster) -> None:
+    one = producer(Tuning(batch_size=200))
+    for _ in range(2):
+        one.send(chunk(40, partition=pa.array([1] * 40, pa.int32())))
+
+    sent = [each.topic_data[0].partition_data for each in cluster.asked if isinstance(each, ProduceRequest)]
+    heads = [header(part.records) for (part,) in sent]
+
+    assert len(heads) > 4
+    assert [head.sequence for head in heads] == [sum(each.count for each in heads[:at]) for at in range(len(heads))]
+    assert {(head.producer, head.epoch) for head in heads} == {(7, 3)}
+
+
+def test_each_partition_is_added_to_the_transaction_once_before_its_records(cluster: ModelCluster) -> None:
+    one = producer()
+    for _ in range(2):
+        one.send(chunk(30, partition=pa.array([0, 2] * 15, pa.int32())))
+
+    kinds = [type(each) for each in cluster.asked]
+    (added,) = [each for each in cluster.asked if isinstance(each, AddPartitionsToTxnRequest)]
+
+    assert kinds == [InitProducerIdRequest, AddPartitionsToTxnRequest, ProduceRequest, ProduceRequest]
+    assert [(each.name, each.partitions) for each in added.v3_and_below_topics] == [("t", [0, 2])]
+
+
+def test_a_refused_record_is_named_by_its_key(cluster: ModelCluster) -> None:
+    one = producer()
+    keys = [b"%d" % number for number in range(5)]
+    one.send(chunk(5, key=keys, partition=pa.array([2] * 5, pa.int32())))
+    named = SimpleNamespace(batch_index=3, batch_index_error_message="too old")
+    code = kafka_errors.InvalidRecordError.errno
+    cluster.answers.append(produced(cluster.asked[-1], error_code=code, record_errors=[named]))
+
+    with pytest.raises(ProducerFailed, match=r"InvalidRecord.*too old") as failed:
+        one.deliver()
+
+    assert (failed.value.refusal, failed.value.key) == ("record", "t/2, key b'3'")
+    assert not failed.value.fenced
+
+
+def test_a_partition_that_the_topic_does_not_have_is_refused(cluster: ModelCluster) -> None:
+    with pytest.raises(ProducerFailed, match="no partition 3") as failed:
+        producer().send(chunk(1, partition=pa.array([PARTITIONS], pa.int32())))
+
+    assert failed.value.refusal == "partition"
+
+
+def test_a_record_above_the_sinks_own_limit_is_not_sent(cluster: ModelCluster) -> None:
+    with pytest.raises(ProducerFailed, match=r"max\.request\.size is 50") as failed:
+        producer(Tuning(max_request_size=50)).send(Chunk("t", pa.record_batch({"value": [b"x" * 60]}), []))
+
+    assert failed.value.refusal == "size"
+    assert not [each for each in cluster.asked if isinstance(each, ProduceRequest)]
+
+
+def _ends(cluster: ModelCluster) -> Iterator[bool]:
+    return (each.committed for each in cluster.asked if isinstance(each, EndTxnRequest))
+
+
+def test_an_abort_does_not_overtake_records_without_an_answer(cluster: ModelCluster) -> None:
+    """They would open the transaction again, behind its abort. The next init fences them."""
+    one = producer()
+    one.send(chunk(3))
+    cluster.fails[ModelCluster] = kafka_errors.KafkaConnectionError("lost")
+
+    with pytest.raises(ProducerFailed, match="lost"):
+        one.abort()
+
+    assert list(_ends(cluster)) == []
+
+
+def test_an_abort_ends_a_transaction_whose_records_are_answered(cluster: ModelCluster) -> None:
+    one = producer()
+    one.send(chunk(3))
+
+    one.abort()
+
+    assert list(_ends(cluster)) == [False]
+
+
+def test_a_transaction_that_no_broker_knows_needs_no_abort(cluster: ModelCluster) -> None:
+    producer().abort()
+
+    assert list(_ends(cluster)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("deliver: InvalidRecordError: one or more records", "record"),
+        ("deliver: MessageSizeTooLargeError: [Error 10]", "size"),
+        ("deliver: KafkaTimeoutError", ""),
+    ],
+)
+def test_an_error_says_what_was_refused(text: str, refusal: str) -> None:
+    assert refusal_of(text) == refusal
+
+
+class Head(SimpleNamespace):
+    """Fields of a record batch."""
+
+
+def header(batch: bytes) -> Head:
+    """Decoded by kafka-python."""
+    from kafka.record.default_records import DefaultRecordBatch
+
+    _, _, _, _, _, _, _, _, _, producer_id, epoch, sequence, count = DefaultRecordBatch.HEADER_STRUCT.unpack_from(batch)
+    return Head(producer=producer_id, epoch=epoch, sequence=sequence, count=count)
