@@ -63,13 +63,14 @@ class BatchProducer:
 
     def __init__(
         self,
-        connection: Connection,
+        cluster: Cluster,
         tuning: Tuning,
         transactional_id: str,
         progress: Progress,
         now_ms: Clock,
         draw: random.Random,
     ) -> None:
+        self._cluster = cluster
         self._tuning = tuning
         self._id = transactional_id
         self._progress = progress
@@ -82,8 +83,10 @@ class BatchProducer:
         self._busy: Counter[int] = Counter()
         self._acknowledged = 0
         self._opened = False
-        with _translated("connect"):
-            self._cluster = Cluster(_settings(connection, tuning), int(INIT_TIMEOUT_S * 1000))
+
+    def renew(self) -> BatchProducer:
+        """Return the producer of the next transaction, over the same connections. Only after a commit."""
+        return BatchProducer(self._cluster, self._tuning, self._id, self._progress, self._now_ms, self._draw)
 
     def init(self) -> None:
         """Fence every older producer of the id. Return when their transactions are decided."""
@@ -321,9 +324,12 @@ def _is_fenced(error: BaseException) -> bool:
     return isinstance(error, (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError))
 
 
-def _settings(connection: Connection, tuning: Tuning) -> Settings:
-    return connection.for_kafka_python() | {
+def open_cluster(connection: Connection, tuning: Tuning) -> Cluster:
+    """Connect. Raises `ProducerFailed`."""
+    settings: Settings = connection.for_kafka_python() | {
         "request_timeout_ms": tuning.request_timeout_ms,
         "reconnect_backoff_max_ms": 300,
         "allow_auto_create_topics": False,
     }
+    with _translated("connect"):
+        return Cluster(settings, int(INIT_TIMEOUT_S * 1000))

@@ -6,7 +6,7 @@ The calling thread drives the network: nothing is sent or received between two c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from spark_ckpt_kafka.library import (
@@ -45,16 +45,15 @@ class Cluster:
         code: Callable[[Answer], int],
         wait_s: float,
     ) -> Answer:
-        """Return the answer of a key's coordinator; `code` reads its error code. Asks again on errors that pass, for
-        `wait_s` seconds.
+        """Return the answer of a key's coordinator; `code` reads its error code.
 
-        So the request must have the same effect when it is received twice.
+        Asks again for `wait_s` seconds while the error may pass. So the request must be one that can be received twice.
         """
-        return self._connections.run(self._ask_coordinator, kind, key, request, code, time.monotonic() + wait_s)
+        return self._connections.run(self._patiently, wait_s, lambda: self._ask_coordinator(kind, key, request, code))
 
     def leaders(self, topic: str, wait_s: float) -> list[int]:
-        """Return the broker that leads each partition of a topic. Waits while a partition has no leader."""
-        found: list[int] = self._connections.run(self._leaders, topic, time.monotonic() + wait_s)
+        """Return the broker that leads each partition of a topic. Waits while a partition has none."""
+        found: list[int] = self._connections.run(self._patiently, wait_s, lambda: self._leaders(topic))
         return found
 
     def send(self, request: object, node: int, timeout_ms: int) -> Answer:
@@ -67,34 +66,34 @@ class Cluster:
 
     def take_news(self) -> None:
         """Notice what happened to the connections since the last call, such as their end."""
-        self._connections.run(self._pause)
+        self._network.poll(timeout_ms=0)
 
     def close(self) -> None:
         """Close all connections."""
         self._connections.close()
         self._network.close()
 
-    async def _ask_coordinator(
-        self,
-        kind: CoordinatorType,
-        key: str,
-        request: Callable[[], object],
-        code: Callable[[Answer], int],
-        until_s: float,
-    ) -> Answer:
+    async def _patiently(self, wait_s: float, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        until_s = time.monotonic() + wait_s
         while True:
             try:
-                node = self._coordinators.get((kind, key)) or await self._find(kind, key)
-                answer = await self._connections.send(request(), node)
-                raise_for(code(answer))
-            except kafka_errors.RetriableError as error:
+                return await ask()
+            except kafka_errors.RetriableError:
                 if time.monotonic() > until_s:
                     raise
-                if isinstance(error, _MOVED):
-                    self._coordinators.pop((kind, key), None)
-                await self._pause()
-            else:
-                return answer
+            await self._network.sleep(_PAUSE_S)
+
+    async def _ask_coordinator(
+        self, kind: CoordinatorType, key: str, request: Callable[[], object], code: Callable[[Answer], int]
+    ) -> Answer:
+        try:
+            node = self._coordinators.get((kind, key)) or await self._find(kind, key)
+            answer = await self._connections.send(request(), node)
+            raise_for(code(answer))
+        except _MOVED:
+            self._coordinators.pop((kind, key), None)
+            raise
+        return answer
 
     async def _find(self, kind: CoordinatorType, key: str) -> str:
         # The connection chooses the version: an old one takes `key`, a new one `coordinator_keys`.
@@ -106,35 +105,23 @@ class Cluster:
         self._coordinators[kind, key] = node
         return node
 
-    async def _leaders(self, topic: str, until_s: float) -> list[int]:
-        cluster = self._connections.cluster
-        while True:
-            request = MetadataRequest(
-                topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
-            )
-            answer = await self._connections.send(request)
-            cluster.update_metadata(answer)
-            found = answer.topics[0]
-            leaders = [each.leader_id for each in sorted(found.partitions, key=lambda each: each.partition_index)]
-            if not found.error_code and min(leaders, default=-1) >= 0:
-                return leaders
-            error = (
-                kafka_errors.for_code(found.error_code) if found.error_code else kafka_errors.LeaderNotAvailableError
-            )
-            if not issubclass(error, kafka_errors.RetriableError) or time.monotonic() > until_s:
-                raise error(f"topic {topic}")
-            await self._pause()
+    async def _leaders(self, topic: str) -> list[int]:
+        topics = [MetadataRequest.MetadataRequestTopic(name=topic)]
+        answer = await self._connections.send(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
+        self._connections.cluster.update_metadata(answer)
+        raise_for(answer.topics[0].error_code)
+        partitions = sorted(answer.topics[0].partitions, key=lambda each: each.partition_index)
+        if any(each.leader_id < 0 for each in partitions):
+            raise kafka_errors.LeaderNotAvailableError(f"topic {topic}")
+        return [each.leader_id for each in partitions]
 
     async def _send(self, request: object, node: int, timeout_ms: int) -> list[Answer]:
         until_s = time.monotonic() + timeout_ms / 1000
         # A broker with quotas pauses its connections.
         while (connection := self._connections.get_connection(node)).paused and time.monotonic() < until_s:
-            await self._pause()
+            await self._network.sleep(_PAUSE_S)
         # In a list: a future that is returned would be awaited.
         return [connection.send_request(request, request_timeout_ms=timeout_ms)]
-
-    async def _pause(self) -> None:
-        await self._network.sleep(_PAUSE_S)
 
 
 def raise_for(code: int) -> None:

@@ -71,18 +71,21 @@ class TransactionalProducer(Protocol):
     def abort(self) -> None:
         """Abort, best effort and brief: the next init aborts anyway."""
 
+    def renew(self) -> TransactionalProducer:
+        """Return a new producer with the resources of this one, whose transaction has committed."""
+
     def close(self) -> None:
-        """Free the resources of a finished transaction."""
+        """Free the resources."""
 
 
 def open_producer(
     connection: Connection, tuning: Tuning, transactional_id: str, progress: Progress
 ) -> TransactionalProducer:
     """Return a new producer."""
-    from spark_ckpt_kafka.batch_producer import BatchProducer
+    from spark_ckpt_kafka.batch_producer import BatchProducer, open_cluster
 
     return BatchProducer(
-        connection,
+        open_cluster(connection, tuning),
         tuning,
         transactional_id,
         progress,

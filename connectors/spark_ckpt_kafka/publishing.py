@@ -133,6 +133,7 @@ class ShardPublisher:
         self._rows = ShardRows(settings.sink, settings.lane, settings.topic, stamped, self._check_topics)
         self._refusals = Refusals(self._control, settings.tuning, settings.topic)
         self._ready: TransactionalProducer | None = None
+        self._committed: TransactionalProducer | None = None
         # Half of the broker's timeout: the other half is for the rest of the publish.
         self._ahead = OpenTransaction(settings.tuning.transaction_timeout_ms / 2000, clock)
 
@@ -206,12 +207,18 @@ class ShardPublisher:
         transaction = self._taken()
         with aborting(transaction):
             result = work(transaction)
-        transaction.producer.close()
+        self._committed = transaction.producer
         return result
 
     def _initialised(self) -> TransactionalProducer:
         settings = self._settings
-        producer = open_producer(settings.connection, settings.tuning, self._group, self._progress)
+        # Nothing of a failed transaction is used again: its connections may hold requests of it.
+        last, self._committed = self._committed, None
+        producer = (
+            last.renew()
+            if last is not None
+            else open_producer(settings.connection, settings.tuning, self._group, self._progress)
+        )
         producer.init()
         hit(Failpoint.PUBLISH_INIT)
         return producer

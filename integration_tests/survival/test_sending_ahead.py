@@ -89,6 +89,9 @@ class CommitsWhatIsDelivered:
     def __getattr__(self, name):
         return getattr(self.producer, name)
 
+    def renew(self):
+        return CommitsWhatIsDelivered(self.producer.renew())
+
     def deliver(self):
         delivered = self.producer.deliver()
         if not self.marked:

@@ -85,6 +85,9 @@ class ModelProducer:
         self._check()
         self.log.aborted += 1
 
+    def renew(self) -> ModelProducer:
+        return ModelProducer(self.log)
+
     def close(self) -> None:
         pass
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from publishing_kit import ROWS, World
-from spark_ckpt_kafka import batch_producer, publishing
+from spark_ckpt_kafka import publishing
 from spark_ckpt_kafka.batch_producer import MOST_IN_FLIGHT, BatchProducer
 from spark_ckpt_kafka.library import (
     AddPartitionsToTxnRequest,
@@ -20,7 +20,7 @@ from spark_ckpt_kafka.library import (
     ProduceRequest,
     kafka_errors,
 )
-from spark_ckpt_kafka.options import Connection, Tuning
+from spark_ckpt_kafka.options import Tuning
 from spark_ckpt_kafka.producer import ProducerFailed, refusal_of
 from spark_ckpt_kafka.record_batches import Chunk
 
@@ -85,15 +85,18 @@ def produced(request: Any, **refusal: Any) -> Any:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> ModelCluster:
-    one = ModelCluster()
-    monkeypatch.setattr(batch_producer, "Cluster", lambda *_: one)
-    return one
+def cluster() -> ModelCluster:
+    return ModelCluster()
 
 
-def producer(tuning: Tuning | None = None) -> BatchProducer:
+def producer(cluster: ModelCluster, tuning: Tuning | None = None) -> BatchProducer:
     one = BatchProducer(
-        Connection("b:1"), tuning or Tuning(), "store.out.0", lambda: None, lambda: 1_000, random.Random(1)
+        cluster,  # type: ignore[arg-type]
+        tuning or Tuning(),
+        "store.out.0",
+        lambda: None,
+        lambda: 1_000,
+        random.Random(1),
     )
     one.init()
     one.begin()
@@ -113,7 +116,7 @@ def test_a_lane_whose_producer_is_fenced_says_so(
     cluster: ModelCluster, world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, at: type, ahead: bool
 ) -> None:
     one = world()
-    monkeypatch.setattr(publishing, "open_producer", lambda *_: producer())
+    monkeypatch.setattr(publishing, "open_producer", lambda *_: producer(cluster))
     cluster.fails[at] = kafka_errors.ProducerFencedError()
     publisher = one.publisher()
 
@@ -129,7 +132,7 @@ def test_a_lane_whose_producer_is_fenced_says_so(
 
 
 def test_records_that_wait_for_an_answer_are_bounded(cluster: ModelCluster) -> None:
-    one = producer(Tuning(batch_size=100))
+    one = producer(cluster, Tuning(batch_size=100))
 
     one.send(chunk(500))
 
@@ -138,7 +141,7 @@ def test_records_that_wait_for_an_answer_are_bounded(cluster: ModelCluster) -> N
 
 
 def test_sequences_go_on_from_batch_to_batch_of_a_partition(cluster: ModelCluster) -> None:
-    one = producer(Tuning(batch_size=200))
+    one = producer(cluster, Tuning(batch_size=200))
     for _ in range(2):
         one.send(chunk(40, partition=pa.array([1] * 40, pa.int32())))
 
@@ -151,7 +154,7 @@ def test_sequences_go_on_from_batch_to_batch_of_a_partition(cluster: ModelCluste
 
 
 def test_each_partition_is_added_to_the_transaction_once_before_its_records(cluster: ModelCluster) -> None:
-    one = producer()
+    one = producer(cluster)
     for _ in range(2):
         one.send(chunk(30, partition=pa.array([0, 2] * 15, pa.int32())))
 
@@ -163,7 +166,7 @@ def test_each_partition_is_added_to_the_transaction_once_before_its_records(clus
 
 
 def test_a_refused_record_is_named_by_its_key(cluster: ModelCluster) -> None:
-    one = producer()
+    one = producer(cluster)
     keys = [b"%d" % number for number in range(5)]
     one.send(chunk(5, key=keys, partition=pa.array([2] * 5, pa.int32())))
     named = SimpleNamespace(batch_index=3, batch_index_error_message="too old")
@@ -179,14 +182,14 @@ def test_a_refused_record_is_named_by_its_key(cluster: ModelCluster) -> None:
 
 def test_a_partition_that_the_topic_does_not_have_is_refused(cluster: ModelCluster) -> None:
     with pytest.raises(ProducerFailed, match="no partition 3") as failed:
-        producer().send(chunk(1, partition=pa.array([PARTITIONS], pa.int32())))
+        producer(cluster).send(chunk(1, partition=pa.array([PARTITIONS], pa.int32())))
 
     assert failed.value.refusal == "partition"
 
 
 def test_a_record_above_the_sinks_own_limit_is_not_sent(cluster: ModelCluster) -> None:
     with pytest.raises(ProducerFailed, match=r"max\.request\.size is 50") as failed:
-        producer(Tuning(max_request_size=50)).send(Chunk("t", pa.record_batch({"value": [b"x" * 60]}), []))
+        producer(cluster, Tuning(max_request_size=50)).send(Chunk("t", pa.record_batch({"value": [b"x" * 60]}), []))
 
     assert failed.value.refusal == "size"
     assert not [each for each in cluster.asked if isinstance(each, ProduceRequest)]
@@ -198,7 +201,7 @@ def _ends(cluster: ModelCluster) -> Iterator[bool]:
 
 def test_an_abort_does_not_overtake_records_without_an_answer(cluster: ModelCluster) -> None:
     """They would open the transaction again, behind its abort. The next init fences them."""
-    one = producer()
+    one = producer(cluster)
     one.send(chunk(3))
     cluster.fails[ModelCluster] = kafka_errors.KafkaConnectionError("lost")
 
@@ -209,7 +212,7 @@ def test_an_abort_does_not_overtake_records_without_an_answer(cluster: ModelClus
 
 
 def test_an_abort_ends_a_transaction_whose_records_are_answered(cluster: ModelCluster) -> None:
-    one = producer()
+    one = producer(cluster)
     one.send(chunk(3))
 
     one.abort()
@@ -217,8 +220,25 @@ def test_an_abort_ends_a_transaction_whose_records_are_answered(cluster: ModelCl
     assert list(_ends(cluster)) == [False]
 
 
+def test_a_renewed_producer_begins_a_transaction_of_its_own(cluster: ModelCluster) -> None:
+    one = producer(cluster)
+    one.send(chunk(30))
+    one.deliver()
+    one.commit()
+
+    two = one.renew()
+    two.init()
+    two.begin()
+    two.send(chunk(20))
+
+    assert two.deliver() == 20
+    assert [type(each) for each in cluster.asked].count(AddPartitionsToTxnRequest) == 2
+    sent = [each for each in cluster.asked if isinstance(each, ProduceRequest)]
+    assert {header(part.records).sequence for part in sent[-1].topic_data[0].partition_data} == {0}
+
+
 def test_a_transaction_that_no_broker_knows_needs_no_abort(cluster: ModelCluster) -> None:
-    producer().abort()
+    producer(cluster).abort()
 
     assert list(_ends(cluster)) == []
 
