@@ -404,7 +404,7 @@ def charts(lines: Sequence[Line]) -> list[Bars]:
             if line["load"] == load
         )
         axis = "seconds from a row to the commit that shows it; bar: p99, tick: p50"
-        found.append(Bars(f"stages-{load.replace(' ', '-')}.svg", f"Protocols between stages: {load}", axis, bars))
+        found.append(Bars(f"{load.replace(' ', '-')}.svg", f"Protocols between stages: {load}", axis, bars))
     return found
 
 
