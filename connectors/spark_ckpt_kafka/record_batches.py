@@ -33,6 +33,8 @@ _UNCOUNTED_BYTES = 12
 """Bytes of a frame that its length does not cover."""
 _FORMAT = 2
 _TRANSACTIONAL = 0x10
+_GROWTH = 250
+"""Compressed, content that is random grows by less than this part of it."""
 _VARINTS_BYTES = 40
 """A record has fewer bytes besides key, value and headers."""
 
@@ -88,7 +90,7 @@ class _Piece(NamedTuple):
 
 
 def encode_records(chunk: Chunk, partitions: Int64s, now_ms: int, batch_bytes: int) -> list[Records]:
-    """Return the batches of a chunk: at most `batch_bytes` before compression, or one record.
+    """Return the batches of a chunk. As sent, each has at most `batch_bytes`, or one record.
 
     `partitions`: the partition of each row. Raises `RowsRefused` for a header that is null or has no key.
     """
@@ -97,7 +99,8 @@ def encode_records(chunk: Chunk, partitions: Int64s, now_ms: int, batch_bytes: i
     value, value_bytes = _taken(chunk.column("value"), order)
     headers, header_bytes = _headers(chunk, order)
     content = np.maximum(key_bytes, 0) + np.maximum(value_bytes, 0) + header_bytes
-    starts = _cut(partitions[order], content + _VARINTS_BYTES, batch_bytes)
+    most = batch_bytes - _FRAME.size - _SUMMED.size - batch_bytes // _GROWTH
+    starts = _cut(partitions[order], content + _VARINTS_BYTES, most)
     stops = np.append(starts[1:], len(chunk))
     times, first_ms, last_ms = _times(chunk.column("timestamp"), order, starts, stops, now_ms)
     offsets = np.arange(len(chunk)) - np.repeat(starts, stops - starts)

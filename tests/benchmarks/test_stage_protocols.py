@@ -57,5 +57,5 @@ def test_a_cell_becomes_a_row_of_the_table_and_a_bar_of_its_chart() -> None:
 
     assert row(line) == "| q3 | independent | 1.0 | 2.5 | 480 | 30 | - | 7.0 | 4,000 | 25% | 21,430 |"
     [chart] = charts([line])
-    assert chart.file == "stages-skewed.svg"
+    assert chart.file == "skewed.svg"
     assert [(bar.label, bar.mark) for bar in chart.bars] == [("q3, independent", 1.04)]

@@ -85,8 +85,9 @@ def read_back(chunk: Chunk, partitions: Any, compression: str, batch_bytes: int)
     """What kafka-python reads, by the row's number. Checks what belongs to the batch."""
     found: dict[int, tuple[object, ...]] = {}
     for records in encode_records(chunk, partitions, NOW_MS, batch_bytes):
-        assert len(records.rows) == 1 or records.data.size <= batch_bytes
-        batches = MemoryRecords(frame_batch(records, ProducerId(77, 5), 9, compression))
+        framed = frame_batch(records, ProducerId(77, 5), 9, compression)
+        assert len(records.rows) == 1 or len(framed) <= batch_bytes
+        batches = MemoryRecords(framed)
         batch = batches.next_batch()
         assert batch is not None and batches.next_batch() is None
         assert batch.validate_crc()
