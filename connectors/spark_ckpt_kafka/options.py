@@ -1,7 +1,7 @@
-"""Translates one mapping of Kafka's dotted option names for the three clients of a job.
+"""Translates one mapping of Kafka's dotted option names for three clients.
 
-Spark's source is the Java client, the sink's control plane is kafka-python, its data plane may be librdkafka. Each
-spells the same setting differently. Certificates are PEM files, which all three can read.
+Spark's source is the Java client, and the sink is kafka-python. librdkafka (confluent-kafka) reads topics for a repair and
+for the demo. Each spells the same setting differently. Certificates are PEM files, which all three can read.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
+from kafka.producer import KafkaProducer as KafkaProducer
 from spark_ckpt_kafka.control import ControlError, KafkaControl
 from spark_ckpt_kafka.library import KafkaAdminClient
 from spark_ckpt_kafka.marker import TopicMarker

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_kit import Cluster, read_committed, wait_for
+from kafka_kit import Cluster, KafkaProducer, read_committed, wait_for
 from pyspark.sql import SparkSession
 from spark_ckpt_kafka import KafkaSink, KafkaSource
-from spark_ckpt_kafka.library import KafkaProducer
 
 import spark_ckpt
 from integration_tests.spark import connected_session

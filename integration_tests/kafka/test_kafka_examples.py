@@ -12,9 +12,8 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from kafka_kit import Cluster, described, read_committed
+from kafka_kit import Cluster, KafkaProducer, described, read_committed
 from pyspark.sql import SparkSession
-from spark_ckpt_kafka.library import KafkaProducer
 
 from integration_tests.spark import connected_session
 from tests.kafka.registry_kit import RegistryServer

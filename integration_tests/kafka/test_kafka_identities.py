@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from kafka_kit import Cluster, wait_for
+from kafka_kit import Cluster, KafkaProducer, wait_for
 from pyspark.sql import SparkSession
 from spark_ckpt_kafka import KafkaSink, KafkaSource
-from spark_ckpt_kafka.library import KafkaProducer
 
 import spark_ckpt
 from integration_tests.spark import connected_session

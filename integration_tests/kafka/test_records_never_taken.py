@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from kafka_kit import Cluster, wait_for
+from kafka_kit import Cluster, KafkaProducer, wait_for
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from spark_ckpt_kafka import KafkaSink, KafkaSource, repair
-from spark_ckpt_kafka.library import ConfigResource, ConfigResourceType, KafkaProducer
+from spark_ckpt_kafka.library import ConfigResource, ConfigResourceType
 
 import spark_ckpt
 from integration_tests.spark import connected_session

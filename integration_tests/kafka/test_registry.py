@@ -10,11 +10,10 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from kafka_kit import Cluster, read_committed
+from kafka_kit import Cluster, KafkaProducer, read_committed
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from spark_ckpt_kafka import Avro, KafkaSink, KafkaSource
-from spark_ckpt_kafka.library import KafkaProducer
 
 import spark_ckpt as ckpt
 from integration_tests.spark import connected_session

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import Consumer
-from kafka_kit import Cluster, described
+from kafka_kit import Cluster, KafkaProducer, described
 from spark_ckpt_kafka import KafkaSource
-from spark_ckpt_kafka.library import KafkaProducer
 
 from spark_ckpt.errors import SourceInvalid
 

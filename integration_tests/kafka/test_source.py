@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_kit import Cluster, Staged, publish
+from kafka_kit import Cluster, KafkaProducer, Staged, publish
 from pyspark.sql import DataFrame, SparkSession
 from spark_ckpt_kafka import KafkaSource
-from spark_ckpt_kafka.library import KafkaProducer
 
 from integration_tests.spark import connected_session
 from spark_ckpt.connector import Cursor

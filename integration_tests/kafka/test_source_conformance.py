@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from kafka_kit import Cluster
+from kafka_kit import Cluster, KafkaProducer
 from pyspark.sql import SparkSession
 from spark_ckpt_kafka import KafkaSource
-from spark_ckpt_kafka.library import KafkaProducer
 
 from integration_tests.spark import connected_session
 from spark_ckpt.testing import SourceConformance, SourceSubject, SparkReading

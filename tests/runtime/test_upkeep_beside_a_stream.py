@@ -191,9 +191,9 @@ def test_epochs_are_forgotten_by_the_standby_alone(bench, monkeypatch):
     for number in (2, 3, 4):
         epoch(life, number)
     eventually(lambda: 4 in standby.materialized, "the newest is materialized")
+    eventually(lambda: theirs, "the standby forgets")
     assert life.stopped().outcome is Outcome.STOPPED
     assert (bench.ours, ours) == ([], [])
-    assert theirs
     standby.thread.leave()
 
 
