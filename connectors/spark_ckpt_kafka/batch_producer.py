@@ -8,8 +8,8 @@ the group, end. A request with records is sent once: after any failure the calle
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -115,9 +115,7 @@ class BatchProducer:
             partitions = choose_partitions(chunk, len(leaders), self._draw.randrange(len(leaders)))
             batches = encode_records(chunk, partitions, self._now_ms(), self._tuning.batch_size)
             self._check_sizes(batches)
-            self._add_partitions(
-                [(chunk.topic, number) for number in dict.fromkeys(each.partition for each in batches)]
-            )
+            self._add_partitions(chunk.topic, dict.fromkeys(each.partition for each in batches))
             for node, together in _in_requests(batches, leaders):
                 self._send_request(node, chunk, together)
 
@@ -191,14 +189,11 @@ class BatchProducer:
             what = f"send: MessageSizeTooLarge: a record has {large.data.size} bytes, max.request.size is {most}"
             raise ProducerFailed(what, hint=hint_for(what), refusal="size")
 
-    def _add_partitions(self, places: Sequence[Place]) -> None:
-        new: dict[str, list[int]] = defaultdict(list)
-        for topic, partition in places:
-            if (topic, partition) not in self._next:
-                new[topic].append(partition)
+    def _add_partitions(self, topic: str, partitions: Iterable[int]) -> None:
+        new = [partition for partition in partitions if (topic, partition) not in self._next]
         if not new:
             return
-        topics = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=new[name]) for name in new]
+        topics = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=new)]
         named = {f"v3_and_below_{name}": value for name, value in self._names().items()}
         self._ask_transactions(
             "add_partitions",
@@ -207,7 +202,7 @@ class BatchProducer:
             _first_error,
         )
         self._opened = True
-        self._next.update({(topic, partition): 0 for topic in new for partition in new[topic]})
+        self._next.update({(topic, partition): 0 for partition in new})
 
     def _send_request(self, node: int, chunk: Chunk, batches: Sequence[Records]) -> None:
         while self._busy[node] >= MOST_IN_FLIGHT:
