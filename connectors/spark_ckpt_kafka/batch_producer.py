@@ -50,11 +50,11 @@ Place = tuple[str, int]
 
 
 class _Sent(NamedTuple):
-    """A request with records, and the future of its answer."""
+    """A request with the batches of partitions, and the future of its answer."""
 
     node: int
     chunk: Chunk
-    batches: Mapping[Place, Records]
+    batches: Mapping[int, Records]
     answer: Any
 
 
@@ -78,7 +78,7 @@ class BatchProducer:
         self._draw = draw
         self._producer = ProducerId(-1, -1)
         self._leaders: dict[str, list[int]] = {}
-        self._next: Counter[Place] = Counter()
+        self._next: dict[Place, int] = {}
         self._in_flight: deque[_Sent] = deque()
         self._busy: Counter[int] = Counter()
         self._acknowledged = 0
@@ -202,7 +202,7 @@ class BatchProducer:
             _first_error,
         )
         self._opened = True
-        self._next.update({(topic, partition): 0 for partition in new})
+        self._next |= {(topic, partition): 0 for partition in new}
 
     def _send_request(self, node: int, chunk: Chunk, batches: Sequence[Records]) -> None:
         while self._busy[node] >= MOST_IN_FLIGHT:
@@ -223,8 +223,7 @@ class BatchProducer:
             max_version=9,
         )
         answer = self._cluster.send(request, node, self._tuning.delivery_timeout_ms)
-        places = {(chunk.topic, each.partition): each for each in batches}
-        self._in_flight.append(_Sent(node, chunk, places, answer))
+        self._in_flight.append(_Sent(node, chunk, {each.partition: each for each in batches}, answer))
         self._busy[node] += 1
 
     def _settle(self) -> None:
@@ -235,7 +234,7 @@ class BatchProducer:
         self._busy[sent.node] -= 1
         for topic in answer.responses:
             for each in topic.partition_responses:
-                batch = sent.batches[topic.name, each.index]
+                batch = sent.batches[each.index]
                 if each.error_code:
                     raise _refused(sent.chunk, batch, each)
                 self._acknowledged += len(batch.rows)

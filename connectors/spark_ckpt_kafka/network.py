@@ -51,7 +51,7 @@ def _last_words_first(receive: Callable[[], Received]) -> Callable[[], Received]
 
 
 def network_client(**settings: Any) -> KafkaNetClient:
-    """Return a client for the setting `kafka_client` of kafka-python's admin client and producer."""
+    """Return a client for the setting `kafka_client` of kafka-python's admin client."""
     net = NetworkSelector(**settings)
     return KafkaNetClient(net=net, manager=_Connections(net, **settings))
 

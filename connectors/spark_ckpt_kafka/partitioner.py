@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow.compute as pc
 
-from spark_ckpt_kafka.record_batches import Chunk, Column, Int64s
+from spark_ckpt_kafka.record_batches import Chunk, Column
+from spark_ckpt_kafka.record_rules import Int64s, numbers_of
 
 UInt32s: TypeAlias = "np.ndarray[Any, np.dtype[np.uint32]]"
 
@@ -31,7 +32,7 @@ def choose_partitions(chunk: Chunk, count: int, keyless: int) -> Int64s:
         hashed = (hash_keys(key) & _POSITIVE).astype(np.int64) % count
         chosen = np.where(pc.is_valid(key).to_numpy(zero_copy_only=False), hashed, chosen)
     if own is not None:
-        named = np.asarray(pc.fill_null(own, -1).to_numpy(zero_copy_only=False), np.int64)
+        named = numbers_of(pc.fill_null(own, -1))
         has = pc.is_valid(own).to_numpy(zero_copy_only=False)
         wrong = has & ((named < 0) | (named >= count))
         if wrong.any():

@@ -18,12 +18,11 @@ import pyarrow.compute as pc
 
 from spark_ckpt.errors import RowsRefused
 from spark_ckpt_kafka.library import crc32c, lz4_encode
-from spark_ckpt_kafka.record_rules import milliseconds
+from spark_ckpt_kafka.record_rules import BATCH_BYTES, Int64s, milliseconds, numbers_of
 
 Headers = list[tuple[str, bytes | None]]
 Column: TypeAlias = "pa.Array[Any]"
 Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
-Int64s: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Digits: TypeAlias = "list[tuple[np.ndarray[Any, np.dtype[np.uint8]], Flags]]"
 """The n-th byte of each row's varint, and which rows have it."""
 
@@ -99,7 +98,7 @@ def encode_records(chunk: Chunk, partitions: Int64s, now_ms: int, batch_bytes: i
     value, value_bytes = _taken(chunk.column("value"), order)
     headers, header_bytes = _headers(chunk, order)
     content = np.maximum(key_bytes, 0) + np.maximum(value_bytes, 0) + header_bytes
-    most = batch_bytes - _FRAME.size - _SUMMED.size - batch_bytes // _GROWTH
+    most = batch_bytes - BATCH_BYTES - batch_bytes // _GROWTH
     starts = _cut(partitions[order], content + _VARINTS_BYTES, most)
     stops = np.append(starts[1:], len(chunk))
     times, first_ms, last_ms = _times(chunk.column("timestamp"), order, starts, stops, now_ms)
@@ -152,7 +151,7 @@ def _headers(chunk: Chunk, order: Int64s) -> tuple[list[_Piece], Int64s]:
     elements = column.flatten()
     if elements.null_count or elements.field("key").null_count:
         raise RowsRefused("a row has a header that is null, or that has no key", hint="filter such rows")
-    counts = _numbers(pc.fill_null(pc.list_value_length(column), 0))
+    counts = numbers_of(pc.fill_null(pc.list_value_length(column), 0))
     data, ends = _header_bytes(elements.field("key").cast(pa.binary()), elements.field("value"))
     at = np.concatenate([[0], ends])[np.concatenate([[0], np.cumsum(counts)])]
     values = pa.Array.from_buffers(pa.binary(), len(chunk), [None, pa.py_buffer(at.astype(np.int32)), data])
@@ -197,7 +196,7 @@ def _times(
     if column is None:
         same = np.full(len(starts), now_ms)
         return np.zeros(len(order), np.int64), same, same
-    at_ms = _numbers(pc.fill_null(milliseconds(column), now_ms))[order]
+    at_ms = numbers_of(pc.fill_null(milliseconds(column), now_ms))[order]
     first_ms = at_ms[starts]
     return at_ms - np.repeat(first_ms, stops - starts), first_ms, np.maximum.reduceat(at_ms, starts)
 
@@ -254,11 +253,7 @@ def _interleaved(pieces: Sequence[_Piece]) -> tuple[pa.Buffer, Int64s]:
 
 
 def _lengths(column: Column) -> Int64s:
-    return _numbers(pc.fill_null(pc.binary_length(column), -1))
-
-
-def _numbers(column: Column) -> Int64s:
-    return np.asarray(column.to_numpy(zero_copy_only=False), np.int64)
+    return numbers_of(pc.fill_null(pc.binary_length(column), -1))
 
 
 def _arrow(codec: str) -> Callable[[pa.Buffer], bytes]:

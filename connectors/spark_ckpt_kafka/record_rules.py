@@ -23,7 +23,8 @@ from spark_ckpt.connector import RefusedRow
 Column: TypeAlias = "pa.ChunkedArray[Any]"
 Int64s: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 _TOPIC = r"^[a-zA-Z0-9._-]{1,249}$"
-_BATCH_BYTES = 61
+BATCH_BYTES = 61
+"""Bytes of a record batch without its records."""
 _FILTER = "filter such rows, or give them to a sink of their own"
 
 
@@ -125,7 +126,7 @@ class RecordRules:
             *(part for each in whole.get("headers") or [] for part in each.values()),
         ]
         text = b"".join(part.encode() if isinstance(part, str) else part for part in parts if part is not None)
-        return _BATCH_BYTES + len(pa.compress(text, codec=self.compression, asbytes=True))
+        return BATCH_BYTES + len(pa.compress(text, codec=self.compression, asbytes=True))
 
 
 def milliseconds(times: Column | pa.Array[Any]) -> Any:
@@ -158,23 +159,24 @@ def _sizes_of(rows: pa.Table) -> Int64s:
     body = np.full(rows.num_rows, 3, np.int64)  # attributes, and a zero delta of time and of offset
     for name in ("key", "value"):
         if name in rows.column_names:
-            lengths = _numbers(pc.fill_null(pc.binary_length(rows.column(name)), 0))
+            lengths = numbers_of(pc.fill_null(pc.binary_length(rows.column(name)), 0))
             body += lengths + _varint(lengths)
         else:
             body += 1
     counts = np.zeros(rows.num_rows, np.int64)
     if "headers" in rows.column_names:
         column = rows.column("headers").combine_chunks()
-        at, elements = _numbers(pc.list_parent_indices(column)), column.flatten()
+        at, elements = numbers_of(pc.list_parent_indices(column)), column.flatten()
         for name in ("key", "value"):
-            lengths = _numbers(pc.fill_null(pc.binary_length(elements.field(name)), 0))
+            lengths = numbers_of(pc.fill_null(pc.binary_length(elements.field(name)), 0))
             np.add.at(body, at, lengths + _varint(lengths))
         np.add.at(counts, at, 1)
     body += _varint(counts)
-    return _BATCH_BYTES + body + _varint(body)
+    return BATCH_BYTES + body + _varint(body)
 
 
-def _numbers(column: Any) -> Int64s:
+def numbers_of(column: Any) -> Int64s:
+    """Return a column of integers without null."""
     return np.asarray(
         column.to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column.to_numpy(), np.int64
     )

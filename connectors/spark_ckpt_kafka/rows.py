@@ -113,7 +113,7 @@ class VerifiedRows:
         that changed since it was verified.
         """
         for part, batches in self._batches():
-            yield (chunk for batch in batches for chunk in self._chunks(part, batch))
+            yield (chunk for batch in batches for chunk in self._decoded(part, partial(self._chunks, batch)))
 
     def tables(self) -> Iterator[tuple[StagedPart, int, pa.Table]]:
         """Yield each file's rows in bounded pieces, with the number of the first row. Raises like `row_groups`."""
@@ -163,9 +163,9 @@ class VerifiedRows:
         except Exception as error:
             raise self.rows.damaged(part, f"cannot be decoded: {type(error).__name__}: {error}") from error
 
-    def _chunks(self, part: StagedPart, batch: pa.RecordBatch) -> Iterator[Chunk]:
-        for topic, rows in [(self.rows.topic, batch)] if self.rows.topic else _by_topic(batch):
-            yield self._decoded(part, partial(Chunk, topic, rows, self.rows.stamp))
+    def _chunks(self, batch: pa.RecordBatch) -> list[Chunk]:
+        by_topic = [(self.rows.topic, batch)] if self.rows.topic else _by_topic(batch)
+        return [Chunk(topic, rows, self.rows.stamp) for topic, rows in by_topic]
 
 
 @dataclass(frozen=True)
