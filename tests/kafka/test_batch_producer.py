@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,8 +90,10 @@ def cluster() -> ModelCluster:
     return ModelCluster()
 
 
-def producer(cluster: ModelCluster, tuning: Tuning | None = None) -> BatchProducer:
-    one = BatchProducer(
+def producer(
+    cluster: ModelCluster, tuning: Tuning | None = None, kind: type[BatchProducer] = BatchProducer
+) -> BatchProducer:
+    one = kind(
         cluster,  # type: ignore[arg-type]
         tuning or Tuning(),
         "store.out.0",
@@ -199,16 +202,39 @@ def _ends(cluster: ModelCluster) -> Iterator[bool]:
     return (each.committed for each in cluster.asked if isinstance(each, EndTxnRequest))
 
 
+def _abort_with_records_on_their_way(cluster: ModelCluster, kind: type[BatchProducer]) -> list[bool]:
+    """The ends of transactions that the brokers were asked for."""
+    one = producer(cluster, kind=kind)
+    one.send(chunk(3))
+    cluster.fails[ModelCluster] = kafka_errors.KafkaConnectionError("lost")
+    with suppress(ProducerFailed):
+        one.abort()
+    return list(_ends(cluster))
+
+
 def test_an_abort_does_not_overtake_records_without_an_answer(cluster: ModelCluster) -> None:
     """They would open the transaction again, behind its abort. The next init fences them."""
+    assert _abort_with_records_on_their_way(cluster, BatchProducer) == []
+
+
+class AbortsAtOnce(BatchProducer):
+    """Planted bug: does not wait for the answers."""
+
+    def abort(self) -> None:
+        self._end(committed=False, wait_s=1.0)
+
+
+def test_an_abort_that_overtakes_records_would_be_noticed(cluster: ModelCluster) -> None:
+    assert _abort_with_records_on_their_way(cluster, AbortsAtOnce) != []
+
+
+def test_an_abort_that_the_next_init_has_to_do_says_so(cluster: ModelCluster) -> None:
     one = producer(cluster)
     one.send(chunk(3))
     cluster.fails[ModelCluster] = kafka_errors.KafkaConnectionError("lost")
 
     with pytest.raises(ProducerFailed, match="lost"):
         one.abort()
-
-    assert list(_ends(cluster)) == []
 
 
 def test_an_abort_ends_a_transaction_whose_records_are_answered(cluster: ModelCluster) -> None:
