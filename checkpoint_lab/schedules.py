@@ -53,6 +53,7 @@ SPARK_FAULT_RATE = 0.08
 PATIENT = {2: ("tap",), 3: ("out",), 5: ("tap", "out")}
 """Sinks with `publish_every`, by the remainder of the seed."""
 AHEAD = (0, 1, 2, 3, 4)
+WATCHED = (4, 12, 13)
 """Remainders of seeds under which sinks use early sends."""
 LARGE, LARGE_SEGMENT_ROWS = (0, 5, 9), 3
 """Remainders of seeds under which an edge segment takes several rows, and the number of these rows."""
@@ -374,9 +375,15 @@ def spark_world(seed: int, core_of: CoreOf = shipped, times: int = 1) -> SparkWo
     - in two of five jobs each batch ends an epoch; also in the three of seven with `publish_every` on one sink or both
     - in five of eleven jobs sinks use early sends
     - in three of 13 jobs an edge segment takes several rows
+    - in three of 17 jobs standbys come and go, and the intervals change with them
     """
     patient = PATIENT.get(seed % 7, ())
-    shape = shape_of(every_batch=seed % 5 in (1, 3) or bool(patient), patient=patient, ahead=seed % 11 in AHEAD)
+    shape = shape_of(
+        every_batch=seed % 5 in (1, 3) or bool(patient),
+        patient=patient,
+        ahead=seed % 11 in AHEAD,
+        watched=seed % 17 in WATCHED,
+    )
     world = SparkWorld(core_of, times * ROWS, draining=seed % 2 == 1, deaths=seed % 3 > 0, shape=shape)
     world.stretch = times
     world.durable.segment_rows = LARGE_SEGMENT_ROWS if seed % 13 in LARGE else 1

@@ -281,16 +281,21 @@ PUBLISH_EVERY_MS = 1000
 """Interval of a sink with `publish_every`, in ms; several epochs fit into it."""
 
 
-def shape_of(every_batch: bool, patient: Collection[str], ahead: bool = False) -> JobShape:
+STANDBY_INTERVAL_MS = 5
+
+
+def shape_of(every_batch: bool, patient: Collection[str], ahead: bool = False, watched: bool = False) -> JobShape:
     """Return the job's shape.
 
     - `every_batch`: each batch ends an epoch
     - `patient`: sinks with `publish_every`, which get the rows of several epochs at once
     - `ahead`: sinks use early sends
+    - `watched`: intervals are shorter while a standby waits
     """
     every_ms = {sink: PUBLISH_EVERY_MS if sink in patient else 0 for sink in SINKS}
     sinks = {sink: SinkPlace("", publish_every_ms=every_ms[sink], sends_ahead=ahead) for sink in SINKS}
-    return replace(SHAPE, every_batch=every_batch, sinks=sinks)
+    limits = replace(LIMITS, standby_interval_ms=STANDBY_INTERVAL_MS) if watched else LIMITS
+    return replace(SHAPE, every_batch=every_batch, sinks=sinks, limits=limits)
 
 
 HOLDER = Holder(host="h", boot_id="b", pid=1, pid_start=1, name=JOB)

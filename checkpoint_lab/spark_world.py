@@ -32,6 +32,7 @@ from spark_ckpt.coordination.messages import (
     PublishEnded,
     Reason,
     RecordAcks,
+    StandbyWaits,
     StopRequested,
 )
 from spark_ckpt.coordination.patience import Ended, Patience, Pause
@@ -178,6 +179,8 @@ class SparkRun:
 
 
 ROWS, FAULTS, SAVEPOINTS = 12, 1_000, 2
+STANDBYS = 4
+"""Number of times that a standby begins to wait, or stops."""
 OUTAGE = 6
 """Number of writes that an unreachable store does not answer."""
 
@@ -227,7 +230,7 @@ class SparkWorld(World):
         self.sinks = {sink: SparkSink(sink) for sink in SINKS}
         self.drivers: list[SparkDriver] = []
         self.faults_left = FAULTS
-        self.savepoints = 0
+        self.savepoints = self.standbys = 0
         self.asked: list[tuple[int, str]] = []
         """Requested savepoints, each with the incarnation that got the request."""
         self.run = SparkRun()
@@ -257,6 +260,8 @@ class SparkWorld(World):
         found += [("land", number) for number in range(len(self.under_way))]
         if self.savepoints < SAVEPOINTS and self.current and self.current.query:
             found.append(("savepoint",))
+        if self.shape.limits.standby_interval_ms is not None and self.standbys < STANDBYS and self.current:
+            found.append(("standby",))
         return found
 
     def timers(self) -> list[Choice]:
@@ -531,6 +536,11 @@ class SparkWorld(World):
         self.asked.append((self.current.incarnation, name))
         self.current.inbox.append(EpochRequested(Reason.SAVEPOINT, name))
 
+    def _do_standby(self) -> None:
+        self.standbys += 1
+        assert self.current is not None  # noqa: S101 - else the choice does not exist
+        self.current.inbox.append(StandbyWaits(self.standbys % 2 == 1))
+
     def _do_stop(self) -> None:
         assert self.current is not None  # noqa: S101 - else the choice does not exist
         self.current.stopping = True
@@ -583,8 +593,8 @@ class SparkWorld(World):
         return bool(self.current and self._well(self.current))
 
     def calm(self) -> None:
-        """End all faults."""
-        self.faults_left = self.away = 0
+        """End all faults. Standbys come and go again: the rows that are left need an interval that ends."""
+        self.faults_left = self.away = self.standbys = 0
 
     def drain_choices(self) -> list[Choice]:
         """Return work, then the earliest timer; a stop once an epoch holds all rows; nothing after the end."""

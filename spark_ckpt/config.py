@@ -111,6 +111,7 @@ class JobSettings(TypedDict, total=False):
     """Settings of `Job(...)` for editors and type checkers; `JobConfig` has their meaning and defaults."""
 
     interval: DurationText
+    standby_interval: DurationText | None
     timeout: DurationText
     trigger: DurationText
     lease: DurationText
@@ -152,6 +153,13 @@ class JobConfig(BaseModel):
 
     interval_ms: Interval = _duration(
         "interval", "10 seconds", "time between two epochs, or `every batch`: each micro-batch ends an epoch"
+    )
+    standby_interval_ms: OptionalDuration = Field(
+        None,
+        alias="standby_interval",
+        ge=1,
+        description="time between two epochs while a standby waits, if it is shorter than `interval`: `docs/second-driver.md`; "
+        "default: `interval`",
     )
     timeout_ms: Duration = _duration("timeout", "10 minutes", "an epoch that takes longer is aborted")
     trigger_ms: Duration = _duration("trigger", "100 milliseconds", "shortest time between two micro-batches")

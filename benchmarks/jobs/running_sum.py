@@ -39,6 +39,7 @@ def spark_ckpt_builtin(records: ckpt.Stream) -> ckpt.Stream:
 
 
 spark_ckpt_standby = spark_ckpt_builtin
+spark_ckpt_standby_short = spark_ckpt_builtin
 spark_ckpt_standby_far = spark_ckpt_builtin
 spark_ckpt_every_batch = spark_ckpt_builtin
 spark_ckpt_ahead = spark_ckpt_builtin

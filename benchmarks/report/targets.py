@@ -77,6 +77,8 @@ RECOVERY_S, RECOVERY_BEYOND_SPARK_S, START_BEYOND_SPARK_S = 10.0, 5.0, 3.0
 TAKEOVER_S = {
     ("spark_ckpt-standby", "uniform-10k"): 2.5,
     ("spark_ckpt-standby", "uniform-1m"): 4.0,
+    ("spark_ckpt-standby-short", "uniform-10k"): 2.5,
+    ("spark_ckpt-standby-short", "uniform-1m"): 4.0,
     ("spark_ckpt-standby-far", "uniform-10k"): 8.0,
 }
 """Where a standby waits, by system and workload; far away the lease of 6 s has to end first."""

@@ -37,6 +37,8 @@ def checkpoints_s(folder: str, since: float) -> list[float]:
 
 FAR_LEASE = "6 seconds"
 """Of a driver whose standby is on another host: here as if each process had a kernel of its own, so that only the lease tells."""
+SHORT = "1 second"
+"""Between two epochs while a standby waits, in a job that sets `standby_interval`."""
 HERE = Environment("spark_ckpt", class_archive=True)
 MODULE = "benchmarks.systems.spark_ckpt"
 _VARIANTS = (
@@ -45,6 +47,10 @@ _VARIANTS = (
     System(
         "spark_ckpt-standby", "spark_ckpt, built-in, a standby waits", "spark_ckpt_standby", "exactly-once", HERE, MODULE,
         measures=("recovery", "throughput"), has_warm_standby=has_warm_standby,
+    ),
+    System(
+        "spark_ckpt-standby-short", f"spark_ckpt, built-in, a standby waits, epochs of {SHORT} then", "spark_ckpt_standby_short",
+        "exactly-once", HERE, MODULE, measures=("recovery", "throughput"), has_warm_standby=has_warm_standby,
     ),
     System(
         "spark_ckpt-standby-far", f"spark_ckpt, built-in, a standby elsewhere waits ({FAR_LEASE})", "spark_ckpt_standby_far",
@@ -72,6 +78,7 @@ def main() -> None:
 
     run = Run.of_command_line()
     settings = apart() if run.hook == "spark_ckpt_standby_far" else {}
+    settings |= {"standby_interval": SHORT} if run.hook == "spark_ckpt_standby_short" else {}
     described = job(run, session(run), **settings)
     if run.told:
         described.addListener(listener(run.told))

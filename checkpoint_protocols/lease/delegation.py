@@ -177,14 +177,25 @@ class Delegation:
         """Turns of the known standbys."""
         return {node: turn for node, turn in self._machine.turns.items() if node in self._known}
 
+    def is_watched(self, local_ms: int) -> bool:
+        """Return true if a standby may be alive that would replace this incarnation."""
+        return any(
+            known.report.lease_of == self._incarnation and self._is_fresh(known, local_ms)
+            for known in self._known.values()
+        )
+
     def notes(self) -> list[Note]:
         """Return and clear the notes about leases that timed out; an operator may have to check their holders."""
         notes, self._notes = self._notes, []
         return notes
 
     def _may_live(self, local_ms: int) -> bool:
-        fresh_ms = local_ms - self._settings.fresh_ms
-        return any(known.since_ms >= fresh_ms and self._can_do(node, local_ms) for node, known in self._known.items())
+        return any(
+            self._is_fresh(known, local_ms) and self._can_do(node, local_ms) for node, known in self._known.items()
+        )
+
+    def _is_fresh(self, known: _Known, local_ms: int) -> bool:
+        return known.since_ms >= local_ms - self._settings.fresh_ms
 
     def _can_do(self, node: ProcessId, local_ms: int) -> bool:
         return self._known[node].report.clock_ms is not None and not self._is_spared(node, local_ms)

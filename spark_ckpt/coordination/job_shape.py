@@ -17,7 +17,8 @@ class Limits:
     `retry_ms`: pause after an aborted epoch and between attempts to publish. `max_failed_epochs`: aborts in a row that
     the run survives. `max_unpublished`: committed epochs that one sink may leave unpublished before barriers are
     delayed. `max_publish_attempts`: per epoch and sink. `max_in_flight`: open epochs at once; this protocol supports
-    1. `full_after_files`: files of changes before key groups write full snapshots.
+    1. `full_after_files`: files of changes before key groups write full snapshots. `standby_interval_ms`: from
+    one barrier to the next while a standby waits, if that is shorter; None: no difference.
 
     Raises `ProtocolViolation` if `max_in_flight` is not 1, a time is below 1 ms, or a bound is too small.
     """
@@ -32,6 +33,7 @@ class Limits:
     max_publish_attempts: int = 10
     max_in_flight: int = 1
     full_after_files: int = 8
+    standby_interval_ms: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_in_flight != 1:
@@ -39,6 +41,7 @@ class Limits:
         if (
             min(
                 self.interval_ms,
+                1 if self.standby_interval_ms is None else self.standby_interval_ms,
                 self.epoch_timeout_ms,
                 self.store_timeout_ms,
                 self.publish_timeout_ms,

@@ -180,6 +180,13 @@ class AcksDue(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StandbyWaits(Event):
+    """A standby waits for the end of this driver, or none does any more."""
+
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EpochsReleased(Event):
     """Sinks may publish epochs up to `epoch`: the line of this epoch is decided."""
 

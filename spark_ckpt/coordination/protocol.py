@@ -66,6 +66,7 @@ from spark_ckpt.coordination.messages import (
     SayCommitted,
     SayPublished,
     SourcesPinned,
+    StandbyWaits,
     StopRequested,
     TimeoutElapsed,
 )
@@ -109,6 +110,7 @@ _EVENTS = (
     AcksRecorded,
     AcksDue,
     EpochsReleased,
+    StandbyWaits,
 )
 _RUNNING: Mapping[type[Event], str] = {
     BatchDone: "on_batch_done",
@@ -123,6 +125,7 @@ _WISHES: Mapping[type[Event], str] = {
     IntervalElapsed: "on_interval",
     EpochRequested: "on_requested",
     StopRequested: "on_stop",
+    StandbyWaits: "on_standby_waits",
 }
 
 
@@ -160,6 +163,7 @@ class EpochProtocol(Machine[EpochPhase]):
                 CommitFenced: "on_commit_fenced",
                 CommitOverdue: "on_commit_overdue",
                 QueryStarting: "on_query_starting",
+                StandbyWaits: "on_standby_waits",
             },
             P.IDLE: {**_RUNNING, **_WISHES, PauseElapsed: "on_pause_over"},
             P.ALIGNING: {**_RUNNING, **_WISHES, TimeoutElapsed: "on_epoch_timeout"},
@@ -176,6 +180,7 @@ class EpochProtocol(Machine[EpochPhase]):
                 IntervalElapsed: IGNORE_STALE,
                 EpochRequested: "on_requested_too_late",
                 StopRequested: IGNORE_STALE,
+                StandbyWaits: IGNORE_STALE,
                 TimeoutElapsed: "on_publish_timeout",
             },
             P.FINISHED: {
@@ -207,6 +212,7 @@ class EpochProtocol(Machine[EpochPhase]):
         """True if this incarnation has committed an epoch of its own work."""
         self.postponed: IntervalElapsed | None = None
         """The elapsed interval that waits for rows."""
+        self.standby_waits = False
         self._open: OpenEpoch | None = None
         self._requests: list[EpochRequested] = []
         self._stop: Reason | None = None
@@ -341,6 +347,13 @@ class EpochProtocol(Machine[EpochPhase]):
         self._interval_timer, self.postponed = None, None
         self._due = True
         return self._begin_if_wanted()
+
+    def on_standby_waits(self, event: StandbyWaits) -> list[Effect]:
+        """Shorten the interval while a standby waits: at a takeover it repeats the rows since the last epoch."""
+        before, self.standby_waits = self._interval_ms, event.waits
+        # An interval that is over already, or not set yet, is not set again.
+        is_set = self._interval_timer is not None and self.postponed is None
+        return [self._arm_interval()] if is_set and self._interval_ms < before else []
 
     def on_pause_over(self, event: PauseElapsed) -> list[Effect]:
         """Open an epoch again after an aborted one."""
@@ -647,7 +660,12 @@ class EpochProtocol(Machine[EpochPhase]):
         # A postponed interval is over: the new one takes its place.
         self.postponed = None
         timer = self._interval_timer = self._next_timer()
-        return ArmTimer(self.limits.interval_ms, IntervalElapsed(timer))
+        return ArmTimer(self._interval_ms, IntervalElapsed(timer))
+
+    @property
+    def _interval_ms(self) -> int:
+        short_ms = self.limits.standby_interval_ms if self.standby_waits else None
+        return min(self.limits.interval_ms, short_ms or self.limits.interval_ms)
 
     def _arm_timeout(self, delay_ms: int) -> Effect:
         timer = self._timeout_timer = self._next_timer()

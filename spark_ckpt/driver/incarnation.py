@@ -30,6 +30,7 @@ from spark_ckpt.coordination.messages import (
     Reason,
     SayCommitted,
     SourcesPinned,
+    StandbyWaits,
     StopRequested,
 )
 from spark_ckpt.coordination.reports import Report, action_parts_ms
@@ -124,7 +125,7 @@ class SparkIncarnation:
         self._phases = PhaseWatch(self._phases_of, self._loop.set_timer, self._tell_phases)
         standing_now, post = protocol.publication.standing, self._loop.post
         self._lanes = Lanes(plan, point.incarnation, point.last, standing_now, post, self._publish_took)
-        self._materializing = Materializing(plan, point.incarnation, announcer.kept_up, self._fail)
+        self._materializing = Materializing(plan, point.incarnation, announcer.kept_up, self._fail, self._watched)
         self._watch = SourceWatch(plan, self._known_sources, self._fail)
         self._effects = Effects(
             plan, announcer, progress, self._control, self._lanes, self._materializing, self._loop, self._watch,
@@ -265,6 +266,9 @@ class SparkIncarnation:
             self._leaving = True
             self._announcer.hands_over(self.last_epoch)
             self.request_stop()
+
+    def _watched(self, waits: bool) -> None:
+        self._loop.post(StandbyWaits(waits))
 
     def _missed_renewal(self, error: CkptError, missed_s: float) -> None:
         """Report a missed renewal. It ends nothing, but an idle job would otherwise notice the outage only with its

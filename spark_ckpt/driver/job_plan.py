@@ -320,6 +320,7 @@ def _shape_of(node: OperatorNode, key_groups: int) -> OperatorShape:
 def _limits(config: JobConfig) -> Limits:
     return Limits(
         interval_ms=max(1, config.interval_ms),
+        standby_interval_ms=config.standby_interval_ms,
         epoch_timeout_ms=max(1, config.timeout_ms),
         store_timeout_ms=max(1, config.timeout_ms),
         publish_timeout_ms=max(1, config.publish_timeout_ms),

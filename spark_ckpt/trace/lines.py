@@ -212,6 +212,7 @@ _EVENTS: dict[str, type[Event]] = {
         messages.RetryElapsed,
         messages.AcksDue,
         messages.EpochsReleased,
+        messages.StandbyWaits,
         *STAGE_EVENTS,
     )
 }

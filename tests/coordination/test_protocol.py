@@ -37,6 +37,7 @@ from spark_ckpt.coordination.messages import (
     SayCommitted,
     SayPublished,
     SourcesPinned,
+    StandbyWaits,
     StopRequested,
     TimeoutElapsed,
 )
@@ -162,6 +163,39 @@ def test_a_timer_that_was_set_again_is_stale():
     job.begin()
     job.tell(first)
     assert job.dropped()
+
+
+def intervals_ms(job):
+    return [each.delay_ms for each in job.of(ArmTimer) if isinstance(each.elapsed, IntervalElapsed)]
+
+
+def test_intervals_are_short_while_a_standby_waits():
+    job = Job(interval_ms=5_000, standby_interval_ms=1_000)
+    job.tell(StandbyWaits(True))
+    assert intervals_ms(job) == [1_000], "the one that runs is shortened at once"
+    job.begin()
+    assert intervals_ms(job) == [1_000]
+    job.commit()
+    job.tell(StandbyWaits(False))
+    assert intervals_ms(job) == [], "the one that runs ends soon"
+    job.begin()
+    assert intervals_ms(job) == [5_000]
+
+
+@pytest.mark.parametrize("short_ms", [None, 5_000, 9_000])
+def test_a_standby_makes_no_interval_longer(short_ms):
+    job = Job(interval_ms=5_000, standby_interval_ms=short_ms)
+    assert job.tell(StandbyWaits(True)) == []
+    job.begin()
+    assert intervals_ms(job) == [5_000]
+
+
+def test_an_idle_streams_first_rows_begin_an_epoch_at_once_although_a_standby_began_to_wait():
+    job = Job(interval_ms=5_000, standby_interval_ms=1_000)
+    job.elapse(IntervalElapsed)
+    assert job.tell(StandbyWaits(True)) == []
+    job.batch(markers=1)
+    assert job.begun() == [5]
 
 
 def test_a_savepoint_gets_the_next_barrier_and_all_that_wait_share_it():
@@ -578,6 +612,7 @@ def test_only_a_commit_of_own_work_is_progress():
     [
         {"max_in_flight": 2},
         {"retry_ms": 0},
+        {"standby_interval_ms": 0},
         {"max_unpublished": 0},
         {"max_failed_epochs": -1},
         {"max_publish_attempts": 0},

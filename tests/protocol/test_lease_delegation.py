@@ -40,6 +40,19 @@ def leased(delegation: Delegation, at_ms: int, token: int = 7) -> Lease:
     return Lease(token, terms)
 
 
+def test_a_driver_is_watched_while_a_standby_may_be_alive_that_would_replace_it() -> None:
+    delegation = driver(Delegation)
+    delegation.heard([told(B, lease_of=0)], 0)
+    assert not delegation.is_watched(0), "it has not seen this incarnation yet"
+    delegation.heard([told(B, None)], 1_000)
+    assert delegation.is_watched(1_000 + FRESH_MS), "also one that does no maintenance"
+    assert not delegation.is_watched(1_001 + FRESH_MS)
+    delegation.heard([told(B, 2_000)], 8_000)
+    assert delegation.is_watched(8_000)
+    delegation.heard([], 8_001)
+    assert not delegation.is_watched(8_001), "it has withdrawn its note"
+
+
 # -- the driver's part -------------------------------------------------------------------------------------------------------
 
 

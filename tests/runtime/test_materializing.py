@@ -27,17 +27,37 @@ class Store:
         return RetentionReport()
 
 
+class Duty:
+    """Maintenance without a standby. Counts how often it looks for one."""
+
+    def __init__(self):
+        self.looks = 0
+        self.has_looked = threading.Event()
+
+    def is_ours(self):
+        return True
+
+    def look(self):
+        self.looks += 1
+        self.has_looked.set()
+
+
 @pytest.fixture
-def shown(monkeypatch):
-    monkeypatch.setattr(materializing, "Duty", lambda *of: SimpleNamespace(is_ours=lambda: True))
+def duty():
+    return Duty()
+
+
+@pytest.fixture
+def shown(monkeypatch, duty, request):
+    monkeypatch.setattr(materializing, "Duty", lambda *of: duty)
     monkeypatch.setattr(
         materializing, "InputRetention", lambda plan: SimpleNamespace(follow=lambda report: None, hold=lambda: None)
     )
     store, failed = Store(), []
-    plan = SimpleNamespace(
-        store=store, config=SimpleNamespace(keep_epochs=3, keep_age_ms=0, keep_for_readers_ms=0, thinned_ms=0)
-    )
-    thread = Materializing(plan, 1, lambda event: None, failed.append)
+    kept = {"keep_epochs": 3, "keep_age_ms": 0, "keep_for_readers_ms": 0, "thinned_ms": 0}
+    config = SimpleNamespace(standby_interval_ms=getattr(request, "param", None), **kept)
+    plan = SimpleNamespace(store=store, config=config)
+    thread = Materializing(plan, 1, lambda event: None, failed.append, lambda waits: None)
     thread.start()
     yield store, lambda epoch: thread.ask(SimpleNamespace(manifest=epoch, consumed_segments={})), thread
     assert failed == []
@@ -65,3 +85,23 @@ def test_the_end_does_not_wait_for_a_rest(monkeypatch, shown):
     thread.join(WAIT_S)
     assert not thread.is_alive()
     assert store.shown == [1]
+
+
+@pytest.mark.parametrize("shown", [1_000], indirect=True, ids=["shorter epochs"])
+def test_a_driver_without_work_looks_for_standbys_if_they_make_its_epochs_shorter(monkeypatch, duty, shown):
+    monkeypatch.setattr(materializing, "WATCH_S", 0.01)
+    _, ask, thread = shown
+    ask(1)
+    assert duty.has_looked.wait(WAIT_S)
+    thread.close()
+    thread.join(WAIT_S)
+
+
+def test_a_driver_without_work_reads_no_note_otherwise(monkeypatch, duty, shown):
+    monkeypatch.setattr(materializing, "WATCH_S", 0.0)
+    store, ask, thread = shown
+    ask(1)
+    assert store.first.wait(WAIT_S)
+    thread.close()
+    thread.join(WAIT_S)
+    assert duty.looks == 0

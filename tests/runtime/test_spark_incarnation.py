@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from incarnation_kit import WAIT_S, Bench, FakeSink, FakeSource, an_operator, eventually
+from incarnation_kit import JOB, WAIT_S, Bench, FakeSink, FakeSource, an_operator, eventually
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
@@ -18,6 +18,7 @@ from spark_ckpt.coordination.markers import OPEN, ControlMarker
 from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.driver import incarnation as incarnation_module
+from spark_ckpt.driver.maintenance import duty, materializing
 from spark_ckpt.driver.query.local_folder import LocalFolder
 from spark_ckpt.errors import (
     EpochDamaged,
@@ -31,7 +32,9 @@ from spark_ckpt.errors import (
     StoreUnreachable,
 )
 from spark_ckpt.store import epoch_log
+from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.log_table import LogTable
+from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.turns import Turns
 
 
@@ -100,6 +103,26 @@ def test_an_idle_stream_takes_no_epochs_and_the_first_rows_wake_it(bench_of):
     life.life.request_stop()
     life.play_until(lambda: life.ending)  # on a slow machine the next interval has begun by now
     assert life.ended().outcome is Outcome.STOPPED
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["a standby waits", "none does"])
+def test_epochs_are_taken_sooner_while_a_standby_waits(bench_of, monkeypatch, waits):
+    monkeypatch.setattr(materializing, "WATCH_S", 0.01)
+    monkeypatch.setattr(duty, "LOOK_S", 0.0)
+    bench = bench_of(standby_interval="20 ms")
+    life, standbys = bench.born(), Standbys(bench.store.location)
+    if waits:
+        now_ms = {"waits_since_ms": 0, "told_ms": 0, "clock_ms": None}
+        standbys.write("b", StandbyNote(holder=current_holder(JOB), lease_of=life.life.incarnation, **now_ms))
+        eventually(lambda: life.protocol.standby_waits, "a look for standbys")
+        life.batch(1)
+        life.epoch(2, 2)
+        standbys.withdraw("b")
+        eventually(lambda: not life.protocol.standby_waits, "a look without standbys")
+    life.batch(3)
+    life.life.request_stop()
+    life.play_until(lambda: life.ending)
+    assert {manifest.reason for manifest in bench.manifests()} == {"initial", "stop", *(["interval"] if waits else [])}
 
 
 def test_a_barrier_that_comes_after_its_epoch_timed_out_ends_nothing_and_loses_no_row(bench_of):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ckpt.coordination.cut import Gathered, Prefetched
+from spark_ckpt.coordination import full_snapshots
+from spark_ckpt.coordination.cut import Gathered, Prefetched, distinct
 from spark_ckpt.coordination.markers import BARRIER, OPEN
 from spark_ckpt.coordination.messages import (
     CommitEpoch,
@@ -19,6 +20,7 @@ from spark_ckpt.coordination.messages import (
     NameEpoch,
     Publish,
     PublishEnded,
+    StandbyWaits,
     StopRequested,
     TimeoutElapsed,
 )
@@ -147,6 +149,20 @@ def rows_of_an_ended_epoch_stay_open(core):
         return ended
 
     builder.end = ends
+
+
+def full_files_that_a_task_has_missed_are_not_asked_for_again(core):
+    builder = core.cut.builder
+
+    def due_for_full(after):
+        files = {name: [] for name, _ in builder.chains}
+        for (name, _), chain in builder.chains.items():
+            files[name] += chain
+        return full_snapshots.asking(
+            {name: full_snapshots.due(distinct(own), after, 10**9) for name, own in files.items()}
+        )
+
+    builder.due_for_full = due_for_full
 
 
 def changes_replace_the_chain(core):
@@ -342,6 +358,16 @@ def an_idle_interval_is_lost(core):
         if isinstance(event, IntervalElapsed):
             core.postponed = None
         return effects
+
+    core.handle = taken
+
+
+def an_interval_is_lost_when_a_standby_begins_to_wait(core):
+    handle = core.handle
+
+    def taken(event, now_ms):
+        effects = handle(event, now_ms)
+        return [] if isinstance(event, StandbyWaits) else effects
 
     core.handle = taken
 
@@ -588,4 +614,6 @@ PLANTED = [
     rows_are_late_by_their_own_batch,
     an_epoch_is_no_progress,
     every_incarnation_makes_progress,
+    an_interval_is_lost_when_a_standby_begins_to_wait,
+    full_files_that_a_task_has_missed_are_not_asked_for_again,
 ]

@@ -27,6 +27,8 @@ SHORT: dict[tuple[str, str], int] = {
     ("surroundings", "synchronous-logging, readers that do not know what was acknowledged"): 1,
     ("surroundings", "epochs, nobody stops for a recovery"): 18,
     ("surroundings", "coordinated, nobody stops for a recovery"): 9,
+    ("rules of an incarnation", "an_interval_is_lost_when_a_standby_begins_to_wait"): 4,
+    ("rules of an incarnation", "full_files_that_a_task_has_missed_are_not_asked_for_again"): 191,
     ("rules beside it", "an_identity_is_compared_with_nothing"): 5,
     ("rules beside it", "an_epoch_takes_sparks_state_of_the_newest_batch"): 1,
     ("rules beside it", "a_task_reports_its_first_call_only"): 1,

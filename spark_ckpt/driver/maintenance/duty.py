@@ -34,15 +34,17 @@ Say = Callable[[UpkeepEvent], None]
 class Duty:
     """Maintenance of one incarnation; used by one thread at a time.
 
-    It reads notes only if there is work, at most every `LOOK_S` seconds. `say`: receives events for listeners.
+    It reads notes at most every `LOOK_S` seconds, and if there is work. `say`: receives events for listeners.
+    `watched`: called with true once a standby waits, with false once none does any more.
     """
 
-    def __init__(self, plan: JobPlan, incarnation: int, say: Say) -> None:
+    def __init__(self, plan: JobPlan, incarnation: int, say: Say, watched: Callable[[bool], None]) -> None:
         self._job = plan.job
         self._incarnation = incarnation
         self._log = plan.store.log
         self._standbys = Standbys(plan.store.location)
         self._say = say
+        self._watched, self._is_watched = watched, False
         self._rules: Delegation | None = None
         self._looked_s = float("-inf")
         self._is_left = self._is_away = False
@@ -51,7 +53,7 @@ class Duty:
 
     def is_ours(self) -> bool:
         """Return true if this driver must do the maintenance now. Raises errors that end the incarnation."""
-        self._look()
+        self.look()
         ours = self._delegation().is_ours(_now_ms())
         for note in self._delegation().notes():
             _log.warning("job=%s incarnation=%d %s: %s", self._job, self._incarnation, note.what, note.detail)
@@ -73,7 +75,7 @@ class Duty:
             self._missed(outage)
         return False
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Read the log and the notes; an outage keeps the last known state."""
         if time.monotonic() - self._looked_s < LOOK_S:
             return
@@ -87,6 +89,12 @@ class Duty:
             self._missed(outage)
         else:
             self._is_away = False
+        self._tell_watched(rules.is_watched(_now_ms()))
+
+    def _tell_watched(self, is_watched: bool) -> None:
+        if is_watched != self._is_watched:
+            self._is_watched = is_watched
+            self._watched(is_watched)
 
     def _missed(self, outage: StoreOutage) -> None:
         if not self._is_away:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from spark_ckpt.config import JobConfig
     from spark_ckpt.driver.job_plan import JobPlan
 
+WATCH_S = 3.0
+"""Seconds between two looks for standbys without work, if epochs are shorter while one waits."""
 REST_S = 1.0
 """Seconds between two passes: the tables' delay, in addition to the duration of a pass."""
 
@@ -35,14 +37,22 @@ def retention_of(config: JobConfig) -> Retention:
 
 
 class Materializing(threading.Thread):
-    """Maintenance thread of one incarnation. An error ends the thread through `failed`."""
+    """Maintenance thread of one incarnation. An error ends the thread through `failed`. `watched`: see `Duty`."""
 
-    def __init__(self, plan: JobPlan, incarnation: int, say: Say, failed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        plan: JobPlan,
+        incarnation: int,
+        say: Say,
+        failed: Callable[[BaseException], None],
+        watched: Callable[[bool], None],
+    ) -> None:
         super().__init__(name="ckpt-materializing", daemon=True)
         self._plan = plan
         self._failed = failed
         self._inputs = InputRetention(plan)
-        self._duty = Duty(plan, incarnation, say)
+        self._duty = Duty(plan, incarnation, say, watched)
+        self._idle_look_s = None if plan.config.standby_interval_ms is None else WATCH_S
         self._asked: queue.SimpleQueue[MaterializeTables | None] = queue.SimpleQueue()
         self._pending: Manifest | None = None
         self._kept: frozenset[int] = frozenset()
@@ -77,7 +87,7 @@ class Materializing(threading.Thread):
 
     def _waiting(self) -> list[MaterializeTables | None]:
         """Return queued updates; empty when it is time to check a standby's progress."""
-        asked = self._asked_within(None if self._pending is None else duty_module.LOOK_S)
+        asked = self._asked_within(self._idle_look_s if self._pending is None else duty_module.LOOK_S)
         while asked and None not in asked and (left_s := self._rested_s - time.monotonic()) > 0:
             asked += self._asked_within(left_s)
         return asked
@@ -99,6 +109,8 @@ class Materializing(threading.Thread):
             self._remove(effect.consumed_segments)
         if self._pending is not None and self._is_done(self._pending):
             self._pending = None
+        elif not asked:
+            self._duty.look()
         return len(effects) == len(asked)
 
     def _is_done(self, manifest: Manifest) -> bool:
