@@ -310,7 +310,9 @@ class EpochBuilder:
         found: dict[str, list[StateFile]] = {}
         for (operator, _), chain in self.chains.items():
             found.setdefault(operator, []).extend(chain)
-        return full_snapshots.asking({name: full_snapshots.due(distinct(each), after) for name, each in found.items()})
+        return full_snapshots.asking(
+            {name: full_snapshots.due(distinct(each), after, len(each)) for name, each in found.items()}
+        )
 
 
 def distinct(files: Iterable[StateFile]) -> list[StateFile]:

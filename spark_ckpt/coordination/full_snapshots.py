@@ -7,6 +7,9 @@ files then leave the table together.
 
 Key groups of one task share files, so tasks take turns. After a start with another number of tasks, files connect the
 key groups of several tasks. These write full snapshots at one barrier, once.
+
+If a task misses that barrier, the epoch is aborted, but the full files of the other tasks stay. Then the older files have
+ranges that are in no chain, and all these key groups write full snapshots at the next barrier.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from spark_ckpt.epochs.records import StateFile
+from spark_ckpt.epochs.records import StateFile, chain_of
 
 _AT_MOST = 8
 """So many times the files after which a full snapshot may come, it comes however large the state is."""
@@ -37,12 +40,23 @@ def connected(files: Iterable[StateFile]) -> list[tuple[frozenset[int], list[Sta
     return [(frozenset(sets[each]), found) for each, found in of.items()]
 
 
-def due(files: Sequence[StateFile], after: int) -> frozenset[int]:
+def due(files: Sequence[StateFile], after: int, chained: int) -> frozenset[int]:
     """Return the key groups of an operator that should write full snapshots at the next barrier.
 
-    `files`: the live files of the operator. `after`: number of files of a task from which full ones may come.
+    `files`: the live files of the operator, oldest first. `after`: number of files of a task from which full ones may
+    come. `chained`: number of the files' ranges that are in a chain.
     """
-    return frozenset().union(*(groups for groups, own in connected(files) if _is_due(groups, own, after)))
+    sets = connected(files)
+    found = [groups for groups, own in sets if _is_due(groups, own, after)]
+    # A look at every chain would cost a driver of many tasks too much at each barrier.
+    if chained < sum(len(file.ranges) for file in files):
+        found += [groups for groups, own in sets if _is_torn(own)]
+    return frozenset().union(*found)
+
+
+def _is_torn(files: Sequence[StateFile]) -> bool:
+    """Return True if a file has a range that is in no chain."""
+    return any(file not in chain_of(files, group) for file in files for group in file.key_groups)
 
 
 def _is_due(groups: frozenset[int], files: Sequence[StateFile], after: int) -> bool:
