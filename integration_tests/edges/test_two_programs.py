@@ -116,9 +116,8 @@ EVERYWHERE = (
 @pytest.mark.parametrize(
     ("kills", "protocol", "files"),
     [
-        (SENDER, "index", FEW),
-        # in the gate: a reader that dies in test_stages_of_a_program.py
-        pytest.param(BOTH, "index", FEW, marks=pytest.mark.long),
+        # in the gate: a stage that dies in test_stages_of_a_program.py; lines in tests/simulator and in tests/specs
+        *(pytest.param(kills, "index", FEW, marks=pytest.mark.long) for kills in (SENDER, BOTH)),
         *(pytest.param(kills, "independent", FILES, marks=pytest.mark.long) for kills in (BOTH, EVERYWHERE)),
     ],
     ids=["sender, lines", "both, lines", "both", "everywhere"],
@@ -143,7 +142,7 @@ def test_rows_pass_exactly_once_although_programs_are_killed(
     assert protocol != "index" or judged_lines(tmp_path / "orders", tmp_path / "totals") >= 2
 
 
-@pytest.mark.long  # in the gate: the lines of the test above
+@pytest.mark.long  # in the gate: as above
 def test_every_line_of_two_programs_is_one_cut_although_the_reader_is_killed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

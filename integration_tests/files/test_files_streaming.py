@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -261,30 +260,27 @@ JSON_VALUES = {
 def test_no_text_is_read_as_another_value_than_sparks(
     format: Any, values: dict[str, list[str]], null: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A text that spark_ckpt refuses is a bad record, whatever Spark makes of it."""
-    different = []
-    for kind, texts in values.items():
-        line = "{n},{text},.\n" if format == "csv" else '{{"n": {n}, "v": {text}}}\n'
-        schema = f"n int, v {kind}" + (", dot string" if format == "csv" else "")
-        folder = tmp_path / kind
-        folder.mkdir()
-        (folder / f"a.{format}").write_text("".join(line.format(n=n, text=text) for n, text in enumerate(texts)))
-        sparks = spark.read.schema(schema).options(nullValue=null, escape='"').format(format).load(str(folder))
-        wanted = {row.n: repr(row.v) for row in sparks.collect()}
-        source = FilesSource(str(folder), format, schema, on_error="keep", header=False, nullValue=null)
-        read = values_read(source, spark)
-        assert read, kind
-        different += [(kind, texts[n], found, wanted[n]) for n, found in read.items() if found != wanted[n]]
-    assert not different
-
-
-def values_read(source: FilesSource, spark: SparkSession) -> dict[int, str]:
-    """Return `v` of every record that is no bad one, by `n`."""
-    rows: list[Any] = []
-    with TemporaryDirectory() as checkpoint:
-        frame = source.read(spark, source.start(spark))
-        run(frame, Path(checkpoint), lambda batch, _: rows.extend(batch.collect()))
-    return {row.n: repr(row.v) for row in rows if row["_corrupt_record"] is None}
+    """A text that spark_ckpt refuses is a bad record, whatever Spark makes of it. Each record has text in one column."""
+    columns = {f"v{number}": kind for number, kind in enumerate(values)}
+    cells = [(column, text) for column, kind in columns.items() for text in values[kind]]
+    if format == "csv":
+        lines = (",".join(text if column == each else null for each in columns) for column, text in cells)
+        text = "".join(f"{n},{line},.\n" for n, line in enumerate(lines))
+    else:
+        text = "".join(f'{{"n": {n}, "{column}": {text}}}\n' for n, (column, text) in enumerate(cells))
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / f"a.{format}").write_text(text)
+    typed = ", ".join(f"{column} {kind}" for column, kind in columns.items())
+    schema = f"n int, {typed}" + (", dot string" if format == "csv" else "")
+    sparks = spark.read.schema(schema).options(nullValue=null, escape='"').format(format).load(str(folder))
+    wanted = {row.n: repr(row[cells[row.n][0]]) for row in sparks.collect()}
+    source = FilesSource(str(folder), format, schema, on_error="keep", header=False, nullValue=null)
+    read: list[Any] = []
+    run(source.read(spark, source.start(spark)), tmp_path / "checkpoint", lambda batch, _: read.extend(batch.collect()))
+    found = {row.n: repr(row[cells[row.n][0]]) for row in read if row["_corrupt_record"] is None}
+    assert {cells[n][0] for n in found} == set(columns), "some record of every kind is none of the bad ones"
+    assert {cells[n]: value for n, value in found.items()} == {cells[n]: wanted[n] for n in found}
 
 
 def test_files_written_by_arrow_keep_their_instants(spark: SparkSession, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_after_a_watermark_rows_and_state_are_sparks(bench: Bench, shapes: list[
         for rows in batches:
             bench.put(*[(k, 1.0, None if at is None else ZERO + dt.timedelta(minutes=at)) for k, at in rows])
         run = ours(bench, shapes)  # the second ones are restarts
-        keys = {shape: sparks(bench, shape, shown[shape]) for shape in shapes}
+    keys = {shape: sparks(bench, shape, shown[shape]) for shape in shapes}
 
     for shape in shapes:
         assert Counter(f"{row['k']} {row['at']}" for row in bench.rows(shape)) == shown[shape]

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-import re
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 import uuid
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from store_world import JOB, OPERATOR, SINK, World
 
+from integration_tests.s3 import Requests, running_s3
 from spark_ckpt.content import BLOCK_BYTES, Readable
 from spark_ckpt.epochs.records import Manifest, SparkState
 from spark_ckpt.epochs.retention import Retention
@@ -51,33 +44,8 @@ def server_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def endpoint(server_log: Path) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    # A process of its own: deltalake holds the interpreter's lock while it lists.
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with server_log.open("wb") as log:
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        create_bucket(url, server)
-        yield url
-    finally:
-        server.kill()
-        server.wait()
-
-
-def create_bucket(url: str, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", method="PUT"), timeout=10).close()
-        except (urllib.error.URLError, ConnectionError):
-            assert server.poll() is None, "the server ended"
-            assert time.monotonic() < deadline, "the server did not come up"
-            time.sleep(0.1)
-        else:
-            return
+    with running_s3(server_log) as options:
+        yield options["AWS_ENDPOINT_URL"]
 
 
 @pytest.fixture
@@ -109,22 +77,6 @@ def test_a_life_a_takeover_and_retention(uri: str, options: dict[str, str]) -> N
     assert table.version() == other.store.state(OPERATOR).version(newest.epoch)
     assert len(table.file_uris()) == len(newest.operators[OPERATOR].files)
     assert other.store.staged(SINK).read(newest.epoch).column("value").to_pylist() == [f"row of {newest.epoch}"]
-
-
-class Requests:
-    """Counts the requests of a block by their method. A GET that lists is a LIST."""
-
-    def __init__(self, log: Path) -> None:
-        self._log = log
-        self._lines = 0
-        self.since()
-
-    def since(self) -> Counter[str]:
-        """Return the requests since the last call."""
-        lines = self._log.read_text().splitlines()
-        new, self._lines = lines[self._lines :], len(lines)
-        found = (re.search(r'"(?:\x1b\[\d+m)*(GET|HEAD|PUT|POST|DELETE) (\S+) HTTP', line) for line in new)
-        return Counter("LIST" if "list-type=2" in each[2] else each[1] for each in found if each)
 
 
 def test_a_task_needs_one_request_per_file_and_an_epoch_of_the_driver_six(
