@@ -15,6 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from spark_ckpt.spark_internals.python_workers import DAEMON_MODULE
 from spark_ckpt.spark_session import class_archive
 from spark_ckpt.spark_session.class_archive import DRIVER_OPTIONS
 from spark_ckpt.spark_session.session import session as new_session
@@ -33,6 +34,8 @@ SMALL = {
     # Compiling costs a short query more than it gains. For programs: spark-defaults.conf
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # Each worker would load pandas and pyarrow by itself. With Spark's own daemon: test_worker_python.py
+    DAEMON_MODULE: "spark_ckpt.tasks.python_daemon",
     # Each call of a column's function would look for its caller, and Java for seven classes that no jar has: 4 ms.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }

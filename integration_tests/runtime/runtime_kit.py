@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from spark_ckpt_delta import DeltaSink
 from spark_ckpt_files import FilesSource
+from sparks_files import SparksFiles
 
 import spark_ckpt as ckpt
 from spark_ckpt.store.store import Store
@@ -75,10 +76,11 @@ class Bench:
         fresh.write_text("".join(line + "\n" for line in lines))
         fresh.rename(self.input(into) / f"{self.number:05}.json")
 
-    def source(self, name: str = "in", schema: str | None = None, **options: object) -> FilesSource:
-        return FilesSource(
-            str(self.input(name)), "parquet", schema or self.schema, **{"maxFilesPerTrigger": 1, **options}
-        )
+    def source(self, name: str = "in", schema: str | None = None) -> SparksFiles:
+        return SparksFiles(self.input(name), schema or self.schema)
+
+    def files_source(self, name: str = "in", **options: object) -> FilesSource:
+        return FilesSource(str(self.input(name)), "parquet", self.schema, **{"maxFilesPerTrigger": 1, **options})
 
     def sink(self, name: str = "out", **options: object) -> DeltaSink:
         return DeltaSink(str(self.folder / name), **options)

@@ -101,7 +101,7 @@ def test_what_is_no_sink_is_refused_by_name(bench: Bench) -> None:
     with pytest.raises(ckpt.CkptError, match="'delta' is no sink"):
         stream.to("delta", name="out")
     with pytest.raises(ckpt.CkptError, match=r"FilesSource is no sink: it has no stage, publisher"):
-        job.rejectsTo(bench.source())
+        job.rejectsTo(bench.files_source())
 
 
 def test_a_store_at_an_unknown_kind_of_url_is_refused_at_construction(bench: Bench) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 def a_job(bench: Bench, table: str = "out", folder: str = "in", **settings: object) -> ckpt.Job:
     job = bench.job(**settings)
-    job.source("in", bench.source(folder)).to(bench.sink(table), name="out")
+    job.source("in", bench.files_source(folder)).to(bench.sink(table), name="out")
     return job
 
 
@@ -46,7 +46,7 @@ def test_a_mistyped_table_is_refused_and_the_right_one_goes_on_without_a_repair(
     bench.put(("a", 1))
     drain(a_job(bench))
     bench.put(("b", 2))
-    bench.sink("other").stage(bench.source().read(bench.spark, bench.source().start(bench.spark)).schema)
+    bench.sink("other").stage(bench.files_source().read(bench.spark, bench.files_source().start(bench.spark)).schema)
     before = decided(bench)
 
     for table in ("otu", "other"):
@@ -148,7 +148,7 @@ def test_a_moved_table_goes_on_when_that_is_confirmed_also_with_what_it_is_owed(
 def test_swapped_names_of_two_tables_are_refused_and_may_be_confirmed(bench: Bench) -> None:
     def job(x: str, y: str) -> ckpt.Job:
         one = bench.job()
-        rows = one.source("in", bench.source())
+        rows = one.source("in", bench.files_source())
         rows.to(bench.sink(x), name="x")
         rows.to(bench.sink(y), name="y")
         return one
@@ -166,7 +166,7 @@ def test_swapped_names_of_two_tables_are_refused_and_may_be_confirmed(bench: Ben
 def test_another_folder_is_refused_and_confirmed_as_new_or_as_moved(bench: Bench) -> None:
     def job(folder: str) -> ckpt.Job:
         one = bench.job()
-        totals(one.source("in", bench.source(folder))).to(bench.sink(), name="out")
+        totals(one.source("in", bench.files_source(folder))).to(bench.sink(), name="out")
         return one
 
     bench.put(("a", 1))
@@ -198,7 +198,7 @@ def test_another_source_table_is_refused_and_can_be_confirmed(bench: Bench) -> N
     for table, value in (("first", 1), ("second", 2)):
         bench.put(("a", value), into=f"to {table}")
         feeder = ckpt.Job(bench.spark, f"feed-{table}", str(bench.folder / f"feed {table}"))
-        feeder.source("in", bench.source(f"to {table}")).to(bench.sink(table), name="out")
+        feeder.source("in", bench.files_source(f"to {table}")).to(bench.sink(table), name="out")
         drain(feeder)
     drain(job("first"))
     text = refused(job("second"))

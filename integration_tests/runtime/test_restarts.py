@@ -34,8 +34,8 @@ def totals_job(bench: Bench, **settings: object) -> ckpt.Job:
 
 def test_a_run_tells_what_it_does_and_does_what_it_is_told(bench: Bench) -> None:
     bench.put(("a", 1))
-    heard = Heard()
-    job = totals_job(bench)
+    heard, job = Heard(), bench.job()
+    totals(job.source("in", bench.files_source())).to(bench.sink(), name="out")
     job.addListener(heard)
     run = job.start()
     assert run.isActive

@@ -134,10 +134,10 @@ def test_what_a_job_explains_names_every_input(bench: Bench, capsys: pytest.Capt
         "└── sink 'out' (delta)",
         "    └── operator 'settled' by k",
         "        ├── input 'orders' by k",
-        "        │   └── source 'orders' (files)",
+        "        │   └── source 'orders' (sparks files)",
         "        └── input 'payments' by ref",
         "            └── selectExpr",
-        "                └── source 'payments' (files)",
+        "                └── source 'payments' (sparks files)",
     ]
 
 

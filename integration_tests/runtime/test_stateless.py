@@ -135,7 +135,7 @@ ALLOWED: dict[str, Callable[[DataFrame], DataFrame]] = {
 @pytest.fixture
 def stream(bench: Bench) -> ckpt.Stream:
     bench.schema = SCHEMA
-    return bench.job().source("in", bench.source())
+    return bench.job().source("in", bench.files_source())
 
 
 def check_refused(stream: ckpt.Stream, node: str, function: Callable[[DataFrame], DataFrame]) -> None:

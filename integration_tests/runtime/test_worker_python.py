@@ -80,6 +80,6 @@ def test_workers_that_do_not_exist_are_refused_at_the_start(tmp_path: Path) -> N
     assert_refused(answer(tmp_path, python), tmp_path, python)
 
 
-@pytest.mark.long  # in the gate: every test in this folder, for their session is an ordinary one
+# the other tests here have the daemon of `ckpt.session`
 def test_an_ordinary_session_with_this_python_runs(tmp_path: Path) -> None:
     assert "ENDED" in answer(tmp_path, sys.executable)
