@@ -59,6 +59,7 @@ class Rate:
 NATIVE, QUIX = "pyspark-native", "quix"
 RATES = (
     Rate("running_sum", "uniform-10k", "flink_sql", 1, more=True),
+    Rate("running_sum", "uniform-10k-busy", "flink_sql", 1.4),
     Rate("running_sum", "uniform-10k", QUIX, 7),
     Rate("running_sum", "uniform-10k", "pyflink", 15),
     Rate("running_sum", "uniform-10k", "pyspark-pandas", 15),

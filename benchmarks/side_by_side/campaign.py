@@ -120,6 +120,7 @@ class Bench:
             inputs,
             expected,
             self.plan.interval_ms,
+            busy=WORKLOADS[cell.workload].busy,
         )
 
     @contextmanager

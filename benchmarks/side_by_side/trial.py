@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,7 +40,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Subject:
-    """What is tried. `tells`: its program writes down what it does."""
+    """What is tried. `tells`: its program writes down what it does. `busy`: processes of somebody else."""
 
     system: System
     prepared: Prepared
@@ -48,6 +50,7 @@ class Subject:
     expected: pa.Array | pd.DataFrame
     interval_ms: int
     tells: bool = False
+    busy: int = 0
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,18 @@ class Trial:
 
 
 @contextmanager
+def computing(count: int) -> Iterator[None]:
+    """So many processes that compute until the end."""
+    busy = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
 def trial(subject: Subject, topics: Topics, folder: Path) -> Iterator[Trial]:
     """Target, folder and processes, gone afterwards whatever happened."""
     work = Path(mkdtemp(prefix=f"{subject.system.name}-", dir=folder))
@@ -147,7 +162,7 @@ def trial(subject: Subject, topics: Topics, folder: Path) -> Iterator[Trial]:
     standby = _standby(subject, run, work / "standby")
     os.sync()  # what filling the topic, or the trial before, left to be written would be written at this one's expense
     try:
-        with Watch(lambda: topics.ends(target)) as watch:
+        with computing(subject.busy), Watch(lambda: topics.ends(target)) as watch:
             yield Trial(subject, topics, target, processes, watch, state, standby)
     finally:
         for each in filter(None, (processes, standby)):

@@ -82,12 +82,13 @@ def _joined(*parts: pa.Array | pa.Scalar, by: str) -> pa.Array:
 @dataclass(frozen=True)
 class Workload:
     """How keys are drawn: uniformly, or the key of rank r with a weight of r to the power of -`zipf`. `usual`: measured where
-    nothing is selected."""
+    nothing is selected. `busy`: processes of somebody else that compute all the time on the same machine."""
 
     name: str
     keys: int
     zipf: float = 0.0
     usual: bool = True
+    busy: int = 0
 
     def inputs(self, records: int) -> Inputs:
         """Always the same ones."""
@@ -104,6 +105,7 @@ WORKLOADS = {
         Workload("uniform-1m", 1_000_000),
         Workload("skewed-10k", 10_000, zipf=1.2),
         Workload("uniform-10m", 10_000_000, usual=False),
+        Workload("uniform-10k-busy", 10_000, usual=False, busy=1),
     )
 }
 
