@@ -74,6 +74,8 @@ class View(MemoryTable):
 
     def append(self, new: NewRow) -> None:
         """Append one row. A process that no longer acts loses a lost commit for good."""
+        if not self.reaches:
+            raise StoreUnreachable("the store does not answer")
         # after a lost commit the next proposal reads the log again
         self.pinned = False
         try:

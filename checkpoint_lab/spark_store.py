@@ -474,6 +474,7 @@ class MemoryTable:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._seen = self._shortened = 0
+        self._fresh = False
         self._news: list[LogRow] | None = []
 
     @property
@@ -483,11 +484,15 @@ class MemoryTable:
 
     @property
     def is_fresh(self) -> bool:
-        """False: every proposal reads the rows. `View.pinned` is the stale one."""
-        return False
+        """True after a read, until an append has lost: the next proposal is made on the rows that are known.
+
+        Other processes may have appended any number of rows since.
+        """
+        return self._fresh
 
     def refresh(self) -> None:
         """Read the rows that others have appended."""
+        self._fresh = True
         if self._shortened != self._shared.shortened:
             self._news, self._shortened = None, self._shared.shortened
         if self._news is not None:
@@ -501,7 +506,11 @@ class MemoryTable:
 
     def append(self, new: NewRow) -> None:
         """Append one row after those that this process has seen."""
-        row = self._shared.append(new, self._seen)
+        try:
+            row = self._shared.append(new, self._seen)
+        except CommitLost:
+            self._fresh = False
+            raise
         self._seen += 1
         if self._news is not None:
             self._news.append(row)
