@@ -118,6 +118,7 @@ def described(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
         "survival",
         store=options.store,
         interval=options.interval,
+        standby_interval="200 milliseconds",
         lease=options.lease,
         takeover=options.takeover or None,
         standby=options.standby or None,
