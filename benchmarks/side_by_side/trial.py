@@ -40,7 +40,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Subject:
-    """What is tried. `tells`: its program writes down what it does. `busy`: processes of somebody else."""
+    """What is tried. `tells`: its program writes down what it does. `busy`: other processes that compute."""
 
     system: System
     prepared: Prepared

@@ -82,7 +82,7 @@ def _joined(*parts: pa.Array | pa.Scalar, by: str) -> pa.Array:
 @dataclass(frozen=True)
 class Workload:
     """How keys are drawn: uniformly, or the key of rank r with a weight of r to the power of -`zipf`. `usual`: measured where
-    nothing is selected. `busy`: processes of somebody else that compute all the time on the same machine."""
+    nothing is selected. `busy`: other processes that compute all the time on the same machine."""
 
     name: str
     keys: int
