@@ -67,15 +67,13 @@ class View(MemoryTable):
 
     def refresh(self) -> None:
         """Read the log, unless the last reading is pinned."""
-        if not self.reaches:
-            raise StoreUnreachable("the store does not answer")
+        self._require_answer()
         if not self.pinned:
             super().refresh()
 
     def append(self, new: NewRow) -> None:
         """Append one row. A process that no longer acts loses a lost commit for good."""
-        if not self.reaches:
-            raise StoreUnreachable("the store does not answer")
+        self._require_answer()
         # after a lost commit the next proposal reads the log again
         self.pinned = False
         try:
@@ -84,6 +82,10 @@ class View(MemoryTable):
             if not self.acts:
                 raise StoreUnreachable("nobody waits for this commit") from None
             raise
+
+    def _require_answer(self) -> None:
+        if not self.reaches:
+            raise StoreUnreachable("the store does not answer")
 
 
 @dataclass(frozen=True, slots=True)

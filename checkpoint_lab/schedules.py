@@ -53,8 +53,9 @@ SPARK_FAULT_RATE = 0.08
 PATIENT = {2: ("tap",), 3: ("out",), 5: ("tap", "out")}
 """Sinks with `publish_every`, by the remainder of the seed."""
 AHEAD = (0, 1, 2, 3, 4)
-WATCHED = (4, 12, 13)
 """Remainders of seeds under which sinks use early sends."""
+WATCHED = (4, 12, 13)
+"""Remainders of seeds under which standbys come and go."""
 LARGE, LARGE_SEGMENT_ROWS = (0, 5, 9), 3
 """Remainders of seeds under which an edge segment takes several rows, and the number of these rows."""
 

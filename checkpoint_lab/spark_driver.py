@@ -279,9 +279,8 @@ SHAPE = JobShape(
 )  # fmt: skip
 PUBLISH_EVERY_MS = 1000
 """Interval of a sink with `publish_every`, in ms; several epochs fit into it."""
-
-
 STANDBY_INTERVAL_MS = 5
+"""Interval while a standby waits, in ms; shorter than that of `LIMITS`."""
 
 
 def shape_of(every_batch: bool, patient: Collection[str], ahead: bool = False, watched: bool = False) -> JobShape:
