@@ -292,6 +292,12 @@ class JobConfig(BaseModel):
         """True if each micro-batch ends an epoch."""
         return self.interval_ms == 0
 
+    @property
+    def short_batch_ms(self) -> int | None:
+        """Longest batch while a standby waits, since an epoch is no shorter than one; None for any length."""
+        short_ms = self.standby_interval_ms
+        return short_ms if short_ms is not None and short_ms < self.interval_ms else None
+
     def with_page(self, ui: bool | str | None) -> Self:
         """Return a copy with the page as a start requests it: True for the default address, None to keep the setting."""
         if ui is None:

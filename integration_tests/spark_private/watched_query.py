@@ -81,7 +81,7 @@ def _look(spark: SparkSession, seen: Seen, frame: DataFrame, batch: int) -> None
     seen.newest_ms = seen.execution.newest_event_times()
     seen.execution.seed_clocks({CLOCK: LATEST_MS})
     seen.seeded_ms = seen.execution.newest_event_times()
-    seen.delivered = seen.execution.rows_delivered([0])
+    seen.delivered = seen.execution.rows_delivered([0])[0]
     seen.plan = seen.java.lastExecution().executedPlan()
     seen.unique_sources = seen.java.uniqueSources().size()
     seen.execution.rest([0])

@@ -268,6 +268,7 @@ class SparkIncarnation:
             self.request_stop()
 
     def _watched(self, waits: bool) -> None:
+        self._stage.admission.standby_waits = waits
         self._loop.post(StandbyWaits(waits))
 
     def _missed_renewal(self, error: CkptError, missed_s: float) -> None:

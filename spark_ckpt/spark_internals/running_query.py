@@ -86,8 +86,8 @@ class Execution:
         found = next(query._jsq.streamingQuery() for query in spark.streams.active if query.name == query_name)
         return cls(spark, found)
 
-    def rows_delivered(self, sources: Iterable[int]) -> int:
-        """Return the number of rows that these sources gave the last batch, as Spark's own progress counts them.
+    def rows_delivered(self, sources: Iterable[int]) -> list[int]:
+        """Return how many rows each of these sources gave the last batch, as Spark's own progress counts them.
 
         `sources` are numbers in the plan. Rows are counted as they leave a source, before the first filter, once for
         all branches that read it. Rows of static tables and of other sources are not counted.
@@ -102,7 +102,7 @@ class Execution:
                 at = counted.index(stream.get())
                 # branches of a plan have a scan each, over the same rows
                 rows[at] = max(rows[at], int(metric.get().value()) if metric.isDefined() else 0)
-        return sum(rows)
+        return rows
 
     def newest_event_times(self) -> dict[int, int]:
         """Return the greatest event time of the last batch per clock (`event_time.with_clock`), in epoch milliseconds."""

@@ -115,10 +115,12 @@ def test_epochs_are_taken_sooner_while_a_standby_waits(bench_of, monkeypatch, wa
         now_ms = {"waits_since_ms": 0, "told_ms": 0, "clock_ms": None}
         standbys.write("b", StandbyNote(holder=current_holder(JOB), lease_of=life.life.incarnation, **now_ms))
         eventually(lambda: life.protocol.standby_waits, "a look for standbys")
+        assert life.query.description.admission.standby_waits
         life.batch(1)
         life.epoch(2, 2)
         standbys.withdraw("b")
         eventually(lambda: not life.protocol.standby_waits, "a look without standbys")
+        assert not life.query.description.admission.standby_waits
     life.batch(3)
     life.life.request_stop()
     life.play_until(lambda: life.ending)

@@ -4,42 +4,67 @@ The first batch of a query is slow per row: Java compiles the code, and the Pyth
 rows waiting ends its first epoch with this batch. If the batch is small, its output is visible seconds sooner
 (docs/design/performance.md).
 
-Spark's admission control has one limit per source and query. So the sources are read with the small limit. The first
-batch sets the configured one before Spark plans the second.
+An epoch is no shorter than a batch. So while a standby waits and epochs are to be shorter (`standby_interval`), a
+batch is kept as short as such an epoch.
+
+Spark's admission control has one limit per source and query. So the sources are read with the small limit. After a
+batch the next one's limits are set, before Spark plans it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import LimitsBatches, Source
-from spark_ckpt.spark_internals.running_query import Execution
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FIRST_BATCH_ROWS = 20_000
-"""Limit of rows per source in the first batch."""
+"""Limit of rows per source in the first batch, and the least limit of a later one."""
+_FULL = 0.9
+"""Share of its limit from which a batch is full: a source divides the limit among its partitions."""
 
 
-def small(source: Source) -> Source:
-    """Return `source` with small batches, or itself if it does not support or need them."""
-    return _limited(source) or source
+class Admission:
+    """Limits of the sources of one query. `short_ms`: longest batch while a standby waits; None for any length."""
+
+    def __init__(self, sources: Mapping[str, Source], short_ms: int | None) -> None:
+        limited = {name: _limited(source) for name, source in sources.items()}
+        self._small = {name: source for name, source in limited.items() if source is not None}
+        self._own = {name: _rows_per_batch(sources[name]) for name in self._small}
+        self._short_ms = short_ms
+        self._limits: dict[str, int] = {}
+        self.standby_waits = False
+
+    def small(self) -> Mapping[str, Source]:
+        """Return the sources of a job that is behind, with small first batches, as far as they support or need them."""
+        self._limits = dict.fromkeys(self._small, FIRST_BATCH_ROWS)
+        return self._small
+
+    def after_batch(self, rows: Mapping[str, int], took_ms: int) -> dict[str, int | None]:
+        """Return the limits that change with the next batch; None for no limit.
+
+        `rows`: what the batch read, by source. `took_ms`: its duration.
+        """
+        longest_ms = self._short_ms if self.standby_waits else None
+        limits: dict[str, int] = {}
+        for name, own in self._own.items():
+            fitting = None if longest_ms is None else _fitting(rows[name], took_ms, longest_ms, self._limits.get(name))
+            if fitting is not None and (own is None or fitting < own):
+                limits[name] = fitting
+        changed = {name for name in self._own if limits.get(name) != self._limits.get(name)}
+        self._limits = limits
+        return {name: limits.get(name, self._own[name]) for name in changed}
 
 
-def lift_limits(spark: SparkSession, query_name: str, sources: Mapping[int, Source]) -> None:
-    """Restore the configured limits of sources that were read `small`.
-
-    `sources`: by number in the plan. Call it on the query's own thread, between two plannings.
-    """
-    rows = {
-        number: source.rows_per_batch
-        for number, source in sources.items()
-        if isinstance(source, LimitsBatches) and _limited(source) is not None
-    }
-    Execution.of(spark, query_name).limit_rows(rows)
+def _fitting(rows: int, took_ms: int, longest_ms: int, limit: int | None) -> int | None:
+    """Return as many rows as a batch would have read in `longest_ms`; the limit so far, if this one says nothing."""
+    if took_ms <= longest_ms and (limit is None or rows < _FULL * limit):
+        return limit
+    return max(FIRST_BATCH_ROWS, rows * longest_ms // max(1, took_ms))
 
 
 def _limited(source: Source) -> Source | None:
     return source.limited(FIRST_BATCH_ROWS) if isinstance(source, LimitsBatches) else None
+
+
+def _rows_per_batch(source: Source) -> int | None:
+    return source.rows_per_batch if isinstance(source, LimitsBatches) else None

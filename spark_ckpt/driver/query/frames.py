@@ -33,7 +33,7 @@ from pyspark.sql import functions as F
 
 from spark_ckpt.connector import Cursor
 from spark_ckpt.coordination.edges import Bound
-from spark_ckpt.driver.query.admission import small
+from spark_ckpt.driver.query.admission import Admission
 from spark_ckpt.driver.query.control_source import Control, control_rows
 from spark_ckpt.errors import EnvironmentUnfit
 from spark_ckpt.plan.graph import (
@@ -89,7 +89,7 @@ class StageDescription:
     - `hosts`: task side of every operator, by name.
     - `stages`: staging of sinks, by the stream that they receive.
     - `ends`: streams that continue nowhere.
-    - `behind`: rows wait, so the first batch is kept small.
+    - `admission`: rows per batch. `behind`: rows wait, so the first batch is kept small.
     - `edges`: by name. `bound`: limit of each.
     - `marks`: event times of the operators' inputs; the number of a mark is that of its clock.
     - `inputs`: clock of the operators that wait for their inputs; None without one.
@@ -108,6 +108,7 @@ class StageDescription:
     shuffle_partitions: int
     input_tasks: int
     trigger_ms: int
+    admission: Admission
     behind: bool
     edges: Mapping[str, EdgeStream]
     bound: Bound
@@ -128,6 +129,7 @@ class StageFrames:
         self._spark = spark
         self._stage = stage
         self._reports = reports
+        self._sources = stage.admission.small() if stage.behind else {}
         self._steps = 0
         self._pass = _Passage(stage, reports)
         self._sparks = {
@@ -207,7 +209,7 @@ class StageFrames:
         stage = self._stage
         if isinstance(node, EdgeNode):
             return stage.edges[node.name].read(self._spark)
-        return (small(node.source) if stage.behind else node.source).read(self._spark, stage.cursors[node.name])
+        return self._sources.get(node.name, node.source).read(self._spark, stage.cursors[node.name])
 
     def _blobs(self, node: OperatorNode, onward: Onward | None = None) -> DataFrame:
         """Return the packed output of an operator; with `onward` in the format of the next operator."""

@@ -13,6 +13,7 @@ from spark_ckpt.coordination.edges import Bound
 from spark_ckpt.coordination.messages import BatchDone
 from spark_ckpt.coordination.protocol import EpochProtocol
 from spark_ckpt.coordination.reports import Report
+from spark_ckpt.driver.query.admission import Admission
 from spark_ckpt.driver.query.control_source import Control
 from spark_ckpt.driver.query.edge_stream import EdgeStream
 from spark_ckpt.driver.query.frames import StageDescription
@@ -58,6 +59,7 @@ class Stage:
         self._cache = cache
         self._key_groups = key_groups
         self._inputs = inputs
+        self.admission = Admission({node.name: node.source for node in plan.sources}, plan.config.short_batch_ms)
 
     def starts(self) -> Mapping[str, Cursor]:
         """Return the start positions of sources that have no cursor."""
@@ -143,6 +145,7 @@ class Stage:
             shuffle_partitions=self._partitions,
             input_tasks=max(self._partitions, plan.parallelism),
             trigger_ms=plan.config.trigger_ms,
+            admission=self.admission,
             behind=behind,
             edges={binding.edge.name: self._edge(binding.edge) for binding in plan.edges},
             bound=self._bound,

@@ -16,7 +16,6 @@ from spark_ckpt.connector import Json
 from spark_ckpt.coordination.cut import event_times
 from spark_ckpt.coordination.edges import segments_in
 from spark_ckpt.coordination.reports import SOURCES, Report
-from spark_ckpt.driver.query.admission import lift_limits
 from spark_ckpt.driver.query.batch_phases import Phases, phases_in
 from spark_ckpt.driver.query.checkpoint_seed import seed_checkpoint
 from spark_ckpt.driver.query.failures import failure_by
@@ -144,9 +143,6 @@ class StageQuery:
         try:
             if self._execution is not None:
                 self._execution.wake()
-            if batch == self._first and self._stage.behind:
-                inputs = enumerate(self._order.sources)
-                lift_limits(self._spark, self._stage.name, {number: each.source for number, each in inputs if each})
             if self._stage.inputs is not None:
                 self._stage.inputs.batch_begins(batch)
             if self._late is not None:
@@ -157,7 +153,9 @@ class StageQuery:
                 self._running.seed_clocks(self._stage.newest_ms)
             began_ms = time.time() * 1000
             self._frames.run(frame)
-            reports = [*self._reports.drain(), *self._seen(began_ms)]
+            rows = dict(zip(self._order.numbers, self._running.rows_delivered(self._order.numbers), strict=True))
+            reports = [*self._reports.drain(), *self._seen(began_ms, sum(rows.values()))]
+            self._admit(rows, _since_ms(started_s))
             self._put_on_edges(reports)
         except Exception as error:
             if self._is_over():
@@ -165,7 +163,16 @@ class StageQuery:
             self.failure = failure_by(error)
             raise
         if not self._is_over():
-            self._on_batch(self._offsets(batch), reports, round((time.monotonic() - started_s) * 1000))
+            self._on_batch(self._offsets(batch), reports, _since_ms(started_s))
+
+    def _admit(self, rows: Mapping[int, int], took_ms: int) -> None:
+        """Limit the next batch. Before sources pause: a limit would include them again."""
+        sources = self._order.sources
+        of_sources = {each.name: rows[number] for number, each in enumerate(sources) if each and number in rows}
+        limits = self._stage.admission.after_batch(of_sources, took_ms)
+        if limits:
+            numbers = {number: each.name for number, each in enumerate(sources) if each and each.name in limits}
+            self._running.limit_rows({number: limits[name] for number, name in numbers.items()})
 
     def _put_on_edges(self, reports: Sequence[Report]) -> None:
         """Hand the batch's segments to Spark's next batch; pause the sources in it if an edge is over its limit."""
@@ -180,10 +187,10 @@ class StageQuery:
         if self._execution is not None:
             self._execution.end_resting()
 
-    def _seen(self, began_ms: float) -> Iterator[Report]:
-        """Report begin and end of the batch's action, and Spark's counts of it."""
+    def _seen(self, began_ms: float, rows: int) -> Iterator[Report]:
+        """Report begin and end of the batch's action, its rows, and Spark's newest event times."""
         action: dict[str, Json] = {"began_ms": began_ms, "ended_ms": time.time() * 1000}
-        yield Report("input", 0, 0, SOURCES, action | {"rows_in": self._running.rows_delivered(self._order.numbers)})
+        yield Report("input", 0, 0, SOURCES, action | {"rows_in": rows})
         if marks := self._stage.marks:
             newest = self._running.newest_event_times()
             yield event_times({(marks[number].operator, marks[number].input): ms for number, ms in newest.items()})
@@ -196,6 +203,10 @@ class StageQuery:
 
     def _offsets(self, batch: int) -> BatchOffsets:
         return read_batch_offsets(Location(self._stage.checkpoint_uri), batch, self._order)
+
+
+def _since_ms(began_s: float) -> int:
+    return round((time.monotonic() - began_s) * 1000)
 
 
 def _late_watermark(spark: SparkSession, stage: StageDescription) -> LateWatermark | None:
