@@ -1,4 +1,4 @@
-"""What an epoch costs as the state grows: 1 % of the keys change, of a thousand to ten million.
+"""What an epoch and a restart cost as the state grows: 1 % of the keys change, of a thousand to ten million.
 
 A run fills the state; a second one restores it and changes the same 1 % of the keys, spread over all key groups, in every batch, so
 that an epoch changes 1 % however many batches it has.
@@ -7,12 +7,14 @@ that an epoch changes 1 % however many batches it has.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -22,6 +24,7 @@ from benchmarks.inside.endless import EndlessSource
 from benchmarks.inside.null_sink import NullSink
 from benchmarks.inside.result_line import result_line
 from benchmarks.inside.sessions import WARM_UP_BATCHES, BatchTimes, benchmark_session, median_and_spread
+from benchmarks.side_by_side.usage import processes
 from spark_ckpt.epochs.records import EpochBrief, Manifest
 from spark_ckpt.store.existing import existing_store
 
@@ -40,9 +43,13 @@ def measured(spark: SparkSession, store: Path, keys: int, epochs: int) -> Values
     fill = EndlessSource(min(keys, FILL_ROWS), f"n % {keys}", until=keys)
     _job(spark, store, fill).start(availableNow=True).awaitTermination()
     times = BatchTimes(spark)
+    began_s = time.monotonic()
     run = _job(spark, store, EndlessSource(keys // SHARE, f"(n % {keys // SHARE}) * {SHARE}")).start()
     try:
+        _after(run, 1)
+        restart_s = time.monotonic() - began_s
         found = _after(run, WARM_UP_EPOCHS + epochs)[WARM_UP_EPOCHS:]
+        workers_mib = _workers_mib()
         log = existing_store(str(store)).log
         written = [_bytes(log.manifest(brief.epoch)) for brief in found]
     finally:
@@ -52,6 +59,8 @@ def measured(spark: SparkSession, store: Path, keys: int, epochs: int) -> Values
         "changed": keys // SHARE,
         "epoch_ms": statistics.median(brief.duration_ms for brief in found),
         "bytes": statistics.median(written),
+        "restart_s": restart_s,
+        "workers_mib": workers_mib,
         "batch_ms": statistics.median(times.full_batches_ms(keys // SHARE, WARM_UP_BATCHES)),
     }
 
@@ -72,6 +81,18 @@ def _after(run: ckpt.Run, epochs: int) -> list[EpochBrief]:
         time.sleep(POLL_S)
         found = [brief for brief in run.epochs() if brief.incarnation == run.incarnation and brief.reason == "interval"]
     return found[:epochs]
+
+
+def _workers_mib() -> float:
+    """Memory of Spark's Python workers that is no file: local levels are mapped, and the system may drop their pages."""
+    found = 0
+    for each in processes([os.getsid(0)]):
+        with suppress(OSError):
+            folder = Path("/proc") / str(each.pid)
+            if b"-m\0spark_ckpt.tasks.python_daemon" in (folder / "cmdline").read_bytes():
+                fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+                found += int(fields["RssAnon"].split()[0])
+    return found / 1024
 
 
 def _bytes(manifest: Manifest) -> int:
@@ -97,14 +118,15 @@ def main(sizes: Sequence[int], rounds: int, epochs: int) -> None:
 
 def table(results: Mapping[int, Sequence[Values]]) -> list[str]:
     """Medians over the rounds, each the median of its epochs."""
-    head = f"| keys, 1/{SHARE} of them changed | epoch, ms | written, MiB | batch, ms |"
-    return [head, "|---|---|---|---|", *(_row(keys, runs) for keys, runs in results.items())]
+    head = f"| keys, 1/{SHARE} of them changed | epoch, ms | written, MiB | batch, ms | to the first epoch, s | workers, MiB |"
+    return [head, "|---|---|---|---|---|---|", *(_row(keys, runs) for keys, runs in results.items())]
 
 
 def _row(keys: int, runs: Sequence[Values]) -> str:
     epoch, batch = (median_and_spread([run[name] for run in runs]) for name in ("epoch_ms", "batch_ms"))
     written = statistics.median(run["bytes"] for run in runs) / MEBIBYTE
-    return f"| {keys:,} | {epoch} | {written:.2f} | {batch} |"
+    restart, workers = (statistics.median(run[name] for run in runs) for name in ("restart_s", "workers_mib"))
+    return f"| {keys:,} | {epoch} | {written:.2f} | {batch} | {restart:.1f} | {workers:.0f} |"
 
 
 if __name__ == "__main__":
