@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spark_ckpt.tasks.operators.vectorized import KeyBatch, KeyResult
 
 COLUMNS = {"category": "long", "final": "long"}
-KEY = "category"
+KEY = ("category",)
 
 
 def expected(events: Events) -> pd.DataFrame:
@@ -27,10 +27,6 @@ def expected(events: Events) -> pd.DataFrame:
     in_time = pairs[(pairs["dateTime"] >= pairs["dateTime_opened"]) & (pairs["dateTime"] <= pairs["expires"])]
     winning = in_time.groupby(["id", "category"])["price"].max().groupby("category")
     return (winning.sum() // winning.size()).rename("final").reset_index()
-
-
-def settled(found: pd.DataFrame) -> pd.DataFrame:
-    return found.drop_duplicates("category", keep="last")
 
 
 WINNING = "category long, opened long, expires long, best long, waiting array<struct<at long, price long>>"

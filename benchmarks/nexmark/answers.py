@@ -1,7 +1,8 @@
 """What is wrong with a query's output, from its records alone: nothing of the system, nothing of the operators.
 
-A query's file has `expected(events)`, the rows of the answer, and may have `settled(found)`, which makes an answer of an output
-that says more: the last row of each key of a running one, sums over windows of the machine's clock.
+A query's file has `expected(events)`, the rows of the answer. Of a running answer, which has a `KEY`, the last record of each key
+counts; if the query leaves open which of several rows that is, all of them are expected, and one is due. `settled(found)` makes an
+answer of an output that says more: sums over windows of the machine's clock.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ def judge(job: str, partitions: Sequence[Outputs], expected: pd.DataFrame) -> tu
     """Every expected row is to be there as often as expected. Progress is in records."""
     query = job_module(job)
     found = rows([outputs.values for outputs in partitions], query.COLUMNS)
-    settled = query.settled(found) if hasattr(query, "settled") else found
-    duplicates, missing, wrong = _differences(settled, expected)
+    key = list(getattr(query, "KEY", ()))
+    last = found.drop_duplicates(key, keep="last") if key else found
+    settled = query.settled(last) if hasattr(query, "settled") else last
+    duplicates, missing, wrong = _differences(settled, _due(settled, expected, key) if key else expected)
     progress = Progress(
         [each.offsets for each in partitions], [np.arange(1, len(each.offsets) + 1) for each in partitions]
     )
@@ -73,6 +76,12 @@ def _differences(found: pd.DataFrame, expected: pd.DataFrame) -> tuple[int, int,
     known = times > 0
     more = np.maximum(found_times - times, 0)
     return int(more[known].sum()), int(np.maximum(times - found_times, 0).sum()), int(more[~known].sum())
+
+
+def _due(found: pd.DataFrame, expected: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """One of the expected rows of each key: the one that was found, if any was."""
+    was_found = np.isin(_digests(expected), _digests(found))
+    return expected.iloc[np.argsort(~was_found, kind="stable")].drop_duplicates(key)
 
 
 def _digests(table: pd.DataFrame) -> np.ndarray:

@@ -9,6 +9,7 @@ from benchmarks.systems import job_module
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
     import pyarrow as pa
 
     import spark_ckpt as ckpt
@@ -47,12 +48,13 @@ def vectorised(records: ckpt.Stream, kind: str, fields: str) -> ckpt.Stream:
     schema = arrow_schema(fields)
 
     def parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return (read for batch in batches for read in _read(batch["value"], kind, schema))
+        return (rows for batch in batches for rows in read(batch["value"], kind, schema))
 
     return records.select("value").mapInArrow(parsed, fields)
 
 
-def _read(values: pa.BinaryArray, kind: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read(values: pa.BinaryArray, kind: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The events of one kind among records, parsed by Arrow; no batch if there are none."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import json
@@ -72,10 +74,25 @@ def _read(values: pa.BinaryArray, kind: str, schema: pa.Schema) -> Iterator[pa.R
     yield pa.RecordBatch.from_arrays(table[kind].combine_chunks().flatten(), schema=schema)
 
 
+def all_of(batches: Iterator[pa.RecordBatch], kind: str, schema: pa.Schema) -> pa.Table:
+    """All events of one kind in the records of a task."""
+    import pyarrow as pa
+
+    return pa.Table.from_batches((rows for batch in batches for rows in read(batch["value"], kind, schema)), schema)
+
+
+def lists(values: pa.Array, key: np.ndarray, keys: int) -> pa.ListArray:
+    """A list for each of `keys` keys, of values that are sorted by `key`."""
+    import numpy as np
+    import pyarrow as pa
+
+    return pa.ListArray.from_arrays(np.searchsorted(key, np.arange(keys + 1)).astype(np.int32), values)
+
+
 def as_records(rows: ckpt.Stream, job: str) -> ckpt.Stream:
     """Every row as a JSON object; the Kafka key of a running answer is what it is the answer for."""
     from pyspark.sql import functions as F
 
     value = F.to_json(F.struct(*rows.columns)).alias("value")
     key = getattr(job_module(job), "KEY", None)
-    return rows.select(value) if key is None else rows.select(F.col(key).cast("string").alias("key"), value)
+    return rows.select(value) if key is None else rows.select(F.concat_ws(",", *key).alias("key"), value)

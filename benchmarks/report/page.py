@@ -33,8 +33,8 @@ DRAIN = (
     "reference generator, out of order by up to a second), 10,000 events a second of event time. Events/s: events in the topic "
     "over the time from the start of the program to the commit of the last record of its answer. spark_ckpt passes over records "
     "of other kinds by how their text begins; Flink SQL has NEXMark's own queries and settings, state on the heap. Faults are "
-    "rows of the answer, which is computed from the events by itself: of q4 the last row of each category counts, of q12 each "
-    "bidder's sum over the windows."
+    "rows of the answer, which is computed from the events by itself: of q4, q18 and q19 the last row of each key counts, of q12 "
+    "each bidder's sum over the windows."
 )
 LATENCY = (
     "From the creation of an input to the receipt of its output by a `read_committed` reader, so exactly-once output waits for the "

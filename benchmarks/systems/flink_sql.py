@@ -51,7 +51,7 @@ def nexmark_statements(run: Run) -> tuple[str, ...]:
     if running is None:
         target = _target(run) | {"connector": "kafka", "value.format": "json"}
         return events, *nexmark.VIEWS, f"CREATE TABLE output WITH ({_options(target)}) AS {run.implementation}"
-    target = _target(run) | {"connector": "upsert-kafka", "key.format": "raw", "value.format": "json"}
+    target = _target(run) | {"connector": "upsert-kafka", "key.format": "csv", "value.format": "json"}
     output = f"CREATE TABLE output ({running}) WITH ({_options(target)})"
     return events, *nexmark.VIEWS, output, f"INSERT INTO output {run.implementation}"
 

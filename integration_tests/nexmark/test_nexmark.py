@@ -105,7 +105,7 @@ def test_a_query_without_state_answers_as_a_plain_computation_does(
 
 @pytest.mark.parametrize(
     ("query", "way"),
-    [(3, "spark_ckpt_vectorised"), *((query, "") for query in (3, 4, 5, 7, 8))],
+    [(3, "spark_ckpt_vectorised"), *((query, "") for query in (3, 4, 5, 7, 8, 11, 18, 19, 20))],
 )
 @pytest.mark.long  # in the gate: tests/benchmarks/test_nexmark_answers.py, and a failure in test_restarts.py
 def test_a_query_that_crashed_between_two_batches_answers_as_a_plain_computation_does(
