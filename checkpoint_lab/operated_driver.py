@@ -145,7 +145,7 @@ class OperatedStore(Shared):
         in_log = self.decided
         self.by_number = {each.epoch: each for each in self.decisions.values() if each.attempt in in_log}
 
-    def _judge(self, manifest: Manifest) -> None:
+    def judge(self, manifest: Manifest) -> None:
         """O1, O2: for every sink, the lineage's outputs and deferred rows are the rows read up to the cursor."""
         base = self.by_number.get(manifest.base)
         # a topic that replaced another one is read from its start

@@ -374,7 +374,7 @@ class OutboxDriver:
                 raise Fenced(f"incarnation {self.point.incarnation} was replaced by {newest}")
             self.sessions[sink] = self.sinks[sink].open(self.point.incarnation)
         except CkptError as error:
-            self._end_of_publish(sink, error)
+            self.end_of_publish(sink, error)
 
     def publish(self, sink: str, how: str) -> None:
         """Perform a publisher's transaction. `how`: as in `SparkSink.publish`, or "again" after a lost answer."""
@@ -392,7 +392,7 @@ class OutboxDriver:
                 target.publish(self.store, output, how, self.sessions[sink])
         except CkptError as refused:
             error = self._advised(refused, sink, output)
-        self._end_of_publish(sink, error)
+        self.end_of_publish(sink, error)
 
     def _advised(self, error: CkptError, sink: str, output: EpochOutput) -> CkptError:
         """Return the error with the epoch to restore, if the sink's marker is of another branch."""
@@ -407,7 +407,8 @@ class OutboxDriver:
             advised.hint = of_outbox(advised.hint, log.state())
         return advised
 
-    def _end_of_publish(self, sink: str, error: CkptError | None) -> None:
+    def end_of_publish(self, sink: str, error: CkptError | None) -> None:
+        """Note how the publish to one sink has ended; the last one answers the call."""
         self.undone.remove(sink)
         if error is None:
             self.done.append(sink)

@@ -154,8 +154,9 @@ class OutboxSink(SparkSink):
         markers = [self.markers[attempt] for attempt, _ in self.shown]
         self.marker = max(markers, key=lambda marker: marker.epoch, default=None)
 
-    def _show(self, commit: LateTransaction) -> None:
-        super()._show(commit)
+    def show(self, commit: LateTransaction) -> None:
+        """As there; the rows are known by their decision."""
+        super().show(commit)
         self.shown.append((commit.output.decision, commit.rows))
         assert self.marker is not None  # noqa: S101 - it was written with the rows
         self.markers[commit.output.decision] = self.marker
@@ -271,7 +272,7 @@ class OutboxStore(Shared):
         ensure(not silent, "O5", f"a branch after epoch {base} leaves epochs {silent}, and no report says so")
         self.tip, self.moves = base, self.moves + 1
 
-    def _judge(self, manifest: Manifest) -> None:
+    def judge(self, manifest: Manifest) -> None:
         """Judge a commit.
 
         - O8: its number and id are new.

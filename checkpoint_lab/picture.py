@@ -93,7 +93,7 @@ def _kept(address: int) -> object:
     return _KEPT[address]
 
 
-HIDDEN = frozenset({"_story", "graph", "settings", "topology", "limits"})
+HIDDEN = frozenset({"recent", "graph", "settings", "topology", "limits"})
 """Attributes of machines that do not affect their next steps: their history and their constants."""
 
 UNORDERED = frozenset({"messages", "stores", "timers"})

@@ -161,7 +161,7 @@ class Driver:
         fault_rate = self.fault_rate
         for step in range(steps):
             self.fault_rate = fault_rate if step >= self.quiet * steps else 0.0
-            choice = self._next()
+            choice = self.next_choice()
             if choice is None:
                 return
             self.do(choice)
@@ -196,7 +196,8 @@ class Driver:
         """Return the faults that are possible now."""
         return self.world.faults()
 
-    def _next(self) -> Choice | None:
+    def next_choice(self) -> Choice | None:
+        """Draw a fault, a timer or a step of work; None if nothing can happen."""
         draw = self.draw()
         # the budget of a kind may be empty; such a draw is a step of work
         if draw < self.fault_rate:

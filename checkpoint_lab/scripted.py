@@ -444,13 +444,14 @@ class ScriptedDriver(Driver):
         super().__init__(world, seed, fault_rate)
         self._crashes = sorted(crashes, key=lambda crash: crash.step)
 
-    def _next(self) -> Choice | None:
+    def next_choice(self) -> Choice | None:
+        """Return a named crash that is due, else a drawn choice."""
         due = next((crash for crash in self._crashes if crash.step <= len(self.trace)), None)
         choice = self.world.crash_of(due.process) if due else None
         if due is not None and choice in self.world.faults():
             self._crashes.remove(due)
             return choice
-        return super()._next()
+        return super().next_choice()
 
 
 def pace_of(protocol: str) -> tuple[int, float]:

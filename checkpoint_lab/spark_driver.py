@@ -162,11 +162,11 @@ class Deciding:
         self.asking = None
 
     def _decision(self, effect: CommitEpoch) -> PendingCommit:
-        self._judge(effect)
+        self.judge(effect)
         self._shared.attempts += 1
         return PendingCommit(self._log, stamped(effect.manifest, f"attempt {self._shared.attempts}", 1), effect.names)
 
-    def _judge(self, effect: CommitEpoch) -> None:
+    def judge(self, effect: CommitEpoch) -> None:
         """Condemn an epoch that takes the state of Spark's own operators after another batch than its sources' ends.
 
         O3: it counts the late rows of its batches.

@@ -83,7 +83,7 @@ class SparkSink:
         self._check(session)
         if how == "fail":
             raise PublishFailed(f"{self.name} is away")
-        rest = self._rest(staged.epoch, staged.incarnation, staged.files)
+        rest = self.rest_of(staged.epoch, staged.incarnation, staged.files)
         _missing(shared, rest, staged.epoch)
         rows = _rows_of(shared, rest)
         self.ahead = SentAhead(staged.epoch, staged.incarnation, tuple(file.path for file in staged.files))
@@ -106,14 +106,14 @@ class SparkSink:
         self._check(session)
         if how == "fail":
             raise PublishFailed(f"{self.name} is away")
-        self._judge(shared, output)
+        self.judge_published(shared, output)
         self._rows(shared, output)
-        rest = self._rest(output.epoch, output.incarnation, output.files)
+        rest = self.rest_of(output.epoch, output.incarnation, output.files)
         commit = LateTransaction(self.session, (*self.ahead_rows, *_rows_of(shared, rest)), output)
         if how == "late":
             self.late = commit
             raise PublishFailed(f"{self.name} does not answer in time")
-        self._show(commit)
+        self.show(commit)
         if how == "silent":
             raise PublishFailed(f"{self.name} does not answer")
         return self._rows(shared, output), False
@@ -132,7 +132,7 @@ class SparkSink:
         """Let the delayed commit arrive; a newer session refuses it."""
         late, self.late = self.late, None
         if late is not None and late.session == self.session:
-            self._show(late)
+            self.show(late)
 
     def judge(self, rows: int) -> None:
         """O12: the sink shows a prefix of its expected rows, each row once and in order.
@@ -162,13 +162,14 @@ class SparkSink:
             f"incarnation {incarnation} announces epoch {epoch}, which incarnation {by} has published to {self.name}",
         )
 
-    def _show(self, commit: LateTransaction) -> None:
+    def show(self, commit: LateTransaction) -> None:
+        """Make the rows of a commit visible, with its marker."""
         self.rows += commit.rows
         self.published_by[commit.output.epoch] = commit.output.incarnation
         self.marker = marker_of(commit.output, self._context(commit.output))
         self.abort()
 
-    def _rest(self, epoch: int, incarnation: int, files: Sequence[StagedFile]) -> Sequence[StagedFile]:
+    def rest_of(self, epoch: int, incarnation: int, files: Sequence[StagedFile]) -> Sequence[StagedFile]:
         """Return the files that the open transaction lacks; abort a transaction that holds anything else."""
         sent = self.ahead
         rest = sent.rest_of(epoch, incarnation, [file.path for file in files]) if sent else None
@@ -185,7 +186,7 @@ class SparkSink:
     def _context(self, output: EpochOutput) -> SinkContext:
         return SinkContext(JOB, self.name, "store", output.incarnation)
 
-    def _judge(self, shared: Shared, output: EpochOutput) -> None:
+    def judge_published(self, shared: Shared, output: EpochOutput) -> None:
         """O11: the published rows are exactly those that were committed."""
         decided = {each.epoch: each for each in shared.manifests()}.get(output.epoch)
         ensure(decided is not None, "O11", f"{self.name} shows epoch {output.epoch}, which is not decided")

@@ -337,7 +337,7 @@ class Shared:
         return list(self._manifests)
 
     def _keep(self, manifest: Manifest) -> None:
-        self._judge(manifest)
+        self.judge(manifest)
         self._manifests.append(manifest)
         self.named.update(_in_flight(manifest))
 
@@ -373,7 +373,7 @@ class Shared:
 
     # -- the oracles of a commit ------------------------------------------------------------------------------------
 
-    def _judge(self, manifest: Manifest) -> None:
+    def judge(self, manifest: Manifest) -> None:
         """O1 and O2: state and output of an epoch are those of the rows before it. O8: numbers and stamps are new."""
         known = self.manifests()
         name = f"epoch {manifest.epoch} of incarnation {manifest.incarnation}"

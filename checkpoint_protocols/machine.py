@@ -122,7 +122,8 @@ class Machine(ABC, Generic[PhaseT]):
     def __init__(self, phase: PhaseT, incarnation: Incarnation) -> None:
         self.phase: PhaseT = phase
         self.incarnation = incarnation
-        self._story = Story((), STORY_LENGTH)
+        self.recent = Story((), STORY_LENGTH)
+        """Raw material of `story`."""
 
     def handle(self, event: Event) -> list[Effect]:
         """Process one event and return the effects that the host must carry out, in order.
@@ -133,14 +134,14 @@ class Machine(ABC, Generic[PhaseT]):
         before = self.phase
         effects = self._react(self.TABLE.get((before, type(event)), INVALID), event)
         # Recorded before `validate`, so that the story of a broken invariant includes its cause.
-        self._story.append((before, event, self.phase, effects))
+        self.recent.append((before, event, self.phase, effects))
         self.validate()
         return effects
 
     @property
     def story(self) -> tuple[Chapter, ...]:
         """The most recent events, oldest first."""
-        return tuple(starmap(Chapter, self._story))
+        return tuple(starmap(Chapter, self.recent))
 
     @abstractmethod
     def validate(self) -> None:

@@ -12,6 +12,8 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -89,6 +91,18 @@ def arm(spec: str) -> None:
     """Arm this process with a specification in the variable's syntax. The empty string disarms it."""
     global _armed
     _armed = parse(spec) if spec else None
+
+
+@contextmanager
+def armed(spec: str) -> Iterator[None]:
+    """Arm this process, as by `arm`, until the end of the block."""
+    global _armed
+    before = _armed
+    arm(spec)
+    try:
+        yield
+    finally:
+        _armed = before
 
 
 def parse(spec: str) -> dict[Failpoint, _Armed]:

@@ -207,14 +207,14 @@ def _download(folder: Path, choices: Sequence[Choice]) -> None:
     rank = 0
     while wanted := [choice[rank] for choice in choices if rank < len(choice)]:
         with tempfile.TemporaryDirectory(dir=folder, prefix="ivy-") as work:
-            _run_ivy(Path(work), wanted)
+            run_ivy(Path(work), wanted)
             for jar in wanted:
                 _adopt(folder, Path(work), jar)
         choices = [choice for choice in choices if _cached(folder, choice) is None]
         rank += 1
 
 
-def _run_ivy(work: Path, jars: Sequence[Jar]) -> None:
+def run_ivy(work: Path, jars: Sequence[Jar]) -> None:
     """Let Ivy download into `work`. Its exit code is ignored; the files that arrived count."""
     (work / "settings.xml").write_text(_SETTINGS)
     (work / "ivy.xml").write_text(_module(jars))

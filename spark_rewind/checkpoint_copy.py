@@ -207,10 +207,10 @@ def _differences(query: QueryCheckpoint, copy: QueryCheckpoint, cut: CheckpointC
             found.append(f"batch {was.number} does not end where it ended")
         if was.state_ids != is_now.state_ids:
             found.append(f"batch {was.number} names another state")
-    return [*found, *_state_differences(query, copy), *_file_differences(query, copy)]
+    return [*found, *state_differences(query, copy), *_file_differences(query, copy)]
 
 
-def _state_differences(query: QueryCheckpoint, copy: QueryCheckpoint) -> list[str]:
+def state_differences(query: QueryCheckpoint, copy: QueryCheckpoint) -> list[str]:
     """Return differences of the state after the newest finished batch."""
     batch = next((each for each in reversed(copy.batches) if each.committed_ms is not None), None)
     if batch is None:

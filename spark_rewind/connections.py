@@ -156,7 +156,7 @@ def writes_table_untold(query: QueryCheckpoint, table: Table, name: ProcessId, s
     ends = list(accumulate((each.committed_ms or 0 for each in done), max))
     for number, version in enumerate(table.versions):
         # a version may hold each batch that began before it was written
-        may[version.number] = _begun_by(query, times[number] + skew_ms)
+        may[version.number] = begun_by(query, times[number] + skew_ms)
         # a batch that ended before the next version was written is in this version or an earlier one
         later = min((each.at_ms for each in table.versions[number + 1 :]), default=None)
         over = len(done) if later is None else bisect_right(ends, later - skew_ms - 1)
@@ -279,7 +279,7 @@ def declared_edge(writer: QueryCheckpoint, reader: QueryCheckpoint, over: str, s
     received: dict[Index, int] = {}
     for index in query_points(reader):
         batch = batch_at(reader, index)
-        received[index] = _begun_by(writer, batch.began_ms + skew_ms) if batch else 0
+        received[index] = begun_by(writer, batch.began_ms + skew_ms) if batch else 0
     # clocks can go backwards; a reader keeps what it has seen
     received = dict(zip(received, accumulate(received.values(), max), strict=True))
     sent = {index: _number(writer, index) + 1 for index in query_points(writer)}
@@ -287,7 +287,7 @@ def declared_edge(writer: QueryCheckpoint, reader: QueryCheckpoint, over: str, s
     return Channel(label, ConnectionKind.DECLARED, _of(writer), _of(reader), over, sent, received, exact=False)
 
 
-def _begun_by(writer: QueryCheckpoint, at_ms: int) -> int:
+def begun_by(writer: QueryCheckpoint, at_ms: int) -> int:
     """Return the number of batches that may have begun by a time.
 
     Batches in a gap after a known batch may have begun once that batch was committed.

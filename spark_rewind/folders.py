@@ -118,11 +118,11 @@ def publish(change: FolderChange, identity: str) -> None:
     """Replace the log and move the files. Idempotent: a call after a crash completes the earlier one."""
     # the log is never ahead of the files: readers of the log must find each file that it names
     if change.away:
-        _change_logs(change, identity)
-        _move(change.files, Path(change.path), Path(change.aside))
+        change_logs(change, identity)
+        move(change.files, Path(change.path), Path(change.aside))
     else:
-        _move(change.files, Path(change.aside), Path(change.path))
-        _change_logs(change, identity)
+        move(change.files, Path(change.aside), Path(change.path))
+        change_logs(change, identity)
         _remove_empty(Path(change.aside))
 
 
@@ -131,13 +131,14 @@ def clean_up(change: FolderChange) -> None:
     remove_tree(Path(change.side))
 
 
-def _change_logs(change: FolderChange, identity: str) -> None:
+def change_logs(change: FolderChange, identity: str) -> None:
+    """Swap the sink's log and the prepared one."""
     put_in_place(
         Path(change.path, SINK_LOG), Path(change.side), Path(change.kept), identity, Failpoint.REWIND_LOG_SWAPPED
     )
 
 
-def _move(files: Sequence[str], source: Path, target: Path) -> None:
+def move(files: Sequence[str], source: Path, target: Path) -> None:
     """Move files with their checksums.
 
     A missing file was moved before a crash, or a user deleted it since.

@@ -106,7 +106,7 @@ def take_pin(request: PinRequest, now_ms: int) -> Taken:
         )
         prepared = request.into / POINTS / f".new-{identity}"
         try:
-            point = _prepared(
+            point = prepare(
                 request,
                 prepared,
                 PinnedPoint(id=identity, name=request.name, taken_at_ms=now_ms, queries=[], tables=[]),
@@ -132,7 +132,7 @@ def _check_name(name: str | None) -> None:
         raise ConfigInvalid(f"{name!r} is no name for a point", hint=hint)
 
 
-def _prepared(request: PinRequest, folder: Path, point: PinnedPoint, points: Sequence[KeptPoint]) -> PinnedPoint:
+def prepare(request: PinRequest, folder: Path, point: PinnedPoint, points: Sequence[KeptPoint]) -> PinnedPoint:
     """Prepare the point in a hidden folder. Try again if a file disappeared meanwhile."""
     for attempt in range(1, TRIES + 1):
         remove_point(folder)

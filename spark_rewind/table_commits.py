@@ -114,7 +114,7 @@ def commits(
     for part in range(len(replayed) + 1):
         info = {"commitInfo": _info(shift, part, now, stamp)}
         if part == 0:
-            actions = [json.dumps(each, separators=(",", ":")) for each in _restoring(now, then, writers, stamp)]
+            actions = [json.dumps(each, separators=(",", ":")) for each in restoring(now, then, writers, stamp)]
         else:
             actions = [line for line in replayed[part - 1] if not _own(line, stamp.raised)]
         texts.append("".join(f"{line}\n" for line in (json.dumps(info, separators=(",", ":")), *actions)))
@@ -145,7 +145,8 @@ def _info(shift: Shift, part: int, now: Content, stamp: Stamp) -> Action:
     }
 
 
-def _restoring(now: Content, then: Content, writers: Sequence[str], stamp: Stamp) -> Iterator[Action]:
+def restoring(now: Content, then: Content, writers: Sequence[str], stamp: Stamp) -> Iterator[Action]:
+    """Yield the actions that give a table of content `now` the content `then`."""
     if then.metadata and then.metadata != now.metadata:
         yield {"metaData": then.metadata}
     for app in sorted({*now.transactions, *writers}):

@@ -321,6 +321,100 @@ def test_no_two_modules_of_tests_have_one_name():
     assert [name for name, number in names.items() if number > 1 and name != "conftest.py"] == []
 
 
+# -- what tests touch --------------------------------------------------------------------------------------------------
+
+PRIVATE_NAMES_OF_OTHERS = {
+    "Spark": {
+        "_active_spark_context", "_df", "_gateway", "_instantiatedSession", "_jsc", "_jsq", "_jvm", "_streamingCheckpointManager",
+    },
+    "confluent-kafka": {"_ALL_BROKERS_DOWN", "_PARTITION_EOF", "_TRANSPORT"},
+    "Python": {"_exit", "_replace"},
+}  # fmt: skip
+"""By owner. Spark offers no public way there; the others document theirs."""
+BY_NAME = ("setattr", "getattr", "delattr", "hasattr", "setitem", "attrgetter", "patch", "object")
+"""Functions that take the name of what they read or replace as a text."""
+
+
+def test_tests_and_benchmarks_touch_nothing_private():
+    folders = ("tests", "integration_tests", "benchmarks")
+    found = {
+        named(path): private_names(path.read_text()) for top in folders for path in sorted((ROOT / top).rglob("*.py"))
+    }
+    others = set[str]().union(*PRIVATE_NAMES_OF_OTHERS.values())
+    assert {module: names - others for module, names in found.items() if names - others} == {}
+    assert others == set[str]().union(*found.values()), "the list above is as short as it can be"
+
+
+def private_names(text: str) -> set[str]:
+    """Private names that a text reads, imports or replaces, except those that a class has of itself or inherits."""
+    tree = ast.parse(text)
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    own = {id(node) for each in classes for node in ast.walk(each) if isinstance(node, ast.Attribute) and is_own(node)}
+    names = [name for node in ast.walk(tree) if id(node) not in own for name in names_touched(node)]
+    return {name for name in names if re.fullmatch(r"_[A-Za-z]\w*", name)}
+
+
+def is_own(node: ast.Attribute) -> bool:
+    """`self._name`, `cls._name` or `super()._name`."""
+    of = node.value.func if isinstance(node.value, ast.Call) else node.value
+    return isinstance(of, ast.Name) and of.id in ("self", "cls", "super")
+
+
+def names_touched(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Attribute):
+        yield node.attr
+    elif isinstance(node, ast.ImportFrom):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and is_a_namespace(node.value):
+        yield str(node.slice.value)
+    elif isinstance(node, ast.Call) and last_name(node.func) in BY_NAME:
+        texts = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        yield from (text.rpartition(".")[2] for text in texts)
+
+
+def is_a_namespace(node: ast.AST) -> bool:
+    """`vars(thing)` or `thing.__dict__`."""
+    return last_name(node.func if isinstance(node, ast.Call) else node) in ("vars", "__dict__")
+
+
+def last_name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "run._supervisor.wake()",
+        "def test(run):\n    assert run.log._epochs == {}",
+        "def made(self):\n    return self._run  # of no class here",
+        "class Other:\n    def __init__(self, run):\n        self.run = run._plan",
+        "from spark_ckpt.store.log_table import _SCHEMA as SCHEMA",
+        "monkeypatch.setattr(protocol, '_judged', lambda: None)",
+        "monkeypatch.setattr('spark_ckpt.driver.source_watch._EVERY_S', 0.5)",
+        "patch(SparkSink, '_rest', beside)",
+        "getattr(run, '_plan')",
+        "vars(run)['_plan'] = None",
+        "run.__dict__['_plan']",
+    ],
+)
+def test_a_private_name_in_a_test_is_found(planted):
+    assert private_names(planted) != set()
+
+
+@pytest.mark.parametrize(
+    "honest",
+    [
+        "class Kit:\n    def __init__(self):\n        self._rows = []",
+        "class Late(Primary):\n    def _wait(self):\n        super()._wait()",
+        "def _rows():\n    return [_ for _ in _FILES]",
+        "monkeypatch.setenv('_X', '1')",
+        "machine.__class__",
+    ],
+)
+def test_what_a_test_has_of_its_own_may_be_private(honest):
+    assert private_names(honest) == set()
+
+
 def test_no_module_is_a_drawer_for_odds_and_ends():
     assert [
         named(module) for module in MODULES if module.stem in ("utils", "util", "helpers", "manager", "common")

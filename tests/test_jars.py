@@ -44,7 +44,7 @@ class Repository:
 def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     one = Repository()
-    monkeypatch.setattr(jars, "_run_ivy", one)
+    monkeypatch.setattr(jars, "run_ivy", one)
     return one
 
 

@@ -18,6 +18,7 @@ import spark_ckpt as ckpt
 from benchmarks.inside.inputs import SCHEMA, write_every_key
 from benchmarks.inside.null_sink import NullSink
 from benchmarks.inside.sessions import benchmark_session
+from spark_ckpt.spark_internals.jvm import jvm_of
 
 KEYS_PER_BATCH, BATCHES, PARTS = 50_000, 80, 8
 _MEBIBYTE = 1 << 20
@@ -25,8 +26,7 @@ _MEBIBYTE = 1 << 20
 
 def live_heap(spark: SparkSession) -> int:
     """Bytes in use in the JVM (driver and tasks, `local[2]`) after a collection."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
+    jvm = jvm_of(spark)
     runtime = jvm.java.lang.Runtime.getRuntime()
     jvm.java.lang.System.gc()
     return int(runtime.totalMemory() - runtime.freeMemory())

@@ -74,7 +74,7 @@ class Bench:
     plan: Plan
     say: Callable[[str], None]
     _sources: dict[str, tuple[str, Inputs]] = field(default_factory=dict)
-    _events: tuple[str, Events] | None = None
+    filled_events: tuple[str, Events] | None = None
 
     @cached_property
     def expectations(self) -> Expectations:
@@ -93,13 +93,13 @@ class Bench:
 
     def events(self) -> tuple[str, Events]:
         """NEXMark's topic, filled, and what is in it."""
-        if self._events is None:
+        if self.filled_events is None:
             made = events(self.plan.events)
             self.say(f"topic {NEXMARK}: {len(made):,} events")
             topic = self.topics.create(NEXMARK)
             self.topics.fill_in_turn(topic, made.values())
-            self._events = topic, made
-        return self._events
+            self.filled_events = topic, made
+        return self.filled_events
 
     def query(self, cell: Cell, system: System) -> Subject:
         """One of NEXMark's, on the filled topic."""

@@ -30,7 +30,7 @@ def measure(subject: Subject, topics: Topics, folder: Path, window: Window) -> d
         one.kill()
         verdict, progress = one.verdict()
         timeline = one.watch.timeline(progress)
-        checkpoints = _checkpoints(one, since)
+        checkpoints = checkpoint_times(one, since)
     first_output = timeline.first_above(0)
     if first_output is None:
         raise Failed("no output answers an input", one.processes.log_tail())
@@ -48,7 +48,7 @@ def measure(subject: Subject, topics: Topics, folder: Path, window: Window) -> d
     }
 
 
-def _checkpoints(one: Trial, since: float) -> dict[str, float]:
+def checkpoint_times(one: Trial, since: float) -> dict[str, float]:
     """How long one takes, for systems that keep that; those that began after the warm-up, or the last one."""
     asked = one.subject.system.checkpoints_s
     took_s = [] if asked is None else asked(str(one.state), since) or asked(str(one.state), 0)[-1:]

@@ -89,7 +89,7 @@ def apart() -> dict[str, object]:
     """From now on this process is on a host of its own, to whoever asks whether another one's process is there."""
     from spark_ckpt.store import holder
 
-    holder._boot_id = lambda: f"kernel of {os.getpid()}"  # type: ignore[assignment]
+    holder.boot_id = lambda: f"kernel of {os.getpid()}"  # type: ignore[assignment]
     return {"lease": FAR_LEASE}
 
 

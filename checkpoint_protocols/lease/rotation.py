@@ -82,7 +82,7 @@ def weights(candidates: Mapping[ProcessId, int], turns: Turns, settings: LeaseSe
     if forced is not None:
         return {forced: 1}
     return {
-        candidate: max(settings.least_health, health) * (1 + _since(turns, candidate))
+        candidate: max(settings.least_health, health) * (1 + passed_over(turns, candidate))
         for candidate, health in sorted(candidates.items())
     }
 
@@ -108,9 +108,10 @@ def patience(members: int, settings: LeaseSettings) -> int:
 def _overdue(candidates: Mapping[ProcessId, int], turns: Turns, settings: LeaseSettings) -> ProcessId | None:
     # `turns` includes the primary, which takes no lease.
     limit = settings.rounds * (len(turns) - 1)
-    overdue = [candidate for candidate in candidates if _since(turns, candidate) >= limit]
-    return max(overdue, key=lambda candidate: (_since(turns, candidate), candidate), default=None)
+    overdue = [candidate for candidate in candidates if passed_over(turns, candidate) >= limit]
+    return max(overdue, key=lambda candidate: (passed_over(turns, candidate), candidate), default=None)
 
 
-def _since(turns: Turns, candidate: ProcessId) -> int:
+def passed_over(turns: Turns, candidate: ProcessId) -> int:
+    """Return the number of leases to others since the candidate's last one."""
     return turns.get(candidate, Turn()).since

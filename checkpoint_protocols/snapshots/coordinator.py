@@ -232,7 +232,7 @@ class SnapshotCoordinator(MessageMachine[SnapshotCoordinatorPhase]):
 
     def _stale(self, event: Event) -> str | None:
         match event:
-            case Received(message=message) if not self._collecting(message.index):
+            case Received(message=message) if not self.is_collecting(message.index):
                 return f"snapshot {message.index} is not under way any more"
             case TimerElapsed(timer=timer) if timer not in self._awaited():
                 return "set again since, or its snapshot is over"
@@ -248,7 +248,8 @@ class SnapshotCoordinator(MessageMachine[SnapshotCoordinatorPhase]):
         what, number = event.token.split()
         return [*turned_away, Erase((record_key(what, int(number)),))]
 
-    def _collecting(self, number: int) -> bool:
+    def is_collecting(self, number: int) -> bool:
+        """Return true while acknowledgements of that snapshot count."""
         return number in self.open and self.open[number].step is SnapshotStep.COLLECTING
 
     def _awaited(self) -> set[TimerId | None]:

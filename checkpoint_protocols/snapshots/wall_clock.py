@@ -121,7 +121,8 @@ class ClockCoordinator(SnapshotCoordinator):
     limit = 1_000_000
     """Practically unlimited, since clocks do not wait for the slowest writer."""
 
-    def _collecting(self, number: int) -> bool:
+    def is_collecting(self, number: int) -> bool:
+        """As there; a snapshot that no file has begun is collected as well."""
         opened = self.open.get(number)
         return number > self.committed if opened is None else opened.step is SnapshotStep.COLLECTING
 

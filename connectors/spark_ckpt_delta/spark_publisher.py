@@ -84,7 +84,7 @@ class SparkPublisher:
         patience: MergePatience | None = None,
     ) -> None:
         self._schema = schema
-        self._patience = patience or MergePatience()
+        self.patience = patience or MergePatience()
         self._spark = publishing_session(spark)
         self._table = table
         self._path = spark_path(table)
@@ -122,7 +122,7 @@ class SparkPublisher:
         """Run the statement until the table has the epoch; wait with growing pauses after a conflict with another
         writer.
         """
-        for failures in range(1, self._patience.attempts + 1):
+        for failures in range(1, self.patience.attempts + 1):
             self._check_fits(output)
             error = self._failure_of(output)
             # An error does not tell if the commit landed: the marker decides.
@@ -135,12 +135,12 @@ class SparkPublisher:
                 raise publish_failed(self._table, _reason(error), error, self._context, output.epoch) from error
             _log.warning(
                 "sink %s: epoch %d: another writer changed %s meanwhile (%s), attempt %d of %d",
-                self._context.sink, output.epoch, self._table, name, failures, self._patience.attempts,
+                self._context.sink, output.epoch, self._table, name, failures, self.patience.attempts,
             )  # fmt: skip
-            if failures < self._patience.attempts:
-                self._patience.pause(failures)
+            if failures < self.patience.attempts:
+                self.patience.pause(failures)
         raise PublishFailed(
-            f"other writers changed {self._table} during each of {self._patience.attempts} attempts ({name})",
+            f"other writers changed {self._table} during each of {self.patience.attempts} attempts ({name})",
             sink=self._context.sink,
             epoch=output.epoch,
             hint=_STARVED,
@@ -219,7 +219,7 @@ class SparkPublisher:
         elif exists:
             self._merge(output)
         else:
-            newest = self._newest_per_key(output)
+            newest = self.newest_per_key(output)
             self._append(newest.where(~col(DELETES)).drop(DELETES) if DELETES in newest.columns else newest)
 
     def _append(self, rows: DataFrame) -> None:
@@ -242,7 +242,7 @@ class SparkPublisher:
 
     def _merge(self, output: EpochOutput) -> None:
         where = condition(self._rule.keys, *self._partitions(output))
-        newest = self._newest_per_key(output)
+        newest = self.newest_per_key(output)
         newest.createOrReplaceTempView("ckpt_staged")  # visible in this publisher's session only
         clauses = self._rule.clauses([name for name in newest.columns if name != DELETES])
         self._spark.sql(
@@ -282,7 +282,7 @@ class SparkPublisher:
         ]
         return staged.select(*columns, *beside)
 
-    def _newest_per_key(self, output: EpochOutput) -> DataFrame:
+    def newest_per_key(self, output: EpochOutput) -> DataFrame:
         """Return one row per key: the newest one by the rule, then the last in publishing order.
 
         That is the order of files (batch, task, part), then of rows. With `delete_when` column `DELETES` marks deletions.

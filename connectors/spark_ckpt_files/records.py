@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-_BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 4 << 20
 _RECORD_BYTES_MAX = 256 << 20
 _NEWLINE, _RETURN = 10, 13
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -66,7 +66,7 @@ def cut(stream: ByteStream, quote: str | None = None, multiline: bool = True) ->
     rest, line = b"", 1
     returns: bool | None = None
     joining = quote if multiline else None
-    while block := stream.read(_BLOCK_BYTES):
+    while block := stream.read(BLOCK_BYTES):
         if not rest and line == 1:
             block = block.removeprefix(_BYTE_ORDER_MARK)
         data = rest + block

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
-_FORGETTING_PAYS = 10_000
+FORGETTING_PAYS = 10_000
 _NAMED_MAX = 5
 
 
@@ -201,7 +201,7 @@ class FilesSource:
         names = end["names"]
         assert isinstance(names, list)  # noqa: S101 - what end() gave
         left = set(map(str, names)) - self._ledger.files(Consumed.of(cursor)).keys()
-        return not left or (len(left) <= _FORGETTING_PAYS and not self._directory.stat(left))
+        return not left or (len(left) <= FORGETTING_PAYS and not self._directory.stat(left))
 
     def check_cursor(self, cursor: Cursor | None, newest: Cursor) -> None:
         """Raise `SourceInvalid` if files that were consumed between `cursor` and `newest` are gone."""
@@ -260,7 +260,7 @@ class FilesSource:
 
     def _unforgettable(self, files: Sequence[DataFile], newest_ms: int) -> Sequence[DataFile]:
         """Return the files that exist, or are young enough to come back."""
-        if len(files) < _FORGETTING_PAYS:
+        if len(files) < FORGETTING_PAYS:
             return files
         # Only for many files: the listing costs more than a short ledger saves.
         present = self._directory.names()

@@ -108,7 +108,7 @@ class KafkaSink(SelectsRows):
         """Check columns, topics, topic limits and the brokers' transaction limit. Raises `SinkInvalid` within
         seconds.
         """
-        _check_columns(schema, self.topic)
+        check_columns(schema, self.topic)
         self._seen.update(self._asked())
         connection, settings = self._configuration()
         try:
@@ -215,7 +215,7 @@ def _check_transaction(wanted_ms: int, longest_ms: int | None) -> None:
         )
 
 
-def _check_columns(schema: StructType, topic: str | None) -> None:
+def check_columns(schema: StructType, topic: str | None) -> None:
     """Check that the columns have the names and types of Spark's Kafka sink. Raises `SinkInvalid`."""
     found: dict[str, Any] = {one.name: one.dataType.simpleString() for one in schema.fields}
     unknown = sorted(set(found) - set(_SPARK))

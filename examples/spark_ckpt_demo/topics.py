@@ -35,7 +35,7 @@ class KafkaTopics:
     def fill(self, flights: pd.DataFrame, told: Told) -> None:
         """Create the topics and send every flight, in order. Flights of one aircraft share a partition."""
         for name in ("flights", "figures", "figures-again"):
-            self._create(self._topic(name))
+            self.create(self._topic(name))
         self._send(self._topic("flights"), flights, told)
 
     def arguments(self, output: str) -> list[str]:
@@ -63,7 +63,8 @@ class KafkaTopics:
     def _topic(self, name: str) -> str:
         return f"{self._prefix}-{name}"
 
-    def _create(self, topic: str) -> None:
+    def create(self, topic: str) -> None:
+        """Create a topic that `remove` deletes. Raises `SourceInvalid`."""
         from spark_ckpt_kafka.control import ControlError, KafkaControl
 
         try:

@@ -46,7 +46,7 @@ class Patient:
                 driver.wait_for_end()
         store = patient.folder / "store"
         wait_until(
-            lambda: '"holds_lease": false' in _ask(("list", str(store), "--json"))[1], "the last life's lease ends"
+            lambda: '"holds_lease": false' in answer_of(("list", str(store), "--json"))[1], "the last life's lease ends"
         )
         shutil.rmtree(store / "runs")
         shutil.copytree(patient.folder, patient.whole)
@@ -67,7 +67,7 @@ def damages(folder: Path, trials: int, seed: int, results: Results) -> None:
     """`trials` damages, spread evenly over the kinds of files; every command is asked after each."""
     patient, draw = Patient.made(folder, seed), random.Random(seed)
     questions = list(_questions(patient))
-    healthy = {question: _ask(question) for question in questions}
+    healthy = {question: answer_of(question) for question in questions}
     assert all(answer[0] == 0 for answer in healthy.values()), healthy
     kinds = kinds_of(patient)
     for _ in range(trials):
@@ -96,7 +96,7 @@ def _questions(patient: Patient) -> Iterator[tuple[str, ...]]:
         yield ("restore", store, str(brief.epoch), "--dry-run", "--json")
 
 
-def _ask(question: Sequence[str]) -> tuple[int, str]:
+def answer_of(question: Sequence[str]) -> tuple[int, str]:
     """Exit code and standard output."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
@@ -107,7 +107,7 @@ def _ask(question: Sequence[str]) -> tuple[int, str]:
 def judged(healthy: tuple[int, str], question: Sequence[str]) -> tuple[str, str]:
     """How an answer compares with that of the whole store, and why that is wrong if it is."""
     try:
-        code, out = _ask(question)
+        code, out = answer_of(question)
     except Exception as error:  # noqa: BLE001 - whatever is not typed is what is looked for
         return "untyped", f"{type(error).__name__}: {error}"
     if code != 0:

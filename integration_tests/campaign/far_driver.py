@@ -14,5 +14,5 @@ def _kernel_of_its_own() -> str:
 
 
 if __name__ == "__main__":
-    holder._boot_id = _kernel_of_its_own
+    holder.boot_id = _kernel_of_its_own
     sys.exit(main())

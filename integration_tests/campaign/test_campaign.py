@@ -57,7 +57,7 @@ def trials(path: Path) -> list[Trial]:
 
 
 def test_an_answer_that_changed_without_a_word_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(damages, "_ask", lambda question: (0, json.dumps({"epochs": [{"epoch": 1}], "latest": 1})))
+    monkeypatch.setattr(damages, "answer_of", lambda question: (0, json.dumps({"epochs": [{"epoch": 1}], "latest": 1})))
 
     verdict, why = damages.judged(WHOLE, ("list", "store"))
 
@@ -88,7 +88,7 @@ def _listed(*changed: dict[str, object]) -> tuple[int, str]:
 def test_a_list_that_names_its_damaged_epoch_has_told_it_and_may_differ_in_nothing_else(
     monkeypatch: pytest.MonkeyPatch, second: dict[str, object], verdict: str
 ) -> None:
-    monkeypatch.setattr(damages, "_ask", lambda question: _listed({}, second))
+    monkeypatch.setattr(damages, "answer_of", lambda question: _listed({}, second))
 
     assert damages.judged(_listed({}, {}), ("list", "store"))[0] == verdict
 
@@ -112,7 +112,7 @@ def test_an_error_without_a_type_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     def untyped(question: object) -> tuple[int, str]:
         raise KeyError("seq")
 
-    monkeypatch.setattr(damages, "_ask", untyped)
+    monkeypatch.setattr(damages, "answer_of", untyped)
 
     assert damages.judged(WHOLE, ("list", "store")) == ("untyped", "KeyError: 'seq'")
 

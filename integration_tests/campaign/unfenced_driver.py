@@ -26,5 +26,5 @@ def _row_whatever_the_log_holds(log_state: LogState, manifest: Manifest, now_ms:
 if __name__ == "__main__":
     proposals.fence = _looks_at_nothing
     proposals.epoch = _row_whatever_the_log_holds
-    Lanes._still_current = _looks_at_nothing  # type: ignore[method-assign]
+    Lanes.still_current = _looks_at_nothing  # type: ignore[method-assign]
     sys.exit(main())

@@ -26,8 +26,11 @@ from spark_ckpt_delta import DeltaSink, DeltaSource
 from spark_ckpt_delta.merging import MergePatience
 
 from checkpoint_protocols.ids import Epoch, Incarnation
+from spark_ckpt import failpoints
 from spark_ckpt.connector import EpochOutput, Publisher, SinkContext, StagedFile
 from spark_ckpt.errors import EpochDamaged, IdentityChanged, PublishConflict, PublishFailed, RowsRefused, SinkInvalid
+from spark_ckpt.failpoints import FailpointHit
+from spark_ckpt.spark_internals.jvm import java_frame
 from tests.protocol.scenario import scenarios
 
 pytestmark = pytest.mark.spark
@@ -72,7 +75,7 @@ def beside(
     """In each of the first merges another writer appends `row` after the merge has begun; the pauses taken."""
     paused: list[float] = []
     attempts = itertools.count()
-    real = side._newest_per_key
+    real = side.newest_per_key
     names = DeltaTable(str(table)).schema().to_arrow().names
 
     def meddled(decided: EpochOutput) -> DataFrame:
@@ -90,8 +93,8 @@ def beside(
 
         return real(decided).where(F.udf(meanwhile, "boolean", useArrow=False)(F.col("key")))
 
-    monkeypatch.setattr(side, "_newest_per_key", meddled)
-    monkeypatch.setattr(side, "_patience", MergePatience(attempts=4, sleep=paused.append))
+    monkeypatch.setattr(side, "newest_per_key", meddled)
+    monkeypatch.setattr(side, "patience", MergePatience(attempts=4, sleep=paused.append))
     return paused
 
 
@@ -260,7 +263,7 @@ def test_credentials_never_show_in_a_plan(spark: SparkSession, tmp_path: Path) -
     source = DeltaSource(str(tmp_path / "table"), storage_options={"AWS_SECRET_ACCESS_KEY": "hidden-value"})
     frame = source.read(spark, source.start(spark))
 
-    plans = frame._jdf.queryExecution().toString()
+    plans = java_frame(frame).queryExecution().toString()
 
     assert "redacted" in plans
     assert "hidden-value" not in plans + repr(frame)
@@ -516,21 +519,12 @@ def test_an_epoch_without_rows_marks_an_existing_table_once(spark: SparkSession,
     assert (rows_of(spark, table), versions(table)) == ([("a", 1)], 2)
 
 
-def test_a_merge_killed_after_its_commit_is_a_replay(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_killed_after_its_commit_is_a_replay(spark: SparkSession, tmp_path: Path) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
-    side: Any = publisher(spark, table, keys=["key"])
+    side = publisher(spark, table, keys=["key"])
     side.publish(output(outbox, 1, [stage(outbox, [("a", 1)])]))
     epoch = output(outbox, 2, [stage(outbox, [("a", 5)])])
-    real = side._write
-
-    def dies(decided: EpochOutput) -> None:
-        real(decided)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(side, "_write", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with failpoints.armed("PUBLISH_COMMITTED:raise"), pytest.raises(FailpointHit):
         side.publish(epoch)
 
     assert publisher(spark, table, 2, keys=["key"]).publish(epoch).replayed

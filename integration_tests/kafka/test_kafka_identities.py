@@ -163,7 +163,7 @@ def test_a_source_topic_made_again_under_a_running_job_ends_it_and_the_confirmed
     world: World, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
     """With more records, the job would go on in the middle; with as many, it would wait for ever."""
-    monkeypatch.setattr("spark_ckpt.driver.source_watch._EVERY_S", 0.5)
+    monkeypatch.setattr("spark_ckpt.driver.source_watch.LOOK_EVERY_S", 0.5)
     names = [f"{n}".encode() for n in range(6)]
     world.put(*names)
     run = world.job(interval="200 ms").start()

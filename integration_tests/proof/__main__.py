@@ -38,7 +38,7 @@ def everything(seconds: Seconds = 20.0, first: First = 0) -> None:
         **asdict(when),
         "machine": f"{os.cpu_count()} processors, {platform.machine()}, Python {platform.python_version()}",
         "first": first,
-        "tried": [tried(name, seconds, first).as_json() for name in _names()],
+        "tried": [tried(name, seconds, first).as_json() for name in sound_names()],
         "caught": [asdict(each) for each in caught()],
     }
     RESULTS.write_text(json.dumps(measured, indent=1) + "\n")
@@ -54,10 +54,10 @@ def schedules(
 ) -> None:
     """Schedules that no campaign has tried; they add up in campaigns.jsonl and on the page."""
     when = _now()
-    if unknown := {*(only or ())} - {*_names()}:
-        raise typer.BadParameter(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(_names())}")
+    if unknown := {*(only or ())} - {*sound_names()}:
+        raise typer.BadParameter(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(sound_names())}")
     for _ in range(rounds):
-        for line in ledger.campaign(only or _names(), seconds, when, processes):
+        for line in ledger.campaign(only or sound_names(), seconds, when, processes):
             typer.echo(
                 f"{line.protocol}: seeds from {line.first}, {line.schedules} schedules, {line.hours:.1f} hours, "
                 f"{len(line.condemned)} condemned"
@@ -98,7 +98,7 @@ def mutants_of(
     write_page()
 
 
-def _names() -> list[str]:
+def sound_names() -> list[str]:
     """What holds its promises: a protocol that doesn't is there to be condemned."""
     return [name for name in sim.NAMES if name not in MENU or MENU[name].sound]
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from integration_tests.spark import connected_session
 from spark_ckpt import failpoints
 from spark_ckpt.failpoints import FailpointHit
+from spark_ckpt.spark_internals.jvm import jvm_of
 from spark_rewind.applying import ApplySettings, apply, undo
 from spark_rewind.checkpoint import read_checkpoint
 from spark_rewind.declared import Declared
@@ -76,7 +77,7 @@ def lake_of(spark: SparkSession, tmp_path: Path) -> Callable[[str], Lake]:
 
 def planned(lake: Lake) -> RewindPlan:
     """After the application has ended: its JVM lives on here, and lets go of the state and of uploads that are under way."""
-    lake.spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+    jvm_of(lake.spark).org.apache.spark.sql.execution.streaming.state.StateStore.stop()
     return plan_rewind(
         RewindRequest([str(lake.checkpoint(name)) for name in NAMES], f"ingest@{GOOD - 1}", [str(lake.root)]), 0
     )
@@ -124,14 +125,12 @@ def test_after_an_undo_tables_are_those_of_queries_that_were_never_taken_back(la
 
 
 @pytest.mark.long  # in the gate: the fences in tests/rewind/test_bugs_of_a_rewind_are_caught.py
-def test_no_query_starts_between_the_old_and_the_new(lake_of, monkeypatch):
+def test_no_query_starts_between_the_old_and_the_new(lake_of):
     """The command dies when one checkpoint of three is in its place; then it is run again, and the queries run."""
     lake = lake_of("HDFS-backed")
     plan = planned(lake)
-    with monkeypatch.context() as dying:
-        dying.setattr(failpoints, "_armed", failpoints.parse("REWIND_SWAPPED:raise:2"))
-        with pytest.raises(FailpointHit):
-            apply(plan, SETTINGS)
+    with failpoints.armed("REWIND_SWAPPED:raise:2"), pytest.raises(FailpointHit):
+        apply(plan, SETTINGS)
     for name in NAMES:
         assert "a rewind rolls this query back. Run `spark-ckpt rewind apply`" in (lake.run(name) or ""), name
     apply(plan, SETTINGS)

@@ -24,6 +24,7 @@ from spark_ckpt_kafka.options import Connection
 
 from integration_tests.broker import Broker
 from integration_tests.spark import connected_session
+from spark_ckpt.spark_internals.jvm import jvm_of
 from spark_rewind.applying import ApplySettings, apply
 from spark_rewind.cli.rewind import BrokerTopics
 from spark_rewind.declared import Declared
@@ -194,7 +195,7 @@ class House:
 
     def planned(self) -> RewindPlan:
         """After the application has ended: its JVM lives on here, and lets go of the state."""
-        self.spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+        jvm_of(self.spark).org.apache.spark.sql.execution.streaming.state.StateStore.stop()
         declared = Declared.model_validate({"topics": [{"topic": self.topic("sums"), "written_by": ["totals"]}]})
         folders, tables = [str(self.root / name) for name in ("totals", "shown")], [str(self.root / "table")]
         asked = BrokerTopics(self.servers, {})

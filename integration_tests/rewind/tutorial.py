@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from integration_tests.spark import connected_session, end_jvm
 from spark_ckpt.cli.app import exit_code
+from spark_ckpt.spark_internals.jvm import jvm_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "rewind-tutorial.md"
 CONF = {"spark.databricks.delta.snapshotPartitions": "1"}
@@ -102,7 +103,7 @@ def main() -> None:
 def told(spark: SparkSession) -> str:
     """The page as it has to be."""
     with tempfile.TemporaryDirectory(dir="/tmp") as home, contextlib.chdir(home):
-        rest = spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop
+        rest = jvm_of(spark).org.apache.spark.sql.execution.streaming.state.StateStore.stop
         return Telling(Path(home), rest).retold(PAGE.read_text())
 
 

@@ -50,7 +50,7 @@ def test_of_two_writers_of_one_commit_the_second_is_refused_by_the_server(server
 def test_the_doctor_refuses_a_server_that_looks_first_and_writes_then(
     server: S3Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_check, "_RACES", 400)  # one race of ten is lost by nobody: it ends with the first one
+    monkeypatch.setattr(store_check, "RACES", 400)  # one race of ten is lost by nobody: it ends with the first one
     [absent, writes] = store_check.store_findings(f"s3://{BUCKET}/nothing-yet", server.options)
     assert absent.status == "ok"
     assert writes.status == "fail"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import urllib.request
 from pathlib import Path
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from runtime_kit import ENOUGH_S, Heard, totals
 
 import spark_ckpt as ckpt
+from spark_ckpt.observability import companions
 from spark_ckpt.observability.metrics.prometheus import endpoints
 from spark_ckpt.observability.page.facts import COLUMNS, epoch_of, facts_of
 
@@ -42,21 +44,22 @@ def metrics_in(text):
 
 
 @pytest.mark.long  # in the gate: tests/metrics, tests/page and tests/test_live_view.py
-def test_a_job_is_scraped_shown_and_told_by_its_store(bench, capsys):
+def test_a_job_is_scraped_shown_and_told_by_its_store(bench, capsys, caplog):
     bench.put(("a", 1), ("b", 2))
     job = bench.job(metrics="prometheus://127.0.0.1:0")
     totals(job.source("in", bench.source())).to(bench.sink(), name="out")
     heard = Heard()
     job.addListener(heard)
-    run = job.start(ui="0")
+    with caplog.at_level(logging.INFO, companions.__name__):
+        run = job.start(ui="0")
     try:
         assert run.savepoint("seen", timeout=ENOUGH_S)
         heard.wait("published", 2)
         capsys.readouterr()
         run.show(seconds=0.1)
         drawn = capsys.readouterr().out
-        [page] = [each for each in run._beside if hasattr(each, "url")]
-        with urllib.request.urlopen(f"{page.url}api/jobs", timeout=30) as answer:
+        [url] = re.findall(r"is shown at (\S+)", caplog.text)
+        with urllib.request.urlopen(f"{url}api/jobs", timeout=30) as answer:
             [shown] = json.load(answer)
         found = scraped(endpoints.serve("127.0.0.1", 0))
     finally:

@@ -291,7 +291,7 @@ def without_duplicates(bench: Bench, distinct: Callable[[ckpt.Stream], ckpt.Stre
 
 
 def test_without_the_refusal_a_restart_shows_duplicates_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stateless, "_check_node", lambda node: None)
+    monkeypatch.setattr(stateless, "check_node", lambda node: None)
     shown = without_duplicates(bench, lambda rows: totals(rows).transform(lambda frame: frame.dropDuplicates(["k"])))
     assert shown == [("a",), ("a",), ("b",)]
 

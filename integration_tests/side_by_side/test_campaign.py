@@ -89,7 +89,7 @@ def test_a_query_is_measured_to_the_end_of_its_topic_and_its_answer_judged(
     hook: str, duplicates: int, on: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(campaign, "events", lambda count: Bids(count))
-    monkeypatch.setattr(on, "_events", None)
+    monkeypatch.setattr(on, "filled_events", None)
     monkeypatch.setattr(drain, "QUIET_S", 4.0)
     monkeypatch.setattr(campaign.job_module("nexmark_q2"), hook, None, raising=False)
     plan = Campaign([Cell("drain", "nexmark_q2", "nexmark")], {hook: system(hook)}, PLAN, repeats=1)

@@ -295,8 +295,8 @@ def _(seen: Seen) -> None:
 
 @of("StreamSourceAwareSparkPlan.getStream")
 def _(seen: Seen, spark: SparkSession) -> None:
-    scans = running_query._leaves(seen.plan)
-    aware = [scan for scan in scans if is_a(spark, scan, running_query._OF_A_SOURCE)]
+    scans = running_query.scans_of(seen.plan)
+    aware = [scan for scan in scans if is_a(spark, scan, running_query.OF_A_SOURCE)]
     assert [scan.getStream().isDefined() for scan in aware] == [True, True]
 
 
@@ -330,7 +330,7 @@ def _(spark: SparkSession) -> None:
     assert [kind_of(leaf)[-len("QueryStageExec") :] for leaf in items_of(plan.executedPlan().collectLeaves())] == [
         "QueryStageExec"
     ]
-    assert [kind_of(leaf) for leaf in running_query._leaves(plan)] == ["RangeExec"]
+    assert [kind_of(leaf) for leaf in running_query.scans_of(plan)] == ["RangeExec"]
 
 
 @of("StreamExecution.uniqueSources")

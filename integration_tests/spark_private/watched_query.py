@@ -73,7 +73,7 @@ def _look(spark: SparkSession, seen: Seen, frame: DataFrame, batch: int) -> None
     if batch:
         return
     seen.execution = Execution.of(spark, _QUERY)
-    seen.java = seen.execution._execution
+    seen.java = seen.execution.java
     planned = java_frame(frame).queryExecution().logical()
     seen.batch_plan, seen.batch_partitions = kind_of(planned), planned.rdd().getNumPartitions()
     seen.at_first_ms = seen.execution.newest_event_times()

@@ -8,6 +8,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from spark_ckpt.spark_internals.jvm import java_frame, jvm_of
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -21,7 +23,7 @@ class Leaf:
 
 def leaves(frame: DataFrame) -> list[Leaf]:
     """Return the sources in the plan of a frame, from left to right."""
-    return [_leaf(frame, plan) for plan in _sources(frame._jdf.queryExecution().analyzed())]
+    return [_leaf(frame, plan) for plan in _sources(java_frame(frame).queryExecution().analyzed())]
 
 
 def on_other_input(frame: DataFrame, inputs: list[DataFrame]) -> DataFrame:
@@ -30,11 +32,11 @@ def on_other_input(frame: DataFrame, inputs: list[DataFrame]) -> DataFrame:
     A frame of `inputs` gets the ids of the columns that it replaces, by position, so that every expression above it
     stays as the test has written it.
     """
-    jvm, session, rest = frame.sparkSession._jvm, inputs[0].sparkSession, iter(inputs)
+    jvm, session, rest = jvm_of(frame.sparkSession), inputs[0].sparkSession, iter(inputs)
     catalyst = jvm.org.apache.spark.sql.catalyst
 
     def replaced(leaf: Any) -> Any:
-        plan = next(rest)._jdf.queryExecution().analyzed()
+        plan = java_frame(next(rest)).queryExecution().analyzed()
         pairs = zip(_each(leaf.output()), _each(plan.output()), strict=True)
         nothing = jvm.scala.Option.empty()
         renamed = [
@@ -43,8 +45,10 @@ def on_other_input(frame: DataFrame, inputs: list[DataFrame]) -> DataFrame:
         ]
         return catalyst.plans.logical.Project(_seq(jvm, renamed), plan)
 
-    plan = _rebuilt(jvm, frame._jdf.queryExecution().analyzed(), replaced)
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(inputs[0]._jdf.sparkSession(), plan), session)
+    plan = _rebuilt(jvm, java_frame(frame).queryExecution().analyzed(), replaced)
+    return DataFrame(
+        jvm.org.apache.spark.sql.classic.Dataset.ofRows(java_frame(inputs[0]).sparkSession(), plan), session
+    )
 
 
 def _sources(plan: Any) -> Iterator[Any]:

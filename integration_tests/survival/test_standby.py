@@ -114,7 +114,7 @@ def test_standbys_go_on_when_one_driver_after_the_other_is_killed(
             (took,) = [event for event in second.events("standby") if event["what"] == "takes over"]
             assert took["why"] == "the process that held it is gone"
 
-        monkeypatch.setattr(holder, "_boot_id", lambda: "another kernel")
+        monkeypatch.setattr(holder, "boot_id", lambda: "another kernel")
         with standby_here(job, spark) as third:
             with feeding(job.ledger.write, FEED):
                 second.kill()

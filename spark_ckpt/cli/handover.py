@@ -20,7 +20,7 @@ from spark_ckpt.store.standbys import Standbys
 
 _POLL_S = 0.05
 _FIRST_EPOCH_S = 15.0
-_HEARD_S = 20.0
+HEARD_S = 20.0
 """Seconds to wait for a standby's note. A standby writes it every 2 s, except during the
 first run of the job's plan.
 """
@@ -102,7 +102,7 @@ class _Watch:
 def _is_heard(standbys: Standbys) -> bool:
     """Return True if a standby is alive: its process runs on this host, or it renews its note."""
     # A note alone proves nothing: a standby that died on another host leaves its note.
-    known, deadline_s = {(note.holder, note.told_ms) for note in standbys.waiting()}, time.monotonic() + _HEARD_S
+    known, deadline_s = {(note.holder, note.told_ms) for note in standbys.waiting()}, time.monotonic() + HEARD_S
     if any(runs_here(holder) for holder, _ in known):
         return True
     while time.monotonic() < deadline_s:

@@ -33,7 +33,7 @@ from spark_ckpt.wording import counted
 
 _SCHEMA = pa.schema([("probe", pa.int64())])
 _CONTENT = b"spark_ckpt doctor"
-_RACES, _LOCAL_RACES = 32, 4
+RACES, _LOCAL_RACES = 32, 4
 """Numbers of races. A server that checks first and writes later lets both writers win in one race of ten, measured with two
 such servers. On a disk one system call creates a file."""
 _START_S = 60.0
@@ -118,7 +118,7 @@ def _compare_and_swap(probe: Location) -> Finding:
     won = sum(commit() for commit in _commits(probe))
     if won != 1:
         return _both_won("this location has no compare-and-swap") if won else _nobody_won("one after the other")
-    races = _LOCAL_RACES if probe.local is not None else _RACES
+    races = _LOCAL_RACES if probe.local is not None else RACES
     with ThreadPoolExecutor(2) as pool:
         for race in range(1, races + 1):
             won = _winners(pool, probe)

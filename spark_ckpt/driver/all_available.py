@@ -9,7 +9,7 @@ from spark_ckpt.connector import Cursor
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.events.listener import EpochEvent, IncarnationEvent, RunListener
 
-_EPOCHS = 2
+EPOCHS = 2
 """Epochs after the last row. The barrier of the first may be in that row's own batch, so the batch in which the watermark
 closes windows, and keys time out, is only in the second.
 """
@@ -84,7 +84,7 @@ class AllAvailable:
         return (
             manifest is not None
             and manifest.incarnation == self._incarnation
-            and manifest.epoch >= self._first + _EPOCHS
+            and manifest.epoch >= self._first + EPOCHS
             and self._reached(manifest.cursors, self._ends)
             and not any(edge.files for edge in manifest.edges.values())
         )

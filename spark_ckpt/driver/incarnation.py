@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from spark_ckpt.epochs.restore import RecoveryPoint
 
 _log = logging.getLogger(__name__)
-_POLL_S = 0.1
-_JOIN_S = 30.0
+POLL_S = 0.1
+JOIN_S = 30.0
 _GIVE_UP_S = 5.0
 """Seconds for a publisher to abort its attempt."""
 _MOST_TOLD = 500
@@ -102,7 +102,7 @@ class SparkIncarnation:
         self._announcer, self._progress = announcer, progress
         self._ending: Ending | None = None
         self._over = threading.Event()
-        self._close_within_s = _JOIN_S
+        self._close_within_s = JOIN_S
         self._query: RunningQuery | None = None
         self._folder, self._levels = LocalFolder(plan.cache, point.incarnation), levels
         self._leaving = self._abandoned = False
@@ -289,7 +289,7 @@ class SparkIncarnation:
     def watch(self) -> Ending:
         """Wait for the end while keeping the lease; then close everything in order and return the end."""
         self._keeper.start()
-        while not self._over.wait(_POLL_S):
+        while not self._over.wait(POLL_S):
             try:
                 if not is_running(self._query):
                     self._finish(Outcome.FAILED, failure_of(self._query))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
 
 _log = logging.getLogger(__name__)
-_LOOK_S = 0.5
+LOOK_S = 0.5
 
 
 def check_index(plan: JobPlan) -> None:
@@ -145,7 +145,7 @@ class IndexKeeper(threading.Thread):
     def run(self) -> None:
         """Look until `close`."""
         while True:
-            self._wake.wait(_LOOK_S)
+            self._wake.wait(LOOK_S)
             self._wake.clear()
             if self._is_over:
                 return
@@ -167,7 +167,7 @@ class IndexKeeper(threading.Thread):
         for name in self._sources:
             # A sender that cannot be read now fails the query, or is back at the next look.
             with suppress(CkptError):
-                stamp = max(stamp, self._log_of(name).stamp())
+                stamp = max(stamp, self.log_of(name).stamp())
         reached = arriving = 0
         if self._waits_for_inputs:
             reached, arriving = self._reached(self._committed), self._reached(self._arrived)
@@ -175,11 +175,12 @@ class IndexKeeper(threading.Thread):
 
     def _reached(self, cursors: Mapping[str, Cursor]) -> int:
         try:
-            return min(self._log_of(name).reached(position_of(cursors[name])) for name in self._sources)
+            return min(self.log_of(name).reached(position_of(cursors[name])) for name in self._sources)
         except (CkptError, KeyError):
             return 0
 
-    def _log_of(self, name: str) -> EdgeLog:
+    def log_of(self, name: str) -> EdgeLog:
+        """Return the log of an edge, opened once."""
         if name not in self._followed:
             self._followed[name] = self._sources[name].open_log()
         return self._followed[name]

@@ -88,7 +88,7 @@ class Lanes:
         return SinkLane(
             binding.name,
             lambda: binding.sink.publisher(plan.spark, context),
-            self._still_current,
+            self.still_current,
             self._newest,
             self._with_ways_back,
             inherited=self._inherited,
@@ -134,7 +134,8 @@ class Lanes:
     def _newest(self) -> int:
         return self._plan.store.log.state().incarnation
 
-    def _still_current(self) -> None:
+    def still_current(self) -> None:
+        """Raise `Fenced` if a newer incarnation has taken over."""
         newest = self._newest()
         if newest > self._incarnation:
             raise Fenced(

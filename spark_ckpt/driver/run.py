@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from spark_ckpt.epochs.records import EpochBrief
 
 _log = logging.getLogger(__name__)
-_POLL_S = 0.1
+POLL_S = 0.1
 _SLICE_S = 0.5
 _EXIT_S = 20.0
-_CLOSE_S = 8.0
+CLOSE_S = 8.0
 """Seconds in which a run without a final epoch closes its resources and frees its lease.
 
 The query and the publishers get a third of it each.
@@ -205,7 +205,7 @@ class Run:
                 return True
             if step is Step.ASK:
                 living.request_epoch()
-            if self._done.wait(_POLL_S):
+            if self._done.wait(POLL_S):
                 raise self._error or RunFailed("the run ended before it had published all available rows")
         return False
 
@@ -241,7 +241,7 @@ class Run:
             if living is not asked:  # the previous incarnation may have ended without it
                 living.request_savepoint(name)
                 asked = living
-            if self._done.wait(_POLL_S):
+            if self._done.wait(POLL_S):
                 raise self._error or RunFailed("the run ended before the savepoint was taken")
         raise EpochTimedOut(f"savepoint '{name}' was not taken within {within_s:g} seconds")
 
@@ -281,8 +281,8 @@ class Run:
             hint="nothing is lost, the next start repeats what came after the last epoch; "
             f'Job(..., stop_timeout="{2 * within_s:g} seconds") waits longer',
         )
-        self._supervisor.abandon(_CLOSE_S / 3)
-        if not self._done.wait(_CLOSE_S):
+        self._supervisor.abandon(CLOSE_S / 3)
+        if not self._done.wait(CLOSE_S):
             self._end(None)
 
     def _stopped_drain(self) -> DrainStopped | None:

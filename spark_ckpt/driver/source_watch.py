@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
 
 _log = logging.getLogger(__name__)
-_EVERY_S = 10.0
-_PAUSES_S = (0.2, 1.0)
+LOOK_EVERY_S = 10.0
+PAUSES_S = (0.2, 1.0)
 """Seconds between three attempts: a broker that has just started may not know every topic yet."""
 
 
@@ -45,7 +45,7 @@ class SourceWatch(threading.Thread):
         self._known = known
         self._failed = failed
         self._wait_s = plan.config.timeout_ms / 1000
-        self._every_s = _EVERY_S
+        self._every_s = LOOK_EVERY_S
         self._asked_s = time.monotonic()
         self._turn = threading.Lock()
         self._over = threading.Event()
@@ -93,7 +93,7 @@ class SourceWatch(threading.Thread):
     def _asked(self) -> dict[str, dict[str, str]]:
         with self._turn:
             try:
-                for pause_s in _PAUSES_S:
+                for pause_s in PAUSES_S:
                     with suppress(CkptError):
                         return self._answer()
                     self._over.wait(pause_s)

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
 
 _log = logging.getLogger(__name__)
-_PAUSE_S = 1.0
-_SPARE_S = 1.0
+PAUSE_S = 1.0
+SPARE_S = 1.0
 """Seconds by which an outage is waited for less than a stop: the attempt after it takes time as well."""
 
 
@@ -58,7 +58,7 @@ class Supervisor:
         self._progress = progress
         self._targets = targets
         self._patience = Patience(
-            plan.config.max_failed_epochs, plan.config.store_patience_ms / 1000, first_pause_s=_PAUSE_S
+            plan.config.max_failed_epochs, plan.config.store_patience_ms / 1000, first_pause_s=PAUSE_S
         )
         self._stopping = threading.Event()
         self._abandoned = threading.Event()
@@ -86,7 +86,7 @@ class Supervisor:
 
     def ask_to_stop(self) -> None:
         """End with a final epoch. An outage is waited for no longer than a stop may take."""
-        self._patience.stop_by(time.monotonic() + self.stop_bound_s - _SPARE_S)
+        self._patience.stop_by(time.monotonic() + self.stop_bound_s - SPARE_S)
         # Set before the incarnation is read: one that is just starting checks it and gets the request as well.
         self._stopping.set()
         self._wake.set()

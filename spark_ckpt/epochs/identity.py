@@ -129,7 +129,7 @@ class _IdentityChange:
 
 def known(log_state: LogState, base: Manifest, read: Read, whole: Whole) -> Known:
     """Return the recorded endpoints for a job that continues from `base`. `whole`: see `Known`."""
-    newest = _newest(log_state, base, read)
+    newest = newest_readable(log_state, base, read)
     unknown = {name for name in base.cursors if not base.source_identities.get(name)}
     # Epochs of a connector that had no identity yet record none. A later epoch may.
     later = _told_later(log_state, base, read, unknown) if unknown else {}
@@ -151,7 +151,7 @@ def _told_later(log_state: LogState, base: Manifest, read: Read, names: Collecti
     return found
 
 
-def _newest(log_state: LogState, base: Manifest, read: Read) -> Manifest:
+def newest_readable(log_state: LogState, base: Manifest, read: Read) -> Manifest:
     """Return the newest readable epoch of any branch."""
     for brief in reversed(log_state.epochs):
         if brief.epoch == base.epoch:

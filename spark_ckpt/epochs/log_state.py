@@ -245,7 +245,7 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
             # Unpublished epochs depend on every row, the rest of the state only on the newest of a group.
             debts.take_in(record)
         if isinstance(newest, EpochBrief):
-            log_state = _epochs(log_state, [record for _, record in rows if isinstance(record, EpochBrief)], at)
+            log_state = with_epochs(log_state, [record for _, record in rows if isinstance(record, EpochBrief)], at)
             epochs_of = max(epochs_of, newest.incarnation)
         else:
             log_state = _APPLY[type(newest)](log_state, newest, at)
@@ -296,7 +296,7 @@ def _begun(record: IncarnationRecord, time_ms: int) -> IncarnationEntry:
     return IncarnationEntry(record.incarnation, str(record.holder), record.base, record.restored_from, time_ms)
 
 
-def _epochs(log_state: LogState, briefs: Sequence[EpochBrief], at: At) -> LogState:
+def with_epochs(log_state: LogState, briefs: Sequence[EpochBrief], at: At) -> LogState:
     """Fold consecutive epochs of one incarnation. `at` is the position of the newest."""
     newest = briefs[-1]
     following = replace(

@@ -103,7 +103,7 @@ def choose(
     `EpochDamaged` if the epoch is damaged; for "latest" the error names the epoch to go back to.
     """
     if target == LATEST:
-        return _latest(log_state, read, verify, whole or verify)
+        return latest(log_state, read, verify, whole or verify)
     epoch, described = resolve(log_state, target)
     return checked(log_state, epoch, described, read, verify, whole)
 
@@ -137,7 +137,8 @@ def _savepoint(log_state: LogState, name: str) -> int:
     return log_state.savepoints[name]
 
 
-def _latest(log_state: LogState, read: Read, verify: Verify, whole: Verify) -> Choice:
+def latest(log_state: LogState, read: Read, verify: Verify, whole: Verify) -> Choice:
+    """Return the newest epoch. Raises `EpochDamaged` that names the epoch to go back to."""
     if log_state.latest == 0:
         _refuse_unadopted(log_state)
     try:

@@ -76,7 +76,7 @@ def judge(log_state: LogState, batch: SparkBatch, accepted: Accepted = NO_CHANGE
     Raises `QueryForeign` for a batch of another query, `BatchUnexpected` for one that does not continue the log.
     """
     if accepted.restore is not None:
-        return _restored(log_state, batch, accepted, accepted.restore)
+        return restored(log_state, batch, accepted, accepted.restore)
     newest = log_state.by_id.get(log_state.latest)
     known = newest.spark_batch if newest is not None else None
     if newest is None or known is None or known.query != batch.query:
@@ -84,7 +84,7 @@ def judge(log_state: LogState, batch: SparkBatch, accepted: Accepted = NO_CHANGE
         return Ruling(BatchVerdict.NEW, log_state.latest)
     if known == batch:
         return Ruling(BatchVerdict.AGAIN, newest.epoch)
-    if _follows(batch, known):
+    if follows(batch, known):
         return Ruling(BatchVerdict.NEW, newest.epoch)
     back = branch_point(log_state, batch) if batch.number < known.number else None
     if back is None:
@@ -102,7 +102,7 @@ def _refuse_foreign(log_state: LogState, batch: SparkBatch, accepted: Accepted) 
         return
     if last.query != batch.query:
         raise _foreign(log_state, last, batch)
-    if not _has_begun_at(log_state, batch, log_state.latest):
+    if not has_begun_at(log_state, batch, log_state.latest):
         raise _unexpected(log_state, last, batch)
 
 
@@ -121,7 +121,7 @@ def _last(log_state: LogState) -> SparkBatch | None:
     return log_state.by_id[max(log_state.by_id)].spark_batch if log_state.by_id else None
 
 
-def _has_begun_at(log_state: LogState, batch: SparkBatch, epoch: int) -> bool:
+def has_begun_at(log_state: LogState, batch: SparkBatch, epoch: int) -> bool:
     """Return True if the query of `batch` has begun right after `epoch`, with a batch at the place of this one."""
     begins = [each.spark_batch for each in log_state.by_id.values() if each.base == epoch]
     return any(known is not None and _begins_alike(known, batch) for known in begins)
@@ -139,7 +139,7 @@ def branch_point(log_state: LogState, batch: SparkBatch) -> int | None:
     """
     oldest: EpochBrief | None = None
     for brief, known in _of_query(log_state, batch.query):
-        if _follows(batch, known):
+        if follows(batch, known):
             return brief.epoch
         oldest = brief
     first = oldest.spark_batch if oldest is not None else None
@@ -157,11 +157,12 @@ def _of_query(log_state: LogState, query: str) -> Iterator[tuple[EpochBrief, Spa
         yield brief, brief.spark_batch
 
 
-def _follows(batch: SparkBatch, known: SparkBatch) -> bool:
+def follows(batch: SparkBatch, known: SparkBatch) -> bool:
+    """Return True if `batch` comes right after `known` in the same query."""
     return (batch.query, batch.number, batch.before) == (known.query, known.number + 1, known.offsets)
 
 
-def _restored(log_state: LogState, batch: SparkBatch, accepted: Accepted, restore: int) -> Ruling:
+def restored(log_state: LogState, batch: SparkBatch, accepted: Accepted, restore: int) -> Ruling:
     """Return the verdict for an epoch that the operator named: the query must continue right there."""
     known = log_state.by_id[restore].spark_batch if restore in log_state.by_id else None
     newest = log_state.by_id.get(log_state.latest)
@@ -169,7 +170,7 @@ def _restored(log_state: LogState, batch: SparkBatch, accepted: Accepted, restor
     if newest is not None and newest.base == restore and current == batch:
         # A program that starts again after a crash, with the same arguments: the first start has begun the branch.
         return Ruling(BatchVerdict.AGAIN, newest.epoch)
-    if restore == 0 and (current is None or not (current == batch or _follows(batch, current))):
+    if restore == 0 and (current is None or not (current == batch or follows(batch, current))):
         last = _last(log_state)
         if last is not None and batch.query not in (last.query, accepted.query):
             raise _foreign(log_state, last, batch)
@@ -185,7 +186,7 @@ def _restored(log_state: LogState, batch: SparkBatch, accepted: Accepted, restor
     if known == batch:
         return Ruling(BatchVerdict.AGAIN, restore)
     foreign = known is not None and known.query != batch.query
-    if known is not None and (_follows(batch, known) or (foreign and _has_begun_at(log_state, batch, restore))):
+    if known is not None and (follows(batch, known) or (foreign and has_begun_at(log_state, batch, restore))):
         return Ruling(BatchVerdict.NEW if restore == log_state.latest else BatchVerdict.REWOUND, restore)
     after = "" if known is None else f", which is batch {known.number} of query {known.query}"
     raise BatchUnexpected(
@@ -227,12 +228,12 @@ def _own(log_state: LogState, batch: SparkBatch) -> Iterator[tuple[EpochBrief, S
 def _has_more(log_state: LogState, batch: SparkBatch) -> bool:
     """Return True if the query had the outbox before, and `batch` does not come right after its newest epoch."""
     newest = next(_own(log_state, batch), None)
-    return newest is not None and not _follows(batch, newest[1])
+    return newest is not None and not follows(batch, newest[1])
 
 
 def _place_of(log_state: LogState, batch: SparkBatch) -> int | None:
     """Return the epoch to restore for a batch of a query that had the outbox before; None if it has none."""
-    return next((brief.epoch for brief, own in _own(log_state, batch) if own == batch or _follows(batch, own)), None)
+    return next((brief.epoch for brief, own in _own(log_state, batch) if own == batch or follows(batch, own)), None)
 
 
 def _unexpected(log_state: LogState, known: SparkBatch, batch: SparkBatch) -> BatchUnexpected:

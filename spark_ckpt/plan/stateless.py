@@ -173,7 +173,7 @@ def _checked(
         if node.name in free:
             continue
         if node.name != ours and not (keeps and (_is_stateful(node) or node.name in EVENT_TIME_NODES)):
-            _check_node(node)
+            check_node(node)
     if keeps and clocks == 0:
         _check_event_time(plan, False)
     if not spark_reads and not plan.is_deterministic:
@@ -203,7 +203,8 @@ def _is_stateful(node: PlanNode) -> bool:
     return node.name in STATEFUL_NODES
 
 
-def _check_node(node: PlanNode) -> None:
+def check_node(node: PlanNode) -> None:
+    """Raise `Refused` if the operation needs state, or is unknown."""
     name, children = node.name, node.children
     # a leaf is an input, which the callers check
     if not children:

@@ -68,7 +68,7 @@ NAMES = (
     ),
 )  # fmt: skip
 
-_OF_A_SOURCE = f"{_PACKAGE}.StreamSourceAwareSparkPlan"
+OF_A_SOURCE = f"{_PACKAGE}.StreamSourceAwareSparkPlan"
 
 
 class Execution:
@@ -76,7 +76,7 @@ class Execution:
 
     def __init__(self, spark: SparkSession, execution: JavaObject) -> None:
         self._spark = spark
-        self._execution = execution
+        self.java = execution
         self._clocks = EventClocks()
         self._awake: JavaObject | None = None
 
@@ -92,11 +92,11 @@ class Execution:
         `sources` are numbers in the plan. Rows are counted as they leave a source, before the first filter, once for
         all branches that read it. Rows of static tables and of other sources are not counted.
         """
-        streams = self._execution.sources()
+        streams = self.java.sources()
         counted = [streams.apply(number) for number in sources]
         rows = [0] * len(counted)
-        for scan in _leaves(self._execution.lastExecution().executedPlan()):
-            stream = scan.getStream() if is_a(self._spark, scan, _OF_A_SOURCE) else None
+        for scan in scans_of(self.java.lastExecution().executedPlan()):
+            stream = scan.getStream() if is_a(self._spark, scan, OF_A_SOURCE) else None
             if stream is not None and stream.isDefined() and stream.get() in counted:
                 metric = scan.metrics().get("numOutputRows")
                 at = counted.index(stream.get())
@@ -106,18 +106,18 @@ class Execution:
 
     def newest_event_times(self) -> dict[int, int]:
         """Return the greatest event time of the last batch per clock (`event_time.with_clock`), in epoch milliseconds."""
-        return self._clocks.newest_ms(self._execution.lastExecution().executedPlan())
+        return self._clocks.newest_ms(self.java.lastExecution().executedPlan())
 
     def seed_clocks(self, newest_ms: Mapping[int, int]) -> None:
         """Give clocks these event times, in epoch milliseconds. Call it from the query's own thread, within a batch."""
-        self._clocks.seed(self._execution.lastExecution().executedPlan(), newest_ms)
+        self._clocks.seed(self.java.lastExecution().executedPlan(), newest_ms)
 
     def limit_rows(self, rows_by_source: Mapping[int, int | None]) -> None:
         """Limit the rows per batch from the next planning on, by the source's number in the plan.
 
         None removes a source's limit. Call it from the query's own thread, between two plannings.
         """
-        limits, streams = self._execution.uniqueSources(), self._execution.sources()
+        limits, streams = self.java.uniqueSources(), self.java.sources()
         for number, rows in rows_by_source.items():
             limits = limits.updated(streams.apply(number), _read_limit(self._spark, rows))
         self._plan_with(limits)
@@ -127,7 +127,7 @@ class Execution:
 
         They end at the last batch's position. Call it from the query's own thread, between two plannings.
         """
-        limits, streams = self._execution.uniqueSources(), self._execution.sources()
+        limits, streams = self.java.uniqueSources(), self.java.sources()
         # the limits before the first `rest`; a second call must not overwrite them
         self._awake = self._awake or limits
         for number in numbers:
@@ -144,13 +144,13 @@ class Execution:
         """Stop the excluded sources after the query's end: Spark has stopped only the sources that it planned with."""
         awake, self._awake = self._awake, None
         if awake is not None:
-            planned = self._execution.uniqueSources()
+            planned = self.java.uniqueSources()
             for stream in items_of(awake.keys().toSeq()):
                 if not planned.contains(stream):
                     stream.stop()
 
     def _plan_with(self, limits: JavaObject) -> None:
-        getattr(self._execution, "uniqueSources_$eq")(limits)
+        getattr(self.java, "uniqueSources_$eq")(limits)
 
 
 def _read_limit(spark: SparkSession, rows: int | None) -> JavaObject:
@@ -158,13 +158,13 @@ def _read_limit(spark: SparkSession, rows: int | None) -> JavaObject:
     return limit.allAvailable() if rows is None else limit.maxRows(rows)
 
 
-def _leaves(plan: JavaObject) -> Iterator[JavaObject]:
+def scans_of(plan: JavaObject) -> Iterator[JavaObject]:
     """Yield the scans of a physical plan, also of one whose stages Spark adapts while it runs."""
     for leaf in items_of(plan.collectLeaves()):
         kind = kind_of(leaf)
         if kind == "AdaptiveSparkPlanExec":
-            yield from _leaves(leaf.executedPlan())
+            yield from scans_of(leaf.executedPlan())
         elif kind.endswith("QueryStageExec"):
-            yield from _leaves(leaf.plan())
+            yield from scans_of(leaf.plan())
         else:
             yield leaf

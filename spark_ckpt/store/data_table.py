@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _EPOCH_BITS = 40
 _ATTEMPTS = 20
-_CHECKPOINT_EVERY = 64
+CHECKPOINT_EVERY = 64
 
 
 def txn_version(incarnation: int, epoch: int) -> int:
@@ -265,7 +265,7 @@ class DataTable:
         )
 
     def _checkpoint_if_due(self, version: int) -> None:
-        if version % _CHECKPOINT_EVERY == 0:
+        if version % CHECKPOINT_EVERY == 0:
             self.refreshed()
             if self._table is not None:
                 self._table = delta_log.checkpoint(self._table, self.location)

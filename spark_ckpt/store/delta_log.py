@@ -234,7 +234,7 @@ def commit(
     if isinstance(table, CopiedTable) and content:
         keep(table, version, content)
     # The file system only checked that the name was free, which is no proof that it is the next version.
-    _require_predecessor(location, version)
+    require_predecessor(location, version)
     sync_versions(location, version, version)
     return version
 
@@ -302,7 +302,7 @@ def require_log(location: Location) -> None:
             raise outage(location.uri, FileNotFoundError("the log of the table is gone; is the file system mounted?"))
 
 
-def _require_predecessor(location: Location, version: int) -> None:
+def require_predecessor(location: Location, version: int) -> None:
     """Undo a commit whose version was free although it is not the next one.
 
     Two causes are known: the folder was unmounted and re-created, or the log was trimmed while the writer slept (`trim`

@@ -26,7 +26,8 @@ def _no_step(what: str, path: str) -> None:
 on_step: Step = _no_step
 """Hook called before each durable step, for crash tests: mkdir, fsync, sync-folder, put, commit, checkpoint, delete."""
 
-_durable_folders: set[str] = set()
+durable_folders: set[str] = set()
+"""Folders that this process has made durable."""
 
 
 def step(what: str, path: str) -> None:
@@ -61,7 +62,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 def make_folder(path: Path) -> None:
     """Create the folder and its ancestors durably, once per process and folder. Raises a `StoreOutage`."""
-    if str(path) in _durable_folders and path.is_dir():
+    if str(path) in durable_folders and path.is_dir():
         return
     step("mkdir", str(path))
     with typed_errors_at(str(path)):
@@ -71,7 +72,7 @@ def make_folder(path: Path) -> None:
         # before.
         if os.access(folder, os.R_OK):
             _fsync(folder)
-    _durable_folders.add(str(path))
+    durable_folders.add(str(path))
 
 
 def _fsync(path: Path) -> None:

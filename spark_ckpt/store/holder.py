@@ -17,7 +17,7 @@ def current_holder(name: str = "") -> Holder:
     """Return this process as a holder. Without /proc the proofs are empty, and a dead holder's lease has to expire."""
     pid = os.getpid()
     _, started = _state_and_start(pid) or ("", 0)
-    return Holder(host=socket.gethostname(), boot_id=_boot_id(), pid=pid, pid_start=started, name=name)
+    return Holder(host=socket.gethostname(), boot_id=boot_id(), pid=pid, pid_start=started, name=name)
 
 
 def provably_dead(holder: Holder) -> bool:
@@ -60,7 +60,8 @@ def _gone(pid: int) -> bool:
     return False
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Return an id of the host's boot and of its process numbers; an empty text where there is none."""
     # Process numbers mean something only within one boot and one pid namespace (containers share the kernel's boot id).
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()

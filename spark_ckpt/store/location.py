@@ -33,7 +33,7 @@ from spark_ckpt.store import durable, ranges
 from spark_ckpt.store.uploads import UploadFailed, delete_objects, list_objects, open_upload, read_object
 from spark_ckpt.wording import counted
 
-_SEAL = b"ckpt.seal"
+SEAL = b"ckpt.seal"
 _PARALLEL_DELETES = 8
 _LIST_RATHER_THAN_ASK = 64
 
@@ -90,7 +90,7 @@ class Location:
             content = read_object(self.uri, self.storage_options, checked)
             if content is not None:
                 return content
-            with pafs.PyFileSystem(self._handler()).open_input_file(checked) as stream:
+            with pafs.PyFileSystem(self.handler()).open_input_file(checked) as stream:
                 return cast(bytes, stream.read())
 
     def write_bytes(self, path: str, data: bytes) -> None:
@@ -109,7 +109,7 @@ class Location:
             if self.local is not None:
                 durable.make_folder((self.local / checked).parent)
             upload = open_upload(self.uri, self.storage_options, checked)
-            stream = upload or self._handler()._handler.open_output_stream(checked)
+            stream = upload or self.handler()._handler.open_output_stream(checked)
         return DurableOutput(self, checked, cast(io.RawIOBase, stream))
 
     def verify(self, file: Committed, **where: object) -> None:
@@ -153,7 +153,7 @@ class Location:
         """
         source = None
         try:
-            source = _Watched(stream := self._opened(part.path))
+            source = _Watched(stream := self.opened(part.path))
             # An object store refuses a read that ends after the file.
             there = max(0, min(part.size_bytes, stream.size() - part.offset))
             source.seek(part.offset if there else 0)
@@ -182,7 +182,7 @@ class Location:
 
         Raises `EpochDamaged` if the file is missing or does not hold what was written, a `StoreOutage` otherwise.
         """
-        source = _Watched(self._opened(path))
+        source = _Watched(self.opened(path))
         try:
             # Read whole files into memory first: an Arrow thread that still holds a Python file when the interpreter
             # ends aborts the process.
@@ -206,7 +206,7 @@ class Location:
         slower by a third.
         """
         seal = _seal(_as_read(table.schema.serialize().to_pybytes()), table.num_rows)
-        sealed = table.replace_schema_metadata({**(table.schema.metadata or {}), _SEAL: seal})
+        sealed = table.replace_schema_metadata({**(table.schema.metadata or {}), SEAL: seal})
         whole = pa.BufferOutputStream()  # Parquet writes in dozens of small pieces
         pq.write_table(sealed, whole, compression=compression, use_dictionary=False, write_page_checksum=True)
         with self.open_output(path) as output:
@@ -229,7 +229,7 @@ class Location:
             if later is not None:
                 return [FileInfo(path, size) for path, size in later.items()]
             selector = pafs.FileSelector(valid_path(prefix) if prefix else "", recursive=True, allow_not_found=True)
-            found = pafs.PyFileSystem(self._handler()).get_file_info(selector)
+            found = pafs.PyFileSystem(self.handler()).get_file_info(selector)
         return [FileInfo(info.path, info.size) for info in found if info.type == pafs.FileType.File]
 
     def entries(self) -> builtins.list[str]:
@@ -242,7 +242,7 @@ class Location:
             return []
         with self._errors(prefix):
             selector = pafs.FileSelector(valid_path(prefix) if prefix else "", recursive=False, allow_not_found=True)
-            found = pafs.PyFileSystem(self._handler()).get_file_info(selector)
+            found = pafs.PyFileSystem(self.handler()).get_file_info(selector)
         return sorted((info.base_name, info.type == pafs.FileType.Directory) for info in found)
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
@@ -254,7 +254,7 @@ class Location:
         if self.local is None and len(wanted) > _LIST_RATHER_THAN_ASK:
             return {info.path: info.size_bytes for info in self.list()}
         with self._errors(self.uri):
-            found = pafs.PyFileSystem(self._handler()).get_file_info(wanted)
+            found = pafs.PyFileSystem(self.handler()).get_file_info(wanted)
         return {info.path: info.size for info in found if info.type == pafs.FileType.File}
 
     def delete(self, paths: Iterable[str]) -> None:
@@ -266,7 +266,7 @@ class Location:
         def delete(path: str) -> None:
             durable.step("delete", path)
             with self._errors(path), contextlib.suppress(FileNotFoundError):
-                self._handler().delete_file(path)
+                self.handler().delete_file(path)
 
         # In order on a file system: `trim` depends on the oldest commit going first.
         if self.local is not None or len(wanted) < 2:
@@ -281,17 +281,18 @@ class Location:
         with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
             list(pool.map(delete, wanted))
 
-    def _opened(self, path: str) -> _Readable:
+    def opened(self, path: str) -> _Readable:
+        """Open a file to read. Raises `EpochDamaged` if it is missing."""
         try:
             checked = valid_path(path)
             with self._errors(path):
-                return cast(_Readable, self._handler()._handler.open_input_file(checked))
+                return cast(_Readable, self.handler()._handler.open_input_file(checked))
         except FileNotFoundError as error:
             raise _reading_failed(self, path, None, error) from None
 
     def _opened_committed(self, file: Committed, where: Mapping[str, object]) -> _Readable:
         try:
-            return self._opened(file.path)
+            return self.opened(file.path)
         except EpochDamaged:
             raise damaged(file.path, "is missing", **where, expected=f"{file.size_bytes} bytes") from None
 
@@ -299,7 +300,8 @@ class Location:
         with typed_errors_at(self.uri):
             return self.local is not None and not self.local.is_dir()
 
-    def _handler(self) -> DeltaStorageHandler:
+    def handler(self) -> DeltaStorageHandler:
+        """Return deltalake's access to the files here. Raises `FileNotFoundError` if the folder is missing."""
         if self._missing_folder():
             raise FileNotFoundError(f"there is no folder {self.uri}")
         return _handler(self.uri, tuple(sorted(self.storage_options.items())))
@@ -482,7 +484,7 @@ def _as_read(schema: bytes) -> pa.Schema:
 
 
 def _check_seal(parquet: pq.ParquetFile) -> None:
-    expected = (parquet.schema_arrow.metadata or {}).get(_SEAL)
+    expected = (parquet.schema_arrow.metadata or {}).get(SEAL)
     if expected is not None and expected != _seal(parquet.schema_arrow, parquet.metadata.num_rows):
         raise ValueError("its footer does not match its seal")
     metadata = parquet.metadata

@@ -39,7 +39,7 @@ from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_content import HINT_DAMAGED, LogContent, LogFile, refuse_if_lacking
 from spark_ckpt.store.trim import old_before_ms, trim
 
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     [
         ("format", pa.int64()),
         ("seq", pa.int64()),
@@ -54,13 +54,13 @@ _SCHEMA = pa.schema(
         ("seal", pa.string()),
     ]
 )
-_BRIEF_COLUMNS = [name for name in _SCHEMA.names if name != "body"]
+_BRIEF_COLUMNS = [name for name in SCHEMA.names if name != "body"]
 FOLD_AFTER = 32
 _MERGE_AFTER = 8
 _READERS = 8
 _SYNC_BACK = 64
-_RESUME_SUSPECT_S = 60.0
-_FRESH_S = _RESUME_SUSPECT_S / 2
+RESUME_SUSPECT_S = 60.0
+_FRESH_S = RESUME_SUSPECT_S / 2
 """Age up to which a row may be proposed on rows that were read earlier."""
 _PATH = re.compile(r"(\d{13})-(\d{12})-[0-9a-f]{32}\.parquet")
 """Time a file was written, in ms since 1970, and the table version that it is to be committed as."""
@@ -138,14 +138,14 @@ class LogTable:
         """
         table, acknowledged = _opened(location)
         if table is None and create:
-            table = delta_log.create_table(location, _SCHEMA, "spark_ckpt: the epoch log of one job")
+            table = delta_log.create_table(location, SCHEMA, "spark_ckpt: the epoch log of one job")
         if table is None:
             return None
         names = [field.name for field in table.schema().fields]
         # The first three columns identify a log of any format; a difference after them is another version's.
-        if names[:3] != _SCHEMA.names[:3]:
+        if names[:3] != SCHEMA.names[:3]:
             raise StoreForeign("this table is not a job's epoch log", table=location.uri, hint="give another location")
-        if names != _SCHEMA.names:
+        if names != SCHEMA.names:
             raise FormatUnknown("the epoch log has other columns", columns=", ".join(names), hint=_HINT_UPGRADE)
         return cls(location, table, now_ms, acknowledged)
 
@@ -214,12 +214,12 @@ class LogTable:
         self._own = {path: LogFile(size, _rows(table), table)}
         action = delta_log.added(path, size, _stats(table), data_change=True)
         try:
-            delta_log.commit(self._table, self._location, [action], _SCHEMA, after=self._loaded_version)
+            delta_log.commit(self._table, self._location, [action], SCHEMA, after=self._loaded_version)
         except CommitLost as lost:
             # An error does not tell whether the commit landed, e.g. if only the answer was lost.
             self._resolve(new.attempt, path, lost)
         else:
-            if uptime_s() - self._refreshed_at < _RESUME_SUSPECT_S:
+            if uptime_s() - self._refreshed_at < RESUME_SUSPECT_S:
                 self._take({**self._content.files, **self._own}, version)
                 self._refreshed_at = began_s
             else:
@@ -302,7 +302,7 @@ class LogTable:
         actions += [delta_log.removed(old, self._content.files[old].size, data_change=dropping) for old in paths]
         try:
             self._replaced_version = delta_log.commit(
-                self._table, self._location, actions, _SCHEMA, after=self._loaded_version
+                self._table, self._location, actions, SCHEMA, after=self._loaded_version
             )
         except CommitLost:
             return False
@@ -429,7 +429,7 @@ def _sealed(new: NewRow, seq: int, time_ms: int, weight_before: int) -> pa.Table
     brief = json.dumps({**json.loads(new.brief), "history": continuity.history(weight_before)})
     row = LogRow(FORMAT, seq, new.kind, new.epoch, new.incarnation, new.attempt, time_ms, brief, _sha256(new.body), "")
     columns = {**row._asdict(), "body": new.body, "seal": _seal(row)}
-    return pa.table({name: [columns[name]] for name in _SCHEMA.names}, schema=_SCHEMA)
+    return pa.table({name: [columns[name]] for name in SCHEMA.names}, schema=SCHEMA)
 
 
 def _seal(row: LogRow) -> str:

@@ -63,7 +63,7 @@ def refuse_if_held(log_state: LogState, own: int | None, now_ms: int, ended: int
     if log_state.holder is None or log_state.incarnation == own:
         return
     if ended is not None:
-        _refuse_if_moved(log_state, ended)
+        refuse_if_moved(log_state, ended)
     elif is_held(log_state, now_ms):
         raise _in_use(log_state)
 
@@ -277,7 +277,8 @@ def _not_behind(log_state: LogState, manifest: Manifest) -> RunFailed:
     )
 
 
-def _refuse_if_moved(log_state: LogState, token: int) -> None:
+def refuse_if_moved(log_state: LogState, token: int) -> None:
+    """Raise `StoreInUse` if the lease is no longer the one of `token`."""
     if log_state.lease_token != token:
         raise StoreInUse(
             "the lease that was seen to end has been renewed, or taken by another driver",

@@ -192,7 +192,7 @@ def handled(event: Event, now_ms: float, effects: object, raised: str = "") -> H
 STAGE_EVENTS: tuple[type[Event], ...] = (LogsRead, EpochEnding, EpochServes)
 """Events of the rules between programs. Their time is the host's wall clock."""
 
-_EVENTS: dict[str, type[Event]] = {
+EVENTS: dict[str, type[Event]] = {
     kind.__name__: kind
     for kind in (
         messages.SourcesPinned,
@@ -286,7 +286,7 @@ _NOT_RECORDED = {("CommitFenced", "why"): ""}
 @cache
 def _model_of(name: str) -> type[BaseModel]:
     """Return a pydantic model with the fields of an event's class."""
-    kind = _EVENTS[name]
+    kind = EVENTS[name]
     hints = get_type_hints(kind, vars(sys.modules[kind.__module__]), dict(_NAMES), include_extras=True)
     described: dict[str, tuple[object, object]] = {}
     for each in fields(kind):
@@ -298,10 +298,10 @@ def _model_of(name: str) -> type[BaseModel]:
 
 def _made(value: Mapping[str, object]) -> Event:
     name = str(value.get("kind"))
-    if name not in _EVENTS:
+    if name not in EVENTS:
         raise ValueError(f"there is no event {name}")
     read = _model_of(name).model_validate({field: each for field, each in value.items() if field != "kind"})
-    return _EVENTS[name](**{each.name: getattr(read, each.name) for each in fields(_EVENTS[name])})
+    return EVENTS[name](**{each.name: getattr(read, each.name) for each in fields(EVENTS[name])})
 
 
 def event_of(line: Handled, asked: Mapping[int, Manifest]) -> Event:

@@ -128,7 +128,7 @@ def adopt(request: AdoptRequest, target: AdoptTarget, sessions: Sessions) -> Ado
         store.verify(manifest)
         store.log.commit_epoch(manifest)
     except BaseException:
-        _undo(store, point, before)
+        undo(store, point, before)
         raise
     try:
         store.materialize(manifest)
@@ -295,7 +295,7 @@ def _refuse_moved(taking: Taking) -> None:
         )
 
 
-def _undo(store: Store, point: RecoveryPoint, before: _Before) -> None:
+def undo(store: Store, point: RecoveryPoint, before: _Before) -> None:
     """Restore the store's place. Leftovers of a failed clean-up are harmless: no job starts on them."""
     with suppress(CkptError, OSError):
         log_state = store.log.state()

@@ -114,11 +114,9 @@ def test_a_running_driver_is_refused(world: Clicks) -> None:
     running.close()
 
 
-def test_sinks_that_may_lack_rows_are_refused(world: Clicks, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as dying:
-        dying.setattr(failpoints, "_armed", failpoints.parse("ACKED:raise"))
-        with pytest.raises(FailpointHit):
-            world.run(2)
+def test_sinks_that_may_lack_rows_are_refused(world: Clicks) -> None:
+    with failpoints.armed("ACKED:raise"), pytest.raises(FailpointHit):
+        world.run(2)
     with pytest.raises(AdoptionRefused, match="not known to have"):
         world.adopt()
 
@@ -148,11 +146,9 @@ def test_a_job_does_not_continue_from_a_batch_of_the_query(world: Clicks) -> Non
         world.job().log.begin_incarnation(current_holder(JOB), 5)
 
 
-def test_an_adoption_that_fails_leaves_the_outbox_as_it_was(world: Clicks, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as failing:
-        failing.setattr(failpoints, "_armed", failpoints.parse("ADOPTING:raise"))
-        with pytest.raises(FailpointHit):
-            world.adopt()
+def test_an_adoption_that_fails_leaves_the_outbox_as_it_was(world: Clicks) -> None:
+    with failpoints.armed("ADOPTING:raise"), pytest.raises(FailpointHit):
+        world.adopt()
     world.run(2)
     assert world.log().state().latest == 7
 
@@ -160,8 +156,7 @@ def test_an_adoption_that_fails_leaves_the_outbox_as_it_was(world: Clicks, monke
 def test_an_adoption_that_was_killed_runs_again_and_nothing_starts_before(
     world: Clicks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as dying:
-        dying.setattr(failpoints, "_armed", failpoints.parse("ADOPTING:raise"))
+    with monkeypatch.context() as dying, failpoints.armed("ADOPTING:raise"):
         dying.setattr(adopting, "suppress", _Dead)
         with pytest.raises(FailpointHit):
             world.adopt()

@@ -76,7 +76,7 @@ def test_a_store_that_is_not_new_is_refused_and_stays_as_it_is(tmp_path, found):
 def interrupted(tmp_path, monkeypatch) -> WrittenQuery:
     """The program is killed before the epoch is decided: nothing is tidied up."""
     query = clicks(WrittenQuery(tmp_path / "query"), 10)
-    monkeypatch.setattr("spark_rewind.adopt.adopting._undo", lambda *_: None)
+    monkeypatch.setattr("spark_rewind.adopt.adopting.undo", lambda *_: None)
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt

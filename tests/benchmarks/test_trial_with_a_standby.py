@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.side_by_side import usage
 from benchmarks.side_by_side.environments import Prepared
-from benchmarks.side_by_side.throughput import _checkpoints
+from benchmarks.side_by_side.throughput import checkpoint_times
 from benchmarks.side_by_side.trial import Subject, Trial, trial
 from benchmarks.systems import Environment, System
 
@@ -85,8 +85,8 @@ def test_how_long_checkpoints_take_is_asked_of_the_system_that_keeps_it(tmp_path
         subject().system, checkpoints_s=lambda folder, since: [each for began, each in took_s if began >= since]
     )
     one = SimpleNamespace(subject=SimpleNamespace(system=system), state=tmp_path)
-    assert _checkpoints(one, 10) == shown
+    assert checkpoint_times(one, 10) == shown
 
 
 def test_a_system_that_keeps_no_checkpoints_is_not_asked(tmp_path):
-    assert _checkpoints(SimpleNamespace(subject=subject(), state=tmp_path), 0) == {}
+    assert checkpoint_times(SimpleNamespace(subject=subject(), state=tmp_path), 0) == {}

@@ -187,7 +187,7 @@ def test_what_a_program_reads_has_no_pictures_in_it(command):
 @pytest.mark.parametrize("arguments", [["--kafka", "nonsense"], ["--kafka", "127.0.0.1:9"]])
 def test_a_demo_that_cannot_begin_leaves_nothing_behind(command, monkeypatch, tmp_path, arguments):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("spark_ckpt_demo.topics.KafkaTopics._create", refuse)
+    monkeypatch.setattr("spark_ckpt_demo.topics.KafkaTopics.create", refuse)
 
     answer = command("demo", *arguments)
 

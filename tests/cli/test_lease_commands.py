@@ -74,7 +74,7 @@ def test_a_lease_that_was_given_up_and_one_of_a_dead_process_are_told_apart(comm
 
 
 def test_nothing_is_handed_over_to_nobody(command, world, store, monkeypatch):
-    monkeypatch.setattr(handover_module, "_HEARD_S", 0.2)
+    monkeypatch.setattr(handover_module, "HEARD_S", 0.2)
     Standbys(world.store.location).write(
         "far", NOTE
     )  # what one leaves that died on another host: it is never written anew

@@ -14,7 +14,6 @@ import pytest
 from delta_kit import append, context, ids, output, stage
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
-from spark_ckpt_delta import publisher as publisher_module
 from spark_ckpt_delta.marker import (
     TableMarker,
     application_id,
@@ -26,6 +25,7 @@ from spark_ckpt_delta.publisher import DeltalakePublisher
 from spark_ckpt_delta.refusals import publish_failed
 
 from checkpoint_protocols.ids import Epoch, Incarnation
+from spark_ckpt import failpoints
 from spark_ckpt.connector import SinkContext
 from spark_ckpt.errors import (
     EpochDamaged,
@@ -36,6 +36,7 @@ from spark_ckpt.errors import (
     PublishFailed,
     SinkInvalid,
 )
+from spark_ckpt.failpoints import FailpointHit
 
 
 def opened(table: Path, incarnation: int = 1, **who: Any) -> DeltalakePublisher:
@@ -120,12 +121,10 @@ def test_a_commit_whose_answer_was_lost_is_found_by_its_marker(
     assert (receipt.replayed, ids(table), DeltaTable(str(table)).version()) == (True, [1], 1)
 
 
-def test_death_between_commit_and_acknowledgement_is_replayed(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_death_between_commit_and_acknowledgement_is_replayed(table: Path) -> None:
     epoch = output(table, 1, [stage(table, {"id": [1]})])
-    monkeypatch.setattr(publisher_module, "_fsync", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
+    with failpoints.armed("PUBLISH_COMMITTED:raise"), pytest.raises(FailpointHit):
         opened(table).publish(epoch)
-    monkeypatch.undo()
 
     assert opened(table, incarnation=2).publish(epoch).replayed
     assert ids(table) == [1]

@@ -17,7 +17,7 @@ def test_one_command_measures_and_writes_the_page(tmp_path: Path, monkeypatch: p
     results, page = tmp_path / "results.json", tmp_path / "proof.md"
     monkeypatch.setattr(command, "RESULTS", results)
     monkeypatch.setattr(command, "write_page", lambda: write_page(results, page))
-    monkeypatch.setattr(command, "_names", lambda: ["markers", "lease", "spark"])
+    monkeypatch.setattr(command, "sound_names", lambda: ["markers", "lease", "spark"])
     monkeypatch.setattr(
         command, "caught", lambda: [Caught("here", "a bug", 3, 0.5), Caught("there", "another one", None, 1.5)]
     )

@@ -75,7 +75,7 @@ class Reader:
 
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
-    monkeypatch.setattr(index_keeper, "_LOOK_S", 3600.0)
+    monkeypatch.setattr(index_keeper, "LOOK_S", 3600.0)
     sender, own, looks, opened = SendingStore(tmp_path / "orders"), ProgramKit(tmp_path, "reader"), Looks(), []
     source = cast(EdgeSource, ckpt.Edge(EDGE, sender.store.location.uri))
     real = EdgeSource.open_log
@@ -138,6 +138,6 @@ def test_a_keeper_that_waits_for_its_period_is_found(reader: Reader, monkeypatch
 
 
 def test_a_log_that_is_opened_for_each_look_is_found(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(IndexKeeper, "_log_of", lambda self, name: reader.source.open_log())
+    monkeypatch.setattr(IndexKeeper, "log_of", lambda self, name: reader.source.open_log())
     with pytest.raises(AssertionError):
         test_each_index_is_seen_by_the_log_that_was_opened_first(reader)

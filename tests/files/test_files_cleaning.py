@@ -236,7 +236,7 @@ def test_going_back_without_them_is_the_users_choice(world: World, caplog: pytes
 def test_files_that_are_gone_and_too_old_to_come_back_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_ckpt_files.source._FORGETTING_PAYS", 2)
+    monkeypatch.setattr("spark_ckpt_files.source.FORGETTING_PAYS", 2)
     world = World(tmp_path, maxFileAge="100 seconds")
     for name, modified_s in [("gone-old", 1000), ("here-old", 1000), ("gone-young", 1950)]:
         world.write(name, modified_s=modified_s)

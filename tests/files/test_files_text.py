@@ -212,7 +212,7 @@ CR_CSV = b'id,name\r1,x\r2,"y\nz"\r\r3,"q\rr"\r4,""\r'
 def test_csv_lines_may_end_in_a_carriage_return_alone(
     end: bytes, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records_module, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(records_module, "BLOCK_BYTES", block)
     content, more = CR_CSV.replace(b"id,name", b"id,name,at").replace(b"\r3", b",\r3") + end, []
     content = b'id,name,at\r1,x,\r2,"y\nz",\r\r3,"q\rr",\r4,"",\r' + end + (b"," if end.startswith(b"5") else b"")
     more = [(5, "v")] if end.startswith(b"5") else []
@@ -257,7 +257,7 @@ def test_a_truncated_compressed_file_is_an_error_not_fewer_rows(tmp_path: Path) 
 
 
 def test_records_that_cross_block_borders_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records_module, "_BLOCK_BYTES", 7)
+    monkeypatch.setattr(records_module, "BLOCK_BYTES", 7)
     rows = rows_of(tmp_path, b"".join(b"%d,name%d,\n" % (n, n) for n in range(50)))
 
     assert [(row["id"], row["name"], row["_line"]) for row in rows] == [(n, f"name{n}", n + 1) for n in range(50)]

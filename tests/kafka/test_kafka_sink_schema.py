@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
-from spark_ckpt_kafka.sink import KafkaSink, _check_columns
+from spark_ckpt_kafka.sink import KafkaSink, check_columns
 
 from spark_ckpt.errors import SinkInvalid
 
@@ -44,7 +44,7 @@ def _schema(ddl: str) -> StructType:
     ],
 )
 def test_the_columns_of_sparks_sink_are_accepted(ddl: str) -> None:
-    _check_columns(_schema(ddl), "t")
+    check_columns(_schema(ddl), "t")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_columns_of_sparks_sink_are_accepted(ddl: str) -> None:
 )
 def test_other_columns_are_refused_with_the_expression_that_helps(ddl: str, topic: str | None, says: str) -> None:
     with pytest.raises(SinkInvalid, match=says) as refused:
-        _check_columns(_schema(ddl), topic)
+        check_columns(_schema(ddl), topic)
 
     assert refused.value.hint
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,8 @@ import pytest
 
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.delegation import SETTINGS, SPARED_MS, Delegation, StandbyLease, StandbyReport
-from checkpoint_protocols.lease.messages import Lease, Terms, Turns
+from checkpoint_protocols.lease.messages import Lease, Terms, Turn, Turns
+from checkpoint_protocols.lease.rotation import DRAWS
 
 B, C = ProcessId("b"), ProcessId("c")
 FRESH_MS = SETTINGS.fresh_ms
@@ -599,12 +601,19 @@ def test_the_world_sees_two_at_once_where_a_holder_looks_at_no_clock() -> None:
 
 
 def test_a_standby_that_ends_its_lease_keeps_the_health_that_it_told() -> None:
-    """The next choice is made by it."""
-    delegation = driver(Delegation)
+    """The next choice is made by it, beside another one that was passed over once and so counts twice."""
+    assert share_of_one_with(health=100) == pytest.approx(100 / (100 + 200), abs=0.01)
+    assert share_of_one_with(health=40) == pytest.approx(40 / (40 + 200), abs=0.01)
+
+
+def share_of_one_with(health: int) -> float:
+    """Of the draws that choose a holder after it has had a lease, those that choose it again."""
+    delegation = Delegation(1, SETTINGS, None, {node: Turn() for node in (B, C, ProcessId("driver"))}, 0)
     for clock_ms in (1_000, 1_500):
-        delegation.heard([replace(told(B, clock_ms), health=40)], clock_ms - 1_000)
+        delegation.heard([replace(told(B, clock_ms), health=health), told(C, clock_ms)], clock_ms - 1_000)
     lease = leased(delegation, 500)
-
     delegation.ended(lease, 9, 2_000, failed=False, local_ms=1_000)
-
-    assert delegation._machine.heard[B][0].health == 40
+    chosen = [copy.deepcopy(delegation).asks(1_000, draw) for draw in range(0, DRAWS, DRAWS // 1_000)]
+    assert lease.terms.holder == B
+    assert None not in chosen
+    return sum(terms.holder == B for terms in chosen if terms is not None) / len(chosen)

@@ -51,8 +51,8 @@ def test_who_was_passed_over_rounds_times_the_secondaries_is_next_and_nobody_soo
 
 @pytest.mark.parametrize("off", [-1, 1])
 def test_a_rotation_that_is_off_by_one_is_seen(off: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    since = lease_rotation._since
-    monkeypatch.setattr(lease_rotation, "_since", lambda turns, candidate: since(turns, candidate) - off)
+    since = lease_rotation.passed_over
+    monkeypatch.setattr(lease_rotation, "passed_over", lambda turns, candidate: since(turns, candidate) - off)
 
     assert forced_from() == SETTINGS.rounds * 2 + off
 

@@ -112,11 +112,11 @@ def test_events_and_effects_are_values() -> None:
 def test_reading_a_machine_does_not_change_it() -> None:
     machine = SnapshotTask(born())
     machine.handle(v.Commanded("start", {"local_ms": 0}))
-    before = copy.deepcopy({name: value for name, value in vars(machine).items() if name != "_story"})
+    before = copy.deepcopy({name: value for name, value in vars(machine).items() if name != "recent"})
     _ = machine.story
     machine.validate()
 
-    assert {name: value for name, value in vars(machine).items() if name != "_story"} == before
+    assert {name: value for name, value in vars(machine).items() if name != "recent"} == before
 
 
 def test_an_error_tells_the_recent_story_and_no_more() -> None:

@@ -40,7 +40,7 @@ def without_transactions(now, then, writers, stamp):
     yield from (each for each in restoring(now, then, writers, stamp) if "txn" not in each)
 
 
-restoring = table_commits._restoring
+restoring = table_commits.restoring
 
 
 def without_versions_in_flight(line: int, newest: int, positions) -> Shift:
@@ -76,7 +76,7 @@ def reversed_adds(text: str) -> str:
 
 
 PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "txn is not taken back": lambda patch: patch.setattr(table_commits, "_restoring", without_transactions),
+    "txn is not taken back": lambda patch: patch.setattr(table_commits, "restoring", without_transactions),
     "versions in flight are lost": lambda patch: (
         patch.setattr(drafting, "shift_of", without_versions_in_flight),
         patch.setattr(Shift, "moved", clamped),
@@ -86,7 +86,7 @@ PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "files of a version follow in another order": lambda patch: patch.setattr(drafting, "commits", other_order),
     "the state is not copied": lambda patch: (
         patch.setattr(checkpoint_copy, "copy_state", lambda *given, **more: None),
-        patch.setattr(checkpoint_copy, "_state_differences", lambda *given: []),
+        patch.setattr(checkpoint_copy, "state_differences", lambda *given: []),
     )[0],
 }
 
@@ -132,20 +132,14 @@ def test_a_copy_that_is_not_whole_is_found_before_anything_counts(tmp_path, monk
     assert world(lake) == before
 
 
-@pytest.fixture
-def armed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    return lambda spec: monkeypatch.setattr(failpoints, "_armed", failpoints.parse(spec) if spec else None)
-
-
 @pytest.mark.parametrize("point", ["REWIND_DECIDED", "REWIND_TABLE_COMMITTED", "REWIND_SWAPPED", "REWIND_KEPT"])
 @pytest.mark.parametrize("fenced", [True, False])
-def test_without_fences_a_query_could_start_on_a_mix(tmp_path, monkeypatch, armed, point, fenced):
+def test_without_fences_a_query_could_start_on_a_mix(tmp_path, monkeypatch, point, fenced):
     """After a death behind the decision nobody may start; that nobody can is the fences' doing."""
     lake, good = history(tmp_path / "lake", 3)
     plan = planned(checkpoints(lake), f"ingest@{good}", [lake.root])
     if not fenced:
         monkeypatch.setattr(carrying, "put_fences", lambda paths, identity: None)
-    armed(f"{point}:raise")
-    with pytest.raises(FailpointHit):
+    with failpoints.armed(f"{point}:raise"), pytest.raises(FailpointHit):
         apply(plan, settings_for(plan))
     assert bool(startable(lake)) != fenced

@@ -234,8 +234,8 @@ def test_a_log_that_is_not_cut_is_found_before_anything_counts(story, monkeypatc
 
 
 PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "the log stays": lambda patch: patch.setattr(folders, "_change_logs", lambda change, identity: None),
-    "files stay": lambda patch: patch.setattr(folders, "_move", lambda files, source, target: None),
+    "the log stays": lambda patch: patch.setattr(folders, "change_logs", lambda change, identity: None),
+    "files stay": lambda patch: patch.setattr(folders, "move", lambda files, source, target: None),
     "the folder stays": lambda patch: patch.setattr(folders, "publish", lambda change, identity: None),
 }
 
@@ -251,14 +251,12 @@ def test_a_bug_shows_in_the_files(story, monkeypatch, bug):
 
 @pytest.mark.parametrize("verb", [apply, undo])
 @pytest.mark.parametrize("point", ["REWIND_LOG_SWAPPED", "REWIND_FILE_MOVED"])
-def test_what_dies_among_the_files_is_finished_by_the_same_command(story, monkeypatch, verb, point):
+def test_what_dies_among_the_files_is_finished_by_the_same_command(story, verb, point):
     lake, plan = story
     if verb is undo:
         apply(plan, settings_for(plan))
-    with monkeypatch.context() as patched:
-        patched.setattr(failpoints, "_armed", failpoints.parse(f"{point}:raise"))
-        with pytest.raises(FailpointHit):
-            verb(plan, settings_for(plan))
+    with failpoints.armed(f"{point}:raise"), pytest.raises(FailpointHit):
+        verb(plan, settings_for(plan))
     verb(plan, settings_for(plan))
     if verb is apply:
         judged(lake)

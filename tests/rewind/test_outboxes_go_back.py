@@ -158,8 +158,7 @@ def every_other(points: Sequence[str], first: int) -> list[ParameterSet]:
 
 def dies(point: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
     """Leave what a process leaves that dies there."""
-    with monkeypatch.context() as dying:
-        dying.setattr(failpoints, "_armed", failpoints.parse(f"{point}:raise"))
+    with monkeypatch.context() as dying, failpoints.armed(f"{point}:raise"):
         dying.setattr(carrying.Carrier, "clean_up", lambda carrier, record: None)
         with pytest.raises(FailpointHit):
             call()

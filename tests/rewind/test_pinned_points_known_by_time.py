@@ -83,5 +83,5 @@ def test_counts_that_know_no_gap_are_caught(tmp_path, monkeypatch):
     def begun_by(writer, at_ms):
         return writer.known[0].number + sum(each.began_ms <= at_ms for each in writer.known)
 
-    monkeypatch.setattr(connections, "_begun_by", begun_by)
+    monkeypatch.setattr(connections, "begun_by", begun_by)
     assert reader_batch(Pair(tmp_path, EDGE).plan()) > PINNED

@@ -122,13 +122,11 @@ def test_a_point_that_is_taken_away_after_the_plan_is_told_and_nothing_is_change
     assert {name: table.newest() for name, table in story.lake.tables.items()} == versions
 
 
-def test_a_command_that_died_with_files_put_back_is_run_again(tmp_path, monkeypatch):
+def test_a_command_that_died_with_files_put_back_is_run_again(tmp_path):
     story = Story(tmp_path)
     plan = story.plan()
-    with monkeypatch.context() as dying:
-        dying.setattr(failpoints, "_armed", failpoints.parse("REWIND_DRAFTED:raise:1"))
-        with pytest.raises(FailpointHit):
-            apply(plan, settings_for(plan))
+    with failpoints.armed("REWIND_DRAFTED:raise:1"), pytest.raises(FailpointHit):
+        apply(plan, settings_for(plan))
     assert min(story.lake.held()["gold"]) < 0, "a file that no version names is none of the table's"
     apply(plan, settings_for(plan))
     mended = SmallLake(story.lake.root)

@@ -128,12 +128,12 @@ def test_a_pin_that_would_appear_before_it_is_whole_is_caught(tmp_path, monkeypa
     """The planted bug: it is made under its own name."""
     from spark_rewind import pinning
 
-    real = pinning._prepared
+    real = pinning.prepare
 
     def prepared(request, folder, point, points):
         return real(request, folder.with_name(point.id), point, points)
 
-    monkeypatch.setattr(pinning, "_prepared", prepared)
+    monkeypatch.setattr(pinning, "prepare", prepared)
     chain = small(tmp_path)
     (chain.pins / "points").mkdir(parents=True)
     torn = 0

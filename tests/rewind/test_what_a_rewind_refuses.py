@@ -296,8 +296,7 @@ def test_a_plan_that_was_undone_is_not_carried_out_again(story):
 
 def stopped_at(story: Story, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves what a process leaves that dies there."""
-    with monkeypatch.context() as patched:
-        patched.setattr(failpoints, "_armed", failpoints.parse(f"{point}:raise"))
+    with monkeypatch.context() as patched, failpoints.armed(f"{point}:raise"):
         patched.setattr(carrying.Carrier, "clean_up", lambda carrier, record: None)
         with pytest.raises(FailpointHit):
             apply(story.plan, settings_for(story.plan))

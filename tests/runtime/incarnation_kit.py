@@ -188,7 +188,7 @@ class Bench:
     def plays_spark(self, monkeypatch) -> None:
         """Play Spark, and keep the parts of the newest life by the name that made them."""
         monkeypatch.setattr(stage_module, "StageQuery", self._query)
-        monkeypatch.setattr(incarnation_module, "_POLL_S", 0.01)
+        monkeypatch.setattr(incarnation_module, "POLL_S", 0.01)
         for name in ("CoordinatorLoop", "Lanes", "recorded"):
             monkeypatch.setattr(incarnation_module, name, self._keeping(name, getattr(incarnation_module, name)))
 

@@ -29,7 +29,7 @@ def failed(progressed=False, error=None):
 
 
 class FakeIncarnation:
-    """Ends as scripted; "lives" until it is asked to stop."""
+    """Begins when an event is set, or with an error, and ends as scripted; "lives" until it is asked to stop."""
 
     def __init__(self, bench, plan, point):
         self.bench, self.plan, self.incarnation, self.base = bench, plan, point.incarnation, point.manifest.epoch
@@ -42,8 +42,11 @@ class FakeIncarnation:
         bench.lives.append(self)
 
     def begin(self):
-        if self.bench.beginnings and (error := self.bench.beginnings.pop(0)):
-            raise error
+        first = self.bench.beginnings.pop(0) if self.bench.beginnings else None
+        if isinstance(first, threading.Event):
+            assert first.wait(WAIT_S)
+        elif first:
+            raise first
 
     def watch(self):
         ending = self.bench.endings.pop(0) if self.bench.endings else "lives"
@@ -77,8 +80,8 @@ class Bench:
         monkeypatch.setattr(
             supervisor_module, "SparkIncarnation", lambda plan, point, *_: FakeIncarnation(self, plan, point)
         )
-        monkeypatch.setattr(supervisor_module, "_PAUSE_S", 0.001)
-        monkeypatch.setattr(run_module, "_POLL_S", 0.01)
+        monkeypatch.setattr(supervisor_module, "PAUSE_S", 0.001)
+        monkeypatch.setattr(run_module, "POLL_S", 0.01)
 
     def plan(self, sinks=("out",), source="in", operator=None, **settings):
         config = JobConfig.of({"max_failed_epochs": 2} | settings, {})

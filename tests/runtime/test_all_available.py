@@ -68,7 +68,7 @@ def test_the_epoch_after_the_one_that_was_open_is_waited_for():
 
 
 def test_one_epoch_would_not_have_the_batch_after_the_last_row(monkeypatch):
-    monkeypatch.setattr(all_available, "_EPOCHS", 1)
+    monkeypatch.setattr(all_available, "EPOCHS", 1)
     case = Case()
     case.read = 5
     case.step()

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from spark_ckpt.tasks.failures import OutputInvalid
-from spark_ckpt.tasks.operators.output_rows import OutputRows, _Frames, to_table
+from spark_ckpt.tasks.operators.output_rows import Frames, OutputRows, to_table
 from spark_ckpt.tasks.operators.pandas_rows import PandasOptions
 
 SCHEMA = StructType([StructField("k", StringType()), StructField("v", LongType())])
@@ -64,7 +64,7 @@ SHAPES = (
 @given(st.lists(st.tuples(st.sampled_from(SHAPES), st.integers(0, 99)), min_size=1, max_size=12))
 def test_frames_are_joined_as_pandas_joins_them(chosen):
     frames = [shape(value) for shape, value in chosen]
-    joined = _Frames()
+    joined = Frames()
     for frame in frames:
         joined.add(frame)
     expected = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]

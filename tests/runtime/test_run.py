@@ -14,7 +14,7 @@ from spark_ckpt.driver import supervisor as supervisor_module
 from spark_ckpt.driver.incarnation import Ending
 from spark_ckpt.driver.query.failures import QueryFailed
 from spark_ckpt.driver.run import Run
-from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StagedOutput
+from spark_ckpt.epochs.records import OperatorSnapshot, StagedOutput
 from spark_ckpt.errors import (
     ConfigInvalid,
     DrainStopped,
@@ -119,15 +119,17 @@ def test_a_zombie_ends_as_fenced_whatever_its_query_died_of(bench):
     assert bench.store.reopened().log.state().incarnation == 2
 
 
-def test_a_run_goes_on_under_its_own_lease_and_takes_no_other_whatever_clocks_say(bench, monkeypatch):
+def test_a_run_goes_on_under_its_own_lease_and_takes_no_other_whatever_clocks_say(bench):
     """Somebody takes over while it pauses, and by this host's clock that lease is over already."""
 
     def overtaken(*_):
         other = Store.open(str(bench.folder / "store"), JOB, now_ms=lambda: 1).log
         other.begin_incarnation(supervisor_module.current_holder(JOB), "latest", 1, takeover=True)
 
-    monkeypatch.setattr(supervisor_module.Supervisor, "_wait", overtaken)
-    assert type(ended(bench.run(failed(), STOPPED))) is Fenced
+    pausing = Told()
+    pausing.onOutage = overtaken
+    outage = failed(error=StoreFull("no space left"))
+    assert type(ended(bench.run(outage, STOPPED, listeners=[pausing]))) is Fenced
     assert (len(bench.lives), bench.store.reopened().log.state().incarnation) == (1, 2)
 
 
@@ -216,22 +218,21 @@ class Told(RunListener):
         self.outages.append(event)
 
 
-def test_an_outage_is_told_in_progress_and_to_listeners_until_it_is_over(bench, monkeypatch):
-    monkeypatch.setattr(supervisor_module, "_PAUSE_S", 10_000.0)
-    bench.endings, told = [failed(error=StoreFull("no space left")), "lives"], Told()
+def test_an_outage_is_told_in_progress_and_to_listeners_until_it_is_over(bench):
+    over, told = threading.Event(), Told()
+    bench.endings, bench.beginnings = [failed(error=StoreFull("no space left")), "lives"], [None, over]
     run = Run.start(bench.plan(store_patience="1 hour"), "latest", False, [told])
     outage = eventually(lambda: (run.lastProgress or {}).get("outage"), "outage in progress")
     assert (outage["condition"], outage["patience_ms"], outage["attempt"]) == ("CKPT_STORE_FULL", 3_600_000, 1)
     assert [(event.job, event.condition) for event in told.outages] == [(JOB, "CKPT_STORE_FULL")]
-    run._supervisor._wake.set()  # ends the pause
-    eventually(lambda: len(bench.lives) == 2, "the next life")
+    over.set()
     eventually(lambda: run.lastProgress is None, "the end of the outage")
     assert run.stop(WAIT_S)
 
 
 def test_a_stop_during_an_outage_ends_within_its_bound_and_says_why(bench, monkeypatch):
-    monkeypatch.setattr(supervisor_module, "_PAUSE_S", 10_000.0)
-    monkeypatch.setattr(supervisor_module, "_SPARE_S", 0.0)
+    monkeypatch.setattr(supervisor_module, "PAUSE_S", 10_000.0)
+    monkeypatch.setattr(supervisor_module, "SPARE_S", 0.0)
     full = [failed(error=StoreFull("no space left")) for _ in range(999)]
     run = bench.run(*full, store_patience="1 hour", stop_timeout="100 ms")
     eventually(lambda: run.lastProgress, "outage")
@@ -242,7 +243,7 @@ def test_a_stop_during_an_outage_ends_within_its_bound_and_says_why(bench, monke
 
 
 def test_a_stop_as_the_store_comes_back_takes_its_final_epoch(bench, monkeypatch):
-    monkeypatch.setattr(supervisor_module, "_PAUSE_S", 10_000.0)
+    monkeypatch.setattr(supervisor_module, "PAUSE_S", 10_000.0)
     run = bench.run(failed(error=StoreFull("no space left")), "lives")
     eventually(lambda: run.lastProgress, "outage")
     assert run.stop(WAIT_S)
@@ -301,7 +302,7 @@ def test_a_signal_ends_a_run_that_takes_no_final_epoch_within_its_bound(bench):
 
 
 def test_a_signal_ends_even_a_run_that_cannot_close(bench, monkeypatch):
-    monkeypatch.setattr(run_module, "_CLOSE_S", 0.05)
+    monkeypatch.setattr(run_module, "CLOSE_S", 0.05)
     never = threading.Event()
     run = bench.run(lambda: STOPPED if never.wait(WAIT_S) else None, stop_timeout="50 ms")
     bench.lives[0].abandon = lambda close_within_s: None
@@ -327,7 +328,7 @@ def test_what_is_wrong_at_the_start_is_raised_by_start_and_frees_the_lease(bench
 
 
 def test_a_stop_during_the_pause_starts_one_more_life_to_end_cleanly(bench, monkeypatch):
-    monkeypatch.setattr(supervisor_module, "_PAUSE_S", 10_000.0)
+    monkeypatch.setattr(supervisor_module, "PAUSE_S", 10_000.0)
     run = bench.run(failed())
     eventually(lambda: bench.endings == [], "the first failure")
     assert run.stop(WAIT_S)
@@ -444,21 +445,16 @@ def test_a_savepoint_is_asked_of_the_life_that_runs_and_its_epoch_is_returned(be
 
 def test_a_savepoint_is_asked_for_again_when_the_life_ended_without_it(bench):
     bench.decide(1)
-    gate = threading.Event()
-    run = bench.run("lives", "lives")
-    first = bench.lives[0]
-    first.watch = None
+    dies = threading.Event()
+    run = bench.run(lambda: failed() if dies.wait(WAIT_S) else None, "lives")
     thread, found = in_background(lambda: run.savepoint("named"))
-    eventually(lambda: first.savepoints == ["named"], "first request")
-    second = FakeIncarnation(bench, run._plan, type("Point", (), {"incarnation": 9, "manifest": Manifest(
-        job=JOB, epoch=1, incarnation=1, attempt="a", created_ms=0)}))  # fmt: skip
-    run._supervisor._incarnation = second
-    eventually(lambda: second.savepoints == ["named"], "second request")
+    eventually(lambda: bench.lives[0].savepoints == ["named"], "first request")
+    dies.set()
+    eventually(lambda: [life.savepoints for life in bench.lives] == [["named"]] * 2, "second request")
     bench.store.reopened().log.add_savepoint("named", 1)
     thread.join(WAIT_S)
     assert found == [1]
-    gate.set()
-    first.asked.set()
+    run.stop(WAIT_S)
     assert ended(run) is None
 
 

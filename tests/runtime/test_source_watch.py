@@ -47,7 +47,7 @@ class Watched(Bench):
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    monkeypatch.setattr(source_watch, "_PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr(source_watch, "PAUSES_S", (0.01, 0.01))
     return Watched(tmp_path, monkeypatch)
 
 
@@ -75,7 +75,7 @@ def test_the_start_of_a_topic_that_was_made_again_meanwhile_is_not_committed_und
 
 
 def test_an_idle_job_notices_that_its_topic_is_another_one(bench, monkeypatch):
-    monkeypatch.setattr(source_watch, "_EVERY_S", 0.02)
+    monkeypatch.setattr(source_watch, "LOOK_EVERY_S", 0.02)
     life = bench.running()
     bench.source.parts = NEW
     assert type(life.ended().error) is IdentityChanged
@@ -129,7 +129,7 @@ def test_an_epoch_asks_each_source_once_and_the_connection_is_closed_at_the_end(
 
 
 def test_the_watch_survives_a_source_that_raises_anything(bench, monkeypatch):
-    monkeypatch.setattr(source_watch, "_EVERY_S", 0.01)
+    monkeypatch.setattr(source_watch, "LOOK_EVERY_S", 0.01)
     life = bench.running()
     bench.source.script = [RunFailed("x"), ValueError("y")]
     eventually(lambda: not bench.source.script, "both questions")

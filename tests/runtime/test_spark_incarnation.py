@@ -346,7 +346,7 @@ def test_a_clean_stop_frees_the_lease_and_tells_the_log_what_was_published(bench
 
 
 def test_a_stop_that_could_not_publish_in_time_says_so(bench_of, monkeypatch):
-    monkeypatch.setattr(incarnation_module, "_JOIN_S", 0.05)
+    monkeypatch.setattr(incarnation_module, "JOIN_S", 0.05)
     bench = bench_of(publish_timeout="80 ms")
     bench.sink.released.clear()
     life = bench.born()
@@ -368,7 +368,7 @@ class Unreachable(FakeSink):
 
 
 def test_an_attempt_to_publish_ends_with_its_run(bench_of, monkeypatch):
-    monkeypatch.setattr(incarnation_module, "_JOIN_S", 0.05)
+    monkeypatch.setattr(incarnation_module, "JOIN_S", 0.05)
     bench = bench_of(publish_timeout="80 ms")
     bench.sink.__class__ = Unreachable
     bench.sink.released.clear()

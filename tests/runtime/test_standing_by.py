@@ -22,7 +22,7 @@ FAR_MS = 4_000_000_000_000
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     monkeypatch.setattr(follower_module, "can_rehearse", lambda *_: False)
-    monkeypatch.setattr(follower_module, "_FOLLOW_S", 0.01)
+    monkeypatch.setattr(follower_module, "FOLLOW_S", 0.01)
     monkeypatch.setattr(lookout_module, "READ_S", 0.01)
     return Bench(tmp_path, monkeypatch)
 

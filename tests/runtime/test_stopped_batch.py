@@ -33,7 +33,7 @@ def run_batch(monkeypatch):
         ends = (SourceNode("in", None, StructType()),)
         stage = SimpleNamespace(ends=ends, hosts={}, marks=(), inputs=None, spark_state=None)
         spark = SimpleNamespace(sparkContext=None)
-        StageQuery(spark, stage, lambda *batch: told.append(batch), lambda: over)._run_batch(None, 7)
+        StageQuery(spark, stage, lambda *batch: told.append(batch), lambda: over).run_batch(None, 7)
 
     return run, told
 

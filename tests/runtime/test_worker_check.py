@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from concurrent.futures import Future
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -31,16 +32,35 @@ class Raised(PySparkException):
         return {"traceback": self._desc}
 
 
-def session(monkeypatch, found, python=OTHER, master="local[2]"):
-    """A session whose workers are warm, or failed with `found`; None: nobody has answered."""
-    warm: Future[None] = Future()
-    if isinstance(found, Exception):
-        warm.set_exception(found)
-    elif found:
-        warm.set_result(None)
-    monkeypatch.setitem(warm_up._warm, "app", warm)
-    monkeypatch.setattr(warm_up, "_PATIENCE_S", 0.01)
-    return SimpleNamespace(sparkContext=SimpleNamespace(applicationId="app", pythonExec=python, master=master))
+APPLICATIONS = (f"app-{number}" for number in itertools.count())
+
+
+class Warming:
+    """A session whose workers get warm, or fail with `found`; None: nobody answers."""
+
+    def __init__(self, found, python=OTHER, master="local[2]"):
+        self.found, self.answers = found, threading.Event()
+        self.sparkContext = SimpleNamespace(
+            applicationId=next(APPLICATIONS), pythonExec=python, master=master, defaultParallelism=2
+        )
+
+    def range(self, *numbers):
+        return self
+
+    def mapInArrow(self, function, columns):
+        return self
+
+    def collect(self):
+        if self.found is None:
+            assert self.answers.wait(60)
+        if isinstance(self.found, Exception):
+            raise self.found
+
+
+def session(found, **options):
+    spark = Warming(found, **options)
+    warm_up.warm_up(spark)
+    return spark
 
 
 @pytest.mark.parametrize(
@@ -60,28 +80,29 @@ def session(monkeypatch, found, python=OTHER, master="local[2]"):
     ],
 )
 @pytest.mark.parametrize("master", ["local[2]", "spark://host:7077", "yarn"])
-def test_a_python_without_the_packages_or_of_another_version_is_refused(monkeypatch, found, why, master):
+def test_a_python_without_the_packages_or_of_another_version_is_refused(found, why, master):
     with pytest.raises(EnvironmentUnfit, match=why) as refused:
-        check_workers(session(monkeypatch, found, master=master))
+        check_workers(session(found, master=master))
     assert refused.value.context == {"python": OTHER}
     assert "PYSPARK_PYTHON" in refused.value.hint
 
 
-def test_a_python_that_cannot_be_started_here_is_refused(monkeypatch):
+def test_a_python_that_cannot_be_started_here_is_refused():
     with pytest.raises(EnvironmentUnfit, match="Cannot run program"):
-        check_workers(
-            session(monkeypatch, RuntimeError('x\njava.io.IOException: Cannot run program "/opt/other/bin/python"'))
-        )
+        check_workers(session(RuntimeError('x\njava.io.IOException: Cannot run program "/opt/other/bin/python"')))
 
 
 def test_what_may_pass_on_a_cluster_is_left_to_the_job(monkeypatch):
-    check_workers(session(monkeypatch, RuntimeError("executor lost"), master="spark://host:7077"))
-    check_workers(session(monkeypatch, None, master="spark://host:7077"))
+    check_workers(session(RuntimeError("executor lost"), master="spark://host:7077"))
+    monkeypatch.setattr(warm_up, "PATIENCE_S", 0.01)
+    silent = session(None, master="spark://host:7077")
+    check_workers(silent)
+    silent.answers.set()
 
 
-def test_this_python_is_not_waited_for(monkeypatch):
-    check_workers(session(monkeypatch, Raised("ModuleNotFoundError: No module named 'x'"), python=sys.executable))
+def test_this_python_is_not_waited_for():
+    check_workers(session(Raised("ModuleNotFoundError: No module named 'x'"), python=sys.executable))
 
 
-def test_another_python_that_runs_our_tasks_will_do(monkeypatch):
-    check_workers(session(monkeypatch, found=True))
+def test_another_python_that_runs_our_tasks_will_do():
+    check_workers(session(found=True))

@@ -28,7 +28,7 @@ def rows_of_an_attempt_that_was_given_up_stay_in_the_transaction(patch):
         rest = sent.rest_of(epoch, incarnation, [file.path for file in files]) if sent else None
         return files if rest is None else files[len(files) - len(rest) :]
 
-    patch(SparkSink, "_rest", beside)
+    patch(SparkSink, "rest_of", beside)
     patch(SparkDriver, "drop_ahead", lambda driver, sink: driver.lanes[sink.name].waiting.popleft())
 
 

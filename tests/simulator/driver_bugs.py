@@ -63,7 +63,7 @@ class TakesTheTermForLess(Standby):
 
 def no_token(patch: Patch) -> None:
     """A lease that was seen to end is taken, also if it has been renewed since."""
-    patch.setattr(proposals, "_refuse_if_moved", lambda log_state, token: None)
+    patch.setattr(proposals, "refuse_if_moved", lambda log_state, token: None)
 
 
 def no_fence(patch: Patch) -> None:
@@ -98,23 +98,23 @@ def returns_anybodys(patch: Patch) -> None:
 
 def epochs_do_not_renew(patch: Patch) -> None:
     """A standby does not see that an epoch renews the lease."""
-    shipped = log_state._epochs
+    shipped = log_state.with_epochs
 
     def epochs(before: LogState, briefs: Sequence[EpochBrief], at: At) -> LogState:
         after = shipped(before, briefs, at)
         return replace(after, lease_token=before.lease_token)
 
-    patch.setattr(log_state, "_epochs", epochs)
+    patch.setattr(log_state, "with_epochs", epochs)
 
 
 def keeps_nothing(patch: Patch) -> None:
     """An incarnation that ends and goes on is taken for one that returns its lease."""
-    shipped = log_state._released
+    shipped = proposals.release
 
-    def released(before: LogState, record: Released, at: At) -> LogState:
-        return shipped(before, record.model_copy(update={"keeps": False}), at)
+    def release(before: LogState, record: Released) -> NewRow | None:
+        return shipped(before, record.model_copy(update={"keeps": False}))
 
-    patch.setitem(log_state._APPLY, Released, released)
+    patch.setattr(proposals, "release", release)
 
 
 def numbers_again(patch: Patch) -> None:

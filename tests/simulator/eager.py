@@ -62,8 +62,8 @@ class Eager(Driver):
         kind = self.world.fault_of(choice)
         return "crash within" if kind == "crash" and getattr(self.world, "recovering", False) else kind
 
-    def _next(self) -> Choice | None:
-        return self._fresh() or super()._next()
+    def next_choice(self) -> Choice | None:
+        return self._fresh() or super().next_choice()
 
     def _fresh(self) -> Choice | None:
         """Return a fault of a new kind; not at every step, except for kinds that do not last."""

@@ -49,7 +49,7 @@ class SmallWorld(LeaseWorld):
         for node in self.nodes.values():
             for machine in (node.replica, node.primary):
                 if machine is not None:
-                    machine._story.clear()
+                    machine.recent.clear()
 
     def _has_news(self, node: Node) -> bool:
         if not super()._has_news(node) or self.leader is None:

@@ -34,7 +34,7 @@ def sinks_that_have_not_answered_are_left_out(monkeypatch):
 
 def a_damaged_newest_epoch_is_skipped(monkeypatch):
     """Its rows come again, and no operator has decided that."""
-    latest = restore._latest
+    latest = restore.latest
 
     def skipping(log_state, read, verify, whole):
         try:
@@ -42,7 +42,7 @@ def a_damaged_newest_epoch_is_skipped(monkeypatch):
         except EpochDamaged as error:
             return restore.checked(log_state, int(error.context["restore"]), "latest", read, verify, whole)
 
-    monkeypatch.setattr(restore, "_latest", skipping)
+    monkeypatch.setattr(restore, "latest", skipping)
 
 
 def the_error_of_a_damaged_newest_epoch_names_no_sinks(monkeypatch):

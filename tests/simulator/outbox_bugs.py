@@ -14,52 +14,82 @@ from spark_ckpt.epochs import ways_back
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import BatchUnexpected, CkptError, QueryForeign
 from spark_ckpt.outbox import protocol, rule
-from spark_ckpt.outbox.protocol import AppendAcks, AwaitPublish, Begin, Commit, OutboxProtocol, RunPlan, TellBranch
+from spark_ckpt.outbox.protocol import (
+    AppendAcks,
+    AwaitPublish,
+    Begin,
+    Commit,
+    NewestBatch,
+    OutboxProtocol,
+    PublishEpoch,
+    RunPlan,
+    Staged,
+    TellBranch,
+)
 from spark_ckpt.outbox.rule import BatchVerdict, Ruling
 from spark_ckpt.store import proposals
 
 
+def between(monkeypatch, host, method="call"):
+    """Put `host` between a method of the protocol and its host.
+
+    It takes an effect and the method's arguments, yields what is to be done, and returns the answer.
+    """
+    shipped = getattr(OutboxProtocol, method)
+
+    def changed(self, *given):
+        return carried_out(shipped(self, *given), lambda effect: host(effect, *given))
+
+    monkeypatch.setattr(OutboxProtocol, method, changed)
+
+
+def carried_out(effects, host):
+    answer = None
+    while True:
+        try:
+            effect = effects.send(answer)
+        except StopIteration as end:
+            return end.value
+        try:
+            answer = yield from host(effect)
+        except CkptError as error:
+            effects.throw(error)
+
+
 def edited(monkeypatch, change):
     """Change the effects of every call: `change` takes one, and returns one, or None to leave it out."""
-    call = OutboxProtocol.call
 
-    def changed(self, batch):
-        shipped, answer = call(self, batch), None
-        while True:
-            try:
-                effect = change(shipped.send(answer))
-            except StopIteration as end:
-                return end.value
-            try:
-                answer = None if effect is None else (yield effect)
-            except CkptError as error:
-                shipped.throw(error)
+    def host(effect, batch):
+        changed = change(effect)
+        return None if changed is None else (yield changed)
 
-    monkeypatch.setattr(OutboxProtocol, "call", changed)
+    between(monkeypatch, host)
 
 
 def a_slow_driver_passes_for_a_rewound_query(monkeypatch):
     """The newest batch of the checkpoint is not asked for."""
-    monkeypatch.setattr(
-        OutboxProtocol, "_judged", lambda self, known, batch: _nothing(protocol.judge(known, batch, self._accepted))
-    )
+    between(monkeypatch, lambda effect, batch: asked_unless(isinstance(effect, NewestBatch), effect, batch))
 
 
 def a_slow_driver_whose_epochs_were_dropped_is_told_to_rewind(monkeypatch):
     """An unexpected batch is not compared with the newest one of the checkpoint."""
+    judged, unexpected = protocol.judge, False
 
-    def judged(self, known, batch):
-        found = protocol.judge(known, batch, self._accepted)
-        if found.base != known.latest:
-            yield from self._refuse_overtaken(batch)
+    def judge(*given):
+        nonlocal unexpected
+        unexpected = True
+        found = judged(*given)
+        unexpected = False
         return found
 
-    monkeypatch.setattr(OutboxProtocol, "_judged", judged)
+    monkeypatch.setattr(protocol, "judge", judge)
+    between(
+        monkeypatch, lambda effect, batch: asked_unless(isinstance(effect, NewestBatch) and unexpected, effect, batch)
+    )
 
 
-def _nothing(value):
-    return value
-    yield
+def asked_unless(this_is_the_newest, effect, batch):
+    return batch.number if this_is_the_newest else (yield effect)
 
 
 def a_named_epoch_is_restored_whatever_was_committed_meanwhile(monkeypatch):
@@ -68,31 +98,34 @@ def a_named_epoch_is_restored_whatever_was_committed_meanwhile(monkeypatch):
 
 def a_branch_begins_before_it_is_reported(monkeypatch):
     """A crash between the two loses the report."""
-    judged = protocol.judge
+    call = OutboxProtocol.call
 
-    def first(self, batch):
-        known = yield protocol.ReadLog()
-        verdict = judged(known, batch, self._accepted)
-        begun = yield Begin(LATEST if self._accepted.restore is None else self._accepted.restore)
-        if verdict.base != known.latest:
-            begun = yield Begin(verdict.base)
-            yield TellBranch(verdict.base, tuple(protocol.left_behind(known, verdict.base)))
-        self._run = protocol._Run(begun)
-        yield from self.publish()
-        return verdict.verdict
+    def hasty(self, batch):
+        reports = []
 
-    monkeypatch.setattr(OutboxProtocol, "_first", first)
+        def host(effect):
+            if isinstance(effect, TellBranch):
+                reports.append(effect)
+                return None
+            answer = yield effect
+            while isinstance(effect, Begin) and reports:
+                yield reports.pop()
+            return answer
+
+        return carried_out(call(self, batch), host)
+
+    monkeypatch.setattr(OutboxProtocol, "call", hasty)
 
 
 def a_restart_with_the_same_arguments_restores_again(monkeypatch):
-    restored = rule._restored
+    restored = rule.restored
 
     def again(log_state, batch, accepted, restore):
         found = restored(log_state, batch, accepted, restore)
         again = found.verdict is BatchVerdict.AGAIN and found.base != restore
         return Ruling(BatchVerdict.REWOUND, restore) if again else found
 
-    monkeypatch.setattr(rule, "_restored", again)
+    monkeypatch.setattr(rule, "restored", again)
 
 
 def an_empty_branch_takes_every_query(monkeypatch):
@@ -107,14 +140,14 @@ def an_empty_branch_takes_every_query(monkeypatch):
 
 
 def the_named_restore_of_a_second_querys_first_batch_is_refused(monkeypatch):
-    monkeypatch.setattr(rule, "_has_begun_at", lambda log_state, batch, epoch: epoch == log_state.latest)
+    monkeypatch.setattr(rule, "has_begun_at", lambda log_state, batch, epoch: epoch == log_state.latest)
 
 
 # -- the rule -------------------------------------------------------------------------------------------------------------
 
 
 def a_query_is_known_by_the_number_of_its_batch(monkeypatch):
-    monkeypatch.setattr(rule, "_follows", lambda batch, known: batch.number == known.number + 1)
+    monkeypatch.setattr(rule, "follows", lambda batch, known: batch.number == known.number + 1)
 
 
 def every_query_may_write(monkeypatch):
@@ -185,21 +218,25 @@ def epochs_that_retention_dropped_are_not_reported(monkeypatch):
 
 def a_refused_call_begins_an_incarnation(monkeypatch):
     """It fences the driver that works, and refuses then."""
-    judged = OutboxProtocol._judged
+    call = OutboxProtocol.call
 
-    def late(self, known, batch):
+    def late(self, batch):
         try:
-            return (yield from judged(self, known, batch))
+            return (yield from call(self, batch))
         except (BatchUnexpected, QueryForeign):
             yield Begin(LATEST)
             raise
 
-    monkeypatch.setattr(OutboxProtocol, "_judged", late)
+    monkeypatch.setattr(OutboxProtocol, "call", late)
 
 
 def a_decided_batch_does_not_run_its_plan(monkeypatch):
-    edited(monkeypatch, lambda effect: None if isinstance(effect, RunPlan) and not effect.stages else effect)
-    monkeypatch.setattr(protocol, "_of", lambda kind, answer: answer)
+
+    def host(effect, batch):
+        skipped = isinstance(effect, RunPlan) and not effect.stages
+        return Staged({}, "", 0, 0, 0) if skipped else (yield effect)
+
+    between(monkeypatch, host)
 
 
 def a_decided_batch_leaves_no_state(monkeypatch):
@@ -216,59 +253,41 @@ def a_decided_batch_leaves_no_state(monkeypatch):
 
 
 def the_plan_runs_twice(monkeypatch):
-    call = OutboxProtocol.call
+    def host(effect, batch):
+        answer = yield effect
+        return (yield effect) if isinstance(effect, RunPlan) else answer
 
-    def twice(self, batch):
-        shipped, answer = call(self, batch), None
-        while True:
-            try:
-                effect = shipped.send(answer)
-            except StopIteration as end:
-                return end.value
-            try:
-                answer = yield effect
-                if isinstance(effect, RunPlan):
-                    answer = yield effect
-            except CkptError as error:
-                shipped.throw(error)
-
-    monkeypatch.setattr(OutboxProtocol, "call", twice)
+    between(monkeypatch, host)
 
 
 def an_epoch_is_published_before_it_is_committed(monkeypatch):
-    manifest = protocol._Run.manifest
-
-    def eager(run, name, batch, staged):
-        made = manifest(run, name, batch, staged)
-        run.decided(made)
-        return made
-
+    """Its commit comes at the end of the call."""
     call = OutboxProtocol.call
 
     def hasty(self, batch):
-        verdict = yield from self._placed(batch)
-        run = self._begun()
-        if verdict is BatchVerdict.AGAIN:
-            yield RunPlan(batch.number, 0)
-        else:
-            staged = yield RunPlan(batch.number, run.point.incarnation)
-            made = eager(run, self._name, batch, staged)
-            yield from self.publish()
-            yield Commit(made)
-        yield from self.publish()
+        commits = []
+
+        def host(effect):
+            if isinstance(effect, Commit):
+                commits.append(effect)
+                return None
+            return (yield effect)
+
+        verdict = yield from carried_out(call(self, batch), host)
+        yield from commits
         return verdict
 
-    assert call is not hasty
     monkeypatch.setattr(OutboxProtocol, "call", hasty)
 
 
 def an_epoch_that_was_not_published_is_forgotten_at_a_restart(monkeypatch):
-    init = protocol._Run.__init__
 
-    def forgetful(run, begun):
-        init(run, replace(begun, point=replace(begun.point, unpublished={})))
+    def host(effect, *given):
+        answer = yield effect
+        return replace(answer, point=replace(answer.point, unpublished={})) if isinstance(effect, Begin) else answer
 
-    monkeypatch.setattr(protocol._Run, "__init__", forgetful)
+    between(monkeypatch, host)
+    between(monkeypatch, host, "recover")
 
 
 def an_error_of_a_sink_is_caught(monkeypatch):
@@ -303,12 +322,12 @@ def a_first_acknowledgement_waits(monkeypatch):
 def the_sinks_of_an_epoch_count_as_one(monkeypatch):
     """One sink has it, so all have."""
 
-    def published(run, epoch, answer):
-        sinks = run._due[epoch][1] if answer.sinks else set()
-        return shipped(run, epoch, replace(answer, sinks=tuple(sinks)))
+    def host(effect):
+        answer = yield effect
+        one = isinstance(effect, PublishEpoch) and answer.sinks
+        return replace(answer, sinks=tuple(effect.outputs)) if one else answer
 
-    shipped = protocol._Run.published
-    monkeypatch.setattr(protocol._Run, "published", published)
+    between(monkeypatch, host, "publish")
 
 
 # -- the host and the log --------------------------------------------------------------------------------------------------
@@ -319,8 +338,8 @@ def a_log_without_a_fence(monkeypatch):
 
 
 def a_lost_answer_of_a_publish_counts_as_success(monkeypatch):
-    ended = OutboxDriver._end_of_publish
-    monkeypatch.setattr(OutboxDriver, "_end_of_publish", lambda driver, sink, error: ended(driver, sink, None))
+    ended = OutboxDriver.end_of_publish
+    monkeypatch.setattr(OutboxDriver, "end_of_publish", lambda driver, sink, error: ended(driver, sink, None))
 
 
 def sinks_that_are_ahead_of_an_older_log_are_not_refused(monkeypatch):
@@ -347,16 +366,16 @@ def a_batch_is_decided_before_the_last_one_is_public(monkeypatch):
 
 def the_error_of_a_publish_under_way_is_dropped(monkeypatch):
     """The next batch is decided and published without the one that failed."""
-    failed = OutboxDriver._end_of_publish
+    failed = OutboxDriver.end_of_publish
 
     def mild(driver, sink, error):
         failed(driver, sink, None if driver.behind is not None else error)
 
-    monkeypatch.setattr(OutboxDriver, "_end_of_publish", mild)
+    monkeypatch.setattr(OutboxDriver, "end_of_publish", mild)
 
 
 def a_start_publishes_nothing_without_a_batch(monkeypatch):
-    monkeypatch.setattr(OutboxProtocol, "recover", lambda self, known, committed: _nothing(None))
+    monkeypatch.setattr(OutboxProtocol, "recover", lambda self, known, committed: (each for each in ()))
 
 
 def the_error_of_another_branchs_marker_names_no_step(monkeypatch):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from checkpoint_lab.lease_node import Node
 from checkpoint_lab.lease_world import LeaseRules
-from checkpoint_protocols.lease.messages import Lease, LeaseReturned, Watched
+from checkpoint_protocols.lease.messages import Lease, LeaseElapsed, LeaseReturned, Watched
 from checkpoint_protocols.lease.primary import Primary
 from checkpoint_protocols.lease.replica import ReplicaPhase
 from checkpoint_protocols.machine import Effect, Event
@@ -68,7 +68,7 @@ class ReturnsWhatIsOnItsWay(ReturningWorld):
 
     def _stop_work(self, node: Node, token: int) -> None:
         if node.stands_in(ReplicaPhase.PUBLISHING):
-            node.replica._give_up("it is returned")  # type: ignore[union-attr]
+            node.replica.handle(LeaseElapsed(token))  # type: ignore[union-attr]
         else:
             super()._stop_work(node, token)
 

@@ -281,7 +281,7 @@ def epochs_do_not_say_what_sources_were(monkeypatch):
 
 def what_the_newest_epoch_says_of_sinks_is_not_looked_up(monkeypatch):
     monkeypatch.setattr(
-        identity, "_newest", lambda log_state, base, read: base.model_copy(update={"sink_identities": {}})
+        identity, "newest_readable", lambda log_state, base, read: base.model_copy(update={"sink_identities": {}})
     )
 
 

@@ -22,13 +22,13 @@ def first_failure(name):
 
 @pytest.mark.parametrize("schedules", [80, pytest.param(ENOUGH, marks=pytest.mark.long)])
 def test_no_schedule_is_condemned_and_every_kind_of_fault_happens(schedules, monkeypatch):
-    committed, show = [], SparkSink._show
+    committed, show = [], SparkSink.show
 
     def shown(sink, commit):
         committed.append(len(sink.ahead_rows))
         show(sink, commit)
 
-    monkeypatch.setattr(SparkSink, "_show", shown)
+    monkeypatch.setattr(SparkSink, "show", shown)
     happened = dict.fromkeys(
         ["sent ahead", "dropped ahead", "send fail", "send silent", "lose lost", "delay late", "late commit"], 0
     )

@@ -110,7 +110,7 @@ def _delivered(world: Around, message: Envelope) -> tuple[str, str] | None:
 
 def _collecting(world: Around, number: int) -> bool:
     coordinator = world.processes[COORDINATOR].machine
-    return isinstance(coordinator, SnapshotCoordinator) and coordinator._collecting(number)
+    return isinstance(coordinator, SnapshotCoordinator) and coordinator.is_collecting(number)
 
 
 def _taken(message: Envelope) -> tuple[str, str]:

@@ -64,7 +64,7 @@ def _recorded(world: LeaseWorld, seed: int) -> list[Step]:
     steps: list[Step] = []
     for _ in range(STEPS):
         at_once = [choice for choice in world.choices() if choice[0] in AT_ONCE]
-        choice = at_once[0] if at_once else driver._next()
+        choice = at_once[0] if at_once else driver.next_choice()
         if choice is None or (world_has_terms(world) and choice[0] != "append"):
             break
         before = actions(choice, world)

@@ -69,7 +69,7 @@ def drawn(driver: Driver, steps: int, at_once: tuple[str, ...] = ()) -> Iterator
     """The choices of a schedule, for whoever makes them; those of the kinds `at_once` come before all others."""
     for _ in range(steps):
         urgent = [choice for choice in driver.world.choices() if choice[0] in at_once] if at_once else []
-        choice = driver.pick(urgent) if urgent else driver._next()
+        choice = driver.pick(urgent) if urgent else driver.next_choice()
         if choice is None:
             return
         yield choice

@@ -79,10 +79,10 @@ def test_schedules_of_the_rules_are_behaviours_of_the_specification(tmp_path: Pa
 )
 def test_schedules_of_wrong_rules_are_rejected(tmp_path: Path, plant: object, monkeypatch: pytest.MonkeyPatch) -> None:
     # The specification is to object, not the world.
-    monkeypatch.setattr(Shared, "_judge", lambda shared, manifest: None)
+    monkeypatch.setattr(Shared, "judge", lambda shared, manifest: None)
     monkeypatch.setattr(SparkSink, "judge", lambda sink, rows: None)
-    monkeypatch.setattr(SparkSink, "_judge", lambda sink, shared, output: None)
-    monkeypatch.setattr(Deciding, "_judge", lambda deciding, effect: None)
+    monkeypatch.setattr(SparkSink, "judge_published", lambda sink, shared, output: None)
+    monkeypatch.setattr(Deciding, "judge", lambda deciding, effect: None)
     traces = schedules(host_bugs.core_with(plant))
     result = check(tmp_path, MODULE, more=traces_module("RecordedBarriers", traces), flags=())
 

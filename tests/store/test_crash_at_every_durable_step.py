@@ -131,7 +131,7 @@ def test_recovery_after_a_crash_before_a_durable_step(
     disk = Disk(root, kept, stride)
     with monkeypatch.context() as patch:
         patch.setattr(durable, "on_step", disk)
-        patch.setattr(durable, "_durable_folders", set())
+        patch.setattr(durable, "durable_folders", set())
         life(root, disk.acknowledged)
     assert disk.steps > 40, "the scenario exercises the store"
     for step, crash in disk.crashes.items():
@@ -140,7 +140,7 @@ def test_recovery_after_a_crash_before_a_durable_step(
         if tear is not None:
             disk.lose_power(tear)
         with monkeypatch.context() as patch:
-            patch.setattr(durable, "_durable_folders", set())
+            patch.setattr(durable, "durable_folders", set())
             check_recovery(root, crash.acknowledged)
 
 

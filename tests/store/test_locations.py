@@ -172,7 +172,7 @@ def test_a_failed_fsync_fails_the_write(location: Location, monkeypatch: pytest.
 def test_writing_syncs_contents_then_folder(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     monkeypatch.setattr(durable, "on_step", lambda what, path: steps.append(f"{what} {Path(path).name}"))
-    monkeypatch.setattr(durable, "_durable_folders", set())
+    monkeypatch.setattr(durable, "durable_folders", set())
     location.write_bytes("a/f", b"1")
     assert steps == ["mkdir a", "put f", "fsync f", "sync-folder a"]
 

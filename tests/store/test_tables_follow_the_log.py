@@ -314,7 +314,7 @@ def test_rows_staged_outside_of_the_store_are_left_to_their_sink(world: World, t
 
 
 def test_checkpoints_bound_what_opening_reads(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_table, "_CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(data_table, "CHECKPOINT_EVERY", 4)
     for number in range(1, 10):
         world.epoch({"a": number}, full=True)
     log = Path(world.store.state(OPERATOR).location.uri) / "_delta_log"

@@ -32,12 +32,10 @@ from spark_ckpt.errors import (
 )
 from spark_ckpt.store import delta_log, proposals
 from spark_ckpt.store.existing import existing_store
-from spark_ckpt.store.location import _SEAL as SEAL
-from spark_ckpt.store.location import Location
+from spark_ckpt.store.location import SEAL, Location
 from spark_ckpt.store.log_content import LogFile, refuse_if_lacking
 from spark_ckpt.store.log_rows import manifest_of
-from spark_ckpt.store.log_table import _SCHEMA as SCHEMA
-from spark_ckpt.store.log_table import LogTable
+from spark_ckpt.store.log_table import SCHEMA, LogTable
 from spark_ckpt.store.schemas import committed_schema
 from spark_ckpt.store.state_rows import snapshot_of
 from spark_ckpt.store.store import Store
@@ -113,7 +111,7 @@ def test_a_device_that_fails_while_a_file_is_read_is_an_outage_of_that_place(
             raise FULL
 
     location = world.store.state(OPERATOR).location
-    monkeypatch.setattr(Location, "_opened", lambda self, path: Failing())
+    monkeypatch.setattr(Location, "opened", lambda self, path: Failing())
 
     with pytest.raises(StoreOutage) as failed:
         location.read_table("a.parquet", expected=world.line.chain[0])
@@ -336,7 +334,7 @@ def test_a_folder_that_cannot_be_listed_is_named(world: World, monkeypatch: pyte
     def fails(_: Location) -> None:
         raise FULL
 
-    monkeypatch.setattr(Location, "_handler", fails)
+    monkeypatch.setattr(Location, "handler", fails)
 
     with pytest.raises(StoreOutage) as failed:
         world.store.location.list("epochs")

@@ -59,22 +59,22 @@ def test_a_writer_that_slept_past_a_trim_is_fenced(world: World, uptime: Uptime)
 
 
 def test_the_clock_alone_fences_it(world: World, uptime: Uptime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_log, "_require_predecessor", lambda location, version: None)
+    monkeypatch.setattr(delta_log, "require_predecessor", lambda location, version: None)
     slept(world, uptime, stale=True)
 
 
 def test_the_commit_before_it_alone_fences_it_whatever_clocks_say(
     world: World, uptime: Uptime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_table, "_RESUME_SUSPECT_S", float("inf"))
+    monkeypatch.setattr(log_table, "RESUME_SUSPECT_S", float("inf"))
     slept(world, uptime)
 
 
 def test_without_either_the_writer_believes_a_row_that_nobody_else_has(
     world: World, uptime: Uptime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_log, "_require_predecessor", lambda location, version: None)
-    monkeypatch.setattr(log_table, "_RESUME_SUSPECT_S", float("inf"))
+    monkeypatch.setattr(delta_log, "require_predecessor", lambda location, version: None)
+    monkeypatch.setattr(log_table, "RESUME_SUSPECT_S", float("inf"))
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         slept(world, uptime)
 
@@ -122,10 +122,10 @@ def test_a_commit_that_the_log_was_trimmed_up_to_meanwhile_counts(
     old = world.store.reopened().log
     while (old.state().lease_token + 1) % 32:
         world.store.log.renew(world.line.incarnation, 30_000)
-    at, require = old.state().lease_token + 1, delta_log._require_predecessor
+    at, require = old.state().lease_token + 1, delta_log.require_predecessor
 
     def trimmed_first(location: object, version: int) -> None:
-        monkeypatch.setattr(delta_log, "_require_predecessor", require)
+        monkeypatch.setattr(delta_log, "require_predecessor", require)
         log = delta_log.open_table(world.store.location.child("epochs"))
         assert log is not None and log.version() == at
         delta_log.checkpoint(log, world.store.location.child("epochs"))
@@ -134,7 +134,7 @@ def test_a_commit_that_the_log_was_trimmed_up_to_meanwhile_counts(
         uptime.s += 3600
         require(location, version)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(delta_log, "_require_predecessor", trimmed_first)
+    monkeypatch.setattr(delta_log, "require_predecessor", trimmed_first)
     old.renew(world.line.incarnation, 40_000)
     assert old.state().lease_token == at
     assert world.store.log.state() == old.state() == world.store.reopened().log.state()

@@ -25,7 +25,7 @@ from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import RecoveryPoint
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, PublishFailed, TraceInvalid
 from spark_ckpt.trace import recorder
-from spark_ckpt.trace.lines import _EVENTS, STAGE_EVENTS, asked_for, event_of, handled, line_of
+from spark_ckpt.trace.lines import EVENTS, STAGE_EVENTS, asked_for, event_of, handled, line_of
 from spark_ckpt.trace.reading import read_traces, recorded_of
 from spark_ckpt.trace.recorder import RecordedRules, TraceFile, file_of, recorded
 from spark_ckpt.trace.replay import differences, replayed
@@ -275,7 +275,7 @@ def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path):
 def test_every_event_of_the_rules_can_be_read_again():
     modules = {f"spark_ckpt.coordination.{name}" for name in ("messages", "stage_process")}
     known = {each.__name__ for each in _all(Event) if each.__module__ in modules}
-    assert known == {each.__name__ for each in (*EpochProtocol.EVENTS, *STAGE_EVENTS)} == set(_EVENTS)
+    assert known == {each.__name__ for each in (*EpochProtocol.EVENTS, *STAGE_EVENTS)} == set(EVENTS)
 
 
 def _all(kind):

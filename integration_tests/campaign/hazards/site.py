@@ -26,6 +26,7 @@ from spark_ckpt_files import FilesSource
 import spark_ckpt as ckpt
 from integration_tests.campaign.hazards.verdicts import Rows
 from integration_tests.spark import connected_session
+from spark_ckpt.spark_internals.jvm import jvm_of
 
 DRAIN_S = 240.0
 PUBLISH = "90 seconds"
@@ -52,7 +53,7 @@ class Site:
 
     def forget_tables(self) -> None:
         """Let delta-spark forget the tables that it knows, as a new process would."""
-        self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+        jvm_of(self.spark).org.apache.spark.sql.delta.DeltaLog.clearCache()
 
     def name(self, stem: str) -> str:
         """A name that no other trial uses, for topics and sinks."""

@@ -119,7 +119,7 @@ class StageQuery:
         with _session_conf(spark, settings):
             self._seed()
             frame = self._frames.streaming()
-            writer = frame.writeStream.foreachBatch(self._run_batch).queryName(stage.name)
+            writer = frame.writeStream.foreachBatch(self.run_batch).queryName(stage.name)
             mode = stage.spark_mode or (modes.pop() if len(modes) == 1 else "append")
             writer = writer.outputMode(mode).trigger(processingTime=f"{stage.trigger_ms} milliseconds")
             return writer.option("checkpointLocation", stage.checkpoint_uri).start()
@@ -137,7 +137,8 @@ class StageQuery:
 
     # -- one batch ----------------------------------------------------------------------------------------------------
 
-    def _run_batch(self, frame: DataFrame, batch: int) -> None:
+    def run_batch(self, frame: DataFrame, batch: int) -> None:
+        """Run one micro-batch, on Spark's thread. Raises what fails it, or `Interrupted` after the incarnation's end."""
         # Step 3 of docs/design/epoch-in-nine-steps.md.
         started_s = time.monotonic()
         try:

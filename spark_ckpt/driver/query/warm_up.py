@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _warm: dict[str, Future[None]] = {}
-_PATIENCE_S = 120.0
+PATIENCE_S = 120.0
 _SAID = ("No module named", "Cannot run program", "must be installed", "PYTHON_VERSION_MISMATCH")
 """Phrases of Java and Python about missing parts, only for the message; they do not decide about the refusal."""
 
@@ -47,12 +47,12 @@ def check_workers(spark: SparkSession) -> None:
     if local and is_this_python(python):
         return
     try:
-        error = _warm[_application(spark)].exception(_PATIENCE_S)
+        error = _warm[_application(spark)].exception(PATIENCE_S)
     except NotYet:
         _log.warning(
             "the workers' Python (%s) did not answer within %.0f s; the job starts all the same",
             python,
-            _PATIENCE_S,
+            PATIENCE_S,
         )
         return
     if not isinstance(error, Exception):

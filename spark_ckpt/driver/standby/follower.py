@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spark_ckpt.driver.query.stage import Stage
 
 _log = logging.getLogger(__name__)
-_FOLLOW_S = 0.25
+FOLLOW_S = 0.25
 _LEAVE_S = 5.0
 _REHEARSALS = 3
 _PREFIX = "standby"
@@ -86,7 +86,7 @@ class Follower(threading.Thread):
             self._tidy()
             while not self._over.is_set():
                 self._look()
-                self._over.wait(_FOLLOW_S)
+                self._over.wait(FOLLOW_S)
         except CkptError as error:
             self.failure = error
         except Exception:  # noqa: BLE001 - a takeover does without

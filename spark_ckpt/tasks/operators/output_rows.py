@@ -48,7 +48,7 @@ class OutputRows:
         self._operator = operator
         self._what = what
         self._rows: list[Sequence[object]] = []
-        self._frames = _Frames()
+        self._frames = Frames()
         self._tables: list[pa.Table] = []
         self._key: object = None
         self._keys = _Starts()
@@ -151,7 +151,7 @@ class OutputRows:
         if self._frames:
             batch = self._fitted(self._frames.joined(), self._schema)
             self._tables.append(conform(pa.Table.from_batches([batch]), self.arrow))
-            self._frames = _Frames()
+            self._frames = Frames()
             self._keys = _Starts(self._key)
 
     def _fitted(self, frame: pd.DataFrame, schema: StructType) -> pa.RecordBatch:
@@ -210,7 +210,7 @@ class OutputRows:
         )
 
 
-class _Frames:
+class Frames:
     """Frames to concatenate.
 
     Frames of one shape, as one function yields, are kept as bare columns. So no frame lives longer than its key's call,
@@ -228,6 +228,7 @@ class _Frames:
         return bool(self._columns or self._whole)
 
     def add(self, frame: pd.DataFrame) -> None:
+        """Append a frame's rows."""
         arrays, names = column_arrays(frame), frame.columns.tolist()
         types = [each.dtype for each in arrays]
         self.rows += len(frame)
