@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +66,25 @@ def test_java_options_of_the_environment_do_not_hide_the_archive(cache, monkeypa
     class_archive.jars.reported_version.cache_clear()
 
     assert class_archive.path() == before
+
+
+def test_a_new_archive_replaces_those_of_uninstalled_jars(cache, monkeypatch, tmp_path):
+    def archives(command, **_):
+        Path(command[-1]).write_bytes(b"classes")
+
+    monkeypatch.setattr(class_archive.subprocess, "run", _only_training(archives))
+    found = []
+    for name in ("gone", "kept"):
+        jars = tmp_path / name
+        jars.mkdir()
+        monkeypatch.setattr(class_archive.jars, "pyspark_jars", lambda jars=jars: jars)
+        found.append(class_archive.create())
+    (tmp_path / "gone").rmdir()
+
+    class_archive.create()
+
+    assert [each.is_file() for each in found] == [False, True]
+    assert {each.stem for each in found[0].parent.glob("spark-*")} == {found[1].stem}
 
 
 def test_a_java_that_archives_nothing_is_told_with_its_log(cache, monkeypatch):

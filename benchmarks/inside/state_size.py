@@ -40,7 +40,7 @@ Values = dict[str, float]
 
 def measured(spark: SparkSession, store: Path, keys: int, epochs: int) -> Values:
     """The medians over `epochs` epochs of a state of `keys` keys."""
-    fill = EndlessSource(min(keys, FILL_ROWS), f"n % {keys}", until=keys)
+    fill = EndlessSource(min(keys, max(FILL_ROWS, keys // SHARE)), f"n % {keys}", until=keys)
     _job(spark, store, fill).start(availableNow=True).awaitTermination()
     times = BatchTimes(spark)
     began_s = time.monotonic()

@@ -67,7 +67,22 @@ def create() -> Path:
                 log=log,
             )
         fresh.replace(archive)
+    _jars_of(archive).write_text(str(jars.pyspark_jars()))
+    _forget_uninstalled(archive.parent)
     return archive
+
+
+def _jars_of(archive: Path) -> Path:
+    return archive.with_suffix(".jars")
+
+
+def _forget_uninstalled(folder: Path) -> None:
+    """Delete the archives of virtual environments that are gone: each has 200 MB."""
+    for archive in folder.glob("spark-*.jsa"):
+        noted = _jars_of(archive)
+        if noted.is_file() and not Path(noted.read_text()).is_dir():
+            archive.unlink(missing_ok=True)
+            noted.unlink(missing_ok=True)
 
 
 def _train(archive: Path) -> Path:
