@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from checkpoint_protocols.ids import Epoch
 from checkpoint_protocols.machine import ProtocolViolation
@@ -23,8 +24,8 @@ from spark_ckpt.coordination.edges import Edges, Segments, consumed_segments, se
 from spark_ckpt.coordination.job_shape import EdgeShape, JobShape
 from spark_ckpt.coordination.markers import AHEAD, BARRIER, OPEN, ControlMarkers
 from spark_ckpt.coordination.messages import BatchDone, CountBatch, OfferMarker
-from spark_ckpt.coordination.reports import FILE, Report, edge_of, staged_file
-from spark_ckpt.epochs.records import EdgeCut, Manifest, StateFile
+from spark_ckpt.coordination.reports import FILE, Report, edge_of
+from spark_ckpt.epochs.records import STAGED_FILE, EdgeCut, Manifest, StagedFileRecord, StateFile
 
 Input = tuple[str, str]
 """Name of an operator and of one of its inputs."""
@@ -107,7 +108,7 @@ Chains = dict[Group, tuple[StateFile, ...]]
 class Gathered:
     """Results of consecutive batches."""
 
-    staged: dict[str, list[StagedFile]] = field(default_factory=dict)
+    staged: dict[str, list[StagedFileRecord]] = field(default_factory=dict)
     replaced: frozenset[str] = frozenset()
     """Sinks whose staged files are their whole content after the newest batch. Empty without a batch."""
     rows_in: int = 0
@@ -318,7 +319,7 @@ class EpochBuilder:
 def distinct(files: Iterable[StateFile]) -> list[StateFile]:
     """Return the files of several chains, each once, oldest first."""
     once = {file.path: file for file in files}
-    return sorted(once.values(), key=lambda file: (file.epoch, file.path))
+    return sorted(once.values(), key=attrgetter("epoch", "path"))
 
 
 def _list(body: Mapping[str, Json], name: str) -> Sequence[Json]:
@@ -330,19 +331,21 @@ def _gathered(reports: Sequence[Report], rows_from: str | None) -> Gathered:
     """Return the sum of one batch's reports; output rows are counted only at the sink `rows_from`."""
     batch = Gathered()
     for report in reports:
-        batch.rejected += _count(report, "rejected")
-        batch.rows_in += _count(report, "rows_in")
-        if late := _count(report, "late"):
-            batch.late[report.scope] = batch.late.get(report.scope, 0) + late
         # Segments stay inside the job: they count as neither staged nor output rows.
         if edge_of(report) is not None:
             continue
         if report.step == "tap" or report.scope.endswith(FILE):
             sink = report.scope.split("/", 1)[0]
-            batch.staged.setdefault(sink, []).append(staged_file(report.body))
-            batch.rows_out += _count(report, "rows") if sink == rows_from else 0
+            file = STAGED_FILE.validate_python(report.body)
+            batch.staged.setdefault(sink, []).append(file)
+            batch.rows_out += file.rows if sink == rows_from else 0
+            continue
+        batch.rejected += _count(report, "rejected")
+        batch.rows_in += _count(report, "rows_in")
+        if late := _count(report, "late"):
+            batch.late[report.scope] = batch.late.get(report.scope, 0) + late
     for files in batch.staged.values():
-        files.sort(key=lambda file: (file.task, file.part))
+        files.sort(key=attrgetter("task", "part"))
     return batch
 
 

@@ -18,10 +18,10 @@ from itertools import accumulate
 from checkpoint_protocols.machine import ProtocolViolation
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.coordination.job_shape import EdgeShape
-from spark_ckpt.coordination.reports import Report, edge_of, staged_file
-from spark_ckpt.epochs.records import EdgeCut, Manifest, StagedFileRecord
+from spark_ckpt.coordination.reports import Report, edge_of
+from spark_ckpt.epochs.records import STAGED_FILE, EdgeCut, Manifest, StagedFileRecord
 
-Segments = dict[str, list[StagedFile]]
+Segments = dict[str, list[StagedFileRecord]]
 """Segments by edge, oldest first."""
 
 
@@ -31,7 +31,7 @@ def segments_in(reports: Iterable[Report]) -> Segments:
     for report in reports:
         edge = edge_of(report)
         if edge is not None:
-            found.setdefault(edge, []).append(staged_file(report.body))
+            found.setdefault(edge, []).append(STAGED_FILE.validate_python(report.body))
     for segments in found.values():
         segments.sort(key=lambda each: (each.task, each.part))
     return found
@@ -74,12 +74,12 @@ class EdgeLog:
     """
 
     def __init__(self, cut: EdgeCut | None) -> None:
-        self.segments = [each.staged_file() for each in cut.files] if cut else []
+        self.segments = list(cut.files) if cut else []
         self.consumed_rows = cut.consumed if cut else 0
         self.taken = 0
 
     @property
-    def in_flight(self) -> Sequence[StagedFile]:
+    def in_flight(self) -> tuple[StagedFileRecord, ...]:
         """Segments that no batch has consumed, oldest first."""
         return tuple(self.segments)
 
@@ -88,7 +88,7 @@ class EdgeLog:
         """Number of rows in flight."""
         return sum(each.rows for each in self.segments)
 
-    def advance(self, taken: int, produced: Sequence[StagedFile]) -> list[StagedFile]:
+    def advance(self, taken: int, produced: Sequence[StagedFileRecord]) -> list[StagedFileRecord]:
         """Apply a finished batch and return the segments that it consumed.
 
         `taken`: number of segments that this batch and all batches before it have consumed. `produced`: segments that
@@ -106,11 +106,9 @@ class EdgeLog:
 
     def cut(self, shape: EdgeShape) -> EdgeCut:
         """Return the edge's part of an epoch: both positions as of now, and the segments in between."""
-        files = tuple(map(StagedFileRecord.of, self.segments))
-        consumed = self.consumed_rows
-        return EdgeCut(
-            edge=shape.name, row_schema=shape.schema, consumed=consumed, produced=consumed + self.rows, files=files
-        )
+        consumed, produced = self.consumed_rows, self.consumed_rows + self.rows
+        files = self.in_flight
+        return EdgeCut(edge=shape.name, row_schema=shape.schema, consumed=consumed, produced=produced, files=files)
 
 
 class Edges:
@@ -130,7 +128,7 @@ class Edges:
         """Number of rows in flight, by edge."""
         return {name: log.rows for name, log in self.logs.items()}
 
-    def advance(self, taken: Mapping[str, int], produced: Mapping[str, Sequence[StagedFile]]) -> Segments:
+    def advance(self, taken: Mapping[str, int], produced: Mapping[str, Sequence[StagedFileRecord]]) -> Segments:
         """Apply a finished batch and return the segments that it consumed, by edge.
 
         `taken`: per edge, the number of segments that batches have consumed so far. `produced`: per edge, the

@@ -18,7 +18,6 @@ from spark_ckpt.epochs.records import (
     Reason,
     SinkAck,
     SparkState,
-    StagedFileRecord,
     StagedOutput,
     Timings,
 )
@@ -145,7 +144,7 @@ def state_bytes_of(manifest: Manifest) -> dict[str, int]:
 def _staged(shape: JobShape, ended: EndedEpoch) -> dict[str, StagedOutput]:
     staged = {}
     for sink, place in shape.sinks.items():
-        files = tuple(map(StagedFileRecord.of, ended.gathered.staged.get(sink, [])))
+        files = tuple(ended.gathered.staged.get(sink, ()))
         rows = sum(file.rows for file in files)
         replaces = sink in ended.gathered.replaced
         staged[sink] = StagedOutput(sink=sink, root=place.recorded_root, files=files, rows=rows, replaces=replaces)

@@ -91,10 +91,10 @@ class DeferredRows:
         if manifest.reason != "initial":
             self._due_ms |= {sink: now_ms + self._every_ms[sink] for sink in manifest.outputs if sink in self._every_ms}
 
-    def in_front(self, sink: str) -> list[StagedFile]:
+    def in_front(self, sink: str) -> Sequence[StagedFile]:
         """Return the sink's deferred files, which precede its next ones."""
         held = self.held.get(sink)
-        return [file.staged_file() for file in held.files] if held else []
+        return held.files if held else ()
 
     def due_in_ms(self, now_ms: float) -> float | None:
         """Return the milliseconds until deferred rows are due: 0 if they are due now, None if there are none."""

@@ -57,7 +57,7 @@ def epoch_output(
         previous=Epoch(previous),
         root=place.root,
         storage_options=place.storage_options,
-        files=[file.staged_file() for file in staged.files] if staged else [],
+        files=staged.files if staged else (),
         acked=Epoch(previous),
         dropped=tuple(Epoch(each) for each in point.dropped.get(sink, ())),
         newest=Epoch(newest),

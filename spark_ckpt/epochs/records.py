@@ -10,11 +10,12 @@ Paths are relative:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import field
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
+from pydantic.dataclasses import dataclass
 
 from spark_ckpt.connector import StagedFile
 from spark_ckpt.epochs.names import valid_name, valid_path
@@ -144,32 +145,25 @@ class SparkState(Record):
     operators: tuple[str, ...]
 
 
-_STAGED = tuple(each.name for each in fields(StagedFile))
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class StagedFileRecord(StagedFile):
+    """A staged file as the log records it: a `StagedFile` whose content is validated.
 
-
-class StagedFileRecord(Record):
-    """A staged file as the log records it. `connector.StagedFile` is its counterpart outside of the store."""
+    A dataclass, so that connectors take it as it is: a driver has a file per task and batch.
+    """
 
     path: Path
     size_bytes: Count
     rows: Count
     lane: Count
-    batch: int
     task: Count
     part: Count
-    partition_values: dict[str, str | None] = {}
-    stats: str = "{}"
+    partition_values: dict[str, str | None] = field(default_factory=dict)
     sha256: Digest = ""
 
-    @classmethod
-    def of(cls, file: StagedFile) -> Self:
-        """Return the record of a staged file."""
-        # `asdict` copies deeply, which a driver with a file per task and batch would notice.
-        return cls(**{name: getattr(file, name) for name in _STAGED})
 
-    def staged_file(self) -> StagedFile:
-        """Return the file as connectors take it."""
-        return StagedFile(**{name: getattr(self, name) for name in _STAGED})
+STAGED_FILE = TypeAdapter(StagedFileRecord)
+"""Validates the fields of a staged file that a task reports."""
 
 
 class StagedOutput(Record):

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from spark_ckpt.connector import SinkRows, StagedFile
-from spark_ckpt.epochs.records import StagedFileRecord
+from spark_ckpt.epochs.records import STAGED_FILE, StagedFileRecord
 from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.tasks.rows import ROWS_PER_WRITE
 from spark_ckpt.tasks.staging import SinkStage, StageWriter
@@ -180,6 +180,6 @@ def _quoted(name: str) -> str:
 
 def _record(text: str, sink: str) -> StagedFileRecord:
     try:
-        return StagedFileRecord.model_validate_json(text)
+        return STAGED_FILE.validate_json(text)
     except ValidationError as error:
         raise EpochDamaged("a task reported a file that no manifest can name", sink=sink) from error

@@ -186,8 +186,7 @@ class EdgeLog:
         known = self._files.get(brief.attempt)
         if known is None:
             # An earlier sink of this name may have staged elsewhere; those files are not the edge's.
-            staged = self.store.staged(self._edge).staged(self._manifest(brief.epoch))
-            known = self._files[brief.attempt] = tuple(file.staged_file() for file in staged)
+            known = self._files[brief.attempt] = self.store.staged(self._edge).staged(self._manifest(brief.epoch))
         return known
 
     def _forget_before(self, start: Position, log_state: LogState) -> None:

@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from checkpoint_protocols.machine import ProtocolViolation
-from spark_ckpt.connector import StagedFile
 from spark_ckpt.coordination.cut import EpochBuilder
 from spark_ckpt.coordination.edges import Bound, EdgeLog, consumed_segments, segments_in
 from spark_ckpt.coordination.job_shape import EdgeShape
 from spark_ckpt.coordination.reports import EDGE, Report
-from spark_ckpt.epochs.records import EdgeCut, Manifest
+from spark_ckpt.epochs.records import EdgeCut, Manifest, StagedFileRecord
 
 SHAPE = EdgeShape("loop", "k string")
 
 
-def segment(number: int, task: int = 0, rows: int = 2) -> StagedFile:
-    return StagedFile(f"s{number}", 1, rows, 0, 0, task, 0)
+def segment(number: int, task: int = 0, rows: int = 2) -> StagedFileRecord:
+    return StagedFileRecord(f"s{number}", 1, rows, 0, 0, task, 0)
 
 
 def manifest(epoch: int, cut: EdgeCut | None = None) -> Manifest:
@@ -29,7 +28,7 @@ def manifest(epoch: int, cut: EdgeCut | None = None) -> Manifest:
     return Manifest(job="j", epoch=epoch, incarnation=1, attempt="a", created_ms=0, edges=edges)
 
 
-def put(*segments: StagedFile) -> list[Report]:
+def put(*segments: StagedFileRecord) -> list[Report]:
     return [Report("tap", each.task, number, f"{EDGE}loop", asdict(each)) for number, each in enumerate(segments)]
 
 

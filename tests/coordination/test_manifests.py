@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from spark_ckpt.connector import StagedFile
 from spark_ckpt.coordination.cut import EndedEpoch, Gathered
 from spark_ckpt.coordination.job_shape import JobShape, Limits, OperatorShape, SinkPlace
 from spark_ckpt.coordination.manifests import Lineage, manifest_of, pinned_of, stamped, summary_of
 from spark_ckpt.coordination.publication import DeferredRows
 from spark_ckpt.epochs.identity import Standing
-from spark_ckpt.epochs.records import Manifest, SinkAck, StateFile
+from spark_ckpt.epochs.records import Manifest, SinkAck, StagedFileRecord, StateFile
 
 EMPTY = Manifest(job="job", epoch=0, incarnation=0, attempt="initial", created_ms=0, reason="initial")
 LINEAGE = Lineage(
@@ -34,7 +33,7 @@ def state_file(group, epoch, kind="changes"):
 
 
 def staged(path, rows=2, **fields):
-    return StagedFile(path, 50, rows, 0, 1, 0, 0, **fields)
+    return StagedFileRecord(path, 50, rows, 0, 1, 0, 0, **fields)
 
 
 def shape(*operators):
@@ -92,7 +91,7 @@ def test_staged_files_come_back_as_they_were():
     manifest = manifest_of(shape(), ended(), LINEAGE, "interval", [])
     read = Manifest.model_validate_json(manifest.model_dump_json())
     assert read == manifest
-    assert [file.staged_file() for file in read.outputs["out"].files] == ended().gathered.staged["out"]
+    assert list(read.outputs["out"].files) == ended().gathered.staged["out"]
 
 
 @pytest.mark.parametrize("reason", ["interval", "stop", "savepoint", "initial", "drained"])

@@ -369,7 +369,7 @@ def test_a_publisher_that_is_late_is_fenced_by_the_table(
     if not fenced:
         monkeypatch.setattr(records.OutboxChange, "raised", lambda change, table: {})
     log = world.log()
-    files = [each.staged_file() for each in log.manifest(8).outputs["gold"].files]
+    files = log.manifest(8).outputs["gold"].files
     late = DeltaSink(str(world.gold)).publisher(
         None, SinkContext("orders", "gold", log.state().store_id, Incarnation(2))
     )

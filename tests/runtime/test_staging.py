@@ -6,14 +6,15 @@ import datetime as dt
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_ckpt.connector import RefusedRow, StagedFile, StagePlan
+from spark_ckpt.connector import RefusedRow, StagePlan
 from spark_ckpt.coordination.reports import Report, staged_file
-from spark_ckpt.epochs.records import StagedFileRecord
+from spark_ckpt.epochs.records import STAGED_FILE
 from spark_ckpt.store.location import Location
 from spark_ckpt.tasks.failures import OutputInvalid
 from spark_ckpt.tasks.rows import REJECT
@@ -130,12 +131,7 @@ def test_partition_values_become_folders_and_leave_the_file(tmp_path):
 
 def test_staged_files_with_odd_partition_values_fit_the_log(tmp_path):
     for file in written(tmp_path, rows_of(ODD), partition_by=("k",)):
-        body = json.loads(json.dumps(staged_report(file)))
-        assert StagedFileRecord(**body).staged_file() == file
-
-
-def staged_report(file):
-    return {name: getattr(file, name) for name in StagedFile.__slots__}
+        assert asdict(STAGED_FILE.validate_json(json.dumps(asdict(file)))) == asdict(file)
 
 
 @pytest.mark.parametrize("name", ["..", "/a", "a\\b", "a b%20", "=", "ü" * 200])

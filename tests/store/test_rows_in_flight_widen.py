@@ -91,7 +91,7 @@ def test_tasks_read_segments_of_an_older_program_in_the_columns_of_this_one(worl
     old = segment(world, NARROW, {"k": "a", "v": 1, "inner": {"a": 2}}, {"k": "b", "v": None, "inner": None})
     new = segment(world, WIDE, {"k": "a", "v": 2**40, "inner": {"a": 2**40, "b": "x"}, "note": "n"})
     read = segment_reader(EDGE, world.store.edge(EDGE).location, spark_schema_of(arrow_schema(WIDE)))
-    names = pa.RecordBatch.from_pylist([{"name": json.dumps(asdict(each.staged_file()))} for each in (old, new)])
+    names = pa.RecordBatch.from_pylist([{"name": json.dumps(asdict(each))} for each in (old, new)])
 
     found = list(read(iter([names])))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,9 +58,7 @@ def test_the_damaged_file_is_the_one_that_is_named_and_no_other_whose_name_is_wi
     held_then_published(world)
     log, read = world.store.log, world.store.log.manifest
     files = read(4).outputs[SINK].files
-    short, long = (
-        files[number].model_copy(update={"path": path}) for number, path in ((0, "1.parquet"), (2, "11.parquet"))
-    )
+    short, long = (replace(files[number], path=path) for number, path in ((0, "1.parquet"), (2, "11.parquet")))
 
     def renamed(epoch: int) -> Manifest:
         """The oldest file is `1.parquet`, the newest one `11.parquet`."""
