@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import cast
 
 from checkpoint_protocols.ids import Epoch
 from checkpoint_protocols.machine import ProtocolViolation
@@ -304,7 +305,7 @@ class EpochBuilder:
             self.moved = True
         if "epoch" in body:
             votes = self.voted.setdefault(int(str(body["epoch"])), set())
-            votes.update((operator, int(str(group))) for group in _list(body, "groups"))
+            votes.update((operator, group) for group in cast("Sequence[int]", _list(body, "groups")))
 
     def due_for_full(self, after: int) -> str:
         """Return the text of a marker that asks key groups for full snapshots, see `full_snapshots.due`."""
@@ -367,11 +368,11 @@ def _chains_of(base: Manifest) -> Chains:
 
 
 def _extend(chains: Chains, operator: str, file: StateFile) -> None:
+    # A full file starts a new chain: the files before it are compacted into it.
+    before = {} if file.kind == "full" else chains
     for number in file.key_groups:
         group = (operator, number)
-        # A full file starts a new chain: the files before it are compacted into it.
-        kept = () if file.kind == "full" else chains.get(group, ())
-        chains[group] = (*kept, file)
+        chains[group] = (*before.get(group, ()), file)
 
 
 @dataclass(slots=True)
@@ -409,6 +410,7 @@ class Cut:
         self.shape = shape
         self.base = base
         """Newest committed epoch, on which the next one builds."""
+        self._key_groups = shape.key_groups
         self.cursors = dict(cursors)
         """Position of every source after the last batch."""
         self.builder = EpochBuilder(base, shape.delays_ms, next(iter(shape.sinks), None), shape.edges, shape.replaced)
@@ -498,9 +500,9 @@ class Cut:
         snapshots, too, and the rows of the sinks are staged. Raises `ProtocolViolation` for a key group that the job
         does not have.
         """
-        if unknown := ended.groups_acked - self.shape.key_groups:
+        if unknown := ended.groups_acked - self._key_groups:
             raise ProtocolViolation(f"epoch {ended.epoch} has snapshots of unknown key groups: {sorted(unknown)}")
-        return self.shape.key_groups - ended.groups_acked
+        return self._key_groups - ended.groups_acked
 
     # -- the end of an epoch -------------------------------------------------------------------------------------------
 

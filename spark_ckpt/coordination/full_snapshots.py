@@ -15,7 +15,7 @@ ranges that are in no chain, and all these key groups write full snapshots at th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from spark_ckpt.epochs.records import StateFile, chain_of
 
@@ -23,13 +23,14 @@ _AT_MOST = 8
 """So many times the files after which a full snapshot may come, it comes however large the state is."""
 
 
-def connected(files: Iterable[StateFile]) -> list[tuple[frozenset[int], list[StateFile]]]:
+def connected(files: Sequence[StateFile]) -> list[tuple[frozenset[int], list[StateFile]]]:
     """Return the sets of key groups that are connected by shared files, each with its files."""
     home: dict[int, set[int]] = {}
-    for file in files:
-        joined = {id(found): found for group in file.key_groups if (found := home.get(group))}
-        merged = set(file.key_groups).union(*joined.values())
-        # All of them in one set already, as in most files: nothing to update.
+    # The files of a task have the same key groups, so each set of them is joined once.
+    for groups in {file.key_groups for file in files}:
+        joined = {id(found): found for group in groups if (found := home.get(group))}
+        merged = set(groups).union(*joined.values())
+        # All of them in one set already: nothing to update.
         if len(joined) == 1 and len(merged) == len(next(iter(joined.values()))):
             continue
         home.update(dict.fromkeys(merged, merged))

@@ -8,6 +8,7 @@ from functools import lru_cache
 from spark_ckpt.errors import ConfigInvalid
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NO_FOLDERS = frozenset({"", ".", ".."})
 
 
 def valid_name(what: str, name: str) -> str:
@@ -31,15 +32,8 @@ def _is_name(name: str) -> bool:
 
 def valid_path(path: str) -> str:
     """Return `path` if it is relative and stays below its root. Raise `ConfigInvalid` otherwise."""
-    if not _is_path(path):
+    if "\\" in path or "\0" in path or not _NO_FOLDERS.isdisjoint(path.split("/")):
         raise ConfigInvalid(
             f"{path!r} is no relative path inside the store", hint="write it as folder/file, without '..'"
         )
     return path
-
-
-@lru_cache(maxsize=1024)
-def _is_path(path: str) -> bool:
-    # Cached, because manifests of consecutive epochs name the same files.
-    parts = path.split("/")
-    return bool(path) and "\\" not in path and "\0" not in path and not any(part in ("", ".", "..") for part in parts)
