@@ -134,7 +134,7 @@ class Machine(ABC, Generic[PhaseT]):
         before = self.phase
         effects = self._react(self.TABLE.get((before, type(event)), INVALID), event)
         # Recorded before `validate`, so that the story of a broken invariant includes its cause.
-        self.recent.append((before, event, self.phase, effects))
+        self.recent.append((before, self._abridged(event), self.phase, effects))
         self.validate()
         return effects
 
@@ -146,6 +146,10 @@ class Machine(ABC, Generic[PhaseT]):
     @abstractmethod
     def validate(self) -> None:
         """Raise `InvariantBroken` unless every invariant holds. `handle` calls this after every event."""
+
+    def _abridged(self, event: Event) -> Event:
+        """Return the event as the story keeps it; a machine shortens those that are too large to keep or to show."""
+        return event
 
     def _stale(self, event: Event) -> str | None:
         """Return the reason why `event`, of this incarnation, is too late to matter; None admits it."""

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from checkpoint_protocols.ids import Epoch, Incarnation, SinkId, TimerId
@@ -91,6 +91,7 @@ class EpochPhase(Enum):
 
 P = EpochPhase
 _REPLACED = "another driver runs this job; this one can be ended"
+_REPORTS_IN_STORY = 20
 
 _EVENTS = (
     SourcesPinned,
@@ -279,6 +280,12 @@ class EpochProtocol(Machine[EpochPhase]):
         early = self.publication.early_sends(epoch or self.next_epoch, staged)
         at = next((at for at, each in enumerate(effects) if isinstance(each, CommitEpoch)), len(effects))
         return [*effects[:at], *early, *effects[at:]]
+
+    def _abridged(self, event: Event) -> Event:
+        # The story of a job with a thousand tasks would keep all reports of its last batches in memory.
+        if isinstance(event, BatchDone) and len(event.reports) > _REPORTS_IN_STORY:
+            return replace(event, reports=event.reports[:_REPORTS_IN_STORY])
+        return event
 
     def _stale(self, event: Event) -> str | None:
         match event:

@@ -20,6 +20,7 @@ from spark_ckpt.coordination.messages import (
     CommitEpoch,
     CommitFenced,
     CommitOverdue,
+    CountBatch,
     End,
     EpochCommitted,
     EpochRequested,
@@ -287,6 +288,15 @@ def test_what_cannot_happen_raises_with_the_story(event):
     with pytest.raises(InvalidTransition, match="IDLE: IntervalElapsed"):
         job.tell(event)
     assert (job.protocol.phase, job.protocol.open_epoch) == (EpochPhase.ALIGNING, 5)
+
+
+def test_the_story_of_a_job_with_many_tasks_has_few_of_their_reports():
+    job, reports = Job(), tuple(Report("input", task, 0, "in", {"rows_in": 1}) for task in range(1_000))
+    counted = next(effect for effect in job.tell(BatchDone(0, {}, 0, 0, reports)) if isinstance(effect, CountBatch))
+    assert counted.counts["numInputRows"] == 1_000
+    kept = next(chapter.event for chapter in job.protocol.story if isinstance(chapter.event, BatchDone))
+    assert kept.reports == reports[: len(kept.reports)]
+    assert 0 < len(kept.reports) < 100
 
 
 def test_a_commit_of_another_epoch_raises():
