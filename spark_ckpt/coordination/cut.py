@@ -313,7 +313,10 @@ class EpochBuilder:
         for (operator, _), chain in self.chains.items():
             found.setdefault(operator, []).extend(chain)
         return full_snapshots.asking(
-            {name: full_snapshots.due(distinct(each), after, len(each)) for name, each in found.items()}
+            {
+                name: full_snapshots.due({file.path: file for file in each}.values(), after, len(each))
+                for name, each in found.items()
+            }
         )
 
 

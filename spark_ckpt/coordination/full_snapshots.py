@@ -15,7 +15,8 @@ ranges that are in no chain, and all these key groups write full snapshots at th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from spark_ckpt.epochs.records import StateFile, chain_of
 
@@ -23,11 +24,14 @@ _AT_MOST = 8
 """So many times the files after which a full snapshot may come, it comes however large the state is."""
 
 
-def connected(files: Sequence[StateFile]) -> list[tuple[frozenset[int], list[StateFile]]]:
-    """Return the sets of key groups that are connected by shared files, each with its files."""
+def connected(files: Iterable[StateFile]) -> list[tuple[frozenset[int], list[StateFile]]]:
+    """Return the sets of key groups that are connected by shared files, each with its files, in any order."""
+    # The files of a task have the same key groups.
+    alike: dict[frozenset[int], list[StateFile]] = {}
+    for file in files:
+        alike.setdefault(file.key_groups, []).append(file)
     home: dict[int, set[int]] = {}
-    # The files of a task have the same key groups, so each set of them is joined once.
-    for groups in {file.key_groups for file in files}:
+    for groups in alike:
         joined = {id(found): found for group in groups if (found := home.get(group))}
         merged = set(groups).union(*joined.values())
         # All of them in one set already: nothing to update.
@@ -35,16 +39,16 @@ def connected(files: Sequence[StateFile]) -> list[tuple[frozenset[int], list[Sta
             continue
         home.update(dict.fromkeys(merged, merged))
     of: dict[int, list[StateFile]] = {}
-    for file in files:
-        of.setdefault(id(home[file.ranges[0].key_group]), []).append(file)
+    for groups, own in alike.items():
+        of.setdefault(id(home[min(groups)]), []).extend(own)
     sets = {id(each): each for each in home.values()}
     return [(frozenset(sets[each]), found) for each, found in of.items()]
 
 
-def due(files: Sequence[StateFile], after: int, chained: int) -> frozenset[int]:
+def due(files: Collection[StateFile], after: int, chained: int) -> frozenset[int]:
     """Return the key groups of an operator that should write full snapshots at the next barrier.
 
-    `files`: the live files of the operator, oldest first. `after`: number of files of a task from which full ones may
+    `files`: the live files of the operator. `after`: number of files of a task from which full ones may
     come. `chained`: number of the files' ranges that are in a chain.
     """
     sets = connected(files)
@@ -57,7 +61,8 @@ def due(files: Sequence[StateFile], after: int, chained: int) -> frozenset[int]:
 
 def _is_torn(files: Sequence[StateFile]) -> bool:
     """Return True if a file has a range that is in no chain."""
-    return any(file not in chain_of(files, group) for file in files for group in file.key_groups)
+    oldest_first = sorted(files, key=attrgetter("epoch"))
+    return any(file not in chain_of(oldest_first, group) for file in files for group in file.key_groups)
 
 
 def _is_due(groups: frozenset[int], files: Sequence[StateFile], after: int) -> bool:

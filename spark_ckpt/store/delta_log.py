@@ -9,7 +9,6 @@ checkpoints: the library's own hook would leave them unsynced after an acknowled
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
+from pydantic_core import to_json
 
 from spark_ckpt.delta_files import LOG, actions_in, commit_name, commit_path
 from spark_ckpt.errors import LogDamaged, StoreOutage
@@ -270,7 +270,7 @@ def _content(actions: Actions, application: Application | None, metadata: Mappin
     lines: list[dict[str, object]] = [{"commitInfo": {**info, "engineInfo": "spark_ckpt"}}]
     if application is not None:
         lines.append({"txn": {"appId": application.app_id, "version": application.version}})
-    return "\n".join(map(json.dumps, [*lines, *map(_line, actions)])).encode()
+    return b"\n".join(map(to_json, [*lines, *map(_line, actions)]))
 
 
 def _line(action: AddAction | RemoveAction) -> dict[str, object]:

@@ -203,12 +203,19 @@ class Location:
         """Write a Parquet file with page checksums. It is durable when the call returns. Return its size and digest.
 
         It has no dictionaries: keys, hashes and log rows are distinct, and a dictionary would make them larger and
-        slower by a third.
+        slower by a third. It has no statistics: readers choose files by those in the table's log.
         """
         seal = _seal(_as_read(table.schema.serialize().to_pybytes()), table.num_rows)
         sealed = table.replace_schema_metadata({**(table.schema.metadata or {}), SEAL: seal})
         whole = pa.BufferOutputStream()  # Parquet writes in dozens of small pieces
-        pq.write_table(sealed, whole, compression=compression, use_dictionary=False, write_page_checksum=True)
+        pq.write_table(
+            sealed,
+            whole,
+            compression=compression,
+            use_dictionary=False,
+            write_statistics=False,
+            write_page_checksum=True,
+        )
         with self.open_output(path) as output:
             output.write(whole.getvalue())
         return Written(output.tell(), output.sha256)

@@ -8,12 +8,12 @@ key.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import AddAction
+from pydantic_core import to_json
 
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, StateFile
 from spark_ckpt.errors import EpochDamaged, EpochNotFound
@@ -167,4 +167,4 @@ def _add(file: StateFile) -> AddAction:
     groups = [each.key_group for each in file.ranges if each.rows]
     least, most = ({"ckpt_key_group": of(groups), "ckpt_epoch": file.epoch} if groups else {} for of in (min, max))
     stats = {"numRecords": file.rows, "minValues": least, "maxValues": most, "nullCount": dict.fromkeys(least, 0)}
-    return delta_log.added(file.path, file.size_bytes, json.dumps(stats), data_change=True)
+    return delta_log.added(file.path, file.size_bytes, to_json(stats).decode(), data_change=True)

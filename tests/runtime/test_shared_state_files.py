@@ -214,9 +214,9 @@ def file(number, *groups, kind="changes", rows=1):
 
 def test_key_groups_that_share_files_through_others_are_connected():
     found = connected([file(1, 0, 2), file(2, 1, 3), file(3, 4), file(4, 2, 4), file(5, 0)])
-    assert {groups: [each.epoch for each in files] for groups, files in found} == {
-        frozenset({0, 2, 4}): [1, 3, 4, 5],
-        frozenset({1, 3}): [2],
+    assert {groups: {each.epoch for each in files} for groups, files in found} == {
+        frozenset({0, 2, 4}): {1, 3, 4, 5},
+        frozenset({1, 3}): {2},
     }
 
 
