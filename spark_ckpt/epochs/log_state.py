@@ -233,7 +233,7 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
     """Return the state after more rows, in the log's order."""
     if all(type(record) in _ASIDE for _, record in records):
         for at, record in records:
-            log_state = _APPLY[type(record)](log_state, record, at)
+            log_state = FOLDS[type(record)](log_state, record, at)
         return log_state
     by_id = dict(log_state.by_id)  # one copy for all rows: a copy for each of ten thousand epochs would take seconds
     debts = Debts(by_id, log_state.owed, log_state.latest, log_state.ancestors)
@@ -248,7 +248,7 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
             log_state = with_epochs(log_state, [record for _, record in rows if isinstance(record, EpochBrief)], at)
             epochs_of = max(epochs_of, newest.incarnation)
         else:
-            log_state = _APPLY[type(newest)](log_state, newest, at)
+            log_state = FOLDS[type(newest)](log_state, newest, at)
         if isinstance(newest, IndexSaid):
             _say_index(by_id, newest)
     return replace(log_state, by_id=by_id, owed=debts.owed(), epochs_of=epochs_of)
@@ -409,7 +409,7 @@ _ASIDE = frozenset(
 )
 """Rows that change no epoch, and not what is unpublished. A job at rest appends only these."""
 _Apply = Callable[[LogState, AnyRecord, At], LogState]
-_APPLY: Mapping[type, _Apply] = {
+FOLDS: Mapping[type, _Apply] = {
     kind: cast(_Apply, apply)
     for kind, apply in (
         (CreatedRecord, _created),
@@ -428,3 +428,4 @@ _APPLY: Mapping[type, _Apply] = {
         (IndexSaid, _index_said),
     )
 }
+"""Per kind of row, the change of the state."""

@@ -109,12 +109,12 @@ def epochs_do_not_renew(patch: Patch) -> None:
 
 def keeps_nothing(patch: Patch) -> None:
     """An incarnation that ends and goes on is taken for one that returns its lease."""
-    shipped = proposals.release
+    shipped = log_state.FOLDS[Released]
 
-    def release(before: LogState, record: Released) -> NewRow | None:
-        return shipped(before, record.model_copy(update={"keeps": False}))
+    def released(before: LogState, record: Released, at: At) -> LogState:
+        return shipped(before, record.model_copy(update={"keeps": False}), at)
 
-    patch.setattr(proposals, "release", release)
+    patch.setitem(log_state.FOLDS, Released, released)
 
 
 def numbers_again(patch: Patch) -> None:
