@@ -188,7 +188,9 @@ class Driver:
         for _ in range(batches - 1):
             self.run_batch()
         assert self.interval is not None
-        self.carry_out(self.rules.handle(self.interval))
+        with self.clock.part("barrier"):
+            offered = self.rules.handle(self.interval)
+        self.carry_out(offered)
         self.run_batch(self.rules.open_epoch)
 
     def carry_out(self, effects: list[Effect]) -> None:
@@ -224,11 +226,13 @@ class Driver:
         return self.rules.cut.base
 
 
-PARTS = ("batch", "barrier's batch", "commit", "after the commit", "tables")
+EPOCH = ("barrier", "barrier's batch", "commit", "after the commit")
+"""Parts of an epoch of one batch, on the driver's thread."""
+PARTS = ("batch", *EPOCH, "tables")
 
 
 def measured(job: Job, epochs: int) -> list[str]:
-    """Return the cells of a table's row: the job, milliseconds of each part, size of the manifest, reading, retention."""
+    """Return the cells of a row: the job, milliseconds of each part and of an epoch, size of the manifest, reading, retention."""
     with tempfile.TemporaryDirectory() as name:
         driver = Driver(job, Path(name) / "store")
         for _ in range(epochs):
@@ -242,11 +246,14 @@ def measured(job: Job, epochs: int) -> list[str]:
         with clock.part("retention"):
             again.retain(Retention(keep_last=epochs // 2, slack=0))
     parts = [f"{driver.clock.median(part):,.1f}" for part in PARTS]
+    # The mean has the collections of Python's garbage, which come every few epochs.
+    epoch = sum(statistics.mean(driver.clock.parts[part]) for part in EPOCH)
     sizes = f"{len(body) / 1e6:,.2f}"
     return [
         f"{job.tasks:,}",
         f"{job.groups:,}",
         *parts,
+        f"{epoch:,.1f}",
         sizes,
         *(f"{clock.median(p):,.0f}" for p in ("start", "retention")),
     ]
@@ -293,7 +300,8 @@ def of_long_logs(lengths: list[int], groups: list[int]) -> None:
 
 def main(epochs: int, tasks: list[int], groups: list[int]) -> None:
     """Print a Markdown table."""
-    heads = ["tasks", "key groups", *(f"{part}, ms" for part in PARTS), "manifest, MB", "start, ms", "retention, ms"]
+    heads = ["tasks", "key groups", *(f"{part}, ms" for part in (*PARTS, "epoch (mean)")), "manifest, MB"]
+    heads += ["start, ms", "retention, ms"]
     print(f"| {' | '.join(heads)} |\n|{'---:|' * len(heads)}")
     for each in groups:
         for behind in tasks:
