@@ -103,6 +103,7 @@ class Delegation:
             del self._known[node]
         for report in notes:
             self._hear(report, local_ms)
+        self._count_members()
         out = self._machine.lease
         if out is not None and out.terms.holder not in self._known:
             self._machine.handle(LeaseReturned(out.token))
@@ -118,6 +119,11 @@ class Delegation:
         # A first note may be old. Only a changed note, or a running process, proves that the standby is alive.
         if report.is_here or not is_new:
             self._report(report.node, report.clock_ms, 0, report.health, local_ms)
+
+    def _count_members(self) -> None:
+        """Rotate among the standbys that are here. A new one counts as one that has just had a turn."""
+        turns, members = self._machine.turns, (self._machine.me, *sorted(self._known))
+        self._machine.turns = {node: turns.get(node, Turn()) for node in members}
 
     def ended(self, lease: Lease, payload: int, clock_ms: int, failed: bool, local_ms: int) -> None:
         """Apply the log's row that ends `lease`. `payload`: number of that row, above the lease's token."""

@@ -7,13 +7,14 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import groupby
 
 import pytest
 
 from checkpoint_protocols.ids import ProcessId
 from checkpoint_protocols.lease.delegation import SETTINGS, SPARED_MS, Delegation, StandbyLease, StandbyReport
-from checkpoint_protocols.lease.messages import Lease, Terms, Turn, Turns
-from checkpoint_protocols.lease.rotation import DRAWS
+from checkpoint_protocols.lease.messages import Lease, Terms, Turns
+from checkpoint_protocols.lease.rotation import DRAWS, patience
 
 B, C = ProcessId("b"), ProcessId("c")
 FRESH_MS = SETTINGS.fresh_ms
@@ -180,6 +181,38 @@ def keeps_asking_for_what_nobody_knows_the_fate_of(kind: Kind) -> None:
     assert delegation.asks(700, 99) == asked
 
 
+def lets_standbys_take_turns(kind: Kind) -> None:
+    """Those of a job that had none before; whatever is drawn."""
+    delegation = driver(kind)
+    holders = [holder_of_turn(delegation, turn, draw=0) for turn in range(1, 30)]
+    assert patience_of_two(holders) <= patience(3, SETTINGS)
+
+
+def takes_turns_by_health(kind: Kind) -> None:
+    """Of a healthy standby and one that is not, the healthy one gets the larger share of the draws."""
+    delegation = driver(kind)
+    for clock_ms in (1_000, 1_500):
+        delegation.heard([replace(told(B, clock_ms), health=100), replace(told(C, clock_ms), health=50)], clock_ms)
+    chosen = [copy.deepcopy(delegation).asks(1_600, draw) for draw in range(0, DRAWS, DRAWS // 300)]
+    assert sum(terms is not None and terms.holder == B for terms in chosen) == pytest.approx(200, abs=2)
+
+
+def holder_of_turn(delegation: Delegation, turn: int, draw: int) -> ProcessId:
+    at_ms = turn * 10_000
+    for clock_ms in (at_ms, at_ms + 500):
+        delegation.heard([told(node, clock_ms) for node in (B, C)], clock_ms)
+    terms = delegation.asks(at_ms + 600, draw)
+    assert terms is not None
+    delegation.chosen(2 * turn, at_ms + 600)
+    delegation.ended(Lease(2 * turn, terms), 2 * turn + 1, at_ms + 600, False, at_ms + 700)
+    return terms.holder
+
+
+def patience_of_two(holders: Sequence[ProcessId]) -> int:
+    """The most turns of one of two standbys between two of the other."""
+    return max(len(list(turns)) for _, turns in groupby(holders))
+
+
 DRIVERS: list[Callable[[Kind], None]] = [
     does_it_itself_where_nobody_waits,
     leaves_it_alone_while_a_standby_may_be_alive,
@@ -196,6 +229,8 @@ DRIVERS: list[Callable[[Kind], None]] = [
     waits_for_a_lease_that_it_inherits,
     spares_who_gives_it_back,
     keeps_asking_for_what_nobody_knows_the_fate_of,
+    lets_standbys_take_turns,
+    takes_turns_by_health,
 ]
 
 
@@ -331,6 +366,13 @@ class LeasesToItself(Delegation):
         super()._hear(replace(told, lease_of=self._incarnation), local_ms)
 
 
+class CountsNoMembers(Delegation):
+    """Who has had no turn does not count: in a new job everybody is overdue, and the last by name is forced."""
+
+    def _count_members(self) -> None:
+        pass
+
+
 BUGS: list[tuple[Kind, Callable[[Kind], None]]] = [
     (WorksBesideStandbys, leaves_it_alone_while_a_lease_is_out),
     (WorksBesideStandbys, leaves_it_alone_while_a_standby_may_be_alive),
@@ -344,6 +386,8 @@ BUGS: list[tuple[Kind, Callable[[Kind], None]]] = [
     (WaitsForTheSilent, tells_of_a_turn_that_took_too_long),
     (SparesNobody, spares_who_gives_it_back),
     (LeasesToItself, gives_nothing_to_who_waits_behind_another_incarnation),
+    (CountsNoMembers, lets_standbys_take_turns),
+    (CountsNoMembers, takes_turns_by_health),
 ]
 
 
@@ -608,7 +652,7 @@ def test_a_standby_that_ends_its_lease_keeps_the_health_that_it_told() -> None:
 
 def share_of_one_with(health: int) -> float:
     """Of the draws that choose a holder after it has had a lease, those that choose it again."""
-    delegation = Delegation(1, SETTINGS, None, {node: Turn() for node in (B, C, ProcessId("driver"))}, 0)
+    delegation = driver(Delegation)
     for clock_ms in (1_000, 1_500):
         delegation.heard([replace(told(B, clock_ms), health=health), told(C, clock_ms)], clock_ms - 1_000)
     lease = leased(delegation, 500)
