@@ -47,12 +47,12 @@ class UpkeepLog:
                 raise Fenced(
                     f"incarnation {record.incarnation} was replaced by {log_state.incarnation}", holder=log_state.holder
                 )
-            return None if _newest_is(log_state.upkeep, record) else row_of(record, record.incarnation)
+            return None if _is(log_state.upkeep, record) else row_of(record, record.incarnation)
 
         self._log.append(propose)
         told = self._log.state().upkeep
-        # Another lease may have followed between the append and this read.
-        if told is None or not _newest_is(told, record):
+        # Between the append and this read a quick holder may have ended it; another lease is a newer incarnation's.
+        if told is None or not _is(told, record):
             raise Fenced(f"incarnation {record.incarnation} was replaced", hint="another driver runs this job")
         return told.token
 
@@ -146,8 +146,8 @@ def _checks(
         yield f"{place.uri}/{file.path}", partial(compare, place, file, **where)
 
 
-def _newest_is(told: UpkeepEntry | None, record: UpkeepLeased) -> bool:
-    """Return True if `record` is the newest lease and still runs.
+def _is(told: UpkeepEntry | None, record: UpkeepLeased) -> bool:
+    """Return True if `record` is the newest lease, also if it has ended.
 
     A clock reading identifies a lease: no two leases of an author share one.
     """
@@ -155,7 +155,7 @@ def _newest_is(told: UpkeepEntry | None, record: UpkeepLeased) -> bool:
         return False
     ours = (record.incarnation, record.holder, record.boot, record.reported_ms)
     lease = told.lease
-    return (lease.incarnation, lease.holder, lease.boot, lease.reported_ms) == ours and told.ended is None
+    return (lease.incarnation, lease.holder, lease.boot, lease.reported_ms) == ours
 
 
 def _fence(log_state: LogState, token: int) -> None:

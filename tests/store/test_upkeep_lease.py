@@ -51,6 +51,23 @@ def test_a_lease_is_appended_once_however_often_it_is_tried(world, other):
     assert rows.lease(lease(reported_ms=2)) > token
 
 
+def test_a_standby_that_is_done_before_its_driver_has_read_the_log_replaces_nobody(world, other, monkeypatch):
+    append, ended = world.store.log.append, []
+
+    def appended(propose):
+        append(propose)
+        if not ended:
+            token = other.log.state().upkeep.token
+            ended.append(UpkeepLog(other.log).end(UpkeepEnded(token=token, incarnation=1, epoch=1)))
+
+    monkeypatch.setattr(world.store.log, "append", appended)
+    rows = UpkeepLog(world.store.log)
+    token = rows.lease(lease())
+    assert ended[0] > token
+    assert rows.lease(lease()) == token, "not appended again"
+    assert world.store.log.state().upkeep.ended_token == ended[0]
+
+
 def test_a_driver_that_was_replaced_leases_nothing(world, other):
     other.log.begin_incarnation(ELSEWHERE, takeover=True)
     with pytest.raises(Fenced):
