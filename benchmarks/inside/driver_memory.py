@@ -18,6 +18,7 @@ import spark_ckpt as ckpt
 from benchmarks.inside.inputs import SCHEMA, write_every_key
 from benchmarks.inside.null_sink import NullSink
 from benchmarks.inside.sessions import benchmark_session
+from benchmarks.side_by_side.usage import status_kib
 from spark_ckpt.spark_internals.jvm import jvm_of
 
 KEYS_PER_BATCH, BATCHES, PARTS = 50_000, 80, 8
@@ -35,8 +36,7 @@ def live_heap(spark: SparkSession) -> int:
 def resident() -> int:
     """Bytes of this Python process in memory, without what Arrow's pool could give back."""
     pa.default_memory_pool().release_unused()
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(fields["VmRSS"].split()[0]) * 1024
+    return status_kib("self", "VmRSS") * 1024
 
 
 def grow(spark: SparkSession, work: Path) -> list[tuple[int, float, float]]:

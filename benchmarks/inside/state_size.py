@@ -24,7 +24,7 @@ from benchmarks.inside.endless import EndlessSource
 from benchmarks.inside.null_sink import NullSink
 from benchmarks.inside.result_line import result_line
 from benchmarks.inside.sessions import WARM_UP_BATCHES, BatchTimes, benchmark_session, median_and_spread
-from benchmarks.side_by_side.usage import processes
+from benchmarks.side_by_side.usage import processes, status_kib
 from spark_ckpt.epochs.records import EpochBrief, Manifest
 from spark_ckpt.store.existing import existing_store
 
@@ -88,10 +88,8 @@ def _workers_mib() -> float:
     found = 0
     for each in processes([os.getsid(0)]):
         with suppress(OSError):
-            folder = Path("/proc") / str(each.pid)
-            if b"-m\0spark_ckpt.tasks.python_daemon" in (folder / "cmdline").read_bytes():
-                fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-                found += int(fields["RssAnon"].split()[0])
+            if b"-m\0spark_ckpt.tasks.python_daemon" in Path(f"/proc/{each.pid}/cmdline").read_bytes():
+                found += status_kib(each.pid, "RssAnon")
     return found / 1024
 
 

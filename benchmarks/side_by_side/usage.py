@@ -70,6 +70,12 @@ def _pss_kib(pid: int) -> int:
     return 0
 
 
+def status_kib(pid: int | str, field: str) -> int:
+    """A field in KiB of proc(5)'s status, such as VmRSS. Raises `OSError` if the process has ended."""
+    lines = (_PROC / str(pid) / "status").read_text().splitlines()
+    return int(dict(line.split(":", 1) for line in lines)[field].split()[0])
+
+
 @dataclass
 class Cpu:
     """CPU used up to each moment. What a process was last seen to have used stays counted when it is gone."""

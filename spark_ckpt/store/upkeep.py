@@ -47,12 +47,12 @@ class UpkeepLog:
                 raise Fenced(
                     f"incarnation {record.incarnation} was replaced by {log_state.incarnation}", holder=log_state.holder
                 )
-            return None if _is(log_state.upkeep, record) else row_of(record, record.incarnation)
+            return None if _newest_is(log_state.upkeep, record) else row_of(record, record.incarnation)
 
         self._log.append(propose)
         told = self._log.state().upkeep
         # Between the append and this read a quick holder may have ended it; another lease is a newer incarnation's.
-        if told is None or not _is(told, record):
+        if told is None or not _newest_is(told, record):
             raise Fenced(f"incarnation {record.incarnation} was replaced", hint="another driver runs this job")
         return told.token
 
@@ -146,7 +146,7 @@ def _checks(
         yield f"{place.uri}/{file.path}", partial(compare, place, file, **where)
 
 
-def _is(told: UpkeepEntry | None, record: UpkeepLeased) -> bool:
+def _newest_is(told: UpkeepEntry | None, record: UpkeepLeased) -> bool:
     """Return True if `record` is the newest lease, also if it has ended.
 
     A clock reading identifies a lease: no two leases of an author share one.

@@ -27,9 +27,11 @@ class Admission:
     """Limits of the sources of one query. `short_ms`: longest batch while a standby waits; None for any length."""
 
     def __init__(self, sources: Mapping[str, Source], short_ms: int | None) -> None:
-        limited = {name: _limited(source) for name, source in sources.items()}
-        self._small = {name: source for name, source in limited.items() if source is not None}
-        self._own = {name: _rows_per_batch(sources[name]) for name in self._small}
+        self._small: dict[str, Source] = {}
+        self._own: dict[str, int | None] = {}
+        for name, source in sources.items():
+            if isinstance(source, LimitsBatches) and (small := source.limited(FIRST_BATCH_ROWS)) is not None:
+                self._small[name], self._own[name] = small, source.rows_per_batch
         self._short_ms = short_ms
         self._limits: dict[str, int] = {}
         self.standby_waits = False
@@ -60,11 +62,3 @@ def _fitting(rows: int, took_ms: int, longest_ms: int, limit: int | None) -> int
     if took_ms <= longest_ms and (limit is None or rows < _FULL * limit):
         return limit
     return max(FIRST_BATCH_ROWS, rows * longest_ms // max(1, took_ms))
-
-
-def _limited(source: Source) -> Source | None:
-    return source.limited(FIRST_BATCH_ROWS) if isinstance(source, LimitsBatches) else None
-
-
-def _rows_per_batch(source: Source) -> int | None:
-    return source.rows_per_batch if isinstance(source, LimitsBatches) else None
