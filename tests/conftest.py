@@ -6,6 +6,8 @@ becomes an `@example`.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Generator
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +24,18 @@ SMOKE = ("conformance", "delta", "files", "coordination", "kafka", "runtime", "s
 with Spark and with Kafka are marked where they stand."""
 FIRST = ("specs", "simulator")
 """Folders of the longest files: workers that get them first end together with the others."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Half a million objects of imports and collected tests stay until the end: no garbage collection looks at them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
