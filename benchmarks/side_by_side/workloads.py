@@ -68,11 +68,16 @@ class Inputs:
 
     def records(self) -> Iterator[tuple[str, str]]:
         """Kafka key and value of each record."""
+        for columns in self.columns():
+            yield from zip(*(column.to_pylist() for column in columns), strict=True)
+
+    def columns(self) -> Iterator[tuple[pa.Array, pa.Array]]:
+        """The same as columns of many records."""
         for start in range(0, len(self), _CHUNK):
             part = slice(start, start + _CHUNK)
             keys = _joined(pa.scalar("k"), pa.array(self.keys[part]).cast(pa.string()), by="")
             numbers = (pa.array(each[part]).cast(pa.string()) for each in (self.n, self.amounts, self.event_ms))
-            yield from zip(keys.to_pylist(), _joined(keys, *numbers, by=",").to_pylist(), strict=True)
+            yield keys, _joined(keys, *numbers, by=",")
 
 
 def _joined(*parts: pa.Array | pa.Scalar, by: str) -> pa.Array:

@@ -81,6 +81,10 @@ class ProducerId(NamedTuple):
     epoch: int
 
 
+NO_PRODUCER = ProducerId(-1, -1)
+"""Of records that belong to no transaction; their sequence is -1."""
+
+
 class _Piece(NamedTuple):
     """A part of each record: an array of bytes, and which element each record has."""
 
@@ -126,9 +130,8 @@ def frame_batch(records: Records, producer: ProducerId, sequence: int, compressi
     code, compress = _CODECS[compression]
     count = len(records.rows)
     content = compress(records.data)
-    summed = _SUMMED.pack(
-        _TRANSACTIONAL | code, count - 1, records.first_ms, records.last_ms, *producer, sequence, count
-    )
+    attributes = code if producer == NO_PRODUCER else code | _TRANSACTIONAL
+    summed = _SUMMED.pack(attributes, count - 1, records.first_ms, records.last_ms, *producer, sequence, count)
     checksum = crc32c(content, crc32c(summed))
     length = _FRAME.size - _UNCOUNTED_BYTES + len(summed) + len(content)
     return b"".join((_FRAME.pack(0, length, -1, _FORMAT, checksum), summed, content))

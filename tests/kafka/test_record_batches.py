@@ -15,7 +15,15 @@ from kafka.partitioner.default import murmur2
 from kafka.record.memory_records import MemoryRecords
 from spark_ckpt_kafka import record_batches
 from spark_ckpt_kafka.partitioner import UnknownPartition, choose_partitions
-from spark_ckpt_kafka.record_batches import Chunk, Headers, ProducerId, Records, encode_records, frame_batch
+from spark_ckpt_kafka.record_batches import (
+    NO_PRODUCER,
+    Chunk,
+    Headers,
+    ProducerId,
+    Records,
+    encode_records,
+    frame_batch,
+)
 
 from spark_ckpt.errors import RowsRefused
 
@@ -108,6 +116,17 @@ def test_each_row_is_read_back_as_it_was_given(one: Given, compression: str, bat
     found = read_back(chunk, partitions, compression, batch_bytes)
 
     assert found == {number: one.wanted(number) for number in range(len(chunk))}
+
+
+@pytest.mark.parametrize(("producer", "belongs"), [(ProducerId(77, 0), True), (NO_PRODUCER, False)])
+def test_a_batch_belongs_to_a_transaction_if_it_has_a_producer(producer: ProducerId, belongs: bool) -> None:
+    chunk = Chunk("t", pa.record_batch({"value": [b"v"]}), [])
+    (records,) = encode_records(chunk, np.array([0]), NOW_MS, 1000)
+
+    batch = MemoryRecords(frame_batch(records, producer, -1, "none")).next_batch()
+
+    assert batch is not None
+    assert (batch.is_transactional, batch.has_producer_id(), batch.validate_crc()) == (belongs, belongs, True)
 
 
 @given(given_rows())
