@@ -42,6 +42,12 @@ from spark_ckpt_kafka.record_batches import Chunk, ProducerId, Records, encode_r
 
 MOST_IN_FLIGHT = 4
 """Unanswered requests per broker. kafka-python refuses more than five."""
+MOST_VERIFYING = 1
+"""Unanswered requests per broker with a first batch of a partition.
+
+At such a batch the broker asks the coordinator whether the partition belongs to the transaction (KIP-890). A second
+such request ends the first one: NotEnoughReplicas, "Underlying error: NETWORK_EXCEPTION" (AddPartitionsToTxnManager).
+"""
 _ALL_REPLICAS = -1
 _OLD = 3
 """Version up to which a request does not belong to the second protocol of transactions (KIP-890)."""
@@ -50,11 +56,14 @@ Place = tuple[str, int]
 
 
 class _Sent(NamedTuple):
-    """A request with the batches of partitions, and the future of its answer."""
+    """A request with the batches of partitions, and the future of its answer. `verifies`: one of them is the first of
+    its partition.
+    """
 
     node: int
     chunk: Chunk
     batches: Mapping[int, Records]
+    verifies: bool
     answer: Any
 
 
@@ -79,6 +88,7 @@ class BatchProducer:
         self._producer = ProducerId(-1, -1)
         self._leaders: dict[str, list[int]] = {}
         self._next: dict[Place, int] = {}
+        self._verified: set[Place] = set()
         self._in_flight: deque[_Sent] = deque()
         self._busy: Counter[int] = Counter()
         self._acknowledged = 0
@@ -205,7 +215,8 @@ class BatchProducer:
         self._next |= {(topic, partition): 0 for partition in new}
 
     def _send_request(self, node: int, chunk: Chunk, batches: Sequence[Records]) -> None:
-        while self._busy[node] >= MOST_IN_FLIGHT:
+        verifies = any((chunk.topic, each.partition) not in self._verified for each in batches)
+        while self._busy[node] >= MOST_IN_FLIGHT or (verifies and self._verifying(node) >= MOST_VERIFYING):
             self._settle()
         topic = ProduceRequest.TopicProduceData
         data = []
@@ -223,8 +234,11 @@ class BatchProducer:
             max_version=9,
         )
         answer = self._cluster.send(request, node, self._tuning.delivery_timeout_ms)
-        self._in_flight.append(_Sent(node, chunk, {each.partition: each for each in batches}, answer))
+        self._in_flight.append(_Sent(node, chunk, {each.partition: each for each in batches}, verifies, answer))
         self._busy[node] += 1
+
+    def _verifying(self, node: int) -> int:
+        return sum(sent.verifies for sent in self._in_flight if sent.node == node)
 
     def _settle(self) -> None:
         """Wait for the oldest request, and count its records."""
@@ -238,6 +252,7 @@ class BatchProducer:
                 if each.error_code:
                     raise _refused(sent.chunk, batch, each)
                 self._acknowledged += len(batch.rows)
+                self._verified.add((sent.chunk.topic, each.index))
         self._progress()
 
     def _end(self, *, committed: bool, wait_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -18,6 +19,7 @@ from spark_ckpt_kafka.publisher_process import PublisherProcess
 from spark_ckpt_kafka.publishing import ShardRequest, ShardResult, ShardSettings
 from spark_ckpt_kafka.rows import StagedPart
 
+_log = logging.getLogger(__name__)
 STALL_MARGIN_S = 35.0
 LEAST_BATCH_BYTES = 4_096
 """Smallest batch size in bytes; a topic that refuses it accepts hardly any record."""
@@ -166,6 +168,7 @@ class KafkaPublisher:
                     continue
                 if time.monotonic() + pause > deadline or self._given_up.is_set():
                     raise self._failed(lane, request, failure) from failure
+                _log.warning("epoch %d, lane %d: another attempt follows: %s", request.epoch, lane, failure.what)
             # Jitter keeps two drivers that fence each other from doing so in step.
             self._given_up.wait(pause * random.uniform(0.5, 1.5))  # noqa: S311 - not a secret
             pause = min(pause * 2, self._patience.longest_pause_s)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from publishing_kit import ROWS, World
-from spark_ckpt_kafka import publishing
+from spark_ckpt_kafka import batch_producer, publishing
 from spark_ckpt_kafka.batch_producer import MOST_IN_FLIGHT, BatchProducer
 from spark_ckpt_kafka.library import (
     AddPartitionsToTxnRequest,
@@ -141,6 +141,55 @@ def test_records_that_wait_for_an_answer_are_bounded(cluster: ModelCluster) -> N
 
     assert cluster.most_unanswered == MOST_IN_FLIGHT
     assert one.deliver() == 500
+
+
+class VerifyingCluster(ModelCluster):
+    """One broker. As Kafka's, it ends a request that waits for the coordinator when another one makes it ask again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.verified: set[int] = set()
+        self.asking: Any = None
+        self.ended: list[Any] = []
+
+    def send(self, request: Any, node: int, timeout_ms: int) -> Any:
+        if not self.verified.issuperset(_partitions(request)):
+            if self.asking is not None:
+                self.ended.append(self.asking)
+            self.asking = request
+        return super().send(request, node, timeout_ms)
+
+    def wait(self, sent: Any, wait_s: float) -> Any:
+        if sent is self.asking:
+            self.asking = None
+        if any(sent is each for each in self.ended):
+            code = kafka_errors.NotEnoughReplicasError.errno
+            return produced(sent, error_code=code, error_message="Underlying error: NETWORK_EXCEPTION")
+        self.verified |= _partitions(sent)
+        return super().wait(sent, wait_s)
+
+
+def _partitions(request: Any) -> set[int]:
+    return {each.index for each in request.topic_data[0].partition_data}
+
+
+def _sent_in_small_requests() -> int:
+    one = producer(VerifyingCluster(), Tuning(batch_size=100))
+    for partition in (0, 1):
+        one.send(chunk(40, partition=pa.array([partition] * 40, pa.int32())))
+    return one.deliver()
+
+
+def test_a_request_does_not_end_another_one_whose_partitions_the_broker_verifies() -> None:
+    assert _sent_in_small_requests() == 80
+
+
+def test_requests_that_end_one_another_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted bug: several requests with first batches of partitions."""
+    monkeypatch.setattr(batch_producer, "MOST_VERIFYING", MOST_IN_FLIGHT)
+
+    with pytest.raises(ProducerFailed, match="NETWORK_EXCEPTION"):
+        _sent_in_small_requests()
 
 
 def test_sequences_go_on_from_batch_to_batch_of_a_partition(cluster: ModelCluster) -> None:
