@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import is_instance_of
 
+from spark_ckpt.spark_internals.java_classes import remember_classes
 from spark_ckpt.spark_internals.names import SparkName
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def jvm_of(spark: SparkSession) -> JVMView:
     """Return the driver's Java classes, by their packages."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None, "a classic session has a JVM"  # noqa: S101 - Spark Connect is refused before
+    remember_classes(jvm)
     return jvm
 
 

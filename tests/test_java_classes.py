@@ -1,0 +1,74 @@
+"""A driver asks Java once for each class, and again for what may change."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from py4j import protocol
+from py4j.java_gateway import JavaClass, JavaPackage, JVMView
+
+from spark_ckpt.spark_internals.java_classes import remember_classes
+
+
+class Java:
+    """Answers Py4J's questions for names, and counts them. `classes`: full names by the names that are asked for."""
+
+    converters = None
+    gateway_property = SimpleNamespace(pool=None)
+
+    def __init__(self, **short: str) -> None:
+        self.classes = dict(short)
+        self.asked: list[str] = []
+
+    def add(self, *names: str) -> None:
+        self.classes |= {name: name for name in names}
+
+    def send_command(self, command: str, *_: object) -> str:
+        name = command.splitlines()[2]
+        self.asked.append(name)
+        found = self.classes.get(name)
+        return protocol.SUCCESS_CLASS + found if found else protocol.SUCCESS_PACKAGE
+
+
+def remembering(java: Java) -> JVMView:
+    jvm = JVMView(java, "default", "rj")
+    remember_classes(jvm)
+    return jvm
+
+
+def test_a_class_is_asked_for_once_by_its_packages_or_its_full_name() -> None:
+    java = Java()
+    java.add("org.apache.spark.SparkFiles", "org.apache.spark.sql.functions")
+    jvm = remembering(java)
+    first = jvm.org.apache.spark.SparkFiles
+    assert isinstance(first, JavaClass)
+    assert isinstance(getattr(jvm, "org.apache.spark.sql.functions"), JavaClass)
+    asked = list(java.asked)
+    assert asked[:4] == ["org", "org.apache", "org.apache.spark", "org.apache.spark.SparkFiles"]
+    assert asked[4:] == ["org.apache.spark.sql.functions"]
+
+    assert jvm.org.apache.spark.SparkFiles is first
+    assert isinstance(getattr(jvm, "org.apache.spark.sql.functions"), JavaClass)
+    assert java.asked == asked
+
+
+def test_a_class_of_a_jar_that_is_added_later_is_found() -> None:
+    java = Java()
+    jvm = remembering(java)
+    assert isinstance(jvm.org.example.Added, JavaPackage)  # Py4J takes a name without a class for a package
+    assert isinstance(getattr(jvm, "org.example.Other"), JavaPackage)
+    assert isinstance(jvm.added, JavaPackage)
+    java.add("org.example.Added", "org.example.Other", "added")
+    assert isinstance(jvm.org.example.Added, JavaClass)
+    assert isinstance(getattr(jvm, "org.example.Other"), JavaClass)
+    assert isinstance(jvm.added, JavaClass)
+
+
+@pytest.mark.parametrize(("name", "times"), [("PythonUtils", 1), ("SparkConf", 2)])
+def test_of_short_names_only_pysparks_own_are_remembered(name: str, times: int) -> None:
+    java = Java(**{name: f"org.apache.spark.{name}"})
+    jvm = remembering(java)
+    assert isinstance(getattr(jvm, name), JavaClass)
+    assert isinstance(getattr(jvm, name), JavaClass)
+    assert java.asked == [name] * times
