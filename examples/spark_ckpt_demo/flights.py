@@ -38,4 +38,5 @@ def _departures(raw: pd.DataFrame) -> pd.Series:
     """Return texts such as 2013-01-01 05:15."""
     day = pd.to_datetime(raw[["year", "month", "day"]])
     minutes = raw["sched_dep_time"] // 100 * 60 + raw["sched_dep_time"] % 100
-    return (day + pd.to_timedelta(minutes, unit="min")).dt.strftime("%Y-%m-%d %H:%M")
+    times = (day + pd.to_timedelta(minutes, unit="min")).to_numpy("datetime64[m]")
+    return pd.Series(np.datetime_as_string(times)).str.replace("T", " ")

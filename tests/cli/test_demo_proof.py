@@ -199,8 +199,10 @@ def refuse(self, topic):
     raise SourceInvalid("nobody answers")
 
 
-def test_a_demo_that_fails_with_a_driver_keeps_its_log(monkeypatch, tmp_path):
+def test_a_demo_that_fails_with_a_driver_keeps_its_log(monkeypatch, tmp_path, expected):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(flights, "load", lambda: every_flight().head(1000))
+    monkeypatch.setattr(oracle, "expected", lambda: expected)
     monkeypatch.setattr(FilesAndDelta, "arguments", lambda self, output: ["--no-such-option"])
 
     with pytest.raises(RunFailed) as failed:
