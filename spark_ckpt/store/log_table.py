@@ -377,7 +377,10 @@ class LogTable:
         own = {path: self._own[path] for path in files if path in self._own}
         others = [path for path in files if path not in own]
         with ThreadPoolExecutor(_READERS) as pool:
-            tables = list(pool.map(lambda path: self._location.read_table(path, columns=_BRIEF_COLUMNS), others))
+            # Threads take longer to start than a few local files to read.
+            few = self._location.local is not None and len(others) <= _READERS
+            each = map if few else pool.map
+            tables = list(each(lambda path: self._location.read_table(path, columns=_BRIEF_COLUMNS), others))
         return own | {
             path: LogFile(files[path], _checked(table, path)) for path, table in zip(others, tables, strict=True)
         }
