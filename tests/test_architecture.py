@@ -347,10 +347,12 @@ def test_tests_and_benchmarks_touch_nothing_private():
 
 def private_names(text: str) -> set[str]:
     """Private names that a text reads, imports or replaces, except those that a class has of itself or inherits."""
-    tree = ast.parse(text)
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    if not re.search(r"\b_[A-Za-z]", text):
+        return set()
+    nodes = list(ast.walk(ast.parse(text)))
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     own = {id(node) for each in classes for node in ast.walk(each) if isinstance(node, ast.Attribute) and is_own(node)}
-    names = [name for node in ast.walk(tree) if id(node) not in own for name in names_touched(node)]
+    names = [name for node in nodes if id(node) not in own for name in names_touched(node)]
     return {name for name in names if re.fullmatch(r"_[A-Za-z]\w*", name)}
 
 

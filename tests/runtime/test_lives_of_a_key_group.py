@@ -7,7 +7,7 @@ from pathlib import Path
 import operator_fixtures
 import pytest
 from group_kit import NAMES, SCHEMA, due, put, removed_above_another_level, values_in
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from operator_fixtures import OPENED, MemoryStore, cache_of, colliding, group_of, snapshot, spread
@@ -113,27 +113,28 @@ class Life(RuleBasedStateMachine):
 
 OFTEN, SELDOM = 3, 11
 """Epochs from one full snapshot to the next."""
+SEED = 15
+"""With most seeds, and this one, some of the first ten lives meet each planted bug."""
 
 
-def live(root, examples, full):
+def live(root, full):
     """Many lives."""
     Life.root, Life.full_every = root, full
     quick = settings(
-        max_examples=examples,
+        max_examples=40,
         stateful_step_count=40,
         deadline=None,
         suppress_health_check=list(HealthCheck),
         database=None,
-        derandomize=True,
         report_multiple_bugs=False,
         phases=[Phase.generate],
     )
-    run_state_machine_as_test(Life, settings=quick)
+    run_state_machine_as_test(seed(SEED)(Life), settings=quick)
 
 
 @pytest.mark.parametrize("full", [OFTEN, SELDOM], ids=["full files often", "seldom"])
 def test_state_is_that_of_a_dict_through_snapshots_restores_and_lost_caches(tmp_path, full):
-    live(tmp_path, 40, full)
+    live(tmp_path, full)
 
 
 def newest_file_first(patch):
@@ -165,7 +166,7 @@ def a_level_of_other_files_is_taken(patch):
 def test_a_planted_bug_in_how_a_lost_level_is_made_is_caught(tmp_path, monkeypatch, plant):
     plant(monkeypatch.setattr)
     with pytest.raises((AssertionError, EpochDamaged)):
-        live(tmp_path, 200, SELDOM)
+        live(tmp_path, SELDOM)
 
 
 def values_with_lost_levels(folder):
