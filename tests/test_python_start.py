@@ -14,6 +14,7 @@ from spark_ckpt.spark_internals.launching import PYTHON_START
 
 PYSPARK = Path(pyspark.__file__).parent
 ZIP = PYSPARK / "python" / "lib" / "pyspark.zip"
+[CORE] = (PYSPARK / "jars").glob("spark-core_*.jar")
 PATH = "import sys; print(*sys.path, sep='\\n')"
 
 
@@ -41,10 +42,16 @@ def test_without_this_module_pyspark_comes_from_the_zip() -> None:
     assert found.startswith(str(ZIP))
 
 
-def test_only_the_folder_of_this_module_and_the_zips_are_left_out(tmp_path: Path) -> None:
+def test_only_the_folder_of_this_module_and_pysparks_archives_are_left_out(tmp_path: Path) -> None:
     [py4j] = ZIP.parent.glob("py4j-*.zip")
-    with_both = said(PATH, ZIP, py4j, tmp_path, PYTHON_START)
-    assert with_both == said(PATH, tmp_path)
+    with_all = said(PATH, ZIP, py4j, CORE, tmp_path, PYTHON_START)
+    assert with_all == said(PATH, tmp_path)
+
+
+def test_no_worker_reads_the_list_of_an_archive_again_that_is_left_out() -> None:
+    asks = "import sys; print(*(place for place in sys.path_importer_cache if place.endswith(('.zip', '.jar'))), sep='\\n')"
+    assert {str(ZIP), str(CORE)} <= set(said(asks, ZIP, CORE))
+    assert not {str(ZIP), str(CORE)} & set(said(asks, ZIP, CORE, PYTHON_START))
 
 
 def test_the_zip_of_another_pyspark_stays(tmp_path: Path) -> None:
