@@ -183,9 +183,9 @@ _VALUES = frozenset({"username", "password", "total", "n"})
 
 def texts_of(module: Path) -> Iterator[str]:
     """Every literal of a module; what is filled in becomes `ANY`."""
-    tree = ast.parse(module.read_text())
-    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(module.read_text())))
+    inner = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
         if id(node) not in inner and (text := _text(node)):
             yield text
 

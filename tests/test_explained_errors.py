@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,9 @@ def assigns(statement: ast.stmt, name: str) -> bool:
     return any(isinstance(target, ast.Name) and target.id == name for target in targets)
 
 
-def every_condition() -> set[str]:
-    return {condition for module in MODULES for condition in defined_in(module.read_text())} - NOBODY_MEETS
+@cache
+def every_condition() -> frozenset[str]:
+    return frozenset(condition for module in MODULES for condition in defined_in(module.read_text())) - NOBODY_MEETS
 
 
 def test_every_condition_of_core_and_connectors_has_cause_and_cure():
