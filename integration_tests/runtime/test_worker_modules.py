@@ -24,9 +24,10 @@ DRIVERS = (
 
 
 def loaded(key: tuple[object, ...], frames: object, state: object) -> Iterator[tuple[object, object]]:
-    """The modules that the worker of the operator has; the state says that it was called."""
+    """The modules that the worker of the operator has, and those that Spark imports for the first update of a state."""
+    before = set(sys.modules)
     state.update((1,))
-    yield (key[0], json.dumps(sorted(sys.modules)))
+    yield (key[0], json.dumps(sorted(sys.modules)), json.dumps(sorted(sys.modules.keys() - before)))
 
 
 def loaded_behind(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -39,10 +40,11 @@ def test_the_workers_of_a_job_load_nothing_of_the_driver(bench: Bench) -> None:
     bench.put(("a", 1))
     job = bench.job()
     keyed = job.source("in", bench.source()).groupBy("k")
-    rows = keyed.applyInPandasWithState(loaded, "k string, inside string", "n int", "append", "NoTimeout")
-    rows.mapInPandas(loaded_behind, "k string, inside string, behind string").to(bench.sink())
+    rows = keyed.applyInPandasWithState(loaded, "k string, inside string, more string", "n int", "append", "NoTimeout")
+    rows.mapInPandas(loaded_behind, "k string, inside string, more string, behind string").to(bench.sink())
     drain(job)
     [row] = bench.rows()
     inside, behind = set(json.loads(row["inside"])), set(json.loads(row["behind"]))
     assert "spark_ckpt.tasks.group_host" in inside
+    assert json.loads(row["more"]) == [], "each worker imports them by itself"
     assert sorted((inside | behind) & set(DRIVERS)) == []
