@@ -46,7 +46,7 @@ from spark_ckpt.driver.query.batch_phases import Phases
 from spark_ckpt.driver.query.control_source import Control
 from spark_ckpt.driver.source_watch import SourceWatch
 from spark_ckpt.epochs.records import Manifest, SinkAck, SparkState, Timings
-from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced, StoreUnreachable
+from spark_ckpt.errors import CkptError, ConfigInvalid, Fenced, StoreOutage, StoreUnreachable
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.failpoints import Failpoint, hit
 
@@ -133,6 +133,7 @@ class Effects:
                 self._announcer.aborted(epoch, why)
             case SayPublished(epoch=epoch, detail=detail):
                 self._announcer.published(epoch, {**detail, **self._publish_took(str(detail.get("sink")), epoch)})
+                self._loop.post(self._fold_log)
             case End(outcome=outcome, error=error):
                 self._finish(outcome, error)
             case Note(what=what, detail=detail):
@@ -194,9 +195,9 @@ class Effects:
         hit(Failpoint.EPOCH_COMMITTING)
         index = self._index_of_epoch()
         try:
-            log_state = answer_within(
-                self._plan.config.timeout_ms / 1000, partial(self._plan.store.log.commit_epoch, manifest, index)
-            )
+            # With sinks the log is folded behind a publish: this one would wait for it.
+            commit = partial(self._plan.store.log.commit_epoch, manifest, index, fold=not self._plan.bindings)
+            log_state = answer_within(self._plan.config.timeout_ms / 1000, commit)
         except NoAnswer:
             # The append continues on its own thread, so the epoch may still be committed.
             self._loop.handle(CommitOverdue(manifest.epoch))
@@ -210,6 +211,12 @@ class Effects:
         self._progress.epoch_took(self._parts_ms(manifest))
         self._served(log_state)
         self._loop.handle(EpochCommitted(manifest, effect.names))
+
+    def _fold_log(self) -> None:
+        try:
+            answer_within(self._plan.config.timeout_ms / 1000, self._plan.store.log.fold_if_due)
+        except (NoAnswer, StoreOutage) as error:
+            _log.info("job=%s the log is folded after another epoch: %s", self._plan.job, error or "no answer")
 
     def _index_of_epoch(self) -> int:
         """Return the index of an epoch that is committed now."""

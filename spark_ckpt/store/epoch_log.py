@@ -176,15 +176,15 @@ class EpochLog:
             self._own_incarnation = begun[0].incarnation
         return begun[0]
 
-    def commit_epoch(self, manifest: Manifest, index: int = 0) -> LogState:
+    def commit_epoch(self, manifest: Manifest, index: int = 0, *, fold: bool = True) -> LogState:
         """Commit an epoch: append its manifest, which also renews the lease. Return the log state before the commit.
 
         A repeated call with the same manifest changes nothing. `index`: the index that the epoch serves at least, with
-        `protocol="index"`.
+        `protocol="index"`. `fold`: also what `fold_if_due` does.
 
         Raises `Fenced` if a newer incarnation exists, and a retriable `StoreOutage` if the outcome is unknown.
         """
-        return self.append(lambda state: proposals.epoch(state, manifest, self._now_ms(), index))
+        return self.append(lambda state: proposals.epoch(state, manifest, self._now_ms(), index), fold=fold)
 
     def renew(self, incarnation: int, lease_ms: int) -> LogState:
         """Renew the lease of an idle holder for `lease_ms` milliseconds.
@@ -347,13 +347,13 @@ class EpochLog:
             self.state()
             self._table.trim(now_ms)
 
-    def append(self, propose: Propose) -> LogState:
+    def append(self, propose: Propose, *, fold: bool = True) -> LogState:
         """Propose a row on the current log state and append it by compare-and-swap.
 
         Start over if another commit came first.
 
         This is the only way into the log. Returns the state that the row was proposed on. Raises the errors of
-        `propose`, and a `StoreOutage`.
+        `propose`, and a `StoreOutage`. `fold`: also what `fold_if_due` does.
         """
         # Step 7 of docs/design/epoch-in-nine-steps.md.
         with self._lock:
@@ -370,8 +370,17 @@ class EpochLog:
                     # Another writer has this version. Only a proposal on the new state is valid, so the old row is
                     # discarded.
                     continue
-                self._table.fold_if_due(row_of(totals(log_state)))
+                if fold:
+                    self._table.fold_if_due(row_of(totals(log_state)))
                 return log_state
+
+    def fold_if_due(self) -> None:
+        """Fold the log's small files into one if there are many, which takes some ten times as long as a commit.
+
+        Raises a `StoreOutage`.
+        """
+        with self._lock:
+            self._table.fold_if_due(row_of(totals(self.known())))
 
     def _proposal(self, propose: Propose) -> tuple[LogState, NewRow | None]:
         """Propose on the known state. If another process has appended since, the append fails, and the log is read."""

@@ -68,6 +68,24 @@ def test_a_driver_that_is_replaced_while_it_pins_its_sources_does_not_begin(benc
     assert (bench.manifests(), bench.queries) == ([], [])
 
 
+def test_a_publish_does_not_wait_for_the_log_to_be_folded(bench_of, monkeypatch):
+    fold, folded = LogTable.fold_if_due, []
+
+    def behind_the_publish(self, extra):
+        if decided := any((row.kind, row.epoch) == ("epoch", 2) for row in self.rows):
+            eventually(lambda: bench.sink.published, "the publish")
+        folded.append(decided)
+        fold(self, extra)
+
+    monkeypatch.setattr(LogTable, "fold_if_due", behind_the_publish)
+    bench = bench_of(interval="20 ms")
+    life = bench.born()
+    life.batch(1)
+    life.epoch(2)
+    eventually(lambda: True in folded, "the fold")
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
 def test_rows_up_to_the_barrier_are_published_and_later_ones_with_the_next_epoch(bench):
     life = bench.born()
     life.batch(1, 2)
@@ -510,8 +528,8 @@ def test_a_savepoints_name_that_is_taken_meanwhile_does_not_end_the_job(bench):
 def test_an_unknown_outcome_of_the_decision_is_left_to_the_next_life(bench, monkeypatch):
     commit = bench.store.log.commit_epoch
 
-    def unknown(manifest, index):
-        commit(manifest, index)
+    def unknown(manifest, index, fold):
+        commit(manifest, index, fold=fold)
         raise StoreUnreachable("no answer")
 
     life = bench.born()
