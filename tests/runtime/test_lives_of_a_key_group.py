@@ -114,7 +114,7 @@ class Life(RuleBasedStateMachine):
 OFTEN, SELDOM = 3, 11
 """Epochs from one full snapshot to the next."""
 SEED = 15
-"""With most seeds, and this one, some of the first ten lives meet each planted bug."""
+"""Its lives meet each planted bug, as do those of ten or eleven in twelve other seeds."""
 
 
 def live(root, full):
