@@ -60,6 +60,16 @@ def test_files_of_forgotten_epochs_go_and_those_of_kept_chains_stay(world: World
     assert len(DeltaTable(world.store.staged(SINK).location.uri).file_uris()) == 1
 
 
+def test_a_standbys_retention_drops_epochs_that_it_had_not_read(world: World) -> None:
+    policy = Retention(keep_last=1, slack=0)
+    world.epoch({"a": 1}, full=True, acked=1)
+    standby = world.store.reopened()
+    standby.retain(policy)  # the first one looks for files of dead incarnations
+    for number in range(2, 5):
+        world.epoch({"a": number}, full=True, acked=number)
+    assert standby.retain(policy).epochs == (1, 2, 3)
+
+
 def test_a_sweep_parses_no_manifest_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 8):
         world.epoch({"a": number}, full=True, acked=number)
