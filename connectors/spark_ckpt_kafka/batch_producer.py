@@ -142,6 +142,9 @@ class BatchProducer:
             partition_index=0, committed_offset=epoch, committed_leader_epoch=-1, committed_metadata=metadata
         )
         with _translated("send_offsets_to_transaction"):
+            # The broker asks the coordinator about the group's partition, too.
+            while any(sent.verifies for sent in self._in_flight):
+                self._settle()
             self._cluster.ask_coordinator(
                 CoordinatorType.GROUP,
                 group,

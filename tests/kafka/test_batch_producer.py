@@ -19,6 +19,7 @@ from spark_ckpt_kafka.library import (
     EndTxnRequest,
     InitProducerIdRequest,
     ProduceRequest,
+    TxnOffsetCommitRequest,
     kafka_errors,
 )
 from spark_ckpt_kafka.options import Tuning
@@ -152,11 +153,14 @@ class VerifyingCluster(ModelCluster):
         self.asking: Any = None
         self.ended: list[Any] = []
 
+    def ask_coordinator(self, kind: object, key: str, request: Callable[[], Any], code: object, wait_s: float) -> Any:
+        if isinstance(request(), TxnOffsetCommitRequest):
+            self._ask(None)
+        return super().ask_coordinator(kind, key, request, code, wait_s)
+
     def send(self, request: Any, node: int, timeout_ms: int) -> Any:
         if not self.verified.issuperset(_partitions(request)):
-            if self.asking is not None:
-                self.ended.append(self.asking)
-            self.asking = request
+            self._ask(request)
         return super().send(request, node, timeout_ms)
 
     def wait(self, sent: Any, wait_s: float) -> Any:
@@ -167,6 +171,11 @@ class VerifyingCluster(ModelCluster):
             return produced(sent, error_code=code, error_message="Underlying error: NETWORK_EXCEPTION")
         self.verified |= _partitions(sent)
         return super().wait(sent, wait_s)
+
+    def _ask(self, request: Any) -> None:
+        if self.asking is not None:
+            self.ended.append(self.asking)
+        self.asking = request
 
 
 def _partitions(request: Any) -> set[int]:
@@ -182,6 +191,14 @@ def _sent_in_small_requests() -> int:
 
 def test_a_request_does_not_end_another_one_whose_partitions_the_broker_verifies() -> None:
     assert _sent_in_small_requests() == 80
+
+
+def test_a_marker_does_not_end_a_request_whose_partitions_the_broker_verifies() -> None:
+    one = producer(VerifyingCluster())
+    one.send(chunk(40))
+    one.add_marker("g", "t", 1, "{}")
+
+    assert one.deliver() == 40
 
 
 def test_requests_that_end_one_another_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
