@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple, cast
@@ -533,5 +533,5 @@ class MemoryTable:
         """Return the row's body."""
         return next(body for each, body in self._shared.rows if each.seq == row.seq)
 
-    def fold_if_due(self, extra: NewRow) -> None:
+    def fold_if_due(self, extra: Callable[[], NewRow]) -> None:
         """Do nothing: the log has few rows."""

@@ -371,7 +371,7 @@ class EpochLog:
                     # discarded.
                     continue
                 if fold:
-                    self._table.fold_if_due(row_of(totals(log_state)))
+                    self.fold_if_due()
                 return log_state
 
     def fold_if_due(self) -> None:
@@ -380,7 +380,7 @@ class EpochLog:
         Raises a `StoreOutage`.
         """
         with self._lock:
-            self._table.fold_if_due(row_of(totals(self.known())))
+            self._table.fold_if_due(lambda: row_of(totals(self.known())))
 
     def _proposal(self, propose: Propose) -> tuple[LogState, NewRow | None]:
         """Propose on the known state. If another process has appended since, the append fails, and the log is read."""

@@ -257,8 +257,8 @@ class LogTable:
             )
         return body
 
-    def fold_if_due(self, extra: NewRow) -> None:
-        """Fold the small files into one if there are `FOLD_AFTER`, and append `extra`.
+    def fold_if_due(self, extra: Callable[[], NewRow]) -> None:
+        """Fold the small files into one if there are `FOLD_AFTER`, and append the row that `extra` returns.
 
         If another commit comes first, nothing changes.
         """
@@ -268,7 +268,7 @@ class LogTable:
         small = self._content.small
         # After _MERGE_AFTER folds, merge the folded files, too: the number of live files stays bounded.
         merging = list(self._content.files) if len(self._content.files) - len(small) >= _MERGE_AFTER else small
-        self._replace(merging, {row.seq for path in merging for row in self._content.files[path].rows}, extra)
+        self._replace(merging, {row.seq for path in merging for row in self._content.files[path].rows}, extra())
 
     def shorten(self, keep: Collection[int], extra: NewRow) -> bool:
         """Drop every row whose `seq` is not in `keep` and append `extra`, in one commit.
