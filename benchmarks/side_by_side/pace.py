@@ -20,7 +20,7 @@ from spark_ckpt_kafka.cluster import Cluster, raise_for
 from spark_ckpt_kafka.library import ProduceRequest
 from spark_ckpt_kafka.options import Connection, Tuning
 from spark_ckpt_kafka.partitioner import choose_partitions
-from spark_ckpt_kafka.record_batches import NO_PRODUCER, Chunk, encode_records, frame_batch
+from spark_ckpt_kafka.record_batches import Chunk, encode_records, frame_batch
 
 from benchmarks.side_by_side.processes import ROOT
 from benchmarks.side_by_side.workloads import WORKLOADS
@@ -70,7 +70,7 @@ def _send(cluster: Cluster, leaders: list[int], chunk: Chunk) -> None:
     partitions = choose_partitions(chunk, len(leaders), 0)
     data = [
         ProduceRequest.TopicProduceData.PartitionProduceData(
-            index=batch.partition, records=frame_batch(batch, NO_PRODUCER, -1, "none")
+            index=batch.partition, records=frame_batch(batch, None, -1, "none")
         )
         for batch in encode_records(chunk, partitions, 0, _TUNING.batch_size)
     ]

@@ -34,6 +34,7 @@ _FORMAT = 2
 _TRANSACTIONAL = 0x10
 _GROWTH = 250
 """Compressed, content that is random grows by less than this part of it."""
+_NO_PRODUCER = (-1, -1)
 _VARINTS_BYTES = 40
 """A record has fewer bytes besides key, value and headers."""
 
@@ -81,10 +82,6 @@ class ProducerId(NamedTuple):
     epoch: int
 
 
-NO_PRODUCER = ProducerId(-1, -1)
-"""Of records that belong to no transaction; their sequence is -1."""
-
-
 class _Piece(NamedTuple):
     """A part of each record: an array of bytes, and which element each record has."""
 
@@ -125,13 +122,17 @@ def encode_records(chunk: Chunk, partitions: Int64s, now_ms: int, batch_bytes: i
     ]
 
 
-def frame_batch(records: Records, producer: ProducerId, sequence: int, compression: str) -> bytes:
-    """Return the batch as a producer sends it. `sequence`: number of its first record in the partition, from 0."""
+def frame_batch(records: Records, producer: ProducerId | None, sequence: int, compression: str) -> bytes:
+    """Return the batch as a producer sends it. `sequence`: number of its first record in the partition, from 0.
+
+    `producer`: of the transaction; None for records outside of one, whose sequence is -1.
+    """
     code, compress = _CODECS[compression]
     count = len(records.rows)
     content = compress(records.data)
-    attributes = code if producer == NO_PRODUCER else code | _TRANSACTIONAL
-    summed = _SUMMED.pack(attributes, count - 1, records.first_ms, records.last_ms, *producer, sequence, count)
+    attributes = code if producer is None else code | _TRANSACTIONAL
+    identity = _NO_PRODUCER if producer is None else producer
+    summed = _SUMMED.pack(attributes, count - 1, records.first_ms, records.last_ms, *identity, sequence, count)
     checksum = crc32c(content, crc32c(summed))
     length = _FRAME.size - _UNCOUNTED_BYTES + len(summed) + len(content)
     return b"".join((_FRAME.pack(0, length, -1, _FORMAT, checksum), summed, content))

@@ -216,7 +216,7 @@ class Effects:
         try:
             answer_within(self._plan.config.timeout_ms / 1000, self._plan.store.log.fold_if_due)
         except (NoAnswer, StoreOutage) as error:
-            _log.info("job=%s the log is folded after another epoch: %s", self._plan.job, error or "no answer")
+            _log.info("job=%s the log is folded after another epoch: %s", self._plan.job, str(error) or "no answer")
 
     def _index_of_epoch(self) -> int:
         """Return the index of an epoch that is committed now."""

@@ -16,7 +16,6 @@ from kafka.record.memory_records import MemoryRecords
 from spark_ckpt_kafka import record_batches
 from spark_ckpt_kafka.partitioner import UnknownPartition, choose_partitions
 from spark_ckpt_kafka.record_batches import (
-    NO_PRODUCER,
     Chunk,
     Headers,
     ProducerId,
@@ -118,8 +117,8 @@ def test_each_row_is_read_back_as_it_was_given(one: Given, compression: str, bat
     assert found == {number: one.wanted(number) for number in range(len(chunk))}
 
 
-@pytest.mark.parametrize(("producer", "belongs"), [(ProducerId(77, 0), True), (NO_PRODUCER, False)])
-def test_a_batch_belongs_to_a_transaction_if_it_has_a_producer(producer: ProducerId, belongs: bool) -> None:
+@pytest.mark.parametrize(("producer", "belongs"), [(ProducerId(77, 0), True), (None, False)])
+def test_a_batch_belongs_to_a_transaction_if_it_has_a_producer(producer: ProducerId | None, belongs: bool) -> None:
     chunk = Chunk("t", pa.record_batch({"value": [b"v"]}), [])
     (records,) = encode_records(chunk, np.array([0]), NOW_MS, 1000)
 
