@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from spark_ckpt.delta_files import LOG
@@ -174,9 +175,9 @@ class Carrier:
             hit(Failpoint.REWIND_OUTBOX_TAKEN)
         changes = [self._copied(record, query) if query.changed else query for query in record.queries]
         logs = [folders.prepare(each, record.identity) for each in record.folders]
-        for number, draft in enumerate(drafts):
-            self._keep_texts(record, number, draft)
-            _put_files_back(draft.change)
+        for draft in drafts:
+            self._keep_texts(record, draft)
+            _put_files_back(draft.change, _STALE)
         outboxes = [self._listed(record, number) for number in range(len(record.outboxes))]
         outboxes = [_with_identity(each, changes) for each in outboxes]
         hit(Failpoint.REWIND_DRAFTED)
@@ -199,12 +200,22 @@ class Carrier:
         hit(Failpoint.REWIND_COPIED)
         return query.model_copy(update={"digest_after": copy.digest})
 
-    def _keep_texts(self, record: RewindRecord, number: int, draft: TableDraft) -> None:
-        for version, text in enumerate(draft.texts, draft.change.first):
-            path = self.journal.text_path(record, number, version)
+    def _keep_texts(self, record: RewindRecord, draft: TableDraft) -> None:
+        for text, digest in zip(draft.texts, draft.change.commits, strict=True):
+            path = self.journal.text_path(record, digest)
             make_folder(path.parent, self.journal.folder)
-            write_new(path, text.encode())
+            # An earlier try that died has kept it: its name is the digest of its content.
+            with suppress(FileExistsError):
+                write_new(path, text.encode())
             sync_folder(path.parent.parent)
+
+    def _text(self, record: RewindRecord, digest: str) -> bytes:
+        path = self.journal.text_path(record, digest)
+        text = path.read_bytes() if path.is_file() else b""
+        if hashlib.sha256(text).hexdigest() != digest:
+            what = f"{path} is missing, or differs from the decided plan"
+            raise CheckpointDamaged(what, hint="restore it from a backup, and run the same command again")
+        return text
 
     # -- after it ----------------------------------------------------------------------------------------------------------
 
@@ -212,9 +223,12 @@ class Carrier:
         """Publish every table's commits. Versions of other writers since the decision are undone, too, with a note."""
         while True:
             try:
-                for number, table in enumerate(record.tables):
+                for table in record.tables:
+                    if not is_public(table):
+                        # VACUUM may have deleted them once more if a command died before the commit that names them.
+                        _put_files_back(table, "restore it there, and run the same command again")
                     for version in range(table.first, table.last + 1):
-                        self._commit(record, number, table, version)
+                        self._commit(record, table, version)
             except _OvertakenError as overtaken:
                 # the decision can be revoked until the first commit is public
                 if not any(map(is_public, record.tables)):
@@ -224,12 +238,8 @@ class Carrier:
             else:
                 return record
 
-    def _commit(self, record: RewindRecord, number: int, table: TableChange, version: int) -> None:
-        text = self.journal.text_path(record, number, version).read_bytes()
-        path = commit_path(table, version)
-        if hashlib.sha256(text).hexdigest() != table.commits[version - table.first]:
-            what = f"{self.journal.text_path(record, number, version)} differs from the decided plan"
-            raise CheckpointDamaged(what, hint="restore it from a backup, and run the same command again")
+    def _commit(self, record: RewindRecord, table: TableChange, version: int) -> None:
+        text, path = self._text(record, table.commits[version - table.first]), commit_path(table, version)
         try:
             write_new(path, text)
         except FileExistsError:
@@ -245,9 +255,9 @@ class Carrier:
         All checkpoints are still in preparation.
         """
         drafts, queries = redraft(record, [is_whole(each) for each in record.tables])
-        for number, draft in drafts.items():
-            remove_tree(self.journal.text_path(record, number, 0).parent)
-            self._keep_texts(record, number, draft)
+        # The old texts stay: if this dies before the record names the new ones, the next call reads the old ones first.
+        for draft in drafts.values():
+            self._keep_texts(record, draft)
         for query in queries.values():
             remove_tree(Path(query.side))
         changes = [
@@ -266,7 +276,7 @@ def _with_identity(outbox: OutboxChange, queries: Sequence[QueryChange]) -> Outb
     return outbox.model_copy(update={"moved": outbox_logs.moved_batch(outbox, Path(query.side), query.batch)})
 
 
-def _put_files_back(table: TableChange) -> None:
+def _put_files_back(table: TableChange, hint: str) -> None:
     """Put lost data files back into a table.
 
     Without a commit that names them they have no effect, and VACUUM removes them again.
@@ -276,7 +286,7 @@ def _put_files_back(table: TableChange) -> None:
             put_back(Path(source), Path(table.path, path))
         except FileNotFoundError as error:
             what = f"table {table.path}: data file {path} is gone from its pinned point {source}"
-            raise RewindOutOfReach(what, hint=_STALE) from error
+            raise RewindOutOfReach(what, hint=hint) from error
 
 
 def has_nameless_state(record: RewindRecord, query: QueryChange) -> bool:

@@ -85,7 +85,9 @@ class Journal:
     def write(self, record: RewindRecord) -> RewindRecord:
         """Write a record; it is durable when this returns. Raises `RewindNotPermitted`."""
         replace(self._path(record.kind), record.model_dump_json(indent=1).encode())
-        sync_folder(self.folder.parent)  # the journal's folder is new at the first write
+        # both folders are new at the first write: a fence must never outlive the record that explains it
+        sync_folder(self.folder.parent)
+        sync_folder(self.folder.parent.parent)
         return record
 
     def forget(self, record: RewindRecord) -> None:
@@ -96,9 +98,9 @@ class Journal:
         """Return the folder with the prepared commits of a rewind's tables."""
         return self.folder / f"{record.kind}-tables"
 
-    def text_path(self, record: RewindRecord, table: int, version: int) -> Path:
-        """Return the file of one prepared commit. `table` is the table's index in the record."""
-        return self.texts(record) / f"{table}" / f"{version:020d}.json"
+    def text_path(self, record: RewindRecord, digest: str) -> Path:
+        """Return the file of the prepared commit whose text has this SHA-256."""
+        return self.texts(record) / f"{digest}.json"
 
     def rows(self, record: RewindRecord, outbox: int) -> Path:
         """Return the folder with the listed rows of one outbox. `outbox` is its index in the record."""

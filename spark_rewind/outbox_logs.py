@@ -7,6 +7,7 @@ markers agree when the query starts. Each step is idempotent: a call after a cra
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from datetime import UTC, datetime
@@ -156,7 +157,11 @@ def _write_rows(store: Store, manifest: Manifest, sink: str, batch: int, folder:
     target = folder / f"epoch-{manifest.epoch:08d}.parquet"
     with written(target):
         folder.mkdir(parents=True, exist_ok=True)
-        pq.write_table(whole, target)
+        with target.open("wb") as file:
+            pq.write_table(whole, file)
+            file.flush()
+            # After the decision nothing lists these rows again, and retention drops them from the store.
+            os.fsync(file.fileno())
 
 
 def _restate(log: EpochLog, change: OutboxChange) -> None:

@@ -7,8 +7,10 @@ import json
 import os
 import uuid
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+import pytest
 
 from spark_rewind.declared import Declared
 from spark_rewind.plan import QueryPlan, RewindPlan, TablePlan
@@ -114,6 +116,18 @@ def query_of(plan: RewindPlan, name: str) -> QueryPlan:
 
 def table_of(plan: RewindPlan, root: Path) -> TablePlan:
     return next(each for each in plan.tables if each.path == str(root))
+
+
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of files and folders in the order in which they become durable from now on."""
+    found: list[str] = []
+
+    def sync(descriptor: int, done: Callable[[int], None] = os.fsync) -> None:
+        found.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        done(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    return found
 
 
 def content_of(folder: Path) -> str:

@@ -12,7 +12,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from deltalake import DeltaTable
 from outbox_world import Refused, Rows, World, listed, settings, wanted
-from rewind_kit import WrittenQuery, WrittenTable
+from rewind_kit import WrittenQuery, WrittenTable, synced
 from spark_ckpt_delta import DeltaSink, marker, publisher
 
 from checkpoint_protocols.ids import Epoch, Incarnation
@@ -106,6 +106,16 @@ def test_after_a_rewind_the_query_goes_on_as_if_it_had_never_been_wrong(world: W
     assert sum(listed(record).values()) == 3
     world.run(6)
     check(world, listed(record))
+
+
+def test_listed_rows_are_durable_before_the_decision(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it nothing lists them again."""
+    durable = synced(monkeypatch)
+    [outbox] = apply(world.planned("q@3"), settings()).outboxes
+    rows = {str(path) for folder in outbox.rows.values() for path in Path(folder).iterdir()}
+    first_commit = next(at for at, path in enumerate(durable) if Path(path).parent == world.gold / "_delta_log")
+    assert rows
+    assert rows <= set(durable[:first_commit])
 
 
 # In the gate: the first and the last batch, and one between.

@@ -134,6 +134,27 @@ def test_a_command_that_died_with_files_put_back_is_run_again(tmp_path):
     assert mended.held() == mended.wanted()
 
 
+def test_files_that_vacuum_takes_between_the_decision_and_the_commit_come_back_again(tmp_path):
+    story = Story(tmp_path)
+    plan = story.plan()
+    roots = {Path(each.path).name: Path(each.path) for each in plan.tables}
+    lost = [
+        roots[Path(each.path).name] / file.path
+        for each in story.point.point.tables
+        for file in each.files
+        if not (roots[Path(each.path).name] / file.path).exists()
+    ]
+    with failpoints.armed("REWIND_DECIDED:raise:1"), pytest.raises(FailpointHit):
+        apply(plan, settings_for(plan))
+    for path in lost:
+        path.unlink()
+    apply(plan, settings_for(plan))
+    mended = SmallLake(story.lake.root)
+    mended.settle()
+    assert lost
+    assert mended.held() == mended.wanted()
+
+
 def test_held_files_count_in_the_budget(tmp_path):
     story = Story(tmp_path)
     point = sum(each.stat().st_size for each in held(story.point))

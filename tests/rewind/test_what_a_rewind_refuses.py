@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rewind_kit import planned
+from rewind_kit import planned, synced
 
 from integration_tests.campaign.rewinds import settings_for, startable
 from integration_tests.rewind.small_lake import SmallLake, checkpoints, history
@@ -179,6 +179,37 @@ def test_who_writes_a_table_when_others_are_taken_back_already_is_undone_too_and
     if late != "bronze":
         mended.settle()
         assert mended.held() == mended.wanted()
+
+
+def test_a_power_failure_leaves_no_fence_without_the_record_of_its_rewind(story, monkeypatch):
+    """Else no command knows the fence, and the query would never start again."""
+    durable = synced(monkeypatch)
+    apply(story.plan, settings_for(story.plan))
+    record = story.lake.root / "checkpoints" / FOLDER / Journal(story.plan).id
+    first_fence = next(at for at, path in enumerate(durable) if "/offsets/" in path)
+    assert {str(folder) for folder in (record, *record.parents[:2])} <= set(durable[:first_fence])
+
+
+def test_a_command_that_dies_while_it_gives_a_table_later_numbers_is_run_again(story, monkeypatch):
+    """Its record names the old commits until the new ones are drafted, and both are read again."""
+    written = []
+
+    def hit(reached: Failpoint) -> None:
+        if reached is Failpoint.REWIND_TABLE_COMMITTED and not written:
+            written.append(1)
+            story.lake.tables["silver"].append([[77_777]])
+        elif reached is Failpoint.REWIND_COPIED and written:
+            raise FailpointHit
+
+    with monkeypatch.context() as dying:
+        dying.setattr(carrying, "hit", hit)
+        with pytest.raises(FailpointHit):
+            apply(story.plan, settings_for(story.plan))
+    record = apply(story.plan, settings_for(story.plan))
+    assert any("that version is undone, too" in each for each in record.notes)
+    mended = SmallLake(story.lake.root)
+    mended.settle()
+    assert mended.held() == mended.wanted()
 
 
 def test_a_folder_that_may_not_be_written(story, monkeypatch):
