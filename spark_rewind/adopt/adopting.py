@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot, SparkState
 from spark_ckpt.epochs.restore import ADOPTING, LATEST, RecoveryPoint
-from spark_ckpt.errors import AdoptionRefused, CkptError, StoreForeign
+from spark_ckpt.errors import AdoptionRefused, CkptError, StoreForeign, StoreOutage
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.store import proposals
 from spark_ckpt.store.epoch_log import wall_ms
@@ -126,7 +126,7 @@ def adopt(request: AdoptRequest, target: AdoptTarget, sessions: Sessions) -> Ado
         manifest = _manifest(taking, target.job, point, snapshots, _kept(taking, store, point.incarnation))
         # an epoch that cannot be read back must not be committed
         store.verify(manifest)
-        store.log.commit_epoch(manifest)
+        _commit(store, manifest)
     except BaseException:
         undo(store, point, before)
         raise
@@ -173,11 +173,14 @@ def _adopt_outbox(request: AdoptRequest, target: AdoptTarget, sessions: Sessions
         # No driver begins between the two: not the query, whose store this was, and not the job, which has no epoch.
         store.log.change_owner(target.job, "job")
         hit(Failpoint.ADOPTING)
-        store.log.commit_epoch(manifest)
+        _commit(store, manifest)
     except BaseException:
         with suppress(CkptError, OSError):
-            if store.log.state().incarnation == point.incarnation:
-                store.log.change_owner(name, "outbox")
+            log_state = store.log.state()
+            if log_state.incarnation == point.incarnation:
+                # With the epoch in it the log is the job's: an outbox finds no batch at its end.
+                if log_state.last == point.last:
+                    store.log.change_owner(name, "outbox")
                 store.log.release(point.incarnation)
         raise
     job = existing_store(target.store, target.storage_options)
@@ -186,6 +189,16 @@ def _adopt_outbox(request: AdoptRequest, target: AdoptTarget, sessions: Sessions
     finally:
         store.log.release(point.incarnation)
     return Adoption(taking, states, manifest.epoch)
+
+
+def _commit(store: Store, manifest: Manifest) -> None:
+    """Commit the epoch. An outage whose commit is in the log is none. Raises as `EpochLog.commit_epoch`."""
+    try:
+        store.log.commit_epoch(manifest)
+    except StoreOutage:
+        landed = store.log.state().by_id.get(manifest.epoch)
+        if landed is None or landed.attempt != manifest.attempt:
+            raise
 
 
 def _states(

@@ -10,11 +10,20 @@ from spark_ckpt_delta import DeltaSink
 
 from spark_ckpt import failpoints
 from spark_ckpt.endpoints.markers import refuse_newer_sinks, sinks_taken_back
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import ADOPTING, LATEST
-from spark_ckpt.errors import AdoptionRefused, EpochDamaged, EpochNotFound, StoreForeign, StoreInUse
+from spark_ckpt.errors import (
+    AdoptionRefused,
+    EpochDamaged,
+    EpochNotFound,
+    StoreForeign,
+    StoreInUse,
+    StoreUnreachable,
+)
 from spark_ckpt.failpoints import FailpointHit
 from spark_ckpt.outbox.running import BoundSink, OutboxRun
 from spark_ckpt.store import proposals
+from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.existing import existing_store, job_of
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.store import Store
@@ -151,6 +160,25 @@ def test_an_adoption_that_fails_leaves_the_outbox_as_it_was(world: Clicks) -> No
         world.adopt()
     world.run(2)
     assert world.log().state().latest == 7
+
+
+@pytest.mark.parametrize("error", [StoreUnreachable("no answer"), KeyboardInterrupt()])
+def test_an_epoch_that_is_in_the_log_makes_it_the_jobs_whatever_the_answer(
+    world: Clicks, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    commit = EpochLog.commit_epoch
+
+    def without_an_answer(log: EpochLog, manifest: Manifest, **more: object) -> None:
+        commit(log, manifest, **more)
+        raise error
+
+    monkeypatch.setattr(EpochLog, "commit_epoch", without_an_answer)
+    if isinstance(error, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            world.adopt()
+    else:
+        assert world.adopt().epoch == 6
+    assert world.job().log.begin_incarnation(current_holder(JOB), LATEST).manifest.epoch == 6
 
 
 def test_an_adoption_that_was_killed_runs_again_and_nothing_starts_before(
