@@ -219,8 +219,8 @@ def _unbroken(folder: Path, offsets: Sequence[int], commits: Sequence[int]) -> l
     if commits and commits[-1] > newest:
         what = f"{folder}: batch {commits[-1]} is committed, and its file in `{query_logs.OFFSETS}` is missing"
         raise CheckpointDamaged(what, hint=HINT_DAMAGED)
-    found = newest
-    while found - 1 in offsets:
+    there, found = set(offsets), newest
+    while found - 1 in there:
         found -= 1
     return list(range(found, newest + 1)) if offsets else []
 

@@ -41,11 +41,13 @@ def copy_file_log(source: Path, target: Path, newest: int) -> None:
             if (source / checksum).is_file():
                 link_or_copy(source / checksum, target / checksum)
         return
-    entries = [each for number, each in sorted(raw_entries(source), key=lambda each: each[0]) if number <= newest]
-    if {number for number, _ in raw_entries(source)}.isdisjoint({newest}):
+    found = sorted(
+        ((number, each) for number, each in raw_entries(source) if number <= newest), key=lambda each: each[0]
+    )
+    if not found or found[-1][0] != newest:
         hint = "the log of the files that were read is damaged: restore it from a backup"
         raise CheckpointDamaged(f"{source} has lost entry {newest}", hint=hint)
-    write_new(target / f"{newest}{COMPACT}", file_entries_text(entries).encode())
+    write_new(target / f"{newest}{COMPACT}", file_entries_text([each for _, each in found]).encode())
 
 
 _KNOWN = (query_logs.OFFSETS, query_logs.COMMITS, query_logs.SOURCES, query_logs.STATE)

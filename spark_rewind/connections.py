@@ -148,6 +148,8 @@ def writes_table_untold(query: QueryCheckpoint, table: Table, name: ProcessId, s
     The first counts the batches that a version may hold, the second those that it certainly holds.
     """
     times = list(accumulate((each.at_ms for each in table.versions), max))
+    # the earliest time of any later version: clocks of writers may go backwards
+    earliest = list(accumulate((each.at_ms for each in reversed(table.versions)), min))[::-1]
     first = query.known[0].number if query.known else 0
     may: dict[Index, int] = {BEGINNING: 0}
     sure: dict[Index, int] = {BEGINNING: 0}
@@ -158,7 +160,7 @@ def writes_table_untold(query: QueryCheckpoint, table: Table, name: ProcessId, s
         # a version may hold each batch that began before it was written
         may[version.number] = begun_by(query, times[number] + skew_ms)
         # a batch that ended before the next version was written is in this version or an earlier one
-        later = min((each.at_ms for each in table.versions[number + 1 :]), default=None)
+        later = next(iter(earliest[number + 1 : number + 2]), None)
         over = len(done) if later is None else bisect_right(ends, later - skew_ms - 1)
         sure[version.number] = done[over - 1].number + 1 if over else first
     where, writer = str(table.root), _of(query)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from checkpoint_protocols.ids import ProcessId
 from spark_rewind.checkpoint import Batch, QueryCheckpoint
@@ -113,41 +114,63 @@ def _process(inputs: Inputs, path: str) -> ProcessId:
 def _query_points(query: QueryCheckpoint, inputs: Inputs, broker: TopicIndex | None) -> list[Point]:
     """Return a query's points. The newest one is never marked as gone: a plan does not judge the present."""
     indices = query_points(query) or [BEGINNING]
-    kept = _kept_offsets(query, broker)
-    return [_query_point(query, index, index == indices[-1], inputs, kept) for index in indices]
+    lost = _Lost(_kept_offsets(query, broker), _gone_files(query, indices[:-1]))
+    return [_query_point(query, index, index == indices[-1], inputs, lost) for index in indices]
 
 
-def _query_point(
-    query: QueryCheckpoint, index: Index, is_now: bool, inputs: Inputs, kept: Mapping[str, Mapping[int, int]]
-) -> Point:
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Input of a query that its sources have lost, asked once for all of its points.
+
+    - `earliest`: by topic and partition the first offset that retention has kept.
+    - `files`: by source the newest entry of its log with a missing file, and the file.
+    """
+
+    earliest: Mapping[str, Mapping[int, int]]
+    files: Mapping[str, tuple[int, str]]
+
+
+def _query_point(query: QueryCheckpoint, index: Index, is_now: bool, inputs: Inputs, lost: _Lost) -> Point:
     if index is None:
         return Point(None)
     batch = batch_at(query, index)
-    gone = None if is_now else _sources_gone(query, index, inputs, kept)
+    gone = None if is_now else _sources_gone(query, index, inputs, lost)
     if batch is None:
         return Point(index, gone=gone)
     return Point(index, batch.committed_ms, gone, lambda: query.state_gone(batch), lambda: query.state_torn(batch))
 
 
-def _sources_gone(
-    query: QueryCheckpoint, index: int, inputs: Inputs, kept: Mapping[str, Mapping[int, int]]
-) -> str | None:
-    batch = batch_at(query, index)
+def _sources_gone(query: QueryCheckpoint, index: int, inputs: Inputs, lost: _Lost) -> str | None:
     reasons = [
-        *_files_gone(query, batch),
+        *_files_gone(query, index, lost),
         *_versions_gone(query, index, inputs),
-        *_records_gone(query, index, kept),
+        *_records_gone(query, index, lost.earliest),
         *_written_gone(query, index, inputs),
         *_epoch_gone(query, index, inputs),
     ]
     return next(iter(reasons), None)
 
 
-def _files_gone(query: QueryCheckpoint, batch: Batch | None) -> Iterator[str]:
-    for source, log in query.files.items():
-        position = batch.ends.get(source) if batch else None
-        path = log.gone_after(position.log_offset if isinstance(position, FilesPosition) else BEGINNING)
-        if path is not None:
+def _gone_files(query: QueryCheckpoint, indices: Sequence[Index]) -> dict[str, tuple[int, str]]:
+    """Return by source the newest lost file that one of these points would read again."""
+    if not indices:
+        return {}
+    found = {
+        source: log.newest_gone(min(_entry_read(query, index, source) for index in indices))
+        for source, log in query.files.items()
+    }
+    return {source: gone for source, gone in found.items() if gone is not None}
+
+
+def _entry_read(query: QueryCheckpoint, index: Index, source: str) -> int:
+    batch = batch_at(query, index)
+    position = batch.ends.get(source) if batch else None
+    return position.log_offset if isinstance(position, FilesPosition) else BEGINNING
+
+
+def _files_gone(query: QueryCheckpoint, index: Index, lost: _Lost) -> Iterator[str]:
+    for source, (entry, path) in lost.files.items():
+        if entry > _entry_read(query, index, source):
             yield f"source {source} would read file {path} again, and it is missing"
 
 

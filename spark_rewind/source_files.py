@@ -33,12 +33,15 @@ class FileLog:
         """Return files that were read up to an entry."""
         return [path for path, entry in self.entries.items() if entry <= log_offset]
 
-    def gone_after(self, log_offset: int) -> str | None:
-        """Return a file that would be read again and is missing, None without one. Files elsewhere count as present."""
-        for path in self.after(log_offset):
+    def newest_gone(self, log_offset: int) -> tuple[int, str] | None:
+        """Return the newest entry after `log_offset` with a missing file, and the file; None without one.
+
+        A rollback to any earlier entry would read that file again. Files elsewhere count as present.
+        """
+        for path in sorted(self.after(log_offset), key=self.entries.__getitem__, reverse=True):
             local = file_of(path)
             if local is not None and not local.exists():
-                return path
+                return self.entries[path], path
         return None
 
 

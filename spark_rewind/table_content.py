@@ -44,7 +44,7 @@ class Content:
 
     def after(self, version: int, actions: Iterable[Action]) -> Content:
         """Return the table after one more commit."""
-        return _reconciled(self, version, actions)
+        return _reconciled(self, [(version, actions)])
 
 
 def content_at(root: Path, version: int) -> Content:
@@ -54,17 +54,18 @@ def content_at(root: Path, version: int) -> Content:
     """
     start = _start(root / LOG, version)
     content = Content() if start < 0 else _from_checkpoint(root / LOG, start)
-    for number in range(start + 1, version + 1):
-        content = content.after(number, parsed(commit_lines(root, number), number))
-    return content
+    return _reconciled(content, _commits(root, start + 1, version))
 
 
 def contents_at(root: Path, version: int, newest: int) -> tuple[Content, Content]:
     """Return a table as of a version and as of a newer one. Raises the errors of `content_at`."""
-    then = now = content_at(root, version)
-    for number in range(version + 1, newest + 1):
-        now = now.after(number, parsed(commit_lines(root, number), number))
-    return then, now
+    then = content_at(root, version)
+    return then, _reconciled(then, _commits(root, version + 1, newest))
+
+
+def _commits(root: Path, first: int, last: int) -> Iterator[tuple[int, Sequence[Action]]]:
+    for number in range(first, last + 1):
+        yield number, parsed(commit_lines(root, number), number)
 
 
 def commit_lines(root: Path, version: int) -> list[str]:
@@ -89,24 +90,26 @@ def key_of(file: Action) -> FileKey:
     return str(file["path"]), f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset')}"
 
 
-def _reconciled(content: Content, version: int, actions: Iterable[Action]) -> Content:
-    files, transactions = dict(content.files), dict(content.transactions)
+def _reconciled(content: Content, commits: Iterable[tuple[int, Iterable[Action]]]) -> Content:
+    """Return the table after commits, each with its version. The maps are copied once: a log has many thousand commits."""
+    version, files, transactions = content.version, dict(content.files), dict(content.transactions)
     protocol, metadata = content.protocol, content.metadata
     domains: dict[str, str | None] = dict(content.domains)
-    adds = []
-    for each in actions:
-        # a commit may remove and add one entry: removals apply first, so additions are collected
-        if "remove" in each:
-            files.pop(key_of(each["remove"]), None)
-        elif "add" in each:
-            adds.append(each["add"])
-        elif "txn" in each:
-            transactions[str(each["txn"]["appId"])] = int(each["txn"]["version"])
-        elif "domainMetadata" in each:
-            domains |= domain_of(each)
-        protocol = each.get("protocol", protocol)
-        metadata = each.get("metaData", metadata)
-    files |= {key_of(each): each for each in adds}
+    for version, actions in commits:  # noqa: B007 - the last one is the version of the result
+        adds = []
+        for each in actions:
+            # a commit may remove and add one entry: removals apply first, so additions are collected
+            if "remove" in each:
+                files.pop(key_of(each["remove"]), None)
+            elif "add" in each:
+                adds.append(each["add"])
+            elif "txn" in each:
+                transactions[str(each["txn"]["appId"])] = int(each["txn"]["version"])
+            elif "domainMetadata" in each:
+                domains |= domain_of(each)
+            protocol = each.get("protocol", protocol)
+            metadata = each.get("metaData", metadata)
+        files |= {key_of(each): each for each in adds}
     kept = {name: text for name, text in domains.items() if text is not None}
     return Content(version, protocol, metadata, files, transactions, kept)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -22,7 +22,7 @@ class RewindTarget:
     - `most`: newest time (milliseconds since 1970), batch or version that is allowed.
     - `process`: query or table that `most` limits; None limits all queries.
     - `limits`: of a pinned point, the newest batch of each of its queries. `most` is then the time of the pin.
-    - `label`: name of a pinned point.
+    - `label`: name of a pinned point, or of a table, as `--to` takes it.
     """
 
     kind: TargetKind
@@ -50,7 +50,7 @@ class RewindTarget:
         if self.kind == "point":
             return self.label
         if self.kind != "time":
-            return f"{self.process}@{self.most}"
+            return f"{self.label or self.process}@{self.most}"
         moment = datetime.fromtimestamp(self.most / 1000, UTC)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -87,18 +87,19 @@ def target_of(written: str, queries: Mapping[str, ProcessId], tables: Mapping[st
         raise ConfigInvalid(f"--to {written} names a query and a table", hint="name it by its full path")
     if query is None and table is None:
         raise _unknown(written, name, queries, tables)
-    kind: TargetKind = "batch" if query is not None else "table"
-    return RewindTarget(kind, int(number), query or table, everybody)
+    if query is not None:
+        return RewindTarget("batch", int(number), query, everybody)
+    return RewindTarget("table", int(number), table, everybody, name)
 
 
 def _unknown(
     written: str, name: str, queries: Mapping[str, ProcessId], tables: Mapping[str, ProcessId]
 ) -> ConfigInvalid:
-    several = sorted({process for process in {*queries.values(), *tables.values()} if process.endswith(f"/{name}")})
+    several = [each for each in _known(queries, tables) if each.endswith(f"/{name}")]
     if len(several) > 1:
         hint = f"name one of them: {', '.join(several)}"
         return ConfigInvalid(f"--to {written}: {name!r} may be any of {len(several)}", hint=hint)
-    hint = f"there are: {_known(queries, tables)}"
+    hint = f"there are: {', '.join(_known(queries, tables)) or 'none'}"
     return ConfigInvalid(f"--to {written}: there is no query and no table {name!r}", hint=hint)
 
 
@@ -125,6 +126,9 @@ def _moment(written: str) -> int:
     return int(moment.timestamp() * 1000)
 
 
-def _known(queries: Mapping[str, ProcessId], tables: Mapping[str, ProcessId]) -> str:
-    found: Sequence[str] = sorted({*queries.values(), *tables.values()})
-    return ", ".join(found) or "none"
+def _known(queries: Mapping[str, ProcessId], tables: Mapping[str, ProcessId]) -> list[str]:
+    """Return one name of each query and table that `--to` takes: the first of its names."""
+    found: dict[ProcessId, str] = {}
+    for name, process in (*queries.items(), *tables.items()):
+        found.setdefault(process, name)
+    return sorted(found.values())

@@ -133,7 +133,6 @@ def apply(
     Run the same command again after a crash. Until it is complete, queries of the plan refuse to start.
     """
     from spark_rewind import applying
-    from spark_rewind.cli.apply import print_record
     from spark_rewind.journal import read_plan
 
     record = applying.apply(read_plan(plan), _settings(watch_s, settle_s, from_snapshot or ()), dry=dry_run)
@@ -149,7 +148,6 @@ def undo(plan: PlanFile, watch_s: Watch = 10, settle_s: Settle = 75, as_json: As
     Refused if a query has run or a table was written since. Run the same command again after a crash.
     """
     from spark_rewind import applying
-    from spark_rewind.cli.apply import print_record
     from spark_rewind.journal import read_plan
 
     record = applying.undo(read_plan(plan), _settings(watch_s, settle_s, ()))

@@ -113,12 +113,17 @@ def points(pins: Pins, as_json: AsJson = False) -> None:
 
 
 def unpin(
-    pins: Pins, name: Annotated[str, typer.Argument(metavar="NAME", help="The point's name, or its id.")]
+    pins: Pins,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The point's name, or its id.")],
+    as_json: AsJson = False,
 ) -> None:
     """Delete a pinned point."""
     from spark_rewind.pins import unpin as take_away
 
     gone = take_away(pins, name)
+    if as_json:
+        print_json({"id": gone.folder.name, "name": gone.point.name if gone.point else None})
+        return
     print_line(f"point {gone.point.label if gone.point else gone.folder.name} is taken away")
 
 

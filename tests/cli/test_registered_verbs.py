@@ -8,6 +8,7 @@ import spark_ckpt
 from spark_ckpt.cli.app import exit_code
 from spark_ckpt.cli.verbs import GROUPS, OTHER, verbs
 from spark_ckpt.errors import EnvironmentUnfit
+from tests.named_ways import verbs as known
 
 MODULE = """
 from spark_ckpt.cli.verbs import Verb
@@ -49,6 +50,11 @@ def test_a_broken_package_is_named_when_its_command_is_used(bring, name, value):
     with pytest.raises(EnvironmentUnfit) as refused:
         verbs()
     assert refused.value.context == {"package": "brought"}
+
+
+def test_every_command_but_ui_takes_json():
+    """As the help of `spark-ckpt` promises."""
+    assert [words for words, options in known().items() if options is not None and "--json" not in options] == [("ui",)]
 
 
 def test_a_broken_package_costs_no_other_command(bring, capsys):

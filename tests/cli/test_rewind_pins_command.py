@@ -44,6 +44,13 @@ def test_a_point_is_pinned_listed_planned_for_and_taken_away(lake, capsys):
     assert exit_code(["rewind", "unpin", str(lake / "pins"), "release-7"]) == 5
 
 
+def test_json_names_the_point_that_is_deleted(lake, capsys):
+    assert pin(lake, "--name", "release-7", "--json") == 0
+    taken = json.loads(capsys.readouterr().out)["point"]
+    assert exit_code(["rewind", "unpin", str(lake / "pins"), "release-7", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"id": taken["id"], "name": "release-7"}
+
+
 def test_json_has_batches_versions_bytes_and_what_is_gone(lake, capsys):
     assert pin(lake, "--json") == 0
     taken = json.loads(capsys.readouterr().out)

@@ -111,8 +111,11 @@ def test_files_that_a_source_read_are_known_by_entry(made):
     files = read(made, "a").files["0"]
     assert sorted(files.entries.values()) == list(range(7))
     assert len(files.after(4)) == 2
-    assert files.gone_after(4) in files.after(4)  # its inbox is not here
-    assert files.gone_after(6) is None
+    gone = files.newest_gone(4)  # its inbox is not here
+    assert gone is not None
+    assert gone[1] in files.after(4)
+    assert gone[0] == max(files.entries[each] for each in files.after(4))
+    assert files.newest_gone(6) is None
 
 
 def test_files_that_a_sink_wrote_are_known_by_batch(made):

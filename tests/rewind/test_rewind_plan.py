@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +13,7 @@ import pytest
 from rewind_kit import NOW_MS, WrittenQuery, WrittenTable, began, planned, query_of, table_of
 
 from spark_ckpt.errors import ConfigInvalid, RewindOutOfReach
-from spark_rewind import state_versions
+from spark_rewind import source_files, state_versions
 from spark_rewind.plan import RewindPlan
 
 
@@ -169,6 +171,26 @@ def test_a_target_out_of_reach_names_the_nearest_that_is_not(chain):
     assert query_of(chain.plan("enrich@3"), "enrich").batch == 3
 
 
+@pytest.mark.parametrize("named", ["bronze", "path"])
+def test_a_table_that_is_out_of_reach_is_named_as_a_target_is_written(chain, named):
+    for log in ("offsets", "commits"):
+        for number in range(3):
+            (chain.enrich.folder / log / str(number)).unlink()
+    table = str(chain.bronze.root) if named == "path" else named
+    with pytest.raises(RewindOutOfReach) as raised:
+        chain.plan(f"{table}@1")
+    found = raised.value.hint.partition("--to ")[2]
+    assert found == f"{table}@3"
+    assert (chain.plan(found).target.text, table_of(chain.plan(found), chain.bronze.root).version) == (found, 3)
+
+
+def test_an_unknown_target_lists_names_that_can_be_written(chain):
+    with pytest.raises(ConfigInvalid) as raised:
+        chain.plan("silver@1")
+    for each in raised.value.hint.removeprefix("there are: ").split(", "):
+        assert chain.plan(f"{each}@2").queries
+
+
 def test_the_nearest_is_reached_by_time_too(chain):
     for number in range(3):
         (chain.enrich.folder / "offsets" / str(number)).unlink()
@@ -235,3 +257,25 @@ def test_partitions_are_listed_of_queries_that_go_back_only(chain, monkeypatch):
     monkeypatch.setattr(state_versions, "numbered_folders", lambda folder: listed.append(folder) or real(folder))
     chain.plan("totals@1")
     assert {each.parent.parent.name for each in listed if each.name == "0"} == {"totals"}
+
+
+def test_each_input_file_is_looked_for_once_however_many_batches_there_are(tmp_path, monkeypatch):
+    query, log = WrittenQuery(tmp_path / "query"), tmp_path / "query" / "sources" / "0"
+    log.mkdir(parents=True)
+    for number in range(6):
+        query.batch({"logOffset": number})
+        paths = [tmp_path / f"{number}-{part}.json" for part in range(2)]
+        for path in paths:
+            path.touch()
+        entries = [json.dumps({"path": path.as_uri(), "timestamp": 0, "batchId": number}) for path in paths]
+        (log / str(number)).write_text("\n".join(["v1", *entries]))
+    looked = Counter[str]()
+    found = source_files.file_of
+    monkeypatch.setattr(source_files, "file_of", lambda uri: looked.update([uri]) or found(uri))
+    assert query_of(planned([query.folder], "query@3"), "query").batch == 3
+    assert max(looked.values()) == 1
+    (tmp_path / "2-0.json").unlink()
+    assert query_of(planned([query.folder], "query@3"), "query").batch == 3
+    with pytest.raises(RewindOutOfReach) as raised:
+        planned([query.folder], "query@1")
+    assert "2-0.json again, and it is missing" in str(raised.value.context["gone"])
