@@ -88,11 +88,12 @@ def laid_out(spark: SparkSession, store: Store, state: SparkState, epoch: int) -
         try:
             index, _ = store.spark_states.lay_out(state, part / STATE, epoch)
             write_ended_checkpoint(part, state.batch, index.metadata, index.commit)
+            # Before the rename: a reader that dies after it would leave schemas that lead nowhere, for all later readers.
+            place_schemas(part / STATE, target / STATE)
             with suppress(OSError):  # another reader was first
                 part.rename(target)
         finally:
             shutil.rmtree(part, ignore_errors=True)
-        place_schemas(target / STATE)
     return target
 
 

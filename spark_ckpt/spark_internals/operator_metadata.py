@@ -74,15 +74,15 @@ def operators_in(state: Path) -> tuple[str, ...]:
     return tuple(parse_operator(file.read_text()).name for file in files if file is not None)
 
 
-def place_schemas(state: Path) -> None:
-    """Let the metadata in a copied folder `state` name the schemas in this folder.
+def place_schemas(state: Path, place: Path) -> None:
+    """Let the metadata in a copied folder `state` name the schemas in `place`, the folder's name once it is complete.
 
     `transformWithState` names its schemas by absolute paths, which would lead into the checkpoint that was copied.
     """
     for folder in state.glob(f"*/{OPERATOR_METADATA}/{METADATA_V2}"):
         for path in folder.iterdir():
             text = path.read_text()
-            placed = _SCHEMAS.sub(lambda found: f'"{state.as_uri()}/{found[1]}"', text)
+            placed = _SCHEMAS.sub(lambda found: f'"{place.as_uri()}/{found[1]}"', text)
             if placed != text:
                 path.unlink()  # a link: the other name keeps its content
                 path.write_text(placed)

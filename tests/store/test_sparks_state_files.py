@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from spark_ckpt.api import sparks_state
 from spark_ckpt.epochs.records import Manifest, SparkState
 from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.spark_internals import state_selection
@@ -260,3 +262,22 @@ def test_a_file_that_spark_wrote_again_is_found(bench: Bench, tmp_path: Path, mo
     monkeypatch.setattr(Known, "of", lambda self, place, found: self.files[place][0] if place in self.files else None)
     with pytest.raises(AssertionError):
         test_what_spark_deletes_or_writes_again_changes_no_epoch(bench, tmp_path)
+
+
+def test_a_reader_that_dies_leaves_no_schemas_that_lead_into_the_old_checkpoint(bench, tmp_path, monkeypatch):
+    """`transformWithState` names them by absolute paths, and readers that come later find the folder and ask no more."""
+    bench.checkpoint.put("0/_metadata/v2/0", '{"schema":"file:/old/state/0/_stateSchema/default/0_b"}')
+    bench.checkpoint.deltas(1)
+    record = bench.keep(0)
+    place = tmp_path / "read"
+    store = SimpleNamespace(spark_states=bench.states, reading_folder=lambda epoch, index: place)
+
+    def dies(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(sparks_state.shutil, "rmtree", dies)
+        with pytest.raises(KeyboardInterrupt):
+            sparks_state.laid_out(None, store, record, 1)
+    state = sparks_state.laid_out(None, store, record, 1) / "state"
+    assert (state / "0/_metadata/v2/0").read_text() == f'{{"schema":"{state.as_uri()}/0/_stateSchema/default/0_b"}}'

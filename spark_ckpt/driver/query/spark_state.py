@@ -86,7 +86,7 @@ class CheckpointState:
             return None
         state = self._checkpoint / STATE
         index, self._known = self._states.lay_out(self._base, state, self._epoch)
-        place_schemas(state)
+        place_schemas(state, state)
         self._read_ids(self._base.batch, index.commit)
         return index
 
