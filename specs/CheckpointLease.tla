@@ -62,7 +62,7 @@ Elect(n) ==
   /\ heard' = [m \in Node |-> Unheard]
   /\ UNCHANGED <<up, boot, exec, lease, payload, log, left, uploads, ckpt, published, crashes, Returns>>
 
-Used(n) == out # 0 /\ exec[leader] >= out /\ log[out].node = n /\ payload[n] > out
+Used(n) == out # 0 /\ exec[leader] >= out /\ log[out].node = n /\ payload[n] >= out
 
 \* A report is heard at once; that it was under way for long is that it is old when it is used.
 Hear(n) ==

@@ -4,7 +4,7 @@
 
 A machine is created at each election and dropped when the replica is deposed.
 
-- A lease is over in one of three cases. Its holder reports a payload beyond it. The host knows that its holder will not
+- A lease is over in one of three cases. Its holder reports a checkpoint that includes it. The host knows that its holder will not
   use it. Or its whole time has passed on this primary's clock, counted from when the primary knew it: late is safe. The
   seed's new primary continues with the deadline of the old one. Here the time starts again, which is safe for any clock
   within the allowed rates.
@@ -148,8 +148,9 @@ class Primary(Machine[PrimaryPhase]):
     def _on_report_waiting(self, event: HealthReported) -> list[Effect]:
         self._on_report(event)
         lease = self._outstanding()
-        # A payload beyond the token proves that the holder has published under this lease.
-        if event.report.node != lease.terms.holder or event.report.payload <= lease.token:
+        # The payload is the newest entry in the published checkpoint. The lease's own entry is in it, so it is at least the
+        # token. An earlier checkpoint of the holder ends before the lease: a replica that executes a lease loses any older right.
+        if event.report.node != lease.terms.holder or event.report.payload < lease.token:
             return []
         return self._over(lease, event.local_ms)
 

@@ -310,7 +310,7 @@ def test_after_a_timeout_without_candidates_the_lease_is_over_all_the_same() -> 
     assert (machine.phase, machine.estimate(B).ttl_ms) == (P.FREE, 2_000)
 
 
-@pytest.mark.parametrize(("node", "payload"), [(B, 1), (C, 9)], ids=["not beyond the lease", "not the holder"])
+@pytest.mark.parametrize(("node", "payload"), [(B, 0), (C, 9)], ids=["before the lease", "not the holder"])
 def test_other_payloads_do_not_end_the_lease(node: ProcessId, payload: int) -> None:
     machine = waiting()
 
@@ -318,11 +318,21 @@ def test_other_payloads_do_not_end_the_lease(node: ProcessId, payload: int) -> N
     assert machine.phase is P.WAITING
 
 
-def test_a_payload_beyond_the_lease_ends_it_and_is_measured_from_the_report() -> None:
+@pytest.mark.parametrize("payload", [1, 2], ids=["up to the lease", "beyond it"])
+def test_a_payload_that_includes_the_lease_ends_it_and_is_measured_from_the_report(payload: int) -> None:
     machine = waiting()
 
-    assert hear(machine, B, 400, 10_300, payload=2) == [Note("lease used", "b has published under 1")]
+    assert hear(machine, B, 400, 10_300, payload) == [Note("lease used", "b has published under 1")]
     assert machine.estimate(B) == first_estimate(0, SETTINGS).succeeded(300, SETTINGS)
+
+
+def test_a_holder_whose_lease_is_the_newest_entry_has_used_it() -> None:
+    holder = publishing()
+    (recorded,) = holder.handle(PublishAnswered(1, Admission.ACCEPTED))
+    assert isinstance(recorded, RecordPayload)
+    machine = waiting()
+
+    assert hear(machine, B, 400, 10_300, recorded.payload) == [Note("lease used", "b has published under 1")]
 
 
 def test_a_lease_that_is_returned_is_over_at_once_and_says_nothing_about_times() -> None:

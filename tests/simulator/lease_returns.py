@@ -8,8 +8,8 @@ resign. A follower's clock may jump ahead, never back.
 Choices in addition to those of `LeaseWorld`: `return n times` (0: lost on its way), `returned n token`, `gone n`;
 faults: `stop n`, `resign n`, `jump n`. `LeaseWorld` has none of these, so its schedules are unchanged.
 
-Its oracles: a returned lease is not used (L7); no primary waits for a returned lease, or longer than a lease's full time
-(L8); no return lowers the store's fence (L9).
+Its oracles: a returned lease is not used (L7); no primary waits for a lease that was returned to it, whose holder reports that
+it has published, or longer than a lease's full time (L8); no return lowers the store's fence (L9).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ReturnedUsed(Violation):
 
 
 class HeldBack(Violation):
-    """The primary waits for a lease that was returned to it, or longer than a lease's full time."""
+    """The primary waits for a lease that is used or was returned to it, or longer than a lease's full time."""
 
     ORACLE = "L8"
 
@@ -79,7 +79,7 @@ class FenceLowered(Violation):
 class Wait:
     """The lease that a primary waits for, its term, and the begin of the wait by the primary's clock.
 
-    `most_ms`: longest allowed wait; -1 after a return that the primary has heard.
+    `most_ms`: longest allowed wait; -1 after a return, or a report of its use, that the primary has heard.
     """
 
     token: int
@@ -87,8 +87,8 @@ class Wait:
     since_ms: int
     most_ms: int
 
-    def returned(self) -> Wait:
-        """Return the wait after the primary has heard of the return."""
+    def over(self) -> Wait:
+        """Return the wait after the primary has heard that the lease is returned or used."""
         return replace(self, most_ms=-1)
 
 
@@ -112,7 +112,7 @@ def judge_wait(leader: Node | None, known: Wait | None, now: int) -> Wait | None
     if known is None or (known.token, known.term) != (lease.token, leader.term):
         return Wait(lease.token, leader.term, local_ms, lease.terms.ttl_ms)
     if local_ms - known.since_ms > known.most_ms and not leader.primary.is_due(local_ms):
-        why = "it was returned" if known.most_ms < 0 else f"its {known.most_ms} ms are over"
+        why = "it was returned or used" if known.most_ms < 0 else f"its {known.most_ms} ms are over"
         raise HeldBack(f"{leader.name} waits for lease {lease.token}, though {why}", [leader.name])
     return known
 
@@ -221,6 +221,16 @@ class ReturningWorld(LeaseWorld):
             self._handle(node, CheckpointStarted(token, node.local(self.now)))
         self._handle(node, CheckpointFailed(token))
 
+    def _do_hear(self, name: ProcessId) -> None:
+        """Hear a report. A holder that has published under its lease, and recorded that, does not work under it any more."""
+        out, payload = self._out(), self.nodes[name].reports[0].payload
+        super()._do_hear(name)
+        if out is not None and self.wait is not None and out.terms.holder == name and self._is_used(out.token, payload):
+            self.wait = self.wait.over()
+
+    def _is_used(self, token: int, payload: int) -> bool:
+        return token in self.published and payload >= token
+
     def _do_returned(self, name: ProcessId, token: int) -> None:
         self.said.remove(Said(name, token))
         self._hear_of_return(token)
@@ -233,7 +243,7 @@ class ReturningWorld(LeaseWorld):
 
     def _hear_of_return(self, token: int) -> None:
         if self.wait is not None and self.wait.token == token:
-            self.wait = self.wait.returned()
+            self.wait = self.wait.over()
         self._lead(self.nodes[self._leader()], LeaseReturned(token))
 
     def _do_stop(self, name: ProcessId) -> None:

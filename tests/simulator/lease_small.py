@@ -60,4 +60,4 @@ class SmallWorld(LeaseWorld):
         lease = primary.lease
         if lease is None or self.nodes[self.leader].local(self.now) > primary.deadline_ms:
             return self.owed is not None or self._leases_left()
-        return lease.terms.holder == node.name and node.payload > lease.token
+        return lease.terms.holder == node.name and node.payload >= lease.token

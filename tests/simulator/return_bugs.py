@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from checkpoint_lab.lease_node import Node
 from checkpoint_lab.lease_world import LeaseRules
-from checkpoint_protocols.lease.messages import Lease, LeaseElapsed, LeaseReturned, Watched
+from checkpoint_protocols.lease.messages import HealthReported, Lease, LeaseElapsed, LeaseReturned, Watched
 from checkpoint_protocols.lease.primary import Primary
 from checkpoint_protocols.lease.replica import ReplicaPhase
 from checkpoint_protocols.machine import Effect, Event
@@ -30,6 +30,14 @@ class WaitsForTheTimeout(BlindPrimary):
 
     def _on_returned(self, _event: LeaseReturned) -> list[Effect]:
         return []
+
+
+class WantsAnEntryBehindTheLease(BlindPrimary):
+    """A checkpoint that ends with its own lease, the newest entry of the log, is taken for one of before it."""
+
+    def _on_report_waiting(self, event: HealthReported) -> list[Effect]:
+        used = self.lease is not None and event.report.payload > self.lease.token
+        return super()._on_report_waiting(event) if used else self._on_report(event)
 
 
 class BeginsTheWaitAnew(BlindPrimary):
@@ -110,6 +118,7 @@ class Planted:
 PLANTED = (
     Planted("L1|L3", EndsWhateverIsOut),
     Planted("L8", WaitsForTheTimeout),
+    Planted("L8", WantsAnEntryBehindTheLease),
     Planted("L8", BeginsTheWaitAnew),
     Planted("L1|L3", InheritsNoWait),
     Planted("L3|L7", world=GoesOn),

@@ -20,7 +20,7 @@ from tests.simulator.return_bugs import PLANTED, Planted
 
 SCHEDULES = 300
 UNTIL_CAUGHT = 400
-STATES_OF_ONE_LEASE = 2_055
+STATES_OF_ONE_LEASE = 2_429
 
 
 @pytest.mark.parametrize("schedules", [SCHEDULES // 3, pytest.param(4 * SCHEDULES, marks=pytest.mark.long)])
