@@ -126,7 +126,7 @@ class Delegation:
         self._machine.turns = {node: turns.get(node, Turn()) for node in members}
 
     def ended(self, lease: Lease, payload: int, clock_ms: int, failed: bool, local_ms: int) -> None:
-        """Apply the log's row that ends `lease`. `payload`: number of that row, above the lease's token."""
+        """Apply the log's row that ends `lease`. `payload`: number of that row, which follows the lease's."""
         out = self._machine.lease
         if out is None or out.token != lease.token:
             return
@@ -268,8 +268,13 @@ class StandbyLease:
 
     def failed(self) -> None:
         """Give the lease back after a failure; do nothing if the turn is over."""
-        if self._at_work().taking:
-            self._at_work().handle(CheckpointFailed(self._token))
+        machine = self._at_work()
+        if machine.taking:
+            machine.handle(CheckpointFailed(self._token))
+        elif not machine.executes:
+            # The log's answer to a finished turn is unknown. A replica that waits for it executes no later lease, and the
+            # next look at the log would end this standby's maintenance for good.
+            machine.handle(LeaseElapsed(self._token))
 
     def _at_work(self) -> Replica:
         assert self._replica is not None  # noqa: S101 - for the type checker; nothing begins before the first look

@@ -282,7 +282,18 @@ def takes_nothing_up_from_before_it_was_there(kind: Holder) -> None:
     assert not machine.looked(Lease(7, FOR_B), 200)
 
 
+def takes_the_next_turn_after_an_answer_that_never_came(kind: Holder) -> None:
+    """The turn was done, and the append of its row failed in a way that says nothing about the outcome."""
+    machine = holding(kind, Lease(7, FOR_B))
+    machine.begins(300)
+    assert machine.is_done(400)
+    machine.failed()
+    assert machine.looked(Lease(9, replace(FOR_B, reported_ms=1_000)), 1_100)
+    assert machine.begins(1_200) == 9
+
+
 HOLDERS: list[Callable[[Holder], None]] = [
+    takes_the_next_turn_after_an_answer_that_never_came,
     takes_one_turn_of_its_own_lease,
     takes_no_turn_of_anothers,
     stops_when_its_share_of_the_time_is_up,
