@@ -332,4 +332,5 @@ def prepared(scenario: Scenario) -> Prepared:
         raise NotOnTheMenu(f"{scenario.protocol} has no machine for messages: {why}", tuple(MENU))
     graph, settings = scenario.shape(), scenario.settings()
     scenario.refuse_unknown_crashes([*graph.processes, COORDINATOR])
-    return Prepared(replace(scenario, steps=scenario.steps or STEPS), MENU[scenario.protocol], graph, settings)
+    steps = STEPS if scenario.steps is None else scenario.steps
+    return Prepared(replace(scenario, steps=steps), MENU[scenario.protocol], graph, settings)

@@ -89,6 +89,15 @@ def test_protocols_with_words_of_their_own_have_campaigns_too(capsys: Captured, 
     assert (report["protocol"], report["schedules"], report["failed"]) == (protocol, 5, 0)
 
 
+@pytest.mark.parametrize("protocol", ["lease", "drivers", "markers"])
+def test_a_run_of_no_steps_is_the_calm_alone(capsys: Captured, protocol: str) -> None:
+    trace = json.loads(out(capsys, "simulate", "-p", protocol, "--steps", "0", "--json"))["trace"]
+    many = json.loads(out(capsys, "simulate", "-p", protocol, "--steps", "0", "--schedules", "3", "--json"))
+
+    assert trace[0] == ["calm"]
+    assert many.get("crash", 0) == 0
+
+
 @pytest.mark.parametrize("protocol", ["lease", "spark", "markers"])
 def test_many_schedules_without_faults_have_none(capsys: Captured, protocol: str) -> None:
     calm = json.loads(out(capsys, "simulate", "-p", protocol, "--schedules", "8", "--no-faults", "--json"))
