@@ -21,6 +21,9 @@ from spark_ckpt.errors import TraceInvalid
 Told = tuple[int, str, str, str, int]
 """A moment: step, process, kind, label, number of the message or -1."""
 
+INPUTS_MAX = 1_000
+"""Most rows of a source: the simulator keeps a record for each row and each path of it in memory."""
+
 
 class _RecordedLine(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -35,13 +38,13 @@ class Scheduled(_RecordedLine):
     graph: str
     edges: Sequence[tuple[str, str]] | None = None
     """Edges of a graph that has no name in the simulator."""
-    seed: int
-    steps: int | None = None
-    inputs: int
+    seed: Annotated[int, Field(ge=0)]
+    steps: Annotated[int, Field(ge=0)] | None = None
+    inputs: Annotated[int, Field(ge=1, le=INPUTS_MAX)]
     crashes: Sequence[tuple[str, int]] = ()
     faults: bool
-    interval_ms: int | None = None
-    timeout_ms: int | None = None
+    interval_ms: Annotated[int, Field(ge=1)] | None = None
+    timeout_ms: Annotated[int, Field(ge=1)] | None = None
     options: Mapping[str, str] = Field(default_factory=dict)
     moments: Sequence[Told] = ()
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 import checkpoint_lab as sim
 from checkpoint_lab import executed_world
-from checkpoint_lab.recorded import Recording, difference, read_recording, recording
+from checkpoint_lab.recorded import INPUTS_MAX, Recording, difference, read_recording, recording
 from checkpoint_lab.scripted import WORLDS
 from checkpoint_protocols.graph import COORDINATOR, Graph
 from checkpoint_protocols.machine import ProtocolViolation
@@ -133,8 +133,14 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 
 def read_replay(file: Path) -> tuple[Recording, str | None]:
-    """Return a recorded run and the first difference of its replay, if any. Raises `TraceInvalid`, `NotOnTheMenu`."""
+    """Return a recorded run and the first difference of its replay, if any.
+
+    Raises `TraceInvalid`, `ConfigInvalid` for a graph with too many paths, `NotOnTheMenu`.
+    """
     recorded = read_recording(file)
+    # A graph in a file is bounded wherever it comes from: a row becomes a message for each path.
+    if (own := recorded.begun.scenario.own) is not None:
+        refuse_many_ways(str(file), own)
     return recorded, difference(recorded)
 
 
@@ -150,7 +156,7 @@ GraphName = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Draw every choice from this number.")]
 Steps = Annotated[int | None, typer.Option("--steps", min=0, help="Steps before the calm, on average.")]
-Inputs = Annotated[int, typer.Option("--inputs", min=1, max=1000, help="Give each source so many rows.")]
+Inputs = Annotated[int, typer.Option("--inputs", min=1, max=INPUTS_MAX, help="Give each source so many rows.")]
 Crashes = Annotated[
     list[str] | None,
     typer.Option("--crash", metavar="PROCESS@STEP", help="Kill a process at a step; may be repeated."),

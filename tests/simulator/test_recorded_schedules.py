@@ -81,6 +81,8 @@ def test_whatever_was_changed_in_a_file_is_found(tmp_path: Path) -> None:
         (lambda text: text.replace('"format":1', '"format":2', 1), "line 1: schedule.format"),
         (lambda text: text.replace('"edges":null', '"edges":[]', 1).replace("[]", '[["s","s"]]', 1), "graph"),
         (lambda text: "", "is no simulated run"),
+        (lambda text: text.replace('"inputs":3', '"inputs":1000000000', 1), "line 1: schedule.inputs"),
+        (lambda text: text.replace('"seed":2', '"seed":-2', 1), "line 1: schedule.seed"),
     ],
 )
 def test_a_damaged_file_is_refused_and_the_line_named(damage, says: str, tmp_path: Path) -> None:
@@ -130,3 +132,14 @@ def test_the_command_replays_what_it_has_recorded(tmp_path: Path, capsys: Captur
 def test_what_does_not_go_together_is_said(arguments: tuple[str, ...], says: str, capsys: Captured) -> None:
     assert exit_code(("simulate", *arguments)) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_graph_with_too_many_paths_is_refused_in_a_recorded_run_too(tmp_path: Path, capsys: Captured) -> None:
+    _, found = recorded("epochs", 2, tmp_path)
+    lines = [json.loads(line) for line in found.as_text().splitlines()]
+    edges = [[a, b] for a in "abcdefghijkl" for b in "abcdefghijkl" if a < b]
+    file = tmp_path / "run.jsonl"
+    file.write_text(changed(lines, 1, graph="mine", edges=edges))
+
+    assert exit_code(("simulate", "--replay", str(file))) == 2
+    assert "more than 1000 ways" in capsys.readouterr().err
