@@ -269,8 +269,7 @@ class DriversWorld(World):
         effects = self._handle(
             node, LeaseRead(read.incarnation, read.lease_token, read.lease_ms, read.is_free, local_ms)
         )
-        # a dead process on the same host needs no wait for the lease to end
-        # the death of the holder's process matters only while its lease has not ended
+        # A dead process on the same host needs no wait for the lease to end. Its death matters only until the lease has ended.
         if not effects and self._is_gone(read.holder, node):
             effects = self._handle(node, HolderGone(read.incarnation))
         for effect in effects:
@@ -303,6 +302,7 @@ class DriversWorld(World):
             if node.under_way.what == "leave":
                 self._close_keeper(node)
         node.log.state()
+        # Pinned from here to the append: a process may be suspended between its look at the log and its write.
         node.view.pinned = True
 
     def _close_keeper(self, node: DriverNode) -> None:

@@ -206,6 +206,7 @@ class Storage:
         """Write the whole record."""
         self._changed()
         self.framed[write.key] = write.framed
+        # A record that is written again is not an erased one any more, for the oracle of erasures (O12).
         self.erased.pop(write.key, None)
         self.copies.pop(write.key, None)
         if write.cut is not None:
@@ -213,6 +214,7 @@ class Storage:
 
     def admit(self, incarnation: Incarnation, write: Write) -> str:
         """Write the record if the fence admits its writer. Return `ok` or `failed`."""
+        # A replaced writer gets the answer of a failed write, as from a conditional write that lost.
         if not self.fence.admits(incarnation):
             return "failed"
         self.write(write)
@@ -310,6 +312,7 @@ def _undone(process: ProcessId, key: Key, record: Record, table: RollbackTable) 
     index = int(key[1]) if key[0] == CHECKPOINT else _number(record, "index")
     written_in = _number(record, "incarnation")
     for number, row in table.items():
+        # A checkpoint precedes the first message of its index, so the one at the row's own index is still valid.
         if number > written_in and index > (row if isinstance(row, int) else row.get(process, math.inf)):
             return True
     return False

@@ -215,6 +215,8 @@ class ExecutedWorld(BatchesWorld):
 
     def _carry_out(self, process: Process, effect: Effect) -> None:
         shows = isinstance(effect, SinkTransaction) and effect.op is SinkOp.COMMIT
+        # The rows that were delivered before the capture belong to it, so they run first, in the micro-batch that ends with its
+        # marker.
         if isinstance(effect, CaptureState) and process.name in self.graph.processes:
             self.run_batch(process, marked=True)
             process.state.snapshot = self.captured[process.name]

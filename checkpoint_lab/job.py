@@ -280,6 +280,7 @@ class JobWorld(World):
         process.held.discard(effect.channel)
 
     def _capture(self, process: Process, effect: CaptureState) -> None:
+        # The state is fixed here, after the effects before this one in the list and before those that follow it (G1).
         oracles.judge_capture(process, effect.index)
         process.captures[effect.index] = process.state.cut()
         self.note("capture")
@@ -314,6 +315,7 @@ class JobWorld(World):
             self.size.staged_bytes += sum(len(str(self.truth.message(bit).body)) for bit in staged)
 
     def _erase(self, process: Process, effect: Erase) -> None:
+        # A successor uses the same keys: an erasure of a replaced incarnation could remove the successor's record.
         if process.storage.fence.admits(process.incarnation):
             process.storage.erase(effect.keys)
         self.tell(process.name, "erase", " ".join("/".join(key) for key in effect.keys))
@@ -332,6 +334,7 @@ class JobWorld(World):
             if not 0 <= effect.first <= effect.last <= len(process.state.rows):
                 oracles.refuse_rows(process, effect.first, effect.last)
             rows = tuple(process.state.rows[effect.first : effect.last])
+            # Judged at the request and not when the rows appear: from here on the sink may perform it at any time (G6).
             self.judge_shown(process, effect.last)
             self.note("shown")
         names = tuple(self.app.lineage(self.truth.message(bit).body) for bit in rows)

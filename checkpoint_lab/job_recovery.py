@@ -319,6 +319,7 @@ class RecoverableJob(JobWorld):
 
     def begin(self, process: Process, checkpoint: Record | None) -> None:
         """Begin a new incarnation of `process`, whose state is already in place."""
+        # First of all: the new machine reads the records that are left, and must not find an undone future among them.
         forget_undone(process, self.table)
         make = self.protocol.coordinator if process.name == COORDINATOR else self.protocol.worker
         assert make is not None  # noqa: S101 - there is no process without a role
@@ -410,6 +411,8 @@ class RecoverableJob(JobWorld):
         if failed:
             process.machine = process.transport = None
             process.let_go()
+            # The fence of a failed process rises with the plan, before its successor begins: a late write would change the
+            # records that the plan was computed from.
             process.storage.fence.raise_to(self.incarnation)
         # late arrivals are kept only while the budget allows them
         if not self.budget.late:
@@ -475,6 +478,8 @@ class RecoverableJob(JobWorld):
     def _judge_plan(self, plan: RecoveryPlan, given: Failure) -> None:
         """O1, O4, O12, O13 for the line of a recovery in which every process takes part."""
         self._judge_erasures(plan, given.failed)
+        # Survivors that decide their own parts (`rejoin`) have no line yet. A protocol that regenerates its sends is judged
+        # after the replay.
         if self.protocol.rejoin is not None or self.truth.deterministic:
             return
         line = self._line(plan)

@@ -430,9 +430,12 @@ class LeaseWorld(World):
 
     def _do_elect(self, name: ProcessId) -> None:
         node, self.leader = self.nodes[name], name
+        # A term names one election: after two of them the same node must not take its older term's append for its own.
         self.terms += 1
         node.term = self.terms
         self.tell(name, "elected")
+        # Elected first: its replica gives up a right of its own before the primary's machine counts from the lease (seed 002:
+        # the primary never takes a checkpoint).
         self._handle(node, Elected())
         replica = _replica(node)
         node.primary = self.rules.primary(
@@ -523,6 +526,8 @@ class LeaseWorld(World):
     def _do_land(self, name: ProcessId, token: int) -> None:
         upload = next(each for each in self.uploads if (each.node, each.checkpoint.token) == (name, token))
         self.uploads.remove(upload)
+        # An upload lands also if its node is dead or its time is over. Timers cannot stop it, only the comparison of tokens
+        # can (erratum E10).
         verdict = self.rules.admission(self.store.token, upload.checkpoint.token)
         if verdict is Admission.ACCEPTED:
             self._publish(upload)

@@ -286,6 +286,8 @@ class MessageWorld(RecoverableJob):
         item = self.network.take(channel, position)
         message = item.message
         if item.bit:
+            # Taken from now on. If the machine neither delivers nor drops it, the end of the incarnation gives it back to its
+            # channel.
             process.state.taken |= item.bit
             if message.kind == APP:
                 process.state.pending[item.bit] = (channel, item)
@@ -496,7 +498,7 @@ class MessageWorld(RecoverableJob):
         return (self.protocol, self.graph, self.app, self.settings)
 
     def enough(self, choices: Sequence[Choice]) -> Sequence[Choice]:
-        """Return a sufficient subset of `choices` once nothing can fail (`reduction`)."""
+        """Return a sufficient subset of `choices` once nothing can fail (see `enough`)."""
         return enough(self, choices)
 
     def public(self) -> Hashable:

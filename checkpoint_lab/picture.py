@@ -54,10 +54,12 @@ class _Pickler(pickle.Pickler):
         self.constants = {id(constant) for constant in constants}
 
     def reducer_override(self, value: object) -> Any:
+        # `_kept` is a function as well, and the reducer of every kept value: it must not be kept itself.
         if value is _kept:
             return NotImplemented
         kind = type(value)
         if id(value) in self.constants or kind is FunctionType or isinstance(value, type):
+            # The entry keeps the value alive, so that its address stays its own for as long as a copy may name it.
             _KEPT[id(value)] = value
             return _kept, (id(value),)
         # a story is history only: two worlds that differ in it behave alike

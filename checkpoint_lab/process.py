@@ -363,6 +363,7 @@ class Network:
         """
         # in reverse order, so that the oldest message is at the head again
         for bit, (channel, item) in reversed(list(pending.items())):
+            # A message that the restored state has taken is in it already: delivered, or waiting in its record.
             if not bit & taken and channel in self.queues:
                 self.queues[channel].insert(0, item)
 

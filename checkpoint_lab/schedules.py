@@ -170,6 +170,7 @@ class Driver:
         """Perform calm steps until quiescence, then rounds of periodic timers, then judge. Raises a `Violation`."""
         self.do(CALM)
         self._settle()
+        # At the first quiescence: a later round of checkpoints could end a protocol step that the schedule left open.
         self.world.judge_rest()
         for number in range(ROUNDS_MAX):
             if number >= ROUNDS and not self.world.owes():

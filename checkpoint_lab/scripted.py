@@ -7,7 +7,7 @@
 - `drivers`: the lease of a job for which several drivers compete
 - `programs`: several programs that edges join, with the index protocol between them
 - `lease`: the rotation of checkpoints among replicas
-- all others: `protocol.menu`
+- all others: `checkpoint_protocols.menu`
 """
 
 from __future__ import annotations

@@ -54,6 +54,7 @@ def read_segments(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for text in frame["value"]:
             asked = json.loads(text)
             rows = [(BEGIN, -1, key, "", 0, number, chain) for key, number, chain in asked["begin"]]
+            # `place` keeps the order of the segments: Spark may deliver a key's rows of one micro-batch in any order.
             for place, file in enumerate(asked["files"]):
                 rows += [(TAKE, place, *row.values()) for row in pq.read_table(file).to_pylist()]
             if asked["marked"]:

@@ -2,7 +2,7 @@
 
 Rows and logs are lost too. The rules are the shipped ones: choice of the epoch, endpoints, unpublished epochs,
 publication, recovery advice. The operator knows only the errors: a final error has to name a next step, and that step
-has to work. The truth is kept apart (`operated_truth.py`).
+has to work. The truth is kept apart (`OperatedTruth`).
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ def age(
 
     Raises `ProtocolViolation` if a row is missing: guessing would either lose or duplicate the message.
     """
+    # The message follows a recovery that this process has not joined. Its state may be one that the recovery undid (G4).
     if sent_in > now:
         return Age.NEWER
     if sent_in == now:
@@ -73,6 +74,8 @@ def _row(table: RollbackTable, recovery: Incarnation) -> Line:
 
 
 def _undoes(line: Line, source: ProcessId, index: Epoch) -> bool:
+    # A row names the first undone index. With checkpoints, a message carries the index of the last one before its send:
+    # restoring checkpoint k undoes index k, too.
     if not isinstance(line, Mapping):
         return index >= line
     return source in line and index >= line[source]

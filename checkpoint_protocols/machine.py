@@ -101,6 +101,8 @@ class InvariantBroken(ProtocolViolation):
     """The machine itself is wrong: its state contradicts an invariant."""
 
 
+# A type of its own, since copies of a world and their pictures leave it out: two machines that differ only in their past behave
+# alike.
 class Story(deque[tuple[Enum, Event, Enum, Sequence[Effect]]]):
     """Raw material of a machine's newest chapters. `Machine.story` builds the chapters on demand."""
 
@@ -168,6 +170,7 @@ class Machine(ABC, Generic[PhaseT]):
             return turned_away
         if isinstance(cell, Verdict):
             raise self._invalid(event, "not allowed in this phase")
+        # Cells are names and not functions, so that a variant of a protocol overrides a handler and keeps the table.
         effects: list[Effect] = getattr(self, cell)(event)
         return effects
 
@@ -175,6 +178,7 @@ class Machine(ABC, Generic[PhaseT]):
         theirs: Incarnation | None = getattr(event, "incarnation", None)
         if theirs is not None and theirs < self.incarnation:
             return [Drop(event, f"incarnation {theirs} is over, this is {self.incarnation}")]
+        # A newer incarnation is never stale: this machine itself may be the replaced one.
         if theirs is not None and theirs > self.incarnation:
             return self._superseded(event)
         why = self._stale(event)
@@ -199,5 +203,6 @@ def missing_cells(machine: type[Machine[PhaseT]]) -> list[tuple[Enum, type[Event
 
 def rows(phase_cells: Mapping[Enum, Mapping[type[Event], Cell]], events: Iterable[type[Event]]) -> Table:
     """Build a total table from the cells that each phase handles. Pairs that a phase leaves out become `INVALID`."""
+    # A phase names what it ignores. An event that it only forgot raises, so a gap in a protocol is found at once.
     known = tuple(events)
     return {(phase, event): cells.get(event, INVALID) for phase, cells in phase_cells.items() for event in known}

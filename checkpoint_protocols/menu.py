@@ -1,7 +1,7 @@
 """The menu: every protocol over plain messages, by the name that users type.
 
-Two protocols have a vocabulary of their own and are not in this table: barriers with two-phase-commit sinks (`barrier`)
-and the checkpoint lease (`lease`). Import them as modules.
+Two protocols have a vocabulary of their own and are not in this table: barriers with two-phase-commit sinks, which ship as
+`spark_ckpt.coordination`, and the checkpoint lease (`checkpoint_protocols.lease`).
 """
 
 from __future__ import annotations

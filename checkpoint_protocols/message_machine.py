@@ -52,6 +52,7 @@ class MessageMachine(Machine[PhaseT]):
 
     def _send_app(self, channel: ChannelId, body: Json, index: int, header: Mapping[str, Json] | None = None) -> Send:
         """Return the send of the application's next message on a channel of the graph."""
+        # Only messages of the application are counted. Receivers find gaps and repetitions by this number, and lines compare it.
         self.sent[channel] = self.sent.get(channel, 0) + 1
         target = self.graph.ends[channel][1]
         return Send(
@@ -62,6 +63,7 @@ class MessageMachine(Machine[PhaseT]):
     def _send_on(self, channel: ChannelId, kind: str, index: int, body: Json = None) -> Send:
         """Return the send of a protocol message (barrier, marker) on a graph channel, in order with application messages."""
         target = self.graph.ends[channel][1]
+        # Number 0: barriers travel among the application's messages, in order, and must not change their counts.
         return Send(channel, Envelope(self.me, target, self.incarnation, 0, index, kind, {}, body))
 
     def _send_control(self, target: ProcessId, kind: str, index: int, body: Json = None) -> Send:

@@ -102,6 +102,7 @@ class MessageWorker(MessageMachine[PhaseT]):
 
     def _publish(self, last: int, transaction: str) -> list[Effect]:
         """Publish a sink's rows up to `last`. The caller knows that no recovery undoes them (rule G6)."""
+        # A replay delivers rows that are visible already. The sink's own marker (`Birth.shown`) knows them, no record does.
         if not self.is_sink or last <= self.shown:
             return []
         first, self.shown = self.shown, last
@@ -170,6 +171,7 @@ class CheckpointingWorker(MessageWorker[PhaseT]):
         if self._storing is None or event.token != "/".join(checkpoint_key(self._storing)):
             raise self._invalid(event, "nothing of that name is being stored")
         if not event.ok:
+            # The record of the capture is written again. The present state has moved on since.
             return [self._store(self._storing)]
         index, self._storing = self._storing, None
         return [Note("checkpoint", str(index)), *self._kept(index, self._saving)]
@@ -204,6 +206,7 @@ def replay_of_the_failed(
         else Part(None, because="it lives and keeps its state")
         for process in failure.graph.processes
     }
+    # Sources receive nothing. They read their input again and send the same messages with the same numbers.
     receivers = (process for process in failure.graph.processes if failure.graph.inputs[process])
     row = {p: Epoch(receipts(p) + len(parts[p].replay) + 1) for p in receivers if p in failure.failed}
     return RecoveryPlan(failure.incarnation, row, parts)

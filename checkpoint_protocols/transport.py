@@ -13,7 +13,7 @@ message of a sender for ever. Messages of an earlier incarnation are not repeate
 control messages of older incarnations. The transport keeps the numbers it received from the incarnation that a process
 joins (`Joined`). The message that announced that incarnation may arrive again.
 
-Seeds 003 and 006 assume such channels without a construction. The numbering is that of the alternating-bit family with
+Seeds 001 and 003 assume such channels without a construction. The numbering is that of the alternating-bit family with
 an unbounded window (Bartlett, Scantlebury and Wilkinson 1969; Stenning 1976).
 """
 
@@ -119,6 +119,7 @@ class Transport(Machine[TransportPhase]):
         numbered = _numbered(event.message, self.newest)
         self.said[numbered.target, numbered.seq] = numbered
         effects: list[Effect] = [_on_its_way(numbered)]
+        # The running timer repeats every unacknowledged message, so this one needs no timer of its own.
         return effects if self.phase is W else [*effects, *self._wait()]
 
     def _on_received(self, event: Received) -> list[Effect]:
@@ -140,6 +141,7 @@ class Transport(Machine[TransportPhase]):
 
     def _acknowledged(self, event: Received) -> list[Effect]:
         message = event.message
+        # Numbers begin again with each incarnation: a late acknowledgement of an older one may name a number that is in use now.
         if message.incarnation != self.incarnation or (message.source, message.seq) not in self.said:
             return [Drop(event, "nothing is under way under this number")]
         del self.said[message.source, message.seq]

@@ -310,6 +310,7 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
         # A checkpoint of an unchanged state would only cost messages and writes.
         if (self.sent, self.received) == (self.sent_then, self.received_then):
             return []
+        # The timer has the checkpoint's number, which `_on_timer_while_tentative` compares: it must not abort a later instance.
         number_of_it = TimerId(self.attempt + 1)
         elapsed = TimerElapsed(PATIENCE, number_of_it, 0)
         patience = SetTimer(PATIENCE, self.settings.timeout_ms, number_of_it, elapsed)
@@ -337,6 +338,8 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
         return [Hold(OUT)]
 
     def _cohort(self) -> tuple[ProcessId, ...]:
+        # Seed 004, "Recording Message Sequence Numbers": the checkpoint depends on those that sent since the last permanent one,
+        # on no other.
         new = (c for c in self.graph.inputs[self.me] if self.received.get(c, 0) > self.received_then.get(c, 0))
         return tuple(self.graph.ends[channel][0] for channel in new)
 
@@ -387,6 +390,7 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
     def _is_needed(self, event: Received) -> bool:
         """Return True if the requester received a message that was sent since the permanent checkpoint."""
         channel = channel_between(self.me, event.message.source)
+        # Everything that the requester received is in this process's permanent checkpoint otherwise, so no orphan can arise.
         return number(mapping(event.message.body)["last"]) > self.sent_then.get(channel, 0)
 
     def _vote(self, peer: ProcessId, instance: str, agreed: bool, participants: Collection[str] = ()) -> Effect:
@@ -475,6 +479,8 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
         self.sent_then, self.received_then = tentative.sent, tentative.received
         self.tentative = None
         self.phase = P.FREE
+        # Sends resume before the mark is durable. Until then the decision record makes the tentative checkpoint count as
+        # permanent.
         return [self._mark(self.permanent, record), *self._show(), Release(OUT)]
 
     def _undo(self, tentative: Tentative) -> list[Effect]:

@@ -22,11 +22,6 @@ precede the delivery. Corrections and additions:
   those of senders with a *lower* index than the receiver, and they are logged.
 - E14: a message of an older incarnation whose send was not undone is late, not stale. It is logged, because its sender
   will not send it again.
-- Between Capture and Stored all channels are held. A survivor can only go back to a durable checkpoint. So nothing may
-  happen at an index before its checkpoint is durable. Otherwise a survivor without it would stay an orphan.
-- A checkpoint may be taken between a recovery and the end of its replay. It does not contain the rest of the replay, so
-  that stays in the log.
-- After a recovery no index is above the line: a checkpoint that served later indices as well serves up to the line.
 """
 
 from __future__ import annotations
@@ -147,6 +142,7 @@ def kept_in(records: Records, table: RollbackTable) -> list[KeptCheckpoint]:
 
 def clipped(record: Record, table: RollbackTable) -> int:
     """Return the index that a state has in the newest incarnation: every recovery since lowers it to its line."""
+    # After a recovery no index is above its line. A checkpoint that served later indices as well serves up to the line.
     return min(number(record["index"]), _limit(record, table))
 
 
@@ -156,6 +152,7 @@ def local_part(records: Records, table: RollbackTable, incarnation: Incarnation,
     `table` includes the new row. A survivor may have missed recoveries, so the lowest line of all since `now` counts.
     """
     line = _limit(now, table)
+    # It has received nothing from the line or above: such a message would have forced a checkpoint of that index first.
     if number(now["index"]) < line:
         return Part(None, because=f"index {now['index']} is below {line}: nothing of it is undone")
     return _go_back(_up_to(records, line), table, incarnation)
@@ -307,6 +304,7 @@ class IndexWorker(MessageWorker[IndexPhase]):
 
     def _on_start(self, event: Commanded) -> list[Effect]:
         timer = self._tick(number(event.arguments.get("local_ms", 0)))
+        # Index 0 is the initial state: it has no record and no rows.
         known = any(kept.low <= self.complete for kept in self._kept)
         return [timer, *self._send_durable(), *(self._show() if known else ()), *self._take_in_waiting()]
 
@@ -362,6 +360,9 @@ class IndexWorker(MessageWorker[IndexPhase]):
 
     def _must_be_logged(self, message: Envelope) -> bool:
         """Return True if the message crosses a line that a recovery may use, or its sender will not send it again."""
+        # E8: seed 004 checkpoints before the delivery, which prevents orphans only. A message from a lower index crosses the
+        # lines between both: a receiver that goes back loses it, and its sender does not send it again. E14: neither is an older
+        # one sent again that was never undone.
         return message.index < self.index or message.incarnation < self.incarnation
 
     def _store_in_log(self, key: Key, message: Envelope) -> list[Effect]:
@@ -404,6 +405,8 @@ class IndexWorker(MessageWorker[IndexPhase]):
         self._saved = {**self.record(), "index": index}
         self.phase = P.SAVING
         self._cover(self._saving.low)
+        # All channels are held from the capture until it is durable. A survivor can only go back to a durable checkpoint. If it
+        # worked at the new index before, it would stay an orphan of a line that it has no checkpoint for.
         return [*self._gates(Hold), CaptureState(Epoch(self._saving.low), kind), self._store_checkpoint()]
 
     def _cover(self, low: int) -> None:
@@ -411,6 +414,7 @@ class IndexWorker(MessageWorker[IndexPhase]):
         are not in it.
         """
         for key, message in self._log.items():
+            # Between a recovery and the end of its replay, the rest of the replay is in no state. It stays in the log.
             if message in self.received or key in self._waiting:
                 self._covered.setdefault(key, low)
 
@@ -461,6 +465,7 @@ class IndexWorker(MessageWorker[IndexPhase]):
         return self._learn(message.source, message.index)
 
     def _learn(self, process: ProcessId, index: int) -> list[Effect]:
+        # Control messages overtake each other, so an older number may come later.
         self._durable[process] = max(self._durable[process], index)
         return self._advance()
 

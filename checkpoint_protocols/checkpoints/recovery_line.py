@@ -167,6 +167,8 @@ class _LineSearch:
         self.steps += [LineStep(p, StepCause.FAILED, None, self._now(p)) for p in self.at if p in failed]
         missing = next((p for p, number in self.at.items() if number < 0), None)
         before = -1
+        # Each step back can create new faults on channels that were checked before (the domino effect), so all are checked
+        # again.
         while missing is None and before < len(self.steps):
             before = len(self.steps)
             missing = next((p for c in self.channels for p in (self._orphans(c), self._lost(c)) if p), None)
@@ -189,6 +191,7 @@ class _LineSearch:
 
     def _lost(self, channel: ChannelId) -> ProcessId | None:
         """Move the sender back to before its first lost message. Return the sender if it has no such candidate."""
+        # A lost message sends its sender back: it is then not sent yet, and will be sent again (E7: the seed's direction).
         gone = self.lost.get(channel, ())
         sender, receiver = self.channels[channel]
         at = self._now(receiver)

@@ -21,7 +21,7 @@ Corrections and additions:
 - Checkpoint 0, the initial state, is never erased: the domino effect may end only there.
 
 Option `forcing`: `"none"`, or `"hmnr"`. With `"hmnr"` a checkpoint precedes some deliveries, so that no checkpoint is
-useless (see `forcing`). Then there is no domino effect. Recovery is the same.
+useless (see `Forcing`). Then there is no domino effect. Recovery is the same.
 """
 
 from __future__ import annotations
@@ -226,6 +226,7 @@ class IntervalGraph:
         A failure loses the work of a process since its newest known checkpoint. An interval that other processes
         already received from, and whose end is not known here, is a loss of its own.
         """
+        # The initial state is the one line that always exists (seed 004), and the domino effect may end only there.
         kept = {process: {0, max(own.checkpoints)} for process, own in self.marks.items()}
         for node in self._open():
             for process, index in self.undone([node]).items():
@@ -235,6 +236,7 @@ class IntervalGraph:
 
     def _open(self) -> list[Node]:
         newest = {process: max(own.checkpoints) for process, own in self.marks.items()}
+        # Other processes may depend on work whose checkpoint is not reported yet. It is lost with its process like the rest.
         known = {*newest.items(), *self.edges}
         return [(process, index) for process, index in known if index >= newest[process]]
 
@@ -242,6 +244,8 @@ class IntervalGraph:
         for index, before, after in own.intervals():
             for sender, interval in after.items():
                 if interval > before.get(sender, -1):
+                    # E7: from the sender's interval to the receiver's, against the seed's text. Its direction finds lost
+                    # messages, not orphans.
                     self._edge(self._node(sender, interval), (process, index))
         indices = sorted(own.checkpoints)
         for index, following in pairwise(indices):
@@ -356,6 +360,7 @@ class UncoordinatedWorker(MessageWorker[SavingPhase]):
         expected = self.received.get(event.channel, 0) + 1
         if message.seq != expected:
             raise self._invalid(event, f"the channel is in order, and {expected} is next")
+        # Before the counters: the forced checkpoint must not contain this receipt, or it would not break the cycle.
         forced = self._force(event)
         self.received[event.channel] = expected
         self.seen[message.source] = max(self.seen.get(message.source, 0), message.index)

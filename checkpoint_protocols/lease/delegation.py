@@ -209,6 +209,7 @@ class Delegation:
     def _give_up_on_silent(self, local_ms: int) -> None:
         """End a lease whose time is up. The tick issues another one only if there is a candidate."""
         if self._machine.phase is PrimaryPhase.WAITING and not self._machine.candidates(local_ms):
+            # Any draw will do: without a candidate the tick ends the lease and issues none.
             self._tick(local_ms, 0)
 
     def _tick(self, local_ms: int, draw: int) -> None:

@@ -166,6 +166,8 @@ class Primary(Machine[PrimaryPhase]):
     def _on_tick_waiting(self, event: Ticked) -> list[Effect]:
         if not self._is_over(event.local_ms):
             return []
+        # Seed 002, "Checkpoint Lease Revocation": a holder at the slowest allowed rate has stopped by now, so the next lease may
+        # follow at once.
         return [*self._missed(self._outstanding()), *self._on_tick_free(event)]
 
     def _on_returned(self, event: LeaseReturned) -> list[Effect]:

@@ -182,6 +182,7 @@ class Replica(Machine[ReplicaPhase]):
     # -- the work --------------------------------------------------------------------------------------------
 
     def _on_started(self, event: CheckpointStarted) -> list[Effect]:
+        # A process that was suspended takes this step before its timer is handled.
         if self._is_over(event.local_ms):
             return self._give_up("the time was up before the work began")
         self.phase = P.TAKING
@@ -209,6 +210,8 @@ class Replica(Machine[ReplicaPhase]):
 
     def _is_over(self, local_ms: int) -> bool:
         until_ms = self.until_ms
+        # The holder stops at its deadline, the primary waits beyond its own (`Watched`): both read whole milliseconds, rounded
+        # down.
         return until_ms is not None and local_ms >= until_ms
 
     def _give_up(self, why: str) -> list[Effect]:
@@ -224,6 +227,8 @@ class Replica(Machine[ReplicaPhase]):
     # -- the primary -----------------------------------------------------------------------------------------
 
     def _on_elected(self, _event: Elected) -> list[Effect]:
+        # Seed 002: the primary never takes a checkpoint. `lease` stays, so its own primary's machine waits for it like for any
+        # other's.
         effects = [] if self._right is None else self._give_up("this replica is primary")
         self.phase = P.LEADING
         return effects

@@ -38,6 +38,7 @@ class Estimate:
         if self.smoothed_8 < 0:
             # First measurement, as in TCP: the deviation is half of the time.
             return _estimate(8 * spent_ms, 2 * spent_ms, settings)
+        # RFC 6298: the time moves by an eighth of the difference, its deviation by a quarter.
         off = abs(spent_ms - self.smoothed_8 // 8)
         deviation_4 = self.deviation_4 + off - self.deviation_4 // 4
         return _estimate(self.smoothed_8 + spent_ms - self.smoothed_8 // 8, deviation_4, settings)
@@ -63,6 +64,7 @@ def budget_of(ttl_ms: int, settings: LeaseSettings) -> int:
 
 
 def _estimate(smoothed_8: int, deviation_4: int, settings: LeaseSettings) -> Estimate:
+    # `deviation_4` is kept in quarters, so it is four deviations as it stands.
     needed = smoothed_8 // 8 + max(deviation_4, settings.margin_ms)
     # Rounded up, since a lease that is too short times out.
     return Estimate(_clamped(-(-needed * 100 // settings.rate_percent), settings), smoothed_8, deviation_4)

@@ -8,14 +8,14 @@ optimistic logging. An interval is the work of a process between two receipts; i
     send m         m.index = k; m.seq counts on, from a new beginning in every incarnation that received something new
     timer          store the receipts in memory as one batch; every few times a checkpoint instead
     stored         report the intervals that are stable now, with their vectors, to the coordinator
-    coordinator    RV: the greatest recoverable state (see `recoverable`); send every process its part of it
+    coordinator    RV: the greatest recoverable state (see `RecoveryVector`); send every process its part of it
     RV[me]         a sink shows its rows up to there; erase records older than the checkpoint below it
     failure        the failed lose intervals that are not stable, survivors keep their memory; all go to the greatest
                    line; rebuild from checkpoint and receipts, then continue from the channels
 
 Corrections and additions:
 
-- E9: see `recoverable`.
+- E9: see `RecoveryVector`.
 - The seed does not cover messages that a replay sends again. They have their old numbers, and receivers drop them. New
   work after the replay has numbers of its own, so it is never mistaken for undone work.
 - A host may take several messages in one batch and request its sends at the end. So receipts log the ends of batches;

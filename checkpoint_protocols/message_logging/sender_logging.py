@@ -259,8 +259,10 @@ class SenderLoggingWorker(CheckpointingWorker[SenderPhase]):
 
     def _accept(self, event: Received) -> list[Effect]:
         """Deliver the message and its early successors. Hold sends until every sender has the receipt's number."""
+        # Seed 004, "Sender-based Logging", step 2: the receiver numbers the receipt. Step 3 is `_learn`, at the sender.
         rsn = self.order.take(event)
         ack = self._ack(event.channel, event.message.seq, rsn)
+        # The gate closes before the delivery: what the application sends because of this message has to wait for the ACK-ACK.
         effects: list[Effect] = [ack, *self._close(), Deliver(event), *self._arm()]
         return effects if self.is_strict else [*effects, *self._accept_early()]
 
@@ -335,6 +337,8 @@ class SenderLoggingWorker(CheckpointingWorker[SenderPhase]):
         """Store the entry first: the receiver may send only when the log survives a failure of this process."""
         key = log_key(channel, entry.message.seq, rsn)
         token = "/".join(key)
+        # The receiver repeats its acknowledgement until the ACK-ACK. Its record is written once, and answered when it is
+        # durable.
         if token in self._writing:
             return []
         self._writing[token] = key

@@ -200,6 +200,8 @@ class LoggingWorker(CheckpointingWorker[LoggingPhase]):
 
     def _next_record(self) -> list[Effect]:
         """Store every waiting message, once each, as the next record."""
+        # Judged only now: when a repetition arrives, its original may not be durable yet. The repetition may then be the only
+        # copy that survives a crash.
         drops: list[Effect] = [Drop(each, "delivered before") for each in self.waiting if self._known(each)]
         self.batch, self.waiting = _first_of_each([each for each in self.waiting if not self._known(each)])
         self.phase = P.LOGGING if self.batch else P.IDLE
@@ -261,6 +263,7 @@ class LoggingWorker(CheckpointingWorker[LoggingPhase]):
         """Erase older checkpoints, and the part of the log that this checkpoint includes."""
         needless = tuple(sorted(key for key, last in self.kept.items() if last <= index))
         self.kept = {key: last for key, last in self.kept.items() if last > index}
+        # The checkpoint itself has this position, too, and stays: a failed process begins from it.
         self.kept[checkpoint_key(index)] = index
         needless = tuple(key for key in needless if key not in self.kept)
         return [Erase(needless)] if needless else []

@@ -83,6 +83,7 @@ class RecoveryVector:
 
     def find(self, process: ProcessId, interval: int) -> bool:
         """Advance RV until it includes the interval. Return False, without a change, if stable intervals do not allow it."""
+        # Notices overtake each other. Without this guard an older one would move RV back (E9).
         if interval <= self.of(process):
             return True
         tried = {**self.rv, process: interval}
@@ -166,6 +167,8 @@ class Rebuildable:
         for interval, receipt in sorted(self.receipts.items()):
             if interval - 1 in reached:
                 reached.add(interval)
+                # In the middle of a batch nothing was sent, and the host cannot stop there: its sends are numbered at the
+                # batch's end.
                 if not receipt.more:
                     found[interval] = receipt.ddv
         return dict(sorted(found.items()))

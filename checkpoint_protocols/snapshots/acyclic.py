@@ -49,6 +49,7 @@ class SnapshotTask(AligningWorker[SnapshotPhase]):
     MESSAGES = messages(
         {
             P.RUNNING: {APP: "_deliver", BEGIN: "_on_begin", BARRIER: "_on_barrier", **DECISIONS},
+            # A source has no inputs to align, so `begin`, which only sources get, cannot arrive in this phase.
             P.ALIGNING: {APP: "_deliver", BARRIER: "_on_barrier", **DECISIONS},
         }
     )

@@ -114,6 +114,7 @@ def back_to(failure: Failure, number: Epoch, processes: Collection[ProcessId], r
     """Return a plan in which `processes` go back to snapshot `number`; the others keep their current state."""
     because = f"{', '.join(sorted(failure.failed))} failed; snapshot {number} is the newest that is complete"
     parts = {p: _part(p, number, failure.records.get(p, {}), replay, because) for p in processes}
+    # Processes that keep their state undo nothing, so a partial recovery's row names only the others. Their messages stay valid.
     everybody = set(processes) == set(failure.graph.processes)
     return RecoveryPlan(failure.incarnation, number if everybody else dict.fromkeys(processes, number), parts)
 
@@ -202,6 +203,7 @@ class SnapshotCoordinator(MessageMachine[SnapshotCoordinatorPhase]):
         self.workers = birth.graph.processes
         self.old_keys = [key for key in birth.records if key[0] in ("begun", "commit")]
         self.committed: int = newest_commit(birth.records, birth.incarnation, birth.table, birth.graph.processes)
+        # A number counts as used once its record was begun, also without a decision: its barriers may still travel (G3).
         self.newest = max([number_in(known, "index"), self.committed, *(int(key[1]) for key in self.old_keys)])
         self.open: dict[int, Open] = {}
         self._timers = 0
@@ -266,6 +268,8 @@ class SnapshotCoordinator(MessageMachine[SnapshotCoordinatorPhase]):
     def _on_timer(self, event: TimerElapsed) -> list[Effect]:
         if event.timer != self._periodic:
             return self._on_timeout(event)
+        # A snapshot that takes longer than the interval delays the next one. It is not aborted for it, or a slow store would
+        # never complete any.
         if len(self.open) >= self.limit:
             return [self._next_period()]
         return [*self._name(), self._next_period()]
@@ -279,6 +283,7 @@ class SnapshotCoordinator(MessageMachine[SnapshotCoordinatorPhase]):
     def _begin(self, number: int) -> list[Effect]:
         opened = self.open[number]
         opened.step = SnapshotStep.COLLECTING
+        # The time for answers begins with the request, so a slow write of the id does not use it up.
         timer = self._timer(TIMEOUT, self.settings.timeout_ms)
         opened.timeout = timer.timer
         return [*(self._send_control(process, BEGIN, number) for process in self.asked()), timer]
@@ -307,12 +312,14 @@ class SnapshotCoordinator(MessageMachine[SnapshotCoordinatorPhase]):
         return self._decide_if_complete(message.index)
 
     def _on_refuse(self, message: Envelope) -> list[Effect]:
+        # One refusal ends the snapshot at once: it can never be complete, and processes hold inputs until they hear of its end.
         return self._abort(message.index, f"{message.source}: {message.body}")
 
     def _decide_if_complete(self, number: int) -> list[Effect]:
         opened = self.open[number]
         if not self._complete(opened):
             return []
+        # From here on only the answer about this record ends the snapshot (`_on_timeout`).
         opened.step = SnapshotStep.DECIDING
         return [self._write("commit", number)]
 

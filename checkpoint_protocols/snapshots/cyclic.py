@@ -95,6 +95,8 @@ class CyclicTask(AligningWorker[CyclicPhase]):
 
     def _keep(self, number: int, captured: Record) -> list[Effect]:
         """Store the snapshot at once without back edges; otherwise the copy waits for the log."""
+        # Algorithm 2, lines 13 to 16: the copy is taken at the last regular barrier, and inputs are released. Lines 19 and 20:
+        # the record waits for the back edges.
         self.awaited = set(self.back)
         self.captured = captured
         return self._close_log()
@@ -108,7 +110,8 @@ class CyclicTask(AligningWorker[CyclicPhase]):
     # -- back edges ----------------------------------------------------------------------------------------------
 
     def _on_logged_message(self, event: Received) -> list[Effect]:
-        # After the channel's barrier has returned, its messages are after the cut.
+        # After the channel's barrier has returned, its messages are after the cut. Seed 003 logs them while another back edge is
+        # awaited (E6): they would be delivered from the log, and again when their sender repeats them.
         if event.channel in self.awaited:
             self.log.append(event.message)
         return self._deliver(event)

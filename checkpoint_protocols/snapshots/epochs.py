@@ -107,6 +107,7 @@ class EpochWorker(SnapshotWorker[SnapshotPhase]):
         self.decided = 0
         """Newest decision known in this incarnation; earlier captures are not needed."""
         self.given_up: set[int] = set()
+        # Captures of earlier incarnations as well: the next decision erases them with its own predecessors.
         self.in_flight: list[Key] = [key for key in birth.records if key[0] == CAPTURED]
         self.writing: Counter[int] = Counter()
         """Messages in flight that are being stored, by snapshot."""
@@ -127,6 +128,7 @@ class EpochWorker(SnapshotWorker[SnapshotPhase]):
     def _advance(self, epoch: int) -> list[Effect]:
         """Capture the same state for every epoch up to `epoch`."""
         effects: list[Effect] = []
+        # A process may jump over epochs. The coordinator may decide any of them, so each gets a record of the same state (E1).
         for number in range(self.index + 1, epoch + 1):
             capture, captured = self._capture(number)
             # Fixed at the cut: a message of an older epoch that arrives later is captured and reported as late.
@@ -143,6 +145,8 @@ class EpochWorker(SnapshotWorker[SnapshotPhase]):
     def _on_message(self, event: Received) -> list[Effect]:
         """Capture before the delivery. A message that is older than this process's epoch was in flight."""
         message = event.message
+        # Seed 000, "Checkpointing algorithm": the first message from a newer epoch is taken after the checkpoint. Otherwise the
+        # cut has a receipt whose send it lacks, and the row counts twice after a recovery.
         advanced = self._advance(message.index)
         kept = [self._store_in_flight(number, message) for number in self._open_across(message.index)]
         self._count(message.index, -1)
@@ -150,6 +154,8 @@ class EpochWorker(SnapshotWorker[SnapshotPhase]):
 
     def _open_across(self, stamp: int) -> list[int]:
         """Return the open snapshots that this process has captured and that the message with this stamp crosses."""
+        # Snapshots overlap: a late message is in flight across each cut between its epoch and this process's, so each open one
+        # stores it.
         first = max(stamp, self.settled) + 1
         return [number for number in range(first, self.index + 1) if number not in self.given_up]
 
@@ -171,6 +177,8 @@ class EpochWorker(SnapshotWorker[SnapshotPhase]):
         if not event.ok:
             return [self._send_control(COORDINATOR, REFUSE, number, f"{what} could not be written")]
         if what == CAPTURED:
+            # The coordinator subtracts only durable captures (G2). If it counted one that is lost with this process, it would
+            # decide a snapshot without that message.
             return [self._send_control(COORDINATOR, LATE, number, 1), *self._erase_in_flight()]
         self.kept.add(number)
         return [self._send_control(COORDINATOR, ACK, number, self.deficits.pop(number))]
@@ -179,6 +187,7 @@ class EpochWorker(SnapshotWorker[SnapshotPhase]):
 
     def _on_commit(self, event: Received) -> list[Effect]:
         number = event.message.index
+        # A decision has counted every message across its cut, so none of them can arrive any more.
         self.settled = max(self.settled, number)
         self.decided = max(self.decided, number)
         self.given_up = {each for each in self.given_up if each > number}

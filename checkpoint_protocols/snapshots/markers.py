@@ -77,6 +77,8 @@ class MarkerWorker(SnapshotWorker[MarkerPhase]):
     def _stale(self, event: Event) -> str | None:
         match event:
             case Received(message=Envelope(kind=kind, index=number)) if kind in (BEGIN, MARKER):
+                # The process has captured the open snapshot, so it is over by number. Its markers on the other inputs still end
+                # their recording.
                 open_here = self.phase is P.RECORDING and number == self.index
                 return f"snapshot {number} is over here" if number <= self.over and not open_here else None
         return None
@@ -120,6 +122,8 @@ class MarkerWorker(SnapshotWorker[MarkerPhase]):
 
     def _on_recorded_message(self, event: Received) -> list[Effect]:
         if event.channel in self.recorded:
+            # A copy: seed 001 keeps it for the snapshot only, and the application does not wait ("process those messages
+            # immediately").
             self.channel_states.append(event.message)
         return self._deliver(event)
 

@@ -199,6 +199,8 @@ class PartialTask(AligningWorker[PartialPhase]):
 
     def _on_untimely_barrier(self, event: Received) -> list[Effect]:
         number = event.message.index
+        # Refused at once and not awaited: a barrier that waits for the end of the replay holds its input, and the replay may
+        # need that input (mutant `WaitsItOut` in specs/README.md).
         abandoned = self._abandon(f"{number} is refused") if self.aligning is not None else []
         self.over = max(self.over, number)
         return [*abandoned, self._send_control(COORDINATOR, REFUSE, number, "a replay is under way")]

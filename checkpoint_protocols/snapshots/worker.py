@@ -116,6 +116,7 @@ class SnapshotWorker(MessageWorker[PhaseT]):
 
     def _capture(self, number: int) -> tuple[CaptureState, Record]:
         """Capture the current state of the application and of this machine."""
+        # Before the record is made: an incarnation that continues from it stamps its messages with this number.
         self.index = number
         self.over = max(self.over, number)
         self.cuts[number] = self.delivered
@@ -142,6 +143,7 @@ class SnapshotWorker(MessageWorker[PhaseT]):
         return [*self._show(number), *self._erase_before(number)]
 
     def _show(self, number: int) -> list[Effect]:
+        # Rows of aborted snapshots have waited here. Each cut counts from the beginning, so the next decision shows them, too.
         rows = self.cuts.get(number, 0)
         self.cuts = {each: later for each, later in self.cuts.items() if each > number}
         if self.outputs or rows <= self.shown:
@@ -251,6 +253,8 @@ class AligningWorker(SnapshotWorker[PhaseT]):
         capture, captured = self._capture(number)
         kept = self._keep(number, captured)
         self._update_phase()
+        # The capture is first: a released input delivers at once. Seed 003 sends the barrier before it snapshots (algorithm 1,
+        # lines 12 and 13), which is right only because both are one step.
         return [capture, *self._forward(number), *self._gate(), *kept]
 
     def _forward(self, number: int) -> list[Effect]:
@@ -268,6 +272,8 @@ class AligningWorker(SnapshotWorker[PhaseT]):
     def _abandon(self, why: str) -> list[Effect]:
         """End an alignment that will never complete here, and release its inputs."""
         note = Note("alignment abandoned", f"{self.aligning}: {why}")
+        # The rest of its barriers is stale from now on. One of them would begin the alignment again, and hold its input for ever
+        # (E5: algorithm 2 gives barriers no id and cannot tell).
         self.over = max(self.over, self.aligning or 0)
         self._end_alignment()
         self._update_phase()
