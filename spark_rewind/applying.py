@@ -72,6 +72,7 @@ def watch(queries: Mapping[str, Iterable[Path]], wait: Callable[[], None], now_n
     """
     before = {name: [seen(folder) for folder in folders] for name, folders in queries.items()}
     wait()
+    # Only changes show that a query runs. One that waits for input writes nothing, and meets its fence later.
     for name, folders in queries.items():
         for was, is_now in zip(before[name], map(seen, folders), strict=True):
             if was != is_now:
@@ -118,6 +119,7 @@ def apply(plan: RewindPlan, settings: ApplySettings, *, dry: bool = False) -> Re
     journal = Journal(plan)
     if dry:
         return _drafted(plan, journal, settings)[0]
+    # Before the fences: after the decision, a folder that refuses a write leaves every query fenced.
     check_rights(plan)
     with journal.locked():
         record, carrier = journal.read("apply"), Carrier(journal)
@@ -264,6 +266,7 @@ def _outbox_change(outbox: OutboxPlan, identity: str, now_ms: int) -> OutboxChan
     store = opened(outbox.store)
     log_state = store.log.state()
     require_stopped(log_state, now_ms)
+    # An earlier try of this rewind that died before its decision has begun incarnations of its own. They are no progress.
     moved = log_state.incarnation == outbox.incarnation and log_state.lease_token != outbox.token
     if moved or not only_prepared(log_state, outbox.incarnation, identity):
         raise RewindStale(f"outbox '{outbox.name}' has continued since the plan", hint=_PLAN_AGAIN)
@@ -368,6 +371,7 @@ def _refuse_taken_names(record: RewindRecord) -> None:
     taken = [each for query in record.queries if query.changed for each in (query.side, query.kept)]
     taken += [each for folder in record.folders for each in (folder.side, folder.kept)]
     taken += [folder.aside for folder in record.folders if folder.away]
+    # After the decision a taken name would stop the exchange halfway: no rename replaces a folder with content.
     for each in taken:
         if Path(each).exists():
             raise RewindNotPermitted(f"{each} is there already", hint="move it away; nothing was changed")
@@ -419,6 +423,7 @@ def _undo_drafted(applied: RewindRecord, settings: ApplySettings) -> tuple[Rewin
     # an undo rolls the tables back, too: to their newest version before the rewind
     outboxes = [_outbox_undo(each, applied, settings.now_ms) for each in applied.outboxes]
     raised = applied.model_copy(update={"outboxes": outboxes}).raised
+    # The rewind changed the numbers of these applications. Commits that name them conflict with a writer that has just begun.
     tables = [
         TableWish(_unwritten(each), each.newest, [*each.transactions], raised=raised(each.path))
         for each in applied.tables

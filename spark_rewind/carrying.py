@@ -37,6 +37,7 @@ def redraft(record: RewindRecord, whole: Sequence[bool]) -> tuple[dict[int, Tabl
     `whole`: true for each table whose commits are all public; it stays as it is. Changes nothing.
     """
     wishes = {each.name: _wish(record, each) for each in record.queries}
+    # A table whose commits are all public keeps its numbers, and offsets in prepared checkpoints that count them stay right.
     drafts: dict[int, TableDraft] = {}
     shifts: dict[str, Shift] = {}
     for number, (change, done) in enumerate(zip(record.tables, whole, strict=True)):
@@ -90,8 +91,6 @@ class Carrier:
         """Run all steps. An error before the decision leaves everything as it was.
 
         `settle`: called once the fences are in place, if a query keeps state in files whose names carry no attempt.
-        Spark uploads a snapshot some time after its batch, once even after its query has stopped. The new checkpoint
-        would take such a file for one of its own.
         """
         try:
             self.journal.write(record)
@@ -111,6 +110,7 @@ class Carrier:
         """
         # tables first: a checkpoint in place names versions that its tables must have
         record = self._committed(record)
+        # A log that continues from an older epoch refuses a table that still has the marker of a newer one.
         for outbox in record.outboxes:
             outbox_logs.branch(outbox, record.identity)
             hit(Failpoint.REWIND_OUTBOX_BRANCHED)
@@ -123,6 +123,7 @@ class Carrier:
                 hit(Failpoint.REWIND_KEPT)
         self.journal.write(record.at(Phase.PUBLISHED))
         hit(Failpoint.REWIND_PUBLISHED)
+        # The fences go last: no query can start on a mixture of old and new places.
         return self.finish(record)
 
     def finish(self, record: RewindRecord) -> RewindRecord:
@@ -131,6 +132,7 @@ class Carrier:
             outbox_logs.release(outbox, record.identity)
         for query in record.queries:
             fences = query.fences_after if query.changed else query.fences_before
+            # The old checkpoint was fenced before the exchange. An undo puts it back, and then its query must start.
             remove_fences(_below(query.kept, query.fences_before) if query.changed else [], record.identity)
             remove_fences(_below(query.folder, fences), record.identity)
             hit(Failpoint.REWIND_UNFENCED)
@@ -166,6 +168,8 @@ class Carrier:
         for query in record.queries:
             put_fences(_below(query.folder, query.fences_before), record.identity)
             hit(Failpoint.REWIND_FENCED)
+        # Spark 4 uploads a snapshot up to a minute after its batch, once even after its query had stopped. The new checkpoint
+        # would take such a file for one of its own.
         if any(has_nameless_state(record, query) for query in record.queries if query.changed):
             settle()
         # a query may have run until its fence: compare everything with the plan once more
@@ -308,6 +312,7 @@ def is_whole(table: TableChange) -> bool:
 
 def _is_there(table: TableChange, version: int) -> bool:
     path = commit_path(table, version)
+    # A commit of another writer may have the number: only the content proves that it is this rewind's.
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == table.commits[version - table.first]
 
 

@@ -173,6 +173,7 @@ def read_checkpoint(folder: Path, name: str, fenced_by: str | None = None) -> Qu
         each for each in batches if each.number > max((one.number for one in batches if one.placed), default=-1)
     )
     notes = _notes(name, sorted(offsets), numbers)
+    # Only a commit names the attempt whose state files count (checkpoint format 2): an unfinished batch has none.
     ids = {each.number + 1: each.state_ids for each in batches if each.committed_ms is not None}
     operators = read_operators(folder / query_logs.STATE, ids, min(ids, default=1))
     files = read_file_logs(folder / query_logs.SOURCES, [each.ends for each in batches])
@@ -203,6 +204,7 @@ def _log(folder: Path) -> dict[int, Path]:
 
 def _unfenced(log: dict[int, Path], fenced_by: str | None) -> dict[int, Path]:
     """Return a log without the fence that may be its newest file."""
+    # A fence has the name of the next batch, so no older file can be one.
     newest = max(log, default=None)
     text = "" if newest is None else _text(log[newest])
     if newest is None or not text.startswith(query_logs.FENCE):
@@ -219,6 +221,7 @@ def _unbroken(folder: Path, offsets: Sequence[int], commits: Sequence[int]) -> l
     if commits and commits[-1] > newest:
         what = f"{folder}: batch {commits[-1]} is committed, and its file in `{query_logs.OFFSETS}` is missing"
         raise CheckpointDamaged(what, hint=HINT_DAMAGED)
+    # The line counts data by batch, and a gap hides what its batches read: what is older than a gap is left out.
     there, found = set(offsets), newest
     while found - 1 in there:
         found -= 1

@@ -80,6 +80,7 @@ def copy_checkpoint(query: QueryCheckpoint, cut: CheckpointCut, target: Path) ->
     """
     check_known(query)
     make_folder(target.parent, query.folder.parent) if not target.parent.exists() else None
+    # A folder that exists raises: files of an earlier try would count as part of the copy.
     target.mkdir()
     make_folder(target, query.folder)
     link_with_checksum(query.folder / query_logs.ID_FILE, target / query_logs.ID_FILE)
@@ -113,6 +114,7 @@ def link_with_checksum(source: Path, target: Path) -> None:
         link_or_copy(source, target)
     except FileNotFoundError:
         raise CheckpointDamaged(f"{source} went away while it was copied", hint=HINT_DAMAGED) from None
+    # Hadoop's local file system compares a file with its checksum if there is one, and reads it unchecked if not.
     checksum = source.with_name(f".{source.name}.crc")
     if checksum.is_file():
         link_or_copy(checksum, target.with_name(f".{target.name}.crc"))
@@ -127,6 +129,7 @@ def _copy_logs(query: QueryCheckpoint, kept: Sequence[Batch], cut: CheckpointCut
     for batch in kept:
         offsets = Path(query_logs.OFFSETS, str(batch.number))
         if (ends := cut.ends.get(batch.number)) is not None:
+            # It gets no checksum file: Hadoop would compare the new text with the checksum of the old one.
             write_new(target / offsets, query_logs.with_ends(text_of(query.folder / offsets), ends, {}).encode())
         else:
             link_with_checksum(query.folder / offsets, target / offsets)
@@ -207,6 +210,7 @@ def _differences(query: QueryCheckpoint, copy: QueryCheckpoint, cut: CheckpointC
         ends = dict(was.ends) | {name: position_of(text) for name, text in cut.ends.get(was.number, {}).items()}
         if ends != dict(is_now.ends) or (was.committed_ms is None) != (is_now.committed_ms is None):
             found.append(f"batch {was.number} does not end where it ended")
+        # The files of two attempts may both be there: the ids decide which of them Spark loads.
         if was.state_ids != is_now.state_ids:
             found.append(f"batch {was.number} names another state")
     return [*found, *state_differences(query, copy), *_file_differences(query, copy)]

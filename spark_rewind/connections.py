@@ -133,6 +133,7 @@ def writes_epochs(
         if index is None or index == indices[-1]:
             # a plan does not judge the present, even if the log is older than the table
             count = max(known, default=0)
+        # A point without an epoch in the log counts like the point before it. The graph marks it as gone.
         elif base is not None:
             count = max(_up_to(known, base), 0)
         sent[index] = count
@@ -165,6 +166,7 @@ def writes_table_untold(query: QueryCheckpoint, table: Table, name: ProcessId, s
         sure[version.number] = done[over - 1].number + 1 if over else first
     where, writer = str(table.root), _of(query)
     everything = {index: _number(query, index) + 1 for index in query_points(query)}
+    # An unfinished batch may have written nothing yet, so no version has to hold it.
     certain = {index: min(count, finished) for index, count in everything.items()}
     label = f"{query.name} -> {table.root} by time"
     yield Channel(ChannelId(label), ConnectionKind.WRITES_TABLE, writer, name, where, everything, may, exact=False)
@@ -300,6 +302,7 @@ def begun_by(writer: QueryCheckpoint, at_ms: int) -> int:
     if found == 0:
         return known[0].number if known else 0
     last = known[found - 1]
+    # Between two known batches lie unknown ones if the log has dropped them: they began after the commit of the first.
     if found == len(known) or last.committed_ms is None or at_ms < last.committed_ms:
         return last.number + 1
     return known[found].number

@@ -72,6 +72,7 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
     positions = [each for query in queries for each in positions_in(query, table)]
     # readers with unread versions need these once more: the new versions begin at the oldest base of a reader
     shift = shift_of(wish.version, table.newest, positions)
+    # These versions are written once more line by line. A checkpoint of the log has only the files that were left at its end.
     lost = next(
         (each for each in range(shift.base + 1, shift.line + 1) if not (root / commit_path(each)).is_file()), None
     )
@@ -88,6 +89,7 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
     actions: list[Action] = [{"add": each} for content in (then, at_line) for each in content.files.values()]
     actions += [each for commit in replayed for each in commit]
     back = _put_back(root, needed_files(then, at_line, replayed), sizes_of(actions), wish.kept_in)
+    # A table that no publisher's incarnation has written has no older publisher to fence.
     raised = {app: number for app, number in wish.raised.items() if app in now.transactions}
     texts = commits(shift, now, then, lines, wish.writers, replace(stamp, raised=raised))
     taken_back = {app: at_line.transactions.get(app, -1) for app in now.transactions} | raised
@@ -126,6 +128,7 @@ def query_change(wish: QueryWish, shifts: Mapping[str, Shift], labels: tuple[str
     ends = _ends(wish, shifts)
     kept = [each for each in wish.made_of.batches if each.number <= wish.batch]
     changed = wish.goes or bool(ends)
+    # The exchange does not stop a query that still runs: it would end its unfinished batch in the new checkpoint.
     unfinished = kept and kept[-1].committed_ms is None
     after = [f"{OFFSETS}/{wish.batch + 1}", *([f"{COMMITS}/{wish.batch}"] if unfinished else [])]
     return QueryChange(

@@ -45,6 +45,7 @@ def write_new(path: Path, content: bytes) -> None:
             os.link(part, path)
         finally:
             part.unlink()
+        # Without this a power failure may lose the name, and keep what was written after it.
         sync_folder(path.parent)
 
 

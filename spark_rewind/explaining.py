@@ -159,6 +159,7 @@ class _Explainer:
         number = batch.number if batch else BEGINNING
         ends = batch.ends if batch else dict.fromkeys(query.batches[0].ends if query.batches else ())
         newest = query.batches[-1].number if query.batches else BEGINNING
+        # The answer compares the point's files with their digests: only a query that rolls back is worth that.
         pinned = query.kept_in(batch) if batch and not stays else None
         return QueryPlan(
             name=name,

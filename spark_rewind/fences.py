@@ -23,6 +23,7 @@ def fence_paths(query: QueryCheckpoint, folder: Path) -> list[Path]:
     """Return the fence files of a checkpoint with these batches in `folder`."""
     newest = query.batches[-1].number if query.batches else -1
     found = [folder / OFFSETS / str(newest + 1)]
+    # A query that still runs ends this batch before it asks for the next: the name in `commits` must be taken, too.
     if query.unfinished is not None:
         found.append(folder / COMMITS / str(query.unfinished.number))
     return found
@@ -39,6 +40,7 @@ def put_fences(paths: list[Path], identity: str) -> None:
         try:
             path.parent.mkdir(exist_ok=True)
             write_new(path, fence_text(identity).encode())
+        # Spark creates the file of a batch only if its name is free, and so does this: one of both fails.
         except FileExistsError:
             if not is_fence(path, identity):
                 what = f"{path} was written just now: the query is running"

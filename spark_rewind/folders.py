@@ -45,6 +45,7 @@ def taken_back(plan: FolderPlan, labels: Labels) -> FolderChange:
         raise RewindStale(what, hint=_PLAN_AGAIN)
     check_cut(log, plan.batch)
     files = sorted(below(log, log.after(plan.batch)))
+    # Refused now, since an undo would bring back a log that names a file which nothing can bring back.
     taken = next((each for each in files if not (folder / each).is_file()), None)
     if taken is not None:
         what = f"file {taken} of {folder} is missing: an undo could not restore it"

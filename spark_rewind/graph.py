@@ -177,6 +177,7 @@ def _files_gone(query: QueryCheckpoint, index: Index, lost: _Lost) -> Iterator[s
 def _versions_gone(query: QueryCheckpoint, index: Index, inputs: Inputs) -> Iterator[str]:
     for position in delta_positions(query, index):
         table = next((each for each in inputs.tables.values() if position.table in each.ids), None)
+        # A reader that has read everything may name the next version, which does not exist yet.
         if table is None or position.version > table.newest:
             continue
         why = table.restore_gone(position.version) if position.snapshot else table.feed_gone(position.version)
@@ -238,6 +239,7 @@ def _table_points(table: Table) -> list[Point]:
     found = []
     for index in table_points(table):
         number = BEGINNING if index is None else index
+        # Before its first version a table needs no file, and a plan does not judge the present.
         gone = None if number in (BEGINNING, table.newest) else table.restore_gone(number)
         found.append(Point(number, times.get(number), gone))
     return found

@@ -55,6 +55,7 @@ class Journal:
             lock = (self.folder / "lock").open("a")
         with lock:
             try:
+                # The lock ends with its process: a killed command blocks no later one.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RewindUnderWay(f"another process works on {self.folder}", hint="wait until it is over") from None

@@ -40,6 +40,7 @@ class Line:
         found = self.found.chosen.get(process)
         last = indices.index(wished.index) if wished is not None else len(points) - 1
         first = indices.index(found.index) if found is not None else -1
+        # The search has not asked these points, since it never reached them.
         between = (replace(each, gone=each.gone or each.lost()) for each in points[first + 1 : last + 1])
         return [each for each in reversed(list(between)) if each.gone is not None]
 
@@ -57,6 +58,7 @@ def find_line(intervals: Intervals, allowed: Allowed, *, judge_now: bool = False
         if not gone:
             # the wished line tells the user which later points would have served
             return Line(found, _search(intervals, allowed, also_gone=True), intervals)
+        # Each round excludes at least one more point, so the search ends.
         intervals = _without(intervals, gone)
 
 

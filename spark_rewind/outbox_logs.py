@@ -67,6 +67,7 @@ def take(change: OutboxChange, identity: str) -> None:
         known = taken_back(log.state(), change.taken_back)
         recovery_point(known, change.base, log.manifest, log.verify)
     try:
+        # The token and no clock decides: a driver that renewed the lease since the check may have committed a batch.
         log.begin_incarnation(_holder(identity), LATEST, _LEASE_MS, ended=change.token)
     except StoreInUse as error:
         raise RewindStale(f"outbox '{change.name}' has continued in the meantime", hint=_STALE) from error
@@ -76,6 +77,7 @@ def branch(change: OutboxChange, identity: str) -> None:
     """Make the log continue from the epoch of the change. It fences a driver that began all the same."""
     log = opened(change.store).log
     log_state = log.state()
+    # `take` began this incarnation, and only a branch begins a later one under this name.
     done = _named(log_state, identity) and log_state.incarnation > change.incarnation
     if not done:
         # An undo: the tables have these epochs again.
@@ -86,6 +88,7 @@ def branch(change: OutboxChange, identity: str) -> None:
         log.begin_incarnation(
             _holder(identity), change.base, _LEASE_MS, ended=token, taken_back=dict(change.taken_back)
         )
+    # Also for a branch that is there already: the command may have died between the two rows.
     _restate(log, change)
 
 
@@ -132,6 +135,7 @@ def list_rows(change: OutboxChange, folder: Path) -> dict[str, str]:
 
     Return the folder of each sink. The rows are as they were staged, with their epoch and batch as two more columns.
     """
+    # An earlier try that died may have listed the epochs of another branch.
     store, found = opened(change.store), dict[str, str]()
     remove_tree(folder)
     gone = {each.name for each in change.sinks if each.table is not None}

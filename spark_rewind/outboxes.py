@@ -114,6 +114,7 @@ class RewoundOutbox:
         return first.epoch if first is not None else None
 
     def _epoch(self, batch: Batch) -> int | None:
+        # A number is not enough: after a rewind the query runs other batches with the numbers of the ones that were undone.
         wanted = (self.query.query, batch.number, batch.offsets_sha256)
         return max((epoch for epoch, known in self._known() if known == wanted), default=None)
 
@@ -174,6 +175,7 @@ _open: ContextVar[dict[str, Store] | None] = ContextVar("open outboxes", default
 @contextmanager
 def opened_once() -> Iterator[None]:
     """Open each store once in the block: a handle reads the rows of other processes, and opening reads the whole log."""
+    # An apply opened each outbox 19 times without this, which took 40 ms each time.
     token = _open.set({})
     try:
         yield

@@ -165,6 +165,7 @@ class PinListener(StreamingQueryListener):
     def _look(self) -> None:
         with self._lock:
             if self._schedule.begins(self._now_ms()):
+                # A daemon: a pin must not keep a program alive that ends. The next pin removes a half one.
                 self._pinning = threading.Thread(target=self._pin, name="ckpt-pin", daemon=True)
                 self._pinning.start()
 

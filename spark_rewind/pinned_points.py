@@ -89,6 +89,7 @@ def _not_of_its_past(query: QueryCheckpoint, batch: Batch, inode: int) -> str | 
         return f"the query has gone back since: its newest batch is {newest}, not {batch.number}"
     if batch.number >= oldest:
         own = query.batch(batch.number)
+        # A batch that runs again under its number begins later, even if it reads the same rows.
         same = own is not None and (own.began_ms, dict(own.ends)) == (batch.began_ms, dict(batch.ends))
         return None if same else f"the query has gone back since: its batch {batch.number} is another one now"
     if query.folder.stat().st_ino != inode:

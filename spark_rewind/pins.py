@@ -180,6 +180,7 @@ def _listed(folder: Path, path: Path, known: Mapping[FileId, str]) -> PinnedFile
         digest = known.get((found.st_dev, found.st_ino))
         # a file that another point holds is durable already
         if digest is None:
+            # Spark leaves the flush of its files to the kernel, and a pinned file has to outlive a power failure.
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest() if found.st_size <= SMALL_BYTES_MAX else None
     return PinnedFile(path=str(path.relative_to(folder)), size=found.st_size, sha256=digest)
@@ -270,6 +271,7 @@ def take_away(kept: KeptPoint) -> None:
 
 def remove_point(folder: Path) -> None:
     """Drop the savepoints of a point's outboxes, then its folder. Raises a `StoreOutage`; the next call continues."""
+    # Savepoints first: without the list in the folder none could find them, and retention would keep their epochs for ever.
     kept = _read(folder) if folder.is_dir() else None
     for outbox in kept.point.outboxes if kept is not None and kept.point is not None else ():
         _drop_savepoint(outbox)

@@ -30,6 +30,7 @@ def swap(one: Path, other: Path) -> None:
     call = getattr(library, "renameat2", None)
     if call is None:
         raise RewindNotPermitted(f"names cannot be exchanged in one step on {sys.platform}", hint=_HINT)
+    # Two renames would leave a moment without a checkpoint: a query that starts then begins from batch 0.
     failed = call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
     if failed:
         code = ctypes.get_errno()
@@ -74,6 +75,7 @@ def put_in_place(place: Path, side: Path, kept: Path, identity: str, swapped: Fa
     # after a crash the new folder may be in place already: a second exchange would undo the first
     if not is_made_by(place, identity):
         swap(side, place)
+        # Durable before the rename: the mark and both names must agree after a power failure.
         sync_folder(place.parent)
         hit(swapped)
     if side.exists():

@@ -22,6 +22,8 @@ def copy_state(query: QueryCheckpoint, batch: int, target: Path, *, alone: bool 
     """
     finished = [each.number for each in query.batches if each.committed_ms is not None and each.number <= batch]
     source = query.folder / STATE
+    # Without a finished batch no folder may be there: since 4.1 Spark refuses state that exists before batch 0
+    # (`verifyCheckpointDirectoryEmptyOnStart`).
     if not source.is_dir() or not finished:
         return
     ids = {each.number + 1: each.state_ids for each in query.batches if each.state_ids is not None}

@@ -105,6 +105,7 @@ def read_operators(folder: Path, ids: Mapping[int, StateIds | None], oldest: int
     """
     found = []
     for number, path in numbered_folders(folder).items():
+        # Partition 0 stands for all of an operator: they have the same stores.
         inner = _inner_stores(path / "0")
         for store in _stores(path / "0", inner, _ids_of(ids, oldest, number, 0)):
             store.files()

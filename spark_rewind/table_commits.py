@@ -154,6 +154,7 @@ def restoring(now: Content, then: Content, writers: Sequence[str], stamp: Stamp)
         number = stamp.raised.get(app, then.transactions.get(app, -1))
         if app in writers or number != now.transactions.get(app, -1):
             yield {"txn": {"appId": app, "version": number, "lastUpdated": stamp.now_ms}}
+    # Both are changes of data: a reader that has read the removed files must stop here, or skip the change on purpose.
     yield from (_removing(key, now, stamp) for key in now.files if key not in then.files)
     yield from ({"add": {**file, "dataChange": True}} for key, file in then.files.items() if key not in now.files)
 

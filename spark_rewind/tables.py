@@ -157,6 +157,7 @@ def read_table(root: Path, held: Mapping[str, Path] | None = None) -> Table:
 
 
 def _openable(log: Path, oldest: int, newest: int, checkpoints: Sequence[int]) -> int:
+    # A checkpoint of the version before the oldest commit serves, too: from there on no commit is missing.
     found = 0 if oldest == 0 else next((each for each in checkpoints if oldest - 1 <= each <= newest), None)
     if found is None:
         raise LogDamaged(f"{log} does not begin at version 0 and has no checkpoint to begin with", hint=_HINT)

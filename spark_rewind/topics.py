@@ -85,6 +85,7 @@ def next_began_ms(writer: QueryCheckpoint, index: int | None) -> int | None:
 
 def _asked(broker: TopicIndex, topic: str, partitions: Sequence[int], at_ms: int) -> dict[int, int]:
     found, ends = broker.first_at(topic, at_ms), broker.ends(topic)
+    # A partition without a record from that time on has none of the batch: the bound is its end.
     return {each: found.get(each, ends.get(each, 0)) for each in partitions}
 
 

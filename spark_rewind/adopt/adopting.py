@@ -130,6 +130,7 @@ def adopt(request: AdoptRequest, target: AdoptTarget, sessions: Sessions) -> Ado
     except BaseException:
         undo(store, point, before)
         raise
+    # The epoch counts from here on. The tables of the state are for SQL, and the job's start writes those that are missing.
     try:
         store.materialize(manifest)
     finally:
@@ -167,6 +168,7 @@ def _adopt_outbox(request: AdoptRequest, target: AdoptTarget, sessions: Sessions
     try:
         states, snapshots = _states(taking, target, store, point, spark)
         _refuse_moved(taking)
+        # Asked again under the lease: until it was acquired, the query's driver could commit.
         published(store.log.state(), read_checkpoint(taking.folder, taking.folder.name))
         manifest = _manifest(taking, target.job, point, snapshots, _kept(taking, store, point.incarnation))
         store.verify(manifest)

@@ -51,6 +51,7 @@ def published(log_state: LogState, checkpoint: QueryCheckpoint) -> bool | None:
             f"sinks of outbox '{log_state.job}' are not known to have: {said}", hint=f"{FINISH}; nothing was changed"
         )
     open_, batches = checkpoint.unfinished, checkpoint.batches
+    # The log ends with the newest batch. If Spark has not committed that one, its rows are published all the same.
     if batches and _is(known, batches[-1]):
         return None if open_ is None else True
     if open_ is not None and len(batches) > 1 and _is(known, batches[-2]):

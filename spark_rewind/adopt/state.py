@@ -146,6 +146,7 @@ def dealt_out(found: FoundState, key_groups: int) -> DataFrame:
     flat = found.rows.select(*columns, op.alias(OP), F.col("timeout_ms").alias(TIMEOUT))
     hashed = flat.withColumn(KEY_HASH, key_hash_of(flat.schema, keys))
     grouped = hashed.withColumn(KEY_GROUP, F.pmod(F.col(KEY_HASH), F.lit(key_groups)).cast("int"))
+    # Some tasks per core even out groups of different sizes; more tasks than groups would have no rows.
     tasks = min(key_groups, _TASKS_PER_CORE * found.rows.sparkSession.sparkContext.defaultParallelism)
     # tasks look keys up by hash: state files are sorted by it
     return grouped.repartition(tasks, KEY_GROUP).sortWithinPartitions(KEY_GROUP, KEY_HASH)
