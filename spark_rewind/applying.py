@@ -200,6 +200,7 @@ def _drafted(plan: RewindPlan, journal: Journal, settings: ApplySettings) -> tup
     tables = [_read_table(each) for each in back]
     found = {each.name: _read_query(each) for each in plan.queries}
     ids = {each for table in tables for each in table.ids}
+    # Also of queries that stay: readers of a table that rolls back get offsets in its new versions.
     wishes = [
         QueryWish(found[each.name], _made_of(each, found[each.name]), _batch(each, found[each.name]), not each.stays)
         for each in plan.queries
@@ -253,6 +254,7 @@ def _record(
     shifts = {each: draft.change.shift for wish, draft in zip(tables, drafts, strict=True) for each in wish.table.ids}
     changes = [query_change(wish, shifts, endings) for wish in queries]
     for query, change in zip(queries, changes, strict=True):
+        # A query that is only fenced keeps its checkpoint, so its entries need not be known.
         if change.changed:
             check_known(query.made_of)
     return record.model_copy(update={"queries": changes, "tables": [each.change for each in drafts]}), drafts
@@ -310,6 +312,7 @@ def _with_tables(outbox: OutboxChange, tables: Sequence[TableChange]) -> OutboxC
         for app in sink.applications
         if table.path == sink.table and app in table.transactions
     }
+    # An undo records these acknowledgements again, once its tables have the epochs again.
     acked = opened(outbox.store).log.state().acked
     before = {sink: acked[sink] for sink in taken_back if sink in acked}
     return outbox.model_copy(update={"taken_back": taken_back, "acked_before": before})
@@ -467,6 +470,7 @@ def _outbox_undo(change: OutboxChange, applied: RewindRecord, now_ms: int) -> Ou
 def _unwritten(change: TableChange) -> Table:
     """Return a table that is as the rewind left it. Raises `RewindStale`."""
     table = read_table(Path(change.path))
+    # The number alone is not enough: another rewind may have ended with the same one.
     if table.newest != change.last or not _is_ours(change):
         what = f"table {change.path} was written since the rewind, which ended with version {change.last}: it has {table.newest}"
         raise RewindStale(

@@ -155,6 +155,7 @@ class Carrier:
             remove_fences(_below(query.folder, query.fences_before), record.identity)
         for folder in record.folders:
             folders.clean_up(folder)
+        # Nothing began at another epoch before the decision, so the log needs only its lease back.
         for number, outbox in enumerate(record.outboxes):
             outbox_logs.release(outbox, record.identity)
             remove_tree(self.journal.rows(record, number))
@@ -197,9 +198,11 @@ class Carrier:
 
     def _copied(self, record: RewindRecord, query: QueryChange) -> QueryChange:
         """Copy a checkpoint as of its batch, with a mark that distinguishes it from the old one, and with fences."""
+        # Its own fence is in the log of the source by now, and is no batch.
         source = read_checkpoint(Path(query.source), query.name, fenced_by=record.identity)
         copy = copy_checkpoint(source, CheckpointCut(query.batch, query.ends), Path(query.side))
         write_mark(Path(query.side), record.identity, query.kept)
+        # Fenced before it is in place: the exchange must not open the query.
         put_fences(_below(query.side, query.fences_after), record.identity)
         hit(Failpoint.REWIND_COPIED)
         return query.model_copy(update={"digest_after": copy.digest})

@@ -251,6 +251,7 @@ def _batch(number: int, offsets: Path, commit: Path | None, digest: hashlib._Has
     logged = _parsed(offsets, lambda: query_logs.parse_batch(text))
     ends = {name: _position(offsets, line) for name, line in logged.offsets.items()}
     placed = query_logs.PLACEHOLDER in logged.conf
+    # The numbers separate the texts: otherwise two logs that are cut at other places could have one digest.
     digest.update(f"\0{number}\0{text}".encode())
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     if commit is None:

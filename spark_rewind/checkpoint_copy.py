@@ -34,6 +34,7 @@ def copy_file_log(source: Path, target: Path, newest: int) -> None:
     there = {number: name for name in names(source) if (number := batch_number(name)) is not None and number <= newest}
     folded = max((number for number, name in there.items() if name.endswith(COMPACT)), default=None)
     first = 0 if folded is None else folded
+    # Spark reads a log of files from its newest compacted file on, and needs every entry after it.
     if all(number in there for number in range(first, newest + 1)):
         for name in there.values():
             link_or_copy(source / name, target / name)

@@ -99,6 +99,7 @@ def writes_table(query: QueryCheckpoint, table: Table, app_id: str, name: Proces
     """
     found = [max((number for app, number in each.transactions if app == app_id), default=-1) for each in table.versions]
     before = table.before.get(app_id, -1)
+    # A version without a transaction of the query holds the batches of the one before it.
     reached = list(accumulate(found, max, initial=before))[1:]
     # a batch that the table does not name wrote nothing to it: it counts as the named one before it
     known = sorted({before, *found} - {-1})
@@ -219,6 +220,7 @@ def topic_positions(
     batch = batch_at(query, index)
     for each in batch.ends.values() if batch else ():
         if isinstance(each, KafkaPosition):
+            # Two sources of a query may read one topic, each to a place of its own.
             for place, offset in each.offsets.items():
                 found[place] = choose(offset, found.get(place, offset))
     return found
@@ -254,6 +256,7 @@ def through_topic(
 
 def through_folder(writer: QueryCheckpoint, reader: QueryCheckpoint, written: SinkLog) -> Channel | None:
     """Return the channel of files from a file sink to a file source, None if the source read none."""
+    # The sink's log and the source's may spell one file as a path and as a URI.
     batches = {_spelled(path): batch for path, batch in written.batches.items()}
     received = {index: _files_batch(reader, index, batches) + 1 for index in query_points(reader)}
     if not any(received.values()):

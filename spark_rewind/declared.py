@@ -89,6 +89,7 @@ def read_declared(path: Path) -> Declared:
     if len(text) > _BYTES_MAX:
         raise ConfigInvalid(f"{path} has more than {_BYTES_MAX:,} characters", hint=_HINT)
     try:
+        # An empty file is null in YAML, and declares nothing.
         return Declared.model_validate(yaml.safe_load(text) or {})
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)

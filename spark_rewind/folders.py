@@ -100,6 +100,7 @@ def folders_to_write(change: FolderChange) -> Iterator[Path]:
 def prepare(change: FolderChange, identity: str) -> FolderChange:
     """Write the new log next to the old one and read it back. Raises `CheckpointDamaged`, `RewindNotPermitted`."""
     log, side = read_sink_log(Path(change.source)), Path(change.side)
+    # In the sink's own folder: the exchange needs both names on one file system.
     with written(side):
         side.mkdir()
     make_folder(side, Path(change.path, SINK_LOG))

@@ -195,6 +195,7 @@ def _written_gone(query: QueryCheckpoint, index: Index, inputs: Inputs) -> Itera
 def _epoch_gone(query: QueryCheckpoint, index: int, inputs: Inputs) -> Iterator[str]:
     """Yield a reason if the log of the query's outbox cannot continue after the batch."""
     for outbox in inputs.outboxes:
+        # Without this epoch the outbox would refuse the next batch (CKPT_BATCH_UNEXPECTED), after the rewind.
         if outbox.query.query == query.query and outbox.base(batch_at(query, index)) is None:
             kept = [
                 brief.spark_batch.number

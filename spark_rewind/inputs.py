@@ -77,6 +77,7 @@ def read_inputs(
     places = find_places([local_folder(each) for each in folders])
     queries = {name: read_checkpoint(path, name) for name, path in places.named.items()}
     _refuse_copies(list(queries.values()))
+    # Before the outboxes: a pinned batch has an epoch in their logs, too.
     pinned = with_pins(queries, points)
     # after the checkpoints: a batch that Spark has committed is then in the log, even if the query runs
     found = read_outboxes(outboxes, pinned.queries) if outboxes else []

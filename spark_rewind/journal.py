@@ -44,6 +44,7 @@ class Journal:
     def __init__(self, plan: RewindPlan) -> None:
         # the id is a digest of the plan: the same plan finds its record again after a crash
         self.id = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()[:_ID_LENGTH]
+        # The smallest path, so that every call with this plan finds the same journal.
         first = min(Path(each.folder) for each in plan.queries)
         self.folder = first.parent / FOLDER / self.id
 

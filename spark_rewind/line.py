@@ -63,6 +63,7 @@ def find_line(intervals: Intervals, allowed: Allowed, *, judge_now: bool = False
 
 
 def _search(intervals: Intervals, allowed: Allowed, *, also_gone: bool) -> RecoveryLine:
+    # These cannot stay as they are, as a failed process of the protocol cannot keep what it lost.
     limited = [each for each in intervals.points if not allowed(each, intervals.newest(each))]
     candidates = {each: intervals.candidates(each, allowed, also_gone=also_gone) for each in intervals.points}
     return recovery_line(candidates, intervals.ends, limited, intervals.lost)

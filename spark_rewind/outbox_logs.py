@@ -82,6 +82,7 @@ def branch(change: OutboxChange, identity: str) -> None:
     if not done:
         # An undo: the tables have these epochs again.
         acks = [SinkAck(sink=sink, epoch=epoch) for sink, epoch in change.acked.items()]
+        # Before the branch: it computes from them which epochs its sinks still lack.
         if acks:
             log.record_acks(log_state.incarnation, acks)
         token = log.state().lease_token

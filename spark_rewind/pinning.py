@@ -137,6 +137,7 @@ def prepare(request: PinRequest, folder: Path, point: PinnedPoint, points: Seque
     for attempt in range(1, TRIES + 1):
         remove_point(folder)
         try:
+            # Read again each time: a newer line needs newer files, and a query that deletes some has committed more.
             return _attempt(request, folder, point, digests_of(points))
         except FileNotFoundError as error:
             if attempt == TRIES:
@@ -265,6 +266,7 @@ def _over_budget(request: PinRequest, new: KeptPoint, points: Sequence[KeptPoint
         return []
     files = {each.folder: each.files() for each in [*points, new]}
     staying, dropped = list(points), list[KeptPoint]()
+    # By file and not by point: the removal of a point frees only files that no other point shares.
     while (needed := _bytes([files[each.folder] for each in [*staying, new]])) > request.budget_bytes:
         # an unreadable point counts as one without a name
         victim = next((each for each in staying if each.point is None or each.point.name is None), None)

@@ -67,6 +67,7 @@ def find_places(folders: Sequence[Path]) -> Places:
 
 def _without_set_aside(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Leave out checkpoints that a rewind set aside, if their original is named too: `checkpoints/*` names both."""
+    # Alone it is meant: a user may look into a checkpoint that a rewind has kept.
     named = set(folders)
     aside = {
         folder

@@ -102,6 +102,7 @@ def position_of(text: str) -> Position:
 
 def _delta(value: Mapping[str, Any]) -> DeltaPosition:
     version = value.get("sourceVersion")
+    # An unknown field may move the position, and a rewind would carry it along unchanged.
     if version not in _DELTA_VERSIONS or set(value) - _DELTA_FIELDS:
         raise UnknownFormat(f"Delta source offset {version}", [f"{each}" for each in _DELTA_VERSIONS])
     table, at, index, start = (

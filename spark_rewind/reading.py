@@ -27,6 +27,7 @@ def local_folder(written: str) -> Path:
         )
     if not written:
         raise ConfigInvalid("a folder has no name", hint="name the checkpoint folder of each query")
+    # Symbolic links stay: a plan and its errors name a folder as the user does.
     return Path(os.path.normpath(Path(written).absolute()))
 
 

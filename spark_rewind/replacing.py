@@ -40,6 +40,7 @@ def swap(one: Path, other: Path) -> None:
 def check_swap(folder: Path) -> None:
     """Check that folders in a folder can be exchanged, with two temporary folders. Raises `RewindNotPermitted`."""
     try:
+        # Tried in place, since only the file system itself knows if it has the exchange.
         with tempfile.TemporaryDirectory(dir=folder, prefix=".rewind-") as tried:
             one, other = Path(tried, "one"), Path(tried, "other")
             one.mkdir()

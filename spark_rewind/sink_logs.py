@@ -104,6 +104,7 @@ def require_own(query: QueryCheckpoint, log: SinkLog) -> None:
 def copy_sink_log(log: Path, batch: int, target: Path) -> None:
     """Copy the log as of a batch into an existing folder. Spark never changes its files, so they are linked."""
     for number, _, path in ordered(log):
+        # A later compacted file also holds earlier batches, but Spark would take its number for that of a batch.
         if number <= batch:
             link_or_copy(path, target / path.name)
             checksum = path.with_name(f".{path.name}.crc")

@@ -54,6 +54,7 @@ def read_file_logs(folder: Path, ends: Sequence[Mapping[str, Position | None]]) 
 def _source_log(folder: Path) -> FileLog:
     found: dict[str, int] = {}
     for taken, entry in raw_entries(folder):
+        # A file that was read again has two entries: a rollback before the first one makes it unread.
         found[entry["path"]] = min(taken, found.get(entry["path"], taken))
     return FileLog(found)
 

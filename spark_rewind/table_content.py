@@ -167,6 +167,7 @@ def _rows(path: Path) -> Iterator[Action]:
             table = pq.read_table(path)
     except (pa.ArrowException, FileNotFoundError) as error:
         raise LogDamaged(f"{path} cannot be read", hint=_HINT) from error
+    # Checkpoints of version 2 may list their files elsewhere: read as a classic one, the table would seem empty.
     if "sidecar" in table.column_names and table.column("sidecar").null_count < len(table):
         raise RewindUnsupported(f"{path} is a checkpoint with sidecars", hint="restore the table yourself")
     for kind in ("protocol", "metaData", "add", "txn", "domainMetadata"):

@@ -79,6 +79,7 @@ def next_began_ms(writer: QueryCheckpoint, index: int | None) -> int | None:
     following = None if index is None else next((each for each in writer.known if each.number > index), None)
     if following is None or index is None or following.number == index + 1:
         return None if following is None else following.began_ms
+    # 0 for an unknown time: then every record may be of a batch that is undone.
     own = writer.batch(index)
     return own.committed_ms if own is not None and own.committed_ms is not None else 0
 

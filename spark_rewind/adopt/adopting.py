@@ -115,6 +115,7 @@ def adopt(request: AdoptRequest, target: AdoptTarget, sessions: Sessions) -> Ado
         return _adopt_outbox(request, target, sessions, outbox)
     taking = planned(request)
     before = _refuse_used(target)
+    # Before the store is created: without Java nothing may be left behind.
     spark = sessions() if taking.operators else None
     store = Store.open(target.store, target.job, target.storage_options)
     # Not "latest": a store that was begun is no start for a job, see ADOPTING.
@@ -198,6 +199,7 @@ def _commit(store: Store, manifest: Manifest) -> None:
     try:
         store.log.commit_epoch(manifest)
     except StoreOutage:
+        # The answer of the store was lost, or the log could not be folded after the append.
         landed = store.log.state().by_id.get(manifest.epoch)
         if landed is None or landed.attempt != manifest.attempt:
             raise

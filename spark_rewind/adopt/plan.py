@@ -44,6 +44,7 @@ def shown(folder: Path, query: str, batch: int) -> bool:
 def _newest_in_table(folder: Path, query: str, batch: int) -> int:
     table = read_table(folder)
     found = [number for each in table.versions for app, number in each.transactions if app == query]
+    # Cleaned commits leave their newest transaction in the log's checkpoint.
     newest = max([*found, table.before.get(query, -1)])
     if newest < 0 and batch > 0:
         raise CheckpointForeign(
@@ -224,6 +225,7 @@ def _newest_taken(checkpoint: QueryCheckpoint, answer: Answer | None) -> Batch |
 
 def _stands(checkpoint: QueryCheckpoint, batch: Batch | None) -> dict[str, Stand | None]:
     """Return each source's position after the batch, None for an unread source without a recorded start."""
+    # Without a batch to take, the log still says which sources the query has.
     lines = checkpoint.batches[-1].lines if batch is None else batch.lines
     found: dict[str, Stand | None] = {}
     for source in sorted(lines):
@@ -239,6 +241,7 @@ def _words(stand: Stand | None) -> str:
 def _watermark(batch: Batch | None) -> int:
     if batch is None:
         return 0
+    # Spark's watermark never falls: an uncommitted batch has none for the next one yet, and its own holds.
     return max(batch.watermark_ms, batch.next_watermark_ms)
 
 

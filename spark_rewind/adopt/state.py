@@ -142,6 +142,7 @@ def dealt_out(found: FoundState, key_groups: int) -> DataFrame:
     keys, values = found.schema.key.names, found.schema.state.names
     columns = [F.col("key").getField(name).alias(name) for name in keys]
     columns += [F.col("state").getField(name).alias(name) for name in values]
+    # A key without state may still have a timeout, which must fire in the job.
     op = F.when(F.col("state").isNull(), F.lit(DELETE)).otherwise(F.lit(PUT)).cast("byte")
     flat = found.rows.select(*columns, op.alias(OP), F.col("timeout_ms").alias(TIMEOUT))
     hashed = flat.withColumn(KEY_HASH, key_hash_of(flat.schema, keys))
