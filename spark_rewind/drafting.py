@@ -23,7 +23,7 @@ from spark_rewind.shifts import Shift, moved_text, shift_of
 from spark_rewind.table_commits import Stamp, after_replay, commits, needed_files, refusal
 from spark_rewind.table_content import commit_lines, contents_at, parsed
 from spark_rewind.table_holding import is_held, sizes_of
-from spark_rewind.tables import Table
+from spark_rewind.tables import Table, lies_elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ def table_draft(wish: TableWish, queries: Sequence[QueryWish], stamp: Stamp) -> 
     if lost is not None:
         what = f"table {root}: a reader has version {lost} before it at its point, and the log has lost that"
         raise RewindOutOfReach(what, hint="plan again with a later target; nothing was changed")
+    # At the base and not at the line: readers in between get the commits from the base on once more.
     then, now = contents_at(root, shift.base, table.newest)
     lines = [commit_lines(root, number) for number in range(shift.base + 1, shift.line + 1)]
     replayed = [parsed(each, shift.base + 1 + part) for part, each in enumerate(lines)]
@@ -190,7 +191,7 @@ def _put_back(root: Path, needed: set[str], sizes: Mapping[str, int], kept_in: S
     """Return sources for needed files that are missing, by their path below the table."""
     found: dict[str, str] = {}
     for path in sorted(needed):
-        if "://" in path or (root / unquote(path)).exists():
+        if lies_elsewhere(path) or (root / unquote(path)).exists():
             continue
         name = unquote(path)
         places = [Path(each, name) for each in kept_in]

@@ -18,7 +18,7 @@ from spark_rewind.pins import KeptPoint, PinnedFile
 from spark_rewind.positions import DeltaPosition
 from spark_rewind.shifts import base_of
 from spark_rewind.table_content import commit_lines, content_at, parsed
-from spark_rewind.tables import Table
+from spark_rewind.tables import Table, lies_elsewhere
 
 Held = Callable[[str], Path | None]
 """Lookup of a held file by its path below the table; None for a file that no point holds."""
@@ -40,6 +40,7 @@ def hold(table: Table, version: int, positions: Iterable[DeltaPosition], folder:
         with written(target):
             target.parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(table.root / path, target)
+        # Without a digest: these files may have gigabytes, and a name of a Delta file is used once.
         found.append(PinnedFile(path=path, size=target.stat().st_size))
     return found
 
@@ -64,7 +65,7 @@ def _files(actions: Iterable[Action]) -> Iterable[tuple[str, int | None]]:
     for each in actions:
         for kind in ("add", "cdc"):
             path = str(each[kind]["path"]) if kind in each else ""
-            if path and "://" not in path and not path.startswith("/"):
+            if path and not lies_elsewhere(path) and not path.startswith("/"):
                 yield unquote(path), each[kind].get("size")
 
 

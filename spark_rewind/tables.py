@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from spark_ckpt.delta_files import (
     LOG,
@@ -142,6 +142,7 @@ def read_table(root: Path, held: Mapping[str, Path] | None = None) -> Table:
         ids.update(str(each.get("id", "")) for each in commit.bodies("metaData"))
         versions.append(_version(path, commit))
     before = _transactions_before(log, listed, oldest) if oldest else {}
+    # Offsets of readers name the table's id of their time, and a later metadata action may have another one.
     ids |= _ids_before(log, listed, openable) if oldest else set()
     restored = max((each.number for each in versions if each.restored), default=oldest)
     if restored > oldest:
@@ -227,7 +228,13 @@ def _missing_files(root: Path, versions: Sequence[Version]) -> frozenset[str]:
     """Return files that a commit of the log removed and that the disk has lost."""
     # VACUUM deletes only files that a commit removed
     removed = {path for each in versions for path in each.removed}
-    return frozenset(path for path in removed if "://" not in path and not (root / path).exists())
+    return frozenset(path for path in removed if not lies_elsewhere(path) and not (root / path).exists())
+
+
+def lies_elsewhere(path: str) -> bool:
+    """Return true for a data file that the log names by a URI, as a shallow clone names the files of its source."""
+    # Hadoop writes a local file with one slash (file:/lake/...), so `://` does not tell.
+    return bool(urlsplit(path).scheme)
 
 
 def _lost(versions: Sequence[Version], missing: frozenset[str]) -> tuple[dict[int, str], dict[int, str]]:

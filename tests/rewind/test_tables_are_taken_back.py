@@ -217,3 +217,25 @@ def test_a_table_that_was_taken_back_is_planned_for_from_there_on(tmp_path):
         assert table.versions[0].restored
         app = next(iter(change.transactions))
         assert table.before[app] <= change.transactions[app]
+
+
+def test_files_of_another_table_that_a_clone_names_are_not_taken_for_lost(tmp_path):
+    """A shallow clone names the files of its source by URIs, local ones with one slash. VACUUM of the clone leaves them."""
+    lake, good = history(tmp_path / "lake", 3)
+    bronze = lake.tables["bronze"]
+    elsewhere = (tmp_path / "source" / "part-0.parquet").absolute()
+    elsewhere.parent.mkdir()
+    line = next(
+        each.version
+        for each in planned(checkpoints(lake), f"ingest@{good}", [lake.root]).tables
+        if each.path.endswith("bronze")
+    )
+    name = bronze.files(line)[0]
+    (bronze.root / name).rename(elsewhere)
+    for commit in (bronze.root / "_delta_log").glob("*.json"):
+        commit.write_text(commit.read_text().replace(f'"{name}"', f'"file:{elsewhere}"'))
+    bronze.append([], removed=(f"file:{elsewhere}",))
+    assert read_table(bronze.root).gone == {}
+    plan = planned(checkpoints(lake), f"ingest@{good}", [lake.root])
+    [change] = [each for each in apply(plan, settings_for(plan)).tables if each.path == str(bronze.root)]
+    assert (change.line, change.put_back) == (line, {})
