@@ -206,6 +206,7 @@ def _download(folder: Path, choices: Sequence[Choice]) -> None:
     """Fetch one version of every choice: all first ones in one JVM, then the second ones of those still missing."""
     rank = 0
     while wanted := [choice[rank] for choice in choices if rank < len(choice)]:
+        # In the cache's own folder, so that a jar reaches its final name by a rename.
         with tempfile.TemporaryDirectory(dir=folder, prefix="ivy-") as work:
             run_ivy(Path(work), wanted)
             for jar in wanted:

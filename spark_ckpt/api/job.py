@@ -284,6 +284,7 @@ class Job:
         confirmed: Confirmed | None,
         over_stages: AbstractSet[str] = frozenset(),
     ) -> JobPlan:
+        # Workers first: with broken ones a source in Python fails its check, and the error would name the source.
         check_workers(self.spark)
         check_graph(bindings, edges, over_stages)
         for binding in bindings:

@@ -62,6 +62,7 @@ def opened_stages(
     """
     root = store_location(uri, storage_options)
     senders = {name: tuple(sorted(set(graph.senders.values()))) for name, graph in graphs.items()}
+    # Before the stores: commands find the stages of a program by this file.
     record_stages(root, Stages(job=job, stages=senders))
     stores = {name: Store.open(root.child(name).uri, stage_job(job, name), storage_options) for name in graphs}
     for name, graph in graphs.items():

@@ -440,9 +440,11 @@ class Stream:
             raise GraphInvalid(
                 f"transform: {_first_line(error)}", hint=f"the stream has {self.schema.simpleString()}", line=line
             ) from None
+        # Without state it is an operation like any other, and may stand after operators of the job.
         if not tried.keeps and len(given) == 1:
             node: Node = TransformNode(given[0]._node, "transform", lambda frame: call([frame]), line)
             return self._next(node, tried.frame)
+        # Spark numbers inputs in the order in which its plan reads them, as the parents do; the function has an order of its own.
         place = {number: at for at, number in enumerate(tried.order)}
         verb = ", ".join(dict.fromkeys(tried.keeps)) or "transform"
         parents = tuple(given[number]._node for number in tried.order)

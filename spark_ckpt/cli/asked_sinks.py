@@ -30,6 +30,7 @@ def sinks_behind(store: Store) -> tuple[list[Behind], dict[str, str]]:
     published = rows_published(log_state, newest, store.log.manifest)
     for sink in published:
         parts = newest.sink_identities[sink].parts if sink in newest.sink_identities else {}
+        # The names of markers are made of these: with another store's id the sink would answer that it has nothing.
         context = SinkContext(store.job, sink, store.id, Incarnation(log_state.incarnation))
         try:
             kind = parts.get("kind", "")

@@ -39,6 +39,7 @@ def handover(
     """
     wait_s = seconds_of(timeout, "--timeout")
     opened = open_store(store, storage_option)
+    # Refused before the request is in the log: a driver that reads it ends, and without a standby the job would stand still.
     before = opened.log.state()
     _refuse(before, Standbys(opened.location))
     opened.log.ask_handover(before.incarnation)

@@ -38,6 +38,7 @@ class InputAgain:
 
 def inputs_again(store: Store, log_state: LogState, planned: RestorePlan) -> list[InputAgain]:
     """Return the files that the plan's epoch reads again, by source. Sources that do not list files are left out."""
+    # With a damaged list the files that are read again cannot be counted: the damage alone is the answer for that source.
     damaged = _damaged(store, planned)
     return [*damaged, *(each for each in _all_again(store, log_state, planned) if each.source not in _names(damaged))]
 

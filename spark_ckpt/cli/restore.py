@@ -83,6 +83,7 @@ def _of_one_store(
     call = restore_call(opened.log.state(), wanted, new)
     found, not_compared = sinks_behind(opened)
     late = [each for each in found if each.sink not in new]
+    # A sink from an older backup lacks epochs that the log counts as published: the plan has to publish them again.
     log_state = taken_back(opened.log.state(), {each.sink: each.has for each in late})
     planned = plan(log_state, wanted, opened.log.manifest, opened.verify, frozenset(new))
     inputs = inputs_again(opened, log_state, planned)

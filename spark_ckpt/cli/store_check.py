@@ -145,6 +145,7 @@ def _commits(probe: Location) -> list[Callable[[], bool]]:
     name = uuid.uuid4().hex
     size = probe.write_table(name, pa.table({"probe": [1]}, _SCHEMA)).size_bytes
     action = delta_log.added(name, size, "{}", data_change=True)
+    # Opened before the race: both writers must believe in the same newest version.
     handles = [delta_log.open_table(probe) for _ in range(2)]
     return [partial(_committed, each, probe, [action]) for each in handles if each is not None]
 

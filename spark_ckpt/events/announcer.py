@@ -31,6 +31,7 @@ CONSOLE = "spark_ckpt.console"
 _console = logging.getLogger(CONSOLE)
 _console.setLevel(logging.WARNING)
 _EPOCH_LINE_S = 1.0
+# By job and not by announcer: each incarnation has a new one, and a job that restarts often would print a line each time.
 _epoch_line_due_s: dict[str, float] = {}
 
 

@@ -63,6 +63,7 @@ def explained(condition: str) -> Explanation:
     """
     wanted = condition.strip("[] \t").upper()
     wanted = wanted if wanted.startswith("CKPT_") else f"CKPT_{wanted}"
+    # The other modules import PySpark, which takes longer than all the rest of the command.
     known: Mapping[str, type[CkptError]] = _defined_in(HOMES[0])
     if wanted not in known:
         known = conditions()

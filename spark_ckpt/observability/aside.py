@@ -35,6 +35,7 @@ class Aside(RunListener):
         self._events: queue.Queue[Callable[[], None]] = queue.Queue(most)
         self._left_out = 0
         name = f"ckpt-{type(listener).__name__}"
+        # A daemon: a listener that hangs in a network call must not keep the program alive.
         self._thread = threading.Thread(target=self._pass_on, name=name, daemon=True)
 
     def start(self) -> None:

@@ -54,6 +54,7 @@ def companions_of(plan: JobPlan, progress: Progress, listeners: Sequence[RunList
 def _lag_watch(plan: JobPlan, progress: Progress, listeners: Sequence[RunListener]) -> list[LagWatch]:
     def tell(rows: Mapping[str, int]) -> None:
         progress.lag_is(rows)
+        # Each listener by itself: one that fails must not hide the lag from the others.
         for listener in listeners:
             try:
                 listener.onLag(LagEvent(plan.job, rows))

@@ -74,6 +74,7 @@ def _read(node: Node) -> Iterator[Input]:
         case SourceNode() | EdgeNode():
             yield node
         case OperatorNode():
+            # The control source stands left of the operator's input in the plan, so Spark numbers it first.
             yield None
             yield from _read(node.parent)
         case UnionNode() | SparkNode():

@@ -93,6 +93,7 @@ def cut(
 
 def loop_of(graphs: Mapping[str, StageGraph]) -> tuple[str, ...]:
     """Return the stages of the graph's loops, and those between them; empty without a loop."""
+    # A stage that nothing of the rest feeds, or that feeds nothing of the rest, is on no loop.
     left = dict(graphs)
     while free := [
         name
@@ -147,6 +148,7 @@ def _senders_first(graphs: Mapping[str, StageGraph]) -> list[str]:
     left, order = dict(graphs), list[str]()
     while left:
         free = [name for name, graph in left.items() if not left.keys() & set(graph.senders.values())]
+        # In a loop each stage waits for another one: the first of them begins.
         order += free or [next(iter(left))]
         left = {name: graph for name, graph in left.items() if name not in order}
     return order

@@ -69,6 +69,7 @@ class EdgeLog:
 
     def end(self) -> Position:
         """Return the position after everything that the sender has committed."""
+        # The newest epoch with rows of the edge, and not the newest one: a position never passes an epoch without rows.
         log_state = self.store.log.state()
         return (
             self._after(self._manifest(log_state.latest).rows_so_far.get(self._edge, 0))
@@ -170,6 +171,7 @@ class EdgeLog:
             if not lets_in(brief.after):
                 return
             files = self._staged(brief)
+            # A batch may have ended within this epoch, at a limit of files or bytes.
             begun = start.files if brief.epoch == start.epoch else 0
             for number, file in list(enumerate(files, 1))[begun:]:
                 here = Position(epoch=brief.epoch, attempt=brief.attempt, files=number, of=len(files))

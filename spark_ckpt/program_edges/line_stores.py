@@ -98,8 +98,10 @@ def restore_line(known: StoreLines, line: Line, target: str, fence: bool) -> dic
         if _is_own(log_state, name) and log_state.latest == epoch:
             done[program] = log_state.incarnation
             continue
+        # A try that died holds the lease under this name, and its process may still count as alive.
         takes = fence or _is_own(log_state, name)
         done[program] = log.begin_incarnation(holder, epoch, _LEASE_MS, takeover=takes).incarnation
+    # No lease is freed before all stores are restored: a program that starts earlier could read rows that its sender then undoes.
     for program, incarnation in done.items():
         known.stores[program].store.log.release(incarnation, f"restored to {target}")
     return done

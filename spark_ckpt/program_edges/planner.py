@@ -93,6 +93,7 @@ class EdgeStreamReader(FileStreamReader):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Arrive in tasks as their part."""
+        # A worker needs neither the log nor its lock, and would have to read the log for each task.
         location = self._log.store.staged(self._settings.edge).location
         return SegmentReader, (self._settings.edge, location, self._schema)
 

@@ -146,6 +146,7 @@ class EdgeSource:
         Cursors of undone rows, or of another sender, do not count.
         """
         log = self.open_log()
+        # The oldest one that still counts: a restore to any kept epoch reads on from there.
         position = next((each for each in map(position_of, kept) if log.is_current(each)), None)
         if self._folder is not None and position is not None:
             reader, place = _id_in(self._folder), self._folder.uri

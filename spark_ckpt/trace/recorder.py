@@ -78,6 +78,7 @@ class TraceFile:
         # One write per line, so that a killed process cannot leave half of an earlier one.
         text = (line.text() + "\n").encode()
         whole = len(text) <= self._left
+        # It may get negative: then this line is left out, and the last one says that the recording ends.
         self._left -= len(text)
         try:
             _write_all(self._file, text if whole else (TraceCut().text() + "\n").encode())

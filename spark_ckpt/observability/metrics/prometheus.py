@@ -59,6 +59,7 @@ class Endpoints:
     def backend(self) -> Prometheus:
         """Return the backend of the registry."""
         with self._lock:
+            # A registry refuses a name that it has: the second job of a process shares the instruments of the first.
             if self._backend is None:
                 self._backend = Prometheus(self.registry)
             return self._backend

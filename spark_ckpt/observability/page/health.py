@@ -67,6 +67,7 @@ def _status(log_state: LogState, runs: bool, standbys: int) -> tuple[str, str, s
     ended = bool(last.ended_ms) and last.incarnation == log_state.incarnation
     if runs and not ended:
         return "Running", f"incarnation {last.incarnation}", "good"
+    # A run that tries again keeps the lease for its next incarnation; one that has lost patience frees it.
     if ended and last.why.startswith(_OUTAGES) and not log_state.is_free:
         return "Waiting for store", last.why, "warn"
     if runs:
@@ -107,6 +108,7 @@ def _sink(log_state: LogState, statuses: Mapping[int, str], sink: str) -> Json:
 
 def _restarts(log_state: LogState, now_ms: int) -> int:
     """Return the number of incarnations of the last hour that began after another one."""
+    # The log may have forgotten the first incarnation: then the oldest one that it has is a restart, too.
     first = log_state.incarnations[0].incarnation if log_state.incarnations else 0
     return sum(
         each.began_ms > now_ms - _HOUR_MS and (each.incarnation > first or first > 1) for each in log_state.incarnations

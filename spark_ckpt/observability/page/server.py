@@ -87,6 +87,7 @@ class Shown:
         try:
             return facts_of(self.store(number), time.time_ns() // 1_000_000)
         except CkptError as error:
+            # The next request opens it again: the store may have been deleted and created once more, with another log.
             self._opened.pop(number, None)
             return {"store": self.uris[number], "error": str(error), "outage": isinstance(error, StoreOutage)}
 
@@ -126,6 +127,7 @@ class Guard:
                 MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
+        # Two host headers are refused, too: a proxy may have judged the other one.
         given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(given) != 1 or _without_port(given[0]) not in self.hosts:
             await PlainTextResponse("this page is not served under that name\n", 421)(scope, receive, guarded)
