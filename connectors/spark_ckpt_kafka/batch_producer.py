@@ -2,14 +2,16 @@
 
 kafka-python's own producer makes a future and several other objects for each record. Here no record becomes a Python
 object. The requests are those of the Java producer (KIP-98), in its order: init, partitions, records, group, offset of
-the group, end. A request with records is sent once: after any failure the caller opens a new producer.
+the group, end. A batch that a broker cannot take for now is sent again under the same sequence number, as an idempotent
+producer does. After any other failure the caller opens a new producer.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -48,23 +50,50 @@ MOST_VERIFYING = 1
 At such a batch the broker asks the coordinator whether the partition belongs to the transaction (KIP-890). A second
 such request ends the first one: NotEnoughReplicas, "Underlying error: NETWORK_EXCEPTION" (AddPartitionsToTxnManager).
 """
+RETRY_PAUSE_S = 0.1
+"""Pause before a batch is sent again: Kafka's default of retry.backoff.ms."""
 _ALL_REPLICAS = -1
 _OLD = 3
 """Version up to which a request does not belong to the second protocol of transactions (KIP-890)."""
 
+_TAKEN = (0, kafka_errors.DuplicateSequenceNumberError.errno)
+"""Codes of a batch that the partition has; the second one: it came again, and newer ones have followed."""
+_OUT_OF_ORDER = kafka_errors.OutOfOrderSequenceNumberError.errno
+
 Place = tuple[str, int]
 
 
+class _Batch(NamedTuple):
+    """A batch and the rows that it is of. `sequence`: number of its first record in the partition. `until_s`: time of
+    the monotonic clock until which it may be sent.
+    """
+
+    chunk: Chunk
+    records: Records
+    sequence: int
+    until_s: float
+
+    @property
+    def place(self) -> Place:
+        return self.chunk.topic, self.records.partition
+
+
 class _Sent(NamedTuple):
-    """A request with the batches of partitions, and the future of its answer. `verifies`: one of them is the first of
-    its partition.
+    """A request with batches of different partitions, and the future of its answer. `verifies`: one of them is the
+    first of its partition.
     """
 
     node: int
-    chunk: Chunk
-    batches: Mapping[int, Records]
+    batches: Sequence[_Batch]
     verifies: bool
     answer: Any
+
+
+class _Refused(NamedTuple):
+    """A batch that a broker did not take for now, or gave no answer for."""
+
+    batch: _Batch
+    why: ProducerFailed
 
 
 class BatchProducer:
@@ -93,6 +122,7 @@ class BatchProducer:
         self._busy: Counter[int] = Counter()
         self._acknowledged = 0
         self._opened = False
+        self._lost: ProducerFailed | None = None
 
     def renew(self) -> BatchProducer:
         """Return the producer of the next transaction, over the same connections. Only after a commit."""
@@ -177,12 +207,14 @@ class BatchProducer:
     def abort(self) -> None:
         """Abort the transaction, best effort. Raises `ProducerFailed` if the next init has to do it.
 
-        That is so while a request with records has no answer: it could arrive behind the abort, and open the
-        transaction again. An init fences it.
+        That is so if a request with records has no answer: it could arrive behind the abort, and open the transaction
+        again. An init fences it.
         """
         with _translated("abort_transaction"):
             for sent in self._in_flight:
                 self._cluster.wait(sent.answer, ABORT_TIMEOUT_S)
+            if self._lost is not None:
+                raise self._lost
         if self._opened:
             self._end(committed=False, wait_s=ABORT_TIMEOUT_S)
 
@@ -217,46 +249,112 @@ class BatchProducer:
         self._opened = True
         self._next |= {(topic, partition): 0 for partition in new}
 
-    def _send_request(self, node: int, chunk: Chunk, batches: Sequence[Records]) -> None:
-        verifies = any((chunk.topic, each.partition) not in self._verified for each in batches)
+    def _send_request(self, node: int, chunk: Chunk, records: Sequence[Records]) -> None:
+        verifies = self._verifies((chunk.topic, each.partition) for each in records)
         while self._busy[node] >= MOST_IN_FLIGHT or (verifies and self._verifying(node) >= MOST_VERIFYING):
             self._settle()
-        topic = ProduceRequest.TopicProduceData
-        data = []
-        for each in batches:
-            at = (chunk.topic, each.partition)
-            framed = frame_batch(each, self._producer, self._next[at], self._tuning.compression_type)
-            data.append(topic.PartitionProduceData(index=each.partition, records=framed))
-            self._next[at] += len(each.rows)
+        self._transmit(node, [self._numbered(chunk, each) for each in records])
+
+    def _numbered(self, chunk: Chunk, records: Records) -> _Batch:
+        until_s = time.monotonic() + self._tuning.delivery_timeout_ms / 1000
+        batch = _Batch(chunk, records, self._next[chunk.topic, records.partition], until_s)
+        self._next[batch.place] += len(records.rows)
+        return batch
+
+    def _transmit(self, node: int, batches: Sequence[_Batch]) -> None:
+        topic, kind = ProduceRequest.TopicProduceData, self._tuning.compression_type
+        data = [
+            topic.PartitionProduceData(
+                index=each.records.partition,
+                records=frame_batch(each.records, self._producer, each.sequence, kind),
+            )
+            for each in batches
+        ]
         request = ProduceRequest(
             transactional_id=self._id,
             acks=_ALL_REPLICAS,
             timeout_ms=self._tuning.request_timeout_ms,
-            topic_data=[topic(name=chunk.topic, partition_data=data)],
+            topic_data=[topic(name=batches[0].chunk.topic, partition_data=data)],
             min_version=3,
             max_version=9,
         )
-        answer = self._cluster.send(request, node, self._tuning.delivery_timeout_ms)
-        self._in_flight.append(_Sent(node, chunk, {each.partition: each for each in batches}, verifies, answer))
+        left_s = min(each.until_s for each in batches) - time.monotonic()
+        answer = self._cluster.send(request, node, max(1, round(left_s * 1000)))
+        self._in_flight.append(_Sent(node, batches, self._verifies(each.place for each in batches), answer))
         self._busy[node] += 1
+
+    def _verifies(self, places: Iterable[Place]) -> bool:
+        return any(place not in self._verified for place in places)
 
     def _verifying(self, node: int) -> int:
         return sum(sent.verifies for sent in self._in_flight if sent.node == node)
 
     def _settle(self) -> None:
-        """Wait for the oldest request, and count its records."""
+        """Wait for the oldest request and count its records. Batches that a broker cannot take for now are sent again."""
+        refused = self._answered()
+        # Later batches of such a partition fail, too: their sequence numbers leave a gap. So every request is answered
+        # before the first batch is sent again, and then one batch at a time keeps the order.
+        while refused and self._in_flight:
+            refused += self._answered({each.batch.place for each in refused})
+        for each in refused:
+            self._send_again(each)
+
+    def _answered(self, gaps: Collection[Place] = ()) -> list[_Refused]:
+        """Wait for the oldest request and count its records. Return the batches to send again.
+
+        `gaps`: partitions that lack an earlier batch.
+        """
         sent = self._in_flight[0]
-        answer = self._cluster.wait(sent.answer, self._tuning.delivery_timeout_ms / 1000)
-        self._in_flight.popleft()
-        self._busy[sent.node] -= 1
+        try:
+            answer = self._cluster.wait(sent.answer, self._tuning.delivery_timeout_ms / 1000)
+        except kafka_errors.RetriableError as error:
+            # The broker may have the records, and an answer that was lost with the connection.
+            self._lost = _failure("deliver", error)
+            self._forget_oldest()
+            return [_Refused(batch, self._lost) for batch in sent.batches]
+        self._forget_oldest()
+        refused = self._refused_of(sent, answer, gaps)
+        self._progress()
+        return refused
+
+    def _forget_oldest(self) -> None:
+        self._busy[self._in_flight.popleft().node] -= 1
+
+    def _refused_of(self, sent: _Sent, answer: Any, gaps: Collection[Place]) -> list[_Refused]:
+        batches = {batch.place: batch for batch in sent.batches}
+        refused = []
         for topic in answer.responses:
             for each in topic.partition_responses:
-                batch = sent.batches[each.index]
-                if each.error_code:
-                    raise _refused(sent.chunk, batch, each)
-                self._acknowledged += len(batch.rows)
-                self._verified.add((sent.chunk.topic, each.index))
-        self._progress()
+                batch = batches[topic.name, each.index]
+                if each.error_code in _TAKEN:
+                    self._acknowledged += len(batch.records.rows)
+                    self._verified.add(batch.place)
+                elif _may_pass(each.error_code) or (each.error_code == _OUT_OF_ORDER and batch.place in gaps):
+                    refused.append(_Refused(batch, _refused(batch, each)))
+                else:
+                    raise _refused(batch, each)
+        return refused
+
+    def _send_again(self, refused: _Refused) -> None:
+        """Send a batch to the partition's leader until it is taken or its time is over. Its sequence number stays.
+
+        By that number a broker knows a batch that it has already, and appends it once.
+        """
+        batch, why = refused
+        leaders = self._leaders_of(batch.chunk.topic)
+        while (left_s := batch.until_s - time.monotonic()) > 0:
+            self._cluster.pause(RETRY_PAUSE_S)
+            # In place: `send` reads it for the requests that follow. Partitions that were added meanwhile stay without
+            # rows, so that a key stays where it was in this transaction.
+            leaders[:] = self._cluster.leaders(batch.chunk.topic, left_s)[: len(leaders)]
+            # A new leader asks the coordinator about the partition again.
+            self._verified.clear()
+            self._transmit(leaders[batch.records.partition], [batch])
+            again = self._answered()
+            if not again:
+                return
+            why = again[0].why
+        raise why
 
     def _end(self, *, committed: bool, wait_s: float) -> None:
         self._ask_transactions(
@@ -291,8 +389,11 @@ def _in_requests(batches: Sequence[Records], leaders: Sequence[int]) -> Iterator
     while left:
         first = {each.partition: each for each in reversed(left)}
         left = [each for each in left if each is not first[each.partition]]
-        for node in sorted({leaders[partition] for partition in first}):
-            yield node, [each for partition, each in first.items() if leaders[partition] == node]
+        # Divided before the first one is sent: leaders may change at each `yield`, and no batch may be left out then.
+        by_node: dict[int, list[Records]] = {}
+        for partition, each in first.items():
+            by_node.setdefault(leaders[partition], []).append(each)
+        yield from sorted(by_node.items())
 
 
 def _first_error(answer: Any) -> int:
@@ -304,7 +405,13 @@ def _first_error(answer: Any) -> int:
     return next((code for code in codes if code not in (0, untried)), max(codes, default=0))
 
 
-def _refused(chunk: Chunk, batch: Records, answer: Any) -> ProducerFailed:
+def _may_pass(code: int) -> bool:
+    """Return True if a batch may be sent again. A topic that is unknown may be created again, and empty then."""
+    error = kafka_errors.for_code(code)
+    return issubclass(error, kafka_errors.RetriableError) and error is not kafka_errors.UnknownTopicOrPartitionError
+
+
+def _refused(batch: _Batch, answer: Any) -> ProducerFailed:
     """Return the error of a refused batch, with the key of the record that the broker names."""
     error = kafka_errors.for_code(answer.error_code)
     why = [answer.error_message or "", *(each.batch_index_error_message or "" for each in answer.record_errors or ())]
@@ -312,9 +419,10 @@ def _refused(chunk: Chunk, batch: Records, answer: Any) -> ProducerFailed:
     named = next((each.batch_index for each in answer.record_errors or ()), None)
     key = None
     if named is not None:
-        keys = chunk.column("key")
-        value = None if keys is None else keys[int(batch.rows[named])].as_py()
-        key = f"{chunk.topic}/{batch.partition}, " + ("no key" if value is None else f"key {value[:80]!r}")
+        keys = batch.chunk.column("key")
+        value = None if keys is None else keys[int(batch.records.rows[named])].as_py()
+        topic, partition = batch.place
+        key = f"{topic}/{partition}, " + ("no key" if value is None else f"key {value[:80]!r}")
     return ProducerFailed(text, fenced=_is_fenced(error()), hint=hint_for(text), refusal=refusal_of(text), key=key)
 
 
@@ -328,8 +436,12 @@ def _translated(doing: str) -> Iterator[None]:
         raise ProducerFailed(f"{doing}: {error}", refusal="partition") from error
     except Exception as error:
         # Every exception of the client has the same consequence: open a new producer and read the marker.
-        text = f"{doing}: {type(error).__name__}: {error}"
-        raise ProducerFailed(text, fenced=_is_fenced(error), hint=hint_for(text), refusal=refusal_of(text)) from error
+        raise _failure(doing, error) from error
+
+
+def _failure(doing: str, error: Exception) -> ProducerFailed:
+    text = f"{doing}: {type(error).__name__}: {error}"
+    return ProducerFailed(text, fenced=_is_fenced(error), hint=hint_for(text), refusal=refusal_of(text))
 
 
 def _is_fenced(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from spark_ckpt_kafka.library import (
@@ -36,6 +37,7 @@ class Cluster:
     def __init__(self, settings: Settings, connect_timeout_ms: int) -> None:
         self._network, self._connections = open_connections(settings, connect_timeout_ms)
         self._coordinators: dict[tuple[int, str], str] = {}
+        self._topic_ids: dict[str, object] = {}
 
     def ask_coordinator(
         self,
@@ -52,17 +54,24 @@ class Cluster:
         return self._connections.run(self._patiently, wait_s, lambda: self._ask_coordinator(kind, key, request, code))
 
     def leaders(self, topic: str, wait_s: float) -> list[int]:
-        """Return the broker that leads each partition of a topic. Waits while a partition has none."""
+        """Return the broker that leads each partition of a topic. Waits while a partition has none.
+
+        Raises `KafkaError` if the topic is not the one of the first call: it was deleted and created again.
+        """
         found: list[int] = self._connections.run(self._patiently, wait_s, lambda: self._leaders(topic))
         return found
 
     def send(self, request: object, node: int, timeout_ms: int) -> Answer:
-        """Send a request to a broker, and return what `wait` takes."""
+        """Send a request to a broker, and return what `wait` takes. `wait` raises also if no connection is ready."""
         return self._connections.run(self._send, request, node, timeout_ms)
 
     def wait(self, future: Answer, wait_s: float) -> Answer:
         """Return the answer."""
         return self._connections.run(self._connections.wait_for, future[0], wait_s * 1000)
+
+    def pause(self, pause_s: float) -> None:
+        """Wait, and receive meanwhile."""
+        self._connections.run(self._pause, pause_s)
 
     def take_news(self) -> None:
         """Notice what happened to the connections since the last call, such as their end."""
@@ -72,6 +81,9 @@ class Cluster:
         """Close all connections."""
         self._connections.close()
         self._network.close()
+
+    async def _pause(self, pause_s: float) -> None:
+        await self._network.sleep(pause_s)
 
     async def _patiently(self, wait_s: float, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         until_s = time.monotonic() + wait_s
@@ -109,19 +121,24 @@ class Cluster:
         topics = [MetadataRequest.MetadataRequestTopic(name=topic)]
         answer = await self._connections.send(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
         self._connections.cluster.update_metadata(answer)
-        raise_for(answer.topics[0].error_code)
-        partitions = sorted(answer.topics[0].partitions, key=lambda each: each.partition_index)
+        found = answer.topics[0]
+        raise_for(found.error_code)
+        # A batch that is sent again must not go into an empty topic of the same name: what came before it is lost there.
+        if self._topic_ids.setdefault(topic, found.topic_id) != found.topic_id:
+            raise kafka_errors.KafkaError(f"topic {topic} was deleted and created again")
+        partitions = sorted(found.partitions, key=lambda each: each.partition_index)
         if any(each.leader_id < 0 for each in partitions):
             raise kafka_errors.LeaderNotAvailableError(f"topic {topic}")
         return [each.leader_id for each in partitions]
 
     async def _send(self, request: object, node: int, timeout_ms: int) -> list[Answer]:
         until_s = time.monotonic() + timeout_ms / 1000
-        # A broker with quotas pauses its connections.
-        while (connection := self._connections.get_connection(node)).paused and time.monotonic() < until_s:
-            await self._network.sleep(_PAUSE_S)
+        with suppress(kafka_errors.NodeNotReadyError):  # then `send` returns a future with this error
+            # A broker with quotas pauses its connections.
+            while self._connections.get_connection(node).paused and time.monotonic() < until_s:
+                await self._network.sleep(_PAUSE_S)
         # In a list: a future that is returned would be awaited.
-        return [connection.send_request(request, request_timeout_ms=timeout_ms)]
+        return [self._connections.send(request, node, timeout_ms)]
 
 
 def raise_for(code: int) -> None:
