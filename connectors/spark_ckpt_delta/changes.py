@@ -14,7 +14,15 @@ import pyarrow.fs as pafs
 from spark_ckpt.connector import Cursor
 from spark_ckpt.delta_files import LOG
 from spark_ckpt.errors import FormatUnknown, SourceInvalid
-from spark_ckpt_delta.log import AppendedFiles, TableFile, filesystem, read_commit, read_entry, snapshot_files
+from spark_ckpt_delta.log import (
+    AppendedFiles,
+    TableFile,
+    filesystem,
+    newest_listed,
+    read_commit,
+    read_entry,
+    snapshot_files,
+)
 
 OnChange = Literal["fail", "skip"]
 
@@ -200,8 +208,12 @@ class History:
     def _appended(self, position: Position) -> list[TableFile] | None:
         commit = read_commit(self.system, position.version)
         if commit is None:
-            self._require_not_cleaned(position.version)
-            return None
+            if self._last_checkpoint() < position.version:
+                return None
+            # A writer may have committed this version, and its checkpoint, since the look above.
+            commit = read_commit(self.system, position.version)
+            if commit is None:
+                raise self._cleaned(position.version)
         self._check(commit, position.table)
         self._require_same_history(commit)
         if commit.changes_rows and self._on_change == "skip":
@@ -225,20 +237,26 @@ class History:
             )
         self._newest_read = commit
 
-    def _require_not_cleaned(self, version: int) -> None:
-        """Raise `SourceInvalid` for an absent commit that log cleanup removed; the last checkpoint distinguishes it
-        from a future one.
+    def _last_checkpoint(self) -> int:
+        """Return the version of the last checkpoint, or a later one; -1 if there is none.
+
+        Log cleanup removes commits before a checkpoint only. So a commit that is absent and not after it was removed, and
+        any other one is in the future.
         """
         try:
             with self.system.open_input_file(f"{LOG}/_last_checkpoint") as hint:
-                newest = int(json.loads(hint.read())["version"])
+                return int(json.loads(hint.read())["version"])
         except FileNotFoundError:
-            return
-        if newest >= version:
-            raise SourceInvalid(
-                f"{self._table}: the log no longer has version {version}, which the job still has to read",
-                hint="raise delta.logRetentionDuration on the table; read it from 'earliest' under another source name",
-            )
+            return -1
+        except (ValueError, KeyError, TypeError):
+            # Delta takes this file for a hint, and lists the log if it is damaged or half written.
+            return newest_listed(self.system)
+
+    def _cleaned(self, version: int) -> SourceInvalid:
+        return SourceInvalid(
+            f"{self._table}: the log no longer has version {version}, which the job still has to read",
+            hint="raise delta.logRetentionDuration on the table; read it from 'earliest' under another source name",
+        )
 
     def _check(self, commit: AppendedFiles, table_id: str) -> None:
         if commit.changes_rows and self._on_change == "fail":

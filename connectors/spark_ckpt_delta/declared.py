@@ -18,10 +18,11 @@ from spark_ckpt_delta.log import identity_of, open_table, table_exists
 from spark_ckpt_delta.marker import ENGINES, application_id, read_marker
 
 
-def newest_in(
+def published_in(
     identity: Mapping[str, str], context: SinkContext, storage_options: Mapping[str, str]
 ) -> PublishedEpoch | None:
-    """Return the newest epoch that the table has, or None. `identity` is the recorded endpoint ("path", "table id").
+    """Return the newest epoch that the table has, of either engine, or None. `identity`: "path", "table id" of the
+    recorded endpoint.
 
     Raises `SinkInvalid` if the table cannot be opened, or is another table.
     """
@@ -36,15 +37,6 @@ def newest_in(
         raise SinkInvalid(f"{table} is another table than the job wrote to", table=table)
     marker = max((each for each in markers if each is not None), key=lambda each: each.epoch, default=None)
     return None if marker is None else PublishedEpoch(marker.epoch, marker.incarnation, marker.is_of)
-
-
-def published_in(
-    identity: Mapping[str, str], context: SinkContext, storage_options: Mapping[str, str]
-) -> PublishedEpoch | None:
-    """Return the newest epoch in the table of this endpoint, of either engine."""
-    from spark_ckpt_delta.declared import newest_in
-
-    return newest_in(identity, context, storage_options)
 
 
 CONNECTOR = Connector(

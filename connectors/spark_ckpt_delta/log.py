@@ -6,7 +6,7 @@ the files that one commit added, their order, and if they are new or rewritten d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -122,8 +122,16 @@ def read_entry(system: pafs.FileSystem, version: int) -> bytes | None:
 
 def oldest_readable(system: pafs.FileSystem, newest: int) -> int:
     """Return the oldest version from which the log has every commit up to `newest`; `newest` + 1 if there is none."""
-    listed = system.get_file_info(pafs.FileSelector(LOG, allow_not_found=True))
-    return oldest_without_gap(versions_in(info.base_name for info in listed), newest)
+    return oldest_without_gap(_listed(system), newest)
+
+
+def newest_listed(system: pafs.FileSystem) -> int:
+    """Return the newest version whose commit is in the log's folder; -1 if there is none."""
+    return max(_listed(system), default=-1)
+
+
+def _listed(system: pafs.FileSystem) -> Collection[int]:
+    return versions_in(info.base_name for info in system.get_file_info(pafs.FileSelector(LOG, allow_not_found=True)))
 
 
 def snapshot_files(table: str, storage_options: Mapping[str, str], version: int) -> list[TableFile]:

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
-from spark_ckpt_delta import DeltaSource
+from spark_ckpt_delta import DeltaSource, changes
 from spark_ckpt_delta.changes import Position
 from spark_ckpt_delta.source import table_schema
 from spark_ckpt_delta.stream import DeltaSettings, DeltaStreamReader
@@ -266,6 +266,46 @@ def test_a_log_that_was_cleaned_behind_the_job_is_an_error_not_a_wait(table: Pat
 
     with pytest.raises(SourceInvalid, match="log no longer has version 3"):
         read_on(table, cursor, 1)
+
+
+@pytest.mark.parametrize("hint", ["", '{"vers', "{}", "[]", '{"version": null}'])
+def test_a_damaged_hint_at_the_last_checkpoint_does_not_stop_the_source(table: Path, hint: str) -> None:
+    """Delta's readers list the log then; an object store may show it half written."""
+    append(table, [[0]])
+    _, cursor = read_on(table, start(table, start=0), 1)
+    (table / "_delta_log/_last_checkpoint").write_text(hint)
+
+    assert read_on(table, cursor, 1)[0] == []
+    append(table, [[1]])
+    assert read_on(table, cursor, 1)[0] == [1]
+    DeltaTable(str(table)).create_checkpoint()
+    (table / "_delta_log/_last_checkpoint").write_text(hint)
+    append(table, [[2]])
+    (table / f"_delta_log/{cursor['version']:020d}.json").unlink()
+    with pytest.raises(SourceInvalid, match="log no longer has version"):
+        read_on(table, cursor, 1)
+
+
+def test_a_version_that_comes_with_its_checkpoint_between_two_looks_is_read(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source found no such version; then a writer committed it and wrote a checkpoint; then the source read that."""
+    append(table, [[0]])
+    _, cursor = read_on(table, start(table, start=0), 1)
+    plan = reader(table, cursor)
+    look = changes.read_commit
+
+    def then_written(system: Any, version: int) -> Any:
+        monkeypatch.setattr(changes, "read_commit", look)
+        found = look(system, version)
+        append(table, [[1]])
+        DeltaTable(str(table)).create_checkpoint()
+        return found
+
+    monkeypatch.setattr(changes, "read_commit", then_written)
+    end = plan.latestOffset(dict(cursor), ReadMaxFiles(1))
+
+    assert [row["id"] for row in rows_between(reader(table, cursor), dict(cursor), end)] == [1]
 
 
 def test_a_vacuumed_file_is_an_error_with_its_name(table: Path) -> None:
