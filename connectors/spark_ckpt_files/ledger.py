@@ -70,6 +70,8 @@ class FileLedger:
 
     def __init__(self, folder: Folder | None = None) -> None:
         self._folder = folder
+        # Replaced, never changed: retention calls `files` and `sweep` on its thread while the job calls `after` on another.
+        # A segment that one of them drops is read again.
         self._known: dict[str, tuple[DataFile, ...]] = {}
 
     def files(self, consumed: Consumed) -> dict[str, DataFile]:
@@ -120,9 +122,11 @@ class FileLedger:
         return len(garbage)
 
     def _segment(self, name: str) -> tuple[DataFile, ...]:
-        if name not in self._known:
-            self._known[name] = self._read(name)
-        return self._known[name]
+        files = self._known.get(name)
+        if files is None:
+            files = self._read(name)
+            self._known = {**self._known, name: files}
+        return files
 
     def _read(self, name: str) -> tuple[DataFile, ...]:
         if self._folder is None:
@@ -134,7 +138,7 @@ class FileLedger:
         name = _named(count, data)
         if self._folder is not None and name not in self._known:
             self._folder.write_bytes(name, data)
-        self._known[name] = tuple(files)
+        self._known = {**self._known, name: tuple(files)}
         return name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,26 @@ def history(ledger: FileLedger, sizes: Iterable[int]) -> list[Consumed]:
     for size in sizes:
         cuts.append(ledger.after(cuts[-1], batch(cuts[-1].count, size)))
     return cuts
+
+
+def test_retention_may_read_the_ledger_while_the_job_writes_it() -> None:
+    """They are on two threads, and the interpreter may change between them wherever names are compared."""
+    folder = MemoryFolder()
+    begun, *others = (history(FileLedger(folder), [count])[-1] for count in range(20, 30))
+    ledger, kept = FileLedger(folder), iter(others)
+
+    class Segment(str):
+        """A name at whose comparison retention has its turn."""
+
+        def __eq__(self, other: object) -> bool:
+            ledger.files(next(kept))
+            return str(self) == other
+
+        __hash__ = str.__hash__
+
+    after = ledger.after(replace(begun, segments=tuple(map(Segment, begun.segments))), batch(20))
+
+    assert names(ledger.files(after)) == list(range(21))
 
 
 @given(st.lists(st.integers(1, 40), max_size=30))
