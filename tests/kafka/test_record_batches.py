@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -139,6 +140,31 @@ def test_a_row_goes_to_its_own_partition_or_to_that_of_its_key(one: Given) -> No
         own, key = (row[name] if name in one.columns else None for name in ("partition", "key"))
         hashed = 1 if key is None else (murmur2(key) & 0x7FFFFFFF) % PARTITIONS
         assert partition == (hashed if own is None else own)
+
+
+@pytest.mark.parametrize("many", [1, 150])
+def test_long_keys_go_where_the_java_client_puts_them(many: int) -> None:
+    keys = [b"k%d" % number * 5_000 for number in range(many)] + [b"%d" % number for number in range(300)]
+
+    chosen = choose_partitions(Chunk("t", pa.record_batch({"key": keys, "value": keys}), []), 1_000, 0)
+
+    assert chosen.tolist() == [(murmur2(key) & 0x7FFFFFFF) % 1_000 for key in keys]
+
+
+def test_one_long_key_is_not_paid_for_by_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1 MiB, it would take 50,000 rows a quarter of a million times through a step of the hash."""
+    keys = [b"x" * 20_000] + [b"%d" % number for number in range(300)]
+    steps: Counter[str] = Counter()
+    where = np.where
+
+    def counted(*given: Any) -> Any:
+        steps["rows"] += len(given[0])
+        return where(*given)
+
+    monkeypatch.setattr(np, "where", counted)
+    choose_partitions(Chunk("t", pa.record_batch({"key": keys, "value": keys}), []), PARTITIONS, 0)
+
+    assert steps["rows"] < 10 * len(keys)
 
 
 @pytest.mark.parametrize("partition", [-1, PARTITIONS])
