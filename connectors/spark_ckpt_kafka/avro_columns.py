@@ -47,40 +47,53 @@ def avro_columns(schema: str) -> T.StructType:
     return kind
 
 
-def _type(schema: Any, named: dict[str, Any], path: str) -> tuple[T.DataType, bool]:
-    """Return the Spark type and its nullability. `named` holds the types that the schema has defined so far."""
+def _type(schema: Any, named: dict[str, Any], path: str, space: str = "") -> tuple[T.DataType, bool]:
+    """Return the Spark type and its nullability.
+
+    `named` holds the types that the schema has defined so far, by full name. `space`: namespace of the enclosing type.
+    """
     if isinstance(schema, list):
         kinds = [each for each in schema if each != "null"]
         if len(kinds) != 1:
             raise _refused(path, "a union of several types")
-        return _type(kinds[0], named, path)[0], True
+        return _type(kinds[0], named, path, space)[0], True
     if isinstance(schema, str):
-        schema = named.get(schema, {"type": schema})
+        schema = named.get(_full_name(schema, space)) or named.get(schema, {"type": schema})
     kind = schema.get("type")
     if isinstance(kind, dict | list):
-        return _type(kind, named, path)
+        return _type(kind, named, path, space)
     if "name" in schema and kind in ("record", "enum", "fixed"):
-        if named.get(schema["name"]) is _OPEN:
-            raise _refused(path, f"record {schema['name']} inside itself")
+        name = _full_name(schema["name"], schema.get("namespace", space))
+        if named.get(name) is _OPEN:
+            raise _refused(path, f"record {name} inside itself")
+        # A later reference may be in another namespace, so that the type keeps its own.
+        schema = {**schema, "name": name, "namespace": name.rpartition(".")[0]}
         # A record stays open until its fields are read: a reference to an open record is recursion.
-        named[schema["name"]] = _OPEN if kind == "record" else schema
-    return _made(schema, kind, named, path), False
+        named[name] = _OPEN if kind == "record" else schema
+    return _made(schema, kind, named, path, space), False
+
+
+def _full_name(name: str, space: str) -> str:
+    """Return a name of Avro with its namespace. A name with a dot has one already."""
+    return f"{space}.{name}" if space and "." not in name else name
 
 
 _OPEN: dict[str, str] = {"type": "a record that is not closed yet"}
 
 
-def _made(schema: Any, kind: Any, named: dict[str, Any], path: str) -> T.DataType:
+def _made(schema: Any, kind: Any, named: dict[str, Any], path: str, space: str) -> T.DataType:
     if kind == "record":
+        inside = schema.get("namespace", space)
         fields = [
-            (field["name"], *_type(field["type"], named, f"{path}.{field['name']}")) for field in schema["fields"]
+            (field["name"], *_type(field["type"], named, f"{path}.{field['name']}", inside))
+            for field in schema["fields"]
         ]
         named[schema.get("name", "")] = schema
         return T.StructType([T.StructField(name, each, null) for name, each, null in fields])
     if kind == "array":
-        return T.ArrayType(*_type(schema["items"], named, f"{path}[]"))
+        return T.ArrayType(*_type(schema["items"], named, f"{path}[]", space))
     if kind == "map":
-        return T.MapType(T.StringType(), *_type(schema["values"], named, f"{path}{{}}"))
+        return T.MapType(T.StringType(), *_type(schema["values"], named, f"{path}{{}}", space))
     if schema.get("logicalType") == "decimal":
         return T.DecimalType(int(schema["precision"]), int(schema.get("scale", 0)))
     found = _LOGICAL.get((kind, schema.get("logicalType", ""))) or _PLAIN.get(kind)

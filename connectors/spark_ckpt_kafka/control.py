@@ -166,12 +166,16 @@ class KafkaControl:
             ) from error
 
     def settings(self, topic: str | None = None) -> dict[str, str]:
-        """Return the settings of a topic, or of one broker, by Kafka's names. Empty without the right to describe
+        """Return the settings of a topic, or of one broker, by Kafka's names. Empty if the cluster refuses to describe
         them.
+
+        Raises `ControlError` if it does not answer: an outage at the start must not switch off the topic's limits.
         """
         try:
             answer: Mapping[str, Mapping[str, Mapping[str, Any]]] = self._call(lambda admin: _described(admin, topic))
-        except ControlError:
+        except ControlError as error:
+            if isinstance(error.__cause__, kafka_errors.RetriableError | OSError):
+                raise
             return {}
         found = next((each for named in answer.values() for each in named.values()), {})
         return {key: str(each["value"]) for key, each in found.items() if each.get("value") is not None}

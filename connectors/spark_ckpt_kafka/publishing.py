@@ -26,11 +26,6 @@ from spark_ckpt_kafka.refusals import Refusals
 from spark_ckpt_kafka.rows import ShardRows, StagedPart
 from spark_ckpt_kafka.transaction import Clock, OpenTransaction, Transaction, aborting
 
-SETTLE_S = 0.03
-"""Seconds in which a broker finishes a commit after its answer. It refuses an earlier init, which is retried much
-later.
-"""
-
 HEARTBEAT_S = 6 * 3600.0
 """Seconds after which an idle shard refreshes its marker. Brokers drop a marker after 7 days by default."""
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from checkpoint_protocols.ids import Epoch
@@ -24,9 +24,6 @@ from spark_ckpt.connector import (
 from spark_ckpt.errors import CkptError, EpochDamaged, Fenced, PublishConflict
 from spark_ckpt.testing.promises import refused, require, require_described, skip
 from spark_ckpt.testing.sink_subject import SinkSubject, WritingJob, texts
-
-if TYPE_CHECKING:
-    pass
 
 
 class _ExactlyOnce:

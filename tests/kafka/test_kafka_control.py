@@ -65,6 +65,19 @@ def test_a_refusal_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert admin.closed == 1
 
 
+def test_settings_that_the_cluster_does_not_show_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, _ = cluster(monkeypatch, kafka_errors.ClusterAuthorizationFailedError("no right to describe"))
+    assert asked.settings() == {}
+
+
+@pytest.mark.parametrize("error", [kafka_errors.KafkaConnectionError("reset"), kafka_errors.KafkaTimeoutError("slow")])
+def test_an_outage_does_not_pass_for_settings_without_limits(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """A sink would commit epochs with records that the topic never takes."""
+    asked, _ = cluster(monkeypatch, error)
+    with pytest.raises(ControlError, match="no usable answer"):
+        asked.settings()
+
+
 class Naming:
     """Answers a metadata request with each of `answers` in turn."""
 

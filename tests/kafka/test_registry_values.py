@@ -165,6 +165,30 @@ def test_columns_are_those_of_the_schema():
     }
 
 
+def test_a_type_is_found_by_its_full_name_and_by_its_short_one_in_its_namespace():
+    unit = {"type": "record", "name": "Unit", "fields": [{"name": "code", "type": "string"}]}
+    types = {
+        "first": unit,
+        "full": "org.acme.Unit",
+        "short": ["null", "Unit"],
+        "other": {"type": "enum", "name": "org.other.Kind", "symbols": ["A"]},
+        "inside": {
+            "type": "record",
+            "name": "In",
+            "namespace": "org.other",
+            "fields": [{"name": "kind", "type": "Kind"}, {"name": "unit", "type": "org.acme.Unit"}],
+        },
+    }
+    fields = [{"name": name, "type": each} for name, each in types.items()]
+    schema = {"type": "record", "name": "R", "namespace": "org.acme", "fields": fields}
+    found = Avro("http://x:1", json.dumps(schema)).columns
+    assert [field.dataType.simpleString() for field in found.fields] == [
+        *["struct<code:string>"] * 3,
+        "string",
+        "struct<kind:string,unit:struct<code:string>>",
+    ]
+
+
 @pytest.mark.parametrize(
     "schema",
     [
