@@ -67,7 +67,9 @@ class EpochLog:
         self._now_ms = now_ms
         self._lock = Turns("the job's log")
         self._state = LogState()
+        self._unfolded: list[LogRow] | None = []
         self._own_incarnation: int | None = None
+        self._unanswered: set[str] = set()
 
     @classmethod
     def open(
@@ -115,6 +117,11 @@ class EpochLog:
     @property
     def own_incarnation(self) -> int | None:
         """Incarnation that this process began through this object; None if it began none."""
+        # An append may raise after its row has landed, e.g. if the disk is full for the acknowledgement. A run that took
+        # this row for another driver's would be fenced by itself when it tries again.
+        if self._unanswered:
+            landed = [row.incarnation for row in self._table.rows if row.attempt in self._unanswered]
+            self._own_incarnation = max(landed, default=self._own_incarnation)
         return self._own_incarnation
 
     def state(self) -> LogState:
@@ -164,16 +171,19 @@ class EpochLog:
             proposals.refuse_if_restoring(log_state, holder)
             proposals.refuse_if_adopting(log_state, holder)
             if not takeover:
-                proposals.refuse_if_held(log_state, self._own_incarnation, self._now_ms(), ended)
+                proposals.refuse_if_held(log_state, self.own_incarnation, self._now_ms(), ended)
             known = with_taken_back(log_state, taken_back)
             # Computed inside the proposal: if another process appends first, the restore decision is made again on
             # the new state.
             begun[:] = [recovery_point(known, restore, self._manifest, self.verify)]
-            return proposals.incarnation(begun[0], holder, self._now_ms(), lease_ms, taken_back)
+            row = proposals.incarnation(begun[0], holder, self._now_ms(), lease_ms, taken_back)
+            self._unanswered.add(row.attempt)
+            return row
 
         with self._lock:
             self.append(propose)
             self._own_incarnation = begun[0].incarnation
+            self._unanswered.clear()
         return begun[0]
 
     def commit_epoch(self, manifest: Manifest, index: int = 0, *, fold: bool = True) -> LogState:
@@ -226,7 +236,7 @@ class EpochLog:
 
         def propose(log_state: LogState) -> NewRow | None:
             nonlocal lost
-            proposals.refuse_if_held(log_state, self._own_incarnation, self._now_ms())
+            proposals.refuse_if_held(log_state, self.own_incarnation, self._now_ms())
             lost = range(log_state.last + 1, epoch + 1)
             return proposals.loss(log_state, epoch, incarnation)
 
@@ -330,12 +340,15 @@ class EpochLog:
         with self._lock:
             while True:
                 log_state = self.state()
-                if self._own_incarnation is not None:
-                    proposals.fence(log_state, self._own_incarnation)
+                if self.own_incarnation is not None:
+                    proposals.fence(log_state, self.own_incarnation)
                 fence(log_state)
                 kept = keep_epochs(log_state)
                 # Read before the commit: their files can only be found while the manifests are still in the log.
                 dropped = [self._manifest(epoch) for epoch in sorted(log_state.by_id.keys() - kept)]
+                if self.known() is not log_state:
+                    # A read in between has brought newer rows. `kept` lacks their epochs, so this commit would drop them.
+                    continue
                 if not dropped or self._table.shorten(
                     needed_rows(self._table.rows, kept), row_of(totals(log_state, kept))
                 ):
@@ -359,6 +372,10 @@ class EpochLog:
         with self._lock:
             while True:
                 log_state, row = self._proposal(propose)
+                if self.known() is not log_state:
+                    # `propose` itself has read newer rows, e.g. while it verified files. They may hold another driver's
+                    # incarnation, and the append would follow them with a check made before them.
+                    continue
                 if row is None:
                     # An earlier attempt may have landed without its acknowledgement, e.g. after an outage: complete
                     # that first.

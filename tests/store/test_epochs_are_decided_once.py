@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from store_world import ELSEWHERE, JOB, Clock, World
+from store_world import ELSEWHERE, JOB, SINK, Clock, World
 
+from spark_ckpt.coordination.standby import NO_OTHERS
 from spark_ckpt.delta_files import commit_name
-from spark_ckpt.epochs.records import SinkAck
-from spark_ckpt.errors import EpochNotFound, Fenced, RunFailed, StoreInUse, StoreUnreachable
-from spark_ckpt.store import delta_log
+from spark_ckpt.epochs.records import Manifest, SinkAck
+from spark_ckpt.errors import EpochNotFound, Fenced, RunFailed, StoreFull, StoreInUse, StoreUnreachable
+from spark_ckpt.store import delta_log, log_table
 from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.holder import current_holder, provably_dead
@@ -328,3 +329,44 @@ def test_two_candidates_for_one_free_lease_get_different_incarnations(tmp_path: 
     with pytest.raises(StoreInUse):
         second.begin(takeover=False)
     assert first.store.log.state() == second.store.log.state()
+
+
+def test_a_driver_that_verifies_files_while_another_one_starts_gets_no_incarnation_of_the_same_number(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check of files that lie outside of the store reads the log, and with it the other driver's row."""
+    world.begin()
+    world.snapshot({"a": 1})
+    manifest = world.manifest()
+    elsewhere = {"root": world.store.staged(SINK).location.uri}
+    world.decide(manifest.model_copy(update={"outputs": {SINK: manifest.outputs[SINK].model_copy(update=elsewhere)}}))
+    world.store.log.release(1)
+    first, second = world.store.reopened().log, world.store.reopened().log
+    verify, began = first.verify, list[int]()
+
+    def starts_meanwhile(manifest: Manifest) -> None:
+        if not began:
+            began.append(second.begin_incarnation(ELSEWHERE).incarnation)
+        verify(manifest)
+
+    monkeypatch.setattr(first, "verify", starts_meanwhile)
+    with pytest.raises(StoreInUse):
+        first.begin_incarnation(ELSEWHERE)
+    assert began == [2]
+    assert [each.incarnation for each in second.state().incarnations] == [1, 2]
+
+
+@pytest.mark.parametrize("ended", [None, NO_OTHERS])
+def test_an_incarnation_whose_acknowledgement_failed_is_the_runs_own(
+    world: World, monkeypatch: pytest.MonkeyPatch, ended: int | None
+) -> None:
+    def full(*_: object) -> None:
+        raise StoreFull("no space left on device")
+
+    monkeypatch.setattr(log_table, "acknowledge", full)
+    with pytest.raises(StoreFull):
+        world.store.log.begin_incarnation(ELSEWHERE)
+    monkeypatch.undo()
+    assert world.store.log.state().incarnation == world.store.log.own_incarnation == 1
+    assert world.store.log.begin_incarnation(ELSEWHERE, ended=ended).incarnation == 2
+    assert world.store.log.own_incarnation == 2
