@@ -275,7 +275,16 @@ class LogTable:
 
         Return False if another commit came first.
         """
-        return self._replace(list(self._content.files), set(keep), extra)
+        version = self._loaded_version
+        try:
+            tables = {path: _whole(self._location, path, file) for path, file in self._content.files.items()}
+        except EpochDamaged:
+            # Another process may have folded the file into another one and deleted it.
+            self.refresh()
+            if self._loaded_version == version:
+                raise
+            return False
+        return self._replace(tables, set(keep), extra)
 
     def trim(self, now_ms: int) -> None:
         """Delete old commit files, and old data files that are no part of the table and cannot become so."""

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from store_world import ELSEWHERE, OPERATOR, SINK, Clock, World
 
-from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import Manifest, Position, ReaderMoved
 from spark_ckpt.epochs.retention import Retention, incarnation_of, kept_epochs
 from spark_ckpt.errors import EpochNotFound, Fenced
 from spark_ckpt.store import durable, epoch_log
 from spark_ckpt.store.epoch_log import EpochLog
+from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_rows import manifest_of
 from spark_ckpt.store.log_table import LogRow
 from spark_ckpt.store.trim import HORIZON_MS, TRIM_EVERY_MS
@@ -384,3 +386,40 @@ def test_the_incarnations_of_kept_epochs_are_told_as_long_as_these(world: World)
         (2, "[CKPT_QUERY_FAILED] executor lost"), (3, "stopped"), (4, ""),
     ]  # fmt: skip
     assert world.store.reopened().log.state().latest == 4
+
+
+def test_an_epoch_that_is_committed_while_a_standby_decides_what_to_keep_stays(world: World) -> None:
+    """With readers the choice reads the newest manifest, and with it rows that came after the state it is made on."""
+    for number in range(1, 4):
+        world.epoch({"a": number}, acked=number - 1)
+    moved = ReaderMoved(reader="r", place="elsewhere", edge=SINK, position=Position())
+    world.store.log.move_reader(moved)
+    standby, epochs = world.store.reopened(), iter([4])
+
+    def commits_meanwhile(log_state: LogState) -> None:
+        for number in epochs:
+            world.epoch({"a": number}, acked=number - 1)
+
+    report = standby.retain(Retention(keep_last=1, slack=0), fence=commits_meanwhile)
+    assert [brief.epoch for brief in world.store.log.state().epochs] == [3, 4]
+    assert report.epochs == (1, 2)
+    world.epoch({"a": 5}, acked=4)
+
+
+def test_a_standbys_retention_survives_that_the_driver_folds_the_log_and_deletes_its_files(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 4):
+        world.epoch({"a": number}, acked=number)
+    standby, read_table = world.store.reopened(), Location.read_table
+
+    def folded_first(self: Location, *args: object, **kwargs: object) -> object:
+        monkeypatch.setattr(Location, "read_table", read_table)
+        world.clock.ms += 2 * HORIZON_MS
+        world.store.retain(Retention(keep_last=2, slack=0))
+        return read_table(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    assert standby.log.manifest(1).epoch == 1, "its row is in memory, so that the rewrite is the first to read a file"
+    monkeypatch.setattr(Location, "read_table", folded_first)
+    assert standby.log.shorten(lambda log_state: {2, 3})[1] == []
+    assert [brief.epoch for brief in world.store.log.state().epochs] == [2, 3]
