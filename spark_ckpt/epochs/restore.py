@@ -326,7 +326,7 @@ def _verified(manifests: dict[int, Manifest], epoch: int, read: Read, verify: Ve
     if epoch not in manifests:
         manifest = read(epoch)
         # Only the outputs of an earlier epoch are needed. Its state may be damaged without harm.
-        verify(manifest.model_copy(update={"operators": {}, "edges": {}, "held": {}}))
+        verify(manifest.model_copy(update={"operators": {}, "edges": {}, "held": {}, "spark_state": None}))
         manifests[epoch] = manifest
     return manifests[epoch]
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from store_world import JOB, OPERATOR, SINK, World
+from store_world import ELSEWHERE, JOB, OPERATOR, SINK, World
 
 from spark_ckpt.cli.stores import status_of
 from spark_ckpt.epochs import records
-from spark_ckpt.epochs.records import SinkAck
+from spark_ckpt.epochs.records import SinkAck, SparkState
 from spark_ckpt.epochs.restore import owed_rows
 from spark_ckpt.errors import ConfigInvalid, EpochDamaged, EpochNotFound, FormatUnknown, StoreForeign
 from spark_ckpt.store import log_table
+from spark_ckpt.store.spark_state import Known, Moment
 from spark_ckpt.store.store import Store
 
 
@@ -292,3 +293,28 @@ def test_the_error_of_a_damaged_epoch_names_a_source_that_changed_after_the_epoc
     assert "job.start(restore=1)" in advice
     assert "job.start(restore=1, accept_new_source='in')" in advice
     assert world.begin(1).manifest.epoch == 1
+
+
+def of_spark(world: World, folder: Path, text: str) -> SparkState:
+    """State of Spark's own operators in one file."""
+    folder.mkdir(exist_ok=True)
+    (folder / text).write_text(text)
+    moment = Moment(1, 0, "{}", "v1\n{}", "a provider", 1, 1, ("dedupe",))
+    return world.store.spark_states.keep(folder, [text], moment, Known())
+
+
+def test_damaged_state_of_spark_at_an_older_epoch_keeps_no_job_from_the_newest(world: World, tmp_path: Path) -> None:
+    """The older epoch is unpublished: only its rows are needed."""
+    states = []
+    for text in ("first", "second"):
+        world.snapshot({"a": 1})
+        states.append(of_spark(world, tmp_path / "checkpoint", text))
+        world.decide(world.manifest().model_copy(update={"spark_state": states[-1]}))
+    older, newest = (world.store.spark_states.index(each).files[0].path for each in states)
+    location = world.store.spark_states.location
+    location.delete([older])
+    point = world.store.reopened().log.begin_incarnation(ELSEWHERE, takeover=True)
+    assert [each.epoch for each in point.unpublished[SINK]][-2:] == [point.manifest.epoch - 1, point.manifest.epoch]
+    location.delete([newest])
+    with pytest.raises(EpochDamaged, match=newest):
+        world.store.reopened().log.begin_incarnation(ELSEWHERE, takeover=True)
