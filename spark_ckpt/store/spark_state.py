@@ -12,7 +12,7 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -211,6 +211,11 @@ class SparkStates:
         self._indexes.pop(record.index, None)
         for file in self.index(record, **where).files:
             self._verify(file, deep=deep, **where)
+
+    def checks(self, record: SparkState, **where: object) -> Iterator[tuple[str, Callable[[], None]]]:
+        """Yield the path of each file with a function that compares its bytes. Both may raise as a deep `verify`."""
+        for file in self.index(record, **where).files:
+            yield file.path, partial(self._verify, file, deep=True, **where)
 
     def _verify(self, file: IndexedFile, *, deep: bool, **where: object) -> None:
         if deep:

@@ -134,6 +134,10 @@ def checks_of(store: Store, manifest: Manifest) -> Iterator[tuple[str, Callable[
         yield from _checks(place, snapshot.files, epoch=manifest.epoch, operator=operator)
     for edge, cut in manifest.edges.items():
         yield from _checks(store.edge(edge).location, cut.files, epoch=manifest.epoch, edge=edge)
+    if manifest.spark_state is not None:
+        states = store.spark_states
+        for path, check in states.checks(manifest.spark_state, epoch=manifest.epoch):
+            yield f"{states.location.uri}/{path}", check
     for sink, output in (*manifest.outputs.items(), *manifest.held.items()):
         if not output.root:
             yield from _checks(store.staged(sink).location, output.files, epoch=manifest.epoch, sink=sink)

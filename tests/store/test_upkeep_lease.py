@@ -8,6 +8,7 @@ from store_world import ELSEWHERE, JOB, OPERATOR, Clock, World
 from spark_ckpt.epochs.records import UpkeepEnded, UpkeepLeased
 from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import Fenced
+from spark_ckpt.store.spark_state import Known, Moment
 from spark_ckpt.store.store import Store
 from spark_ckpt.store.upkeep import UpkeepLog, checks_of, damage_of, under_lease
 
@@ -168,3 +169,14 @@ def test_a_damaged_file_of_an_epoch_is_found_and_whole_ones_are_read_once(world,
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     damage, _ = damage_of(other, manifest, set(), goes_on)
     assert file.path in damage
+
+
+def test_damage_in_the_state_of_sparks_own_operators_is_found(world, other, tmp_path):
+    (tmp_path / "1.delta").write_text("state")
+    moment = Moment(1, 0, "{}", "v1\n{}", "a provider", 1, 1, ("dedupe",))
+    state = world.store.spark_states.keep(tmp_path, ["1.delta"], moment, Known())
+    manifest = world.manifest().model_copy(update={"spark_state": state})
+    assert damage_of(other, manifest, set(), goes_on)[0] == ""
+    (file,) = other.spark_states.index(state).files
+    (other.spark_states.location.local / file.path).write_text("stale")
+    assert file.path in damage_of(other, manifest, set(), goes_on)[0]
