@@ -350,6 +350,7 @@ class DurableOutput(io.RawIOBase):
         self._stream: io.RawIOBase | None = stream
         self._written = 0
         self._digest = hashlib.sha256()
+        self._closing = False
 
     @property
     def sha256(self) -> str:
@@ -387,7 +388,7 @@ class DurableOutput(io.RawIOBase):
             super().close()
             return
         # Before the close: a close that failed is never repeated, see `durable`.
-        stream, self._stream = self._stream, None
+        stream, self._stream, self._closing = self._stream, None, True
         durable.step("put", self._path)
         with self._location._errors(self._path, writing=True):
             stream.close()
@@ -397,10 +398,12 @@ class DurableOutput(io.RawIOBase):
 
     def abort(self) -> None:
         """Discard what was written. After `close`, remove the file."""
-        # Dropping the stream without closing it removes the part file or aborts the upload.
+        # Dropping the stream without closing it removes the part file or aborts the upload. A file that has the path
+        # already is an older one: a write that fails must not take it along.
         self._stream = None
         super().close()
-        self._location.delete([self._path])
+        if self._closing:
+            self._location.delete([self._path])
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.abort() if kind is not None else self.close()

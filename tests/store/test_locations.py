@@ -61,6 +61,15 @@ def test_an_error_inside_with_leaves_nothing(location: Location) -> None:
     assert location.list() == []
 
 
+def test_a_write_that_fails_leaves_the_file_that_it_was_to_replace(location: Location) -> None:
+    location.write_bytes("f.bin", b"older")
+    with pytest.raises(RuntimeError), location.open_output("f.bin") as output:
+        output.write(b"x")
+        raise RuntimeError
+    assert location.read_bytes("f.bin") == b"older"
+    assert [info.path for info in location.list()] == ["f.bin"]
+
+
 def test_an_output_that_nobody_closed_leaves_nothing(location: Location) -> None:
     location.open_output("f.bin").write(b"x")
     gc.collect()
