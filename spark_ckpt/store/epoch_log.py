@@ -439,9 +439,13 @@ class EpochLog:
 
     def _absorb(self) -> None:
         news = self._table.news()
+        # Kept until they are folded: a row that raises must raise at every call. A later call that skipped it would
+        # return a state without it, and a driver could commit after a fence that it cannot read.
+        self._unfolded = None if news is None or self._unfolded is None else [*self._unfolded, *news]
         # None means that rows were dropped from the log: a fold cannot be undone, so fold all rows again.
-        log_state, rows = (LogState(), self._table.rows) if news is None else (self._state, news)
+        log_state, rows = (LogState(), self._table.rows) if self._unfolded is None else (self._state, self._unfolded)
         self._state = folded(log_state, [(At(row.seq, row.time_ms), record_of(row)) for row in rows])
+        self._unfolded = []
         # A log from an older backup may be consistent row by row and still refer to epochs that it does not have.
         contradiction = self._state.contradiction()
         if contradiction:

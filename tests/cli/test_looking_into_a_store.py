@@ -265,6 +265,17 @@ def test_only_a_deep_verify_finds_a_file_whose_bytes_changed(command, world):
     assert command("verify", uri(world), 1, "--deep").code == 5
 
 
+def test_a_deep_verify_compares_rows_of_the_log_that_nothing_reads(command, world):
+    world.store.log.release(world.line.incarnation)
+    rewrite(Path(uri(world)), lambda row: row | {"body": row["body"] + " "} if row["kind"] == "released" else row)
+
+    assert command("verify", uri(world), "--json").code == 0
+    answer = command("verify", uri(world), "--deep", "--json")
+    assert (answer.code, answer.json["whole"], {each["whole"] for each in answer.json["epochs"]}) == (5, False, {True})
+    assert ["(released) of the epoch log does not match its digest" in each for each in answer.json["log"]] == [True]
+    assert answer.json["log"][0] in command("verify", uri(world), "--deep").out
+
+
 def test_looking_changes_nothing(command, world):
     def content():
         return {path: path.read_bytes() for path in Path(uri(world)).rglob("*") if path.is_file()}

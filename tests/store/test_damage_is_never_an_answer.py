@@ -13,8 +13,9 @@ import pytest
 from store_world import ELSEWHERE, JOB, OPERATOR, World, rewrite
 
 from spark_ckpt.errors import CkptError, EpochDamaged, FormatUnknown
+from spark_ckpt.store import log_table
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.log_table import FOLD_AFTER
+from spark_ckpt.store.log_table import FOLD_AFTER, LogTable, NewRow
 from spark_ckpt.store.store import Store
 
 
@@ -172,14 +173,12 @@ def test_a_commit_that_vanished_is_a_typed_error(
 def test_a_row_of_an_unknown_kind_asks_for_an_upgrade(
     written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path
 ) -> None:
-    from spark_ckpt.store import log_table
-
     root = tmp_path / "copy"
     shutil.copytree(written[0], root)
-    table = log_table.LogTable.open(Location(str(root)).child("epochs"), lambda: 0, create=False)
+    table = LogTable.open(Location(str(root)).child("epochs"), lambda: 0, create=False)
     assert table is not None
     table.refresh()
-    table.append(log_table.NewRow("prophecy", 0, 0, "attempt", "{}", "{}"))
+    table.append(NewRow("prophecy", 0, 0, "attempt", "{}", "{}"))
     with pytest.raises(FormatUnknown, match="prophecy"):
         Store.open(str(root), JOB)
 
@@ -197,3 +196,78 @@ def test_damaged_checkpoints_of_a_log_cost_nothing(tmp_path: Path) -> None:
     reopened = World(tmp_path / "store")
     assert reopened.store.log.state() == world.store.log.state()
     assert json.loads(reopened.store.log.manifest(1).model_dump_json())["epoch"] == 1
+
+
+def test_a_row_of_an_unknown_kind_is_met_again_by_every_later_reading(
+    written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path
+) -> None:
+    """A newer version may fence by such a row: an older driver must not commit after it once its first error is over."""
+    root = tmp_path / "copy"
+    shutil.copytree(written[0], root)
+    log = Store.open(str(root), JOB).log
+    table = LogTable.open(Location(str(root)).child("epochs"), lambda: 0, create=False)
+    assert table is not None
+    table.refresh()
+    table.append(NewRow("prophecy", 0, 0, "attempt", "{}", "{}"))
+    for _ in range(2):
+        with pytest.raises(FormatUnknown, match="prophecy"):
+            log.state()
+    with pytest.raises(FormatUnknown, match="prophecy"):
+        log.add_savepoint("later", 2)
+
+
+def flip_in_body(root: Path, kind: str) -> Path:
+    """Flip a bit in the body of a row of this kind. Return its file."""
+    for path in sorted((root / "epochs").glob("*.parquet")):
+        with pq.ParquetFile(path) as file:
+            if file.read(columns=["kind"]).column("kind").to_pylist() == [kind]:
+                group = file.metadata.row_group(0)
+                columns = [group.column(at) for at in range(group.num_columns)]
+                body = next(each for each in columns if each.path_in_schema == "body")
+                content = bytearray(path.read_bytes())
+                content[body.data_page_offset + body.total_compressed_size - 1] ^= 1
+                path.write_bytes(content)
+                return path
+    raise AssertionError(f"no row of kind {kind} has a file of its own")
+
+
+@pytest.mark.parametrize("kind", ["created", "incarnation", "epoch", "released"])
+def test_a_flipped_bit_in_a_body_is_found_though_no_start_reads_it(
+    written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path, kind: str
+) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(written[0], root)
+    store = Store.open(str(root), JOB)
+    assert store.log.damages() == []
+    path = flip_in_body(root, kind)
+    (damage,) = store.log.damages()
+    assert damage.damaged_file == path.name
+
+
+def test_a_body_that_was_exchanged_is_found_by_its_digest(
+    written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path
+) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(written[0], root)
+    rewrite(root, lambda row: row | {"body": row["body"] + " "} if row["kind"] == "released" else row)
+    (damage,) = Store.open(str(root), JOB).log.damages()
+    assert "(released) of the epoch log does not match its digest" in damage.what
+
+
+def test_a_fold_leaves_a_damaged_file_where_it_is_and_the_row_appended_before_it_counts(
+    written: tuple[Path, dict[int, dict[str, int]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(written[0], root)
+    damaged = flip_in_body(root, "released")
+    monkeypatch.setattr(log_table, "FOLD_AFTER", 4)
+    store = Store.open(str(root), JOB)
+    for number in range(10):
+        store.log.add_savepoint(f"s{number}", 2)
+    state = Store.open(str(root), JOB).log.state()
+    assert (len(state.savepoints), state.latest) == (10, 2)
+    table = LogTable.open(Location(str(root)).child("epochs"), lambda: 0, create=False)
+    assert table is not None
+    table.refresh()
+    assert damaged.name in table.paths
+    assert len(table.paths) < len(table.rows)
