@@ -13,6 +13,7 @@ compare-and-swap commit that adds a row of its own.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -268,7 +269,14 @@ class LogTable:
         small = self._content.small
         # After _MERGE_AFTER folds, merge the folded files, too: the number of live files stays bounded.
         merging = list(self._content.files) if len(self._content.files) - len(small) >= _MERGE_AFTER else small
-        self._replace(merging, {row.seq for path in merging for row in self._content.files[path].rows}, extra())
+        tables: dict[str, pa.Table] = {}
+        for path in merging:
+            # A damaged file stays as it is, and can be brought back from a backup. The append before this fold has landed,
+            # so an error here would end a driver for a body that it may never need.
+            with contextlib.suppress(EpochDamaged):
+                tables[path] = _whole(self._location, path, self._content.files[path])
+        if tables:
+            self._replace(tables, {row.seq for path in tables for row in self._content.files[path].rows}, extra())
 
     def shorten(self, keep: Collection[int], extra: NewRow) -> bool:
         """Drop every row whose `seq` is not in `keep` and append `extra`, in one commit.
@@ -293,24 +301,23 @@ class LogTable:
         others = (info.path for info in self._location.list() if info.path not in self._content.files)
         self._location.delete(path for path in others if _is_dead(path, self._loaded_version, before_ms))
 
-    def _replace(self, paths: Sequence[str], keep: AbstractSet[int], extra: NewRow) -> bool:
+    def _replace(self, tables: Mapping[str, pa.Table], keep: AbstractSet[int], extra: NewRow) -> bool:
+        """Replace the files of `tables` by one with those of their rows that are in `keep`."""
         version, at_ms = self._loaded_version + 1, self._now_ms()
-        # Every seal is compared again: a damaged row must not get a fresh file that looks valid.
-        tables = [_whole(self._location, path, self._content.files[path]) for path in paths]
-        rows = pa.concat_tables(sorted(tables, key=_first_seq))
+        rows = pa.concat_tables(sorted(tables.values(), key=_first_seq))
         kept = [seq in keep for seq in rows.column("seq").to_pylist()]
         dropping = not all(kept)
         # Bodies are megabytes in a job of a thousand tasks: they are copied only if some go.
         kept_rows = rows.filter(pa.array(kept, pa.bool_())) if dropping else rows
         # `extra` vouches for the rows that remain, so that dropped rows do not look like missing ones.
-        total = self._content.weight - sum(self._content.files[path].weight for path in paths)
+        total = self._content.weight - sum(self._content.files[path].weight for path in tables)
         total += continuity.weight(kept_rows.column("seal").to_pylist())
         new = _sealed(extra, version, at_ms, total)
         actions: list[AddAction | RemoveAction] = [
             _written(self._location, at_ms, version, kept_rows, data_change=dropping),
             _written(self._location, at_ms, version, new, data_change=True),
         ]
-        actions += [delta_log.removed(old, self._content.files[old].size, data_change=dropping) for old in paths]
+        actions += [delta_log.removed(old, self._content.files[old].size, data_change=dropping) for old in tables]
         try:
             self._replaced_version = delta_log.commit(
                 self._table, self._location, actions, SCHEMA, after=self._loaded_version
@@ -484,7 +491,10 @@ def _first_seq(table: pa.Table) -> int:
 
 
 def _whole(location: Location, path: str, file: LogFile) -> pa.Table:
-    """Return all columns of a file, with every seal compared, before they are written again."""
+    """Return all columns of a file, with every seal compared, before they are written again.
+
+    A damaged row must not get a fresh file that looks valid.
+    """
     if file.table is not None:
         return file.table
     table = location.read_table(path)
