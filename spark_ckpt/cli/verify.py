@@ -30,7 +30,8 @@ def verify(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Check that the files of every kept epoch exist, and with --deep every byte of them. Exit code 5 if not.
+    """Check that the files of every kept epoch exist, and with --deep every byte of them and of the epoch log. Exit code 5
+    if not.
 
     Files that sources keep in the store (lists of consumed files) are always read in full, as at a start. Delta tables must have
     the rows that they have acknowledged: exit code 9 if one comes from an older backup.
@@ -38,14 +39,17 @@ def verify(
     opened = open_store(store, storage_option)
     epochs = [brief.epoch for brief in opened.log.state().epochs] if epoch is None else [epoch]
     found, unchecked = damages(opened, epochs, deep)
+    # An epoch's own row is read with its files. The other rows are checked with all epochs.
+    log = [error.what for error in opened.log.damages()] if deep and epoch is None else []
     late, unknown = sinks_behind(opened)
     if as_json:
         print_json(
             {
                 "store": opened.location.uri,
                 "deep": deep,
-                "whole": not any(found.values()),
+                "whole": not any(found.values()) and not log,
                 "epochs": [{"epoch": each, "whole": why is None, "damage": why} for each, why in found.items()],
+                "log": [*log],
                 "unchecked_sources": [*unchecked],
                 "sinks_behind": [plain(asdict(each)) for each in late],
                 "sinks_unknown": dict[str, Json](unknown),
@@ -53,10 +57,16 @@ def verify(
         )
     else:
         _print(found, deep)
+        for damage in log:
+            print_line(f"\ndamaged in the epoch log: {damage}")
+        if log:
+            print_line(
+                "bring the file back from a backup of the folder epochs: retention needs it, and ends the job without"
+            )
         for source in unchecked:
             print_line(f"not checked: what source {source} keeps in the store; its connector is not installed here")
         _print_sinks(opened, late, unknown)
-    if any(found.values()):
+    if any(found.values()) or log:
         raise typer.Exit(EpochDamaged.exit_code)
     if late:
         raise typer.Exit(PublishConflict.exit_code)

@@ -323,6 +323,11 @@ class EpochLog:
             rows = {row.epoch: row for row in self._table.rows if row.kind == "epoch"}
             return {epoch: self._manifest_or_error(epoch, rows.get(epoch)) for epoch in epochs}
 
+    def damages(self) -> list[EpochDamaged]:
+        """Read every row with its body. Return an error for each row or file that is damaged; see `LogTable.damages`."""
+        with self._lock:
+            return self._table.damages()
+
     def shorten(
         self, keep_epochs: Callable[[LogState], set[int]], fence: Fence = lambda log_state: None
     ) -> tuple[LogState, list[Manifest]]:

@@ -18,7 +18,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -250,13 +250,28 @@ class LogTable:
                 raise
             return self.body(row)
         if body is None or _sha256(body) != row.digest:
-            raise EpochDamaged(
-                f"the log's row of epoch {row.epoch} does not match its digest",
-                hint="restore an older epoch, or the store's folder from a backup",
-                file=path,
-                seq=row.seq,
-            )
+            raise _unlike_digest(row, path)
         return body
+
+    def damages(self) -> list[EpochDamaged]:
+        """Read every live file again. Return an error for each that cannot be read, and for each row whose body does not
+        match its digest. Raises a `StoreOutage`.
+
+        Opening a log reads no bodies, and most of them are never read: this finds damage before a fold needs them.
+        """
+        self.refresh()
+        found = {path: self._damages_of(path) for path in self._content.files}
+        # A file that is missing now was folded into another one meanwhile.
+        self.refresh()
+        return [error for path, errors in found.items() if path in self._content.files for error in errors]
+
+    def _damages_of(self, path: str) -> list[EpochDamaged]:
+        try:
+            table = self._location.read_table(path)
+            rows = zip(_checked(table, path), table.column("body").to_pylist(), strict=True)
+        except EpochDamaged as error:
+            return [error]
+        return [_unlike_digest(row, path) for row, body in rows if body is None or _sha256(body) != row.digest]
 
     def fold_if_due(self, extra: Callable[[], NewRow]) -> None:
         """Fold the small files into one if there are `FOLD_AFTER`, and append the row that `extra` returns.
@@ -481,6 +496,15 @@ def _checked(table: pa.Table, path: str) -> list[LogRow]:
         if not sealed:
             raise EpochDamaged(f"row {row.seq} of the epoch log does not match its seal", hint=HINT_DAMAGED, file=path)
     return rows
+
+
+def _unlike_digest(row: LogRow, path: str) -> EpochDamaged:
+    return EpochDamaged(
+        f"{row.acknowledged} of the epoch log does not match its digest",
+        hint="restore an older epoch, or the store's folder from a backup",
+        file=path,
+        seq=row.seq,
+    )
 
 
 def _first_seq(table: pa.Table) -> int:
