@@ -252,6 +252,7 @@ class EpochBuilder:
         # Step 5 of docs/design/epoch-in-nine-steps.md.
         ended = EndedEpoch(
             epoch,
+            # A copy: if every batch ends an epoch, later batches extend the chains while this one waits for its commit.
             self.gathered,
             dict(self.chains),
             dict(cursors),
@@ -322,6 +323,8 @@ class EpochBuilder:
 
 def distinct(files: Iterable[StateFile]) -> list[StateFile]:
     """Return the files of several chains, each once, oldest first."""
+    # A file is in the chains of all key groups that have a range in it. The epochs give the order of the changes of
+    # each.
     once = {file.path: file for file in files}
     return sorted(once.values(), key=attrgetter("epoch", "path"))
 
@@ -503,6 +506,8 @@ class Cut:
         snapshots, too, and the rows of the sinks are staged. Raises `ProtocolViolation` for a key group that the job
         does not have.
         """
+        # They are from tasks that divide the keys in another way than this driver, so its groups are not complete
+        # either.
         if unknown := ended.groups_acked - self._key_groups:
             raise ProtocolViolation(f"epoch {ended.epoch} has snapshots of unknown key groups: {sorted(unknown)}")
         return self._key_groups - ended.groups_acked
@@ -519,5 +524,6 @@ class Cut:
     def aborted(self, epoch: Epoch) -> None:
         """Move the content of an aborted epoch to the next one."""
         self.builder.aborted(epoch)
+        # Its barrier may still come: it ends nothing then, because its epoch is neither open nor prefetched.
         if epoch == self.prefetched.epoch:
             self.prefetched.over()

@@ -32,6 +32,7 @@ def segments_in(reports: Iterable[Report]) -> Segments:
         edge = edge_of(report)
         if edge is not None:
             found.setdefault(edge, []).append(STAGED_FILE.validate_python(report.body))
+    # Offsets of the edge count segments, so a batch that is planned again must find them in the same order.
     for segments in found.values():
         segments.sort(key=lambda each: (each.task, each.part))
     return found

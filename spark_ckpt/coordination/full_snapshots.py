@@ -32,6 +32,7 @@ def connected(files: Iterable[StateFile]) -> list[tuple[frozenset[int], list[Sta
         alike.setdefault(file.key_groups, []).append(file)
     home: dict[int, set[int]] = {}
     for groups in alike:
+        # All key groups of a connected set share one set object, so identity tells the sets apart without a comparison.
         joined = {id(found): found for group in groups if (found := home.get(group))}
         merged = set(groups).union(*joined.values())
         # All of them in one set already: nothing to update.
@@ -71,6 +72,8 @@ def _is_due(groups: frozenset[int], files: Sequence[StateFile], after: int) -> b
     The rule writes about one full file per half of its rows. Numbers of key groups spread full files over epochs.
     """
     turn = min(groups) % after
+    # `turn` spreads the full files of tasks over epochs. Otherwise all of them would write their whole state at one
+    # barrier.
     if len(files) <= after + turn:
         return False
     base = sum(file.rows for file in files if file.kind == "full")

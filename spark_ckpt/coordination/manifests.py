@@ -90,6 +90,7 @@ def pinned_of(shape: JobShape, ended: EndedEpoch, lineage: Lineage, base: Manife
 
 
 def _as_written(snapshot: OperatorSnapshot, base: OperatorSnapshot | None) -> OperatorSnapshot:
+    # The schema is the one that the files were written in. No task has rewritten them before the first batch.
     return snapshot if base is None else snapshot.model_copy(update={"state_schema": base.state_schema})
 
 

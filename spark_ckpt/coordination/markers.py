@@ -71,6 +71,7 @@ class ControlMarkers:
         barrier. Only a batch with a new marker can end an epoch, and only that one. The barrier of an aborted epoch
         ends nothing: its snapshots stay in the chains, and its rows belong to the next epoch.
         """
+        # A batch may reach the barrier of an aborted epoch together with the next one. Only the newest marker counts.
         before, self.reached = self.reached, self.offered[markers]
         if self.reached.number <= before.number or self.reached.kind not in BARRIERS:
             return None

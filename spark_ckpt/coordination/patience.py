@@ -110,6 +110,7 @@ class Patience:
 
     def after(self, ended: Ended) -> Pause | GiveUp:
         """Return the next step after an incarnation ended."""
+        # An epoch shows that the job itself can run. Only failures without one in between are a loop.
         if ended.progressed:
             self._failures = 0
         kind = kind_of(ended.error)

@@ -322,6 +322,7 @@ class EpochProtocol(Machine[EpochPhase]):
 
     def on_starts_committed(self, event: EpochCommitted) -> list[Effect]:
         """Continue from the epoch with the start positions. The query has not started, so nothing is published."""
+        # This epoch took its number without `_begin`, since it has no barrier.
         self._committed(event.manifest)
         self.last_used = self.last_committed
         return [SayCommitted(event.manifest)]

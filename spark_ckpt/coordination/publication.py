@@ -161,6 +161,7 @@ class EarlySends:
 
     def aborted(self, epoch: int) -> list[DropAhead]:
         """Return rollbacks for the sinks that have rows of an aborted epoch: these rows return under another number."""
+        # The rows come again with the next epoch. Left in the open transaction, they would be published twice.
         given_up = [sink for sink, asked in self._asked.items() if asked.epoch == epoch]
         for sink in given_up:
             self._asked[sink].epoch = self._asked[sink].files = 0
@@ -200,6 +201,7 @@ class AckRecords:
 
         `acks`: every acknowledgement that no log row records yet.
         """
+        # See the module: while the log has none, a restart takes a marker that expired for one that was never written.
         if any(self.is_first(ack.sink) for ack in acks):
             return [RecordAcks(tuple(acks))]
         return self.wait(acks)
@@ -273,6 +275,8 @@ class Publication:
     def append(self, epoch: Epoch) -> list[SinkId]:
         """Add a committed epoch to the backlog of every sink; return the sinks that had none."""
         sinks = sorted(map(SinkId, self._shape.sinks))
+        # Read before the epoch is added: a sink with a backlog has a publish under way, whose end requests the next
+        # one.
         idle_sinks = [sink for sink in sinks if not self.unpublished[sink]]
         for sink in sinks:
             self.unpublished[sink].append(epoch)
@@ -280,6 +284,8 @@ class Publication:
 
     def behind_by(self, count: int) -> list[str]:
         """Return the sinks with at least `count` unpublished epochs that they may publish."""
+        # Epochs that are not released wait for other stages. If they counted, the barrier that decides their line could be
+        # held back for them.
         return [sink for sink, epochs in self.unpublished.items() if sum(map(self.may_publish, epochs)) >= count]
 
     def may_publish(self, epoch: int) -> bool:
@@ -288,6 +294,7 @@ class Publication:
 
     def release(self, epoch: int) -> list[SinkId]:
         """Release epochs up to `epoch`; return the sinks that waited for it."""
+        # The host reads the decision from the logs of all stages again and again; an older reading may arrive late.
         if self.released is None or epoch <= self.released:
             return []
         waiting = [sink for sink, epochs in self.unpublished.items() if epochs and not self.may_publish(epochs[0])]
@@ -344,6 +351,8 @@ class Publication:
             self.standing = self.standing.learned(sink, event.learned)
         self.early.published(sink)
         detail: dict[str, JsonValue] = {"sink": sink, "rows": event.rows, "replayed": event.replayed}
+        # A driver that dies before the log has it publishes the epoch again: the sink answers by its marker that it has
+        # the rows.
         self.new_acks.append(SinkAck(sink=sink, epoch=event.epoch, detail=detail))
         return detail
 
@@ -402,5 +411,6 @@ class Publication:
 
     def recorded(self, acks: Collection[SinkAck]) -> None:
         """Record that these acknowledgements are in the log."""
+        # An acknowledgement whose own row was slow may be older than one that an epoch has carried since.
         self.logged |= {ack.sink: ack.epoch for ack in acks if ack.epoch > self.logged.get(ack.sink, 0)}
         self.new_acks = [ack for ack in self.new_acks if ack not in acks]

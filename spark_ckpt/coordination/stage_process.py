@@ -190,11 +190,13 @@ class StageProcess:
 
     def committed(self, epoch: int, index: int) -> None:
         """Note that the log has this epoch, or that its newest epoch serves this index."""
+        # The host may tell of a row of the log late, after a newer one.
         self.epoch, self.index = max(self.epoch, epoch), max(self.index, index)
         self.served[epoch] = self.index
 
     def decide(self, indices: Collection[int]) -> None:
         """Note the newest index of every stage's log, the own one included: the line that all of them serve is decided."""
+        # A stage whose log was read before its newest row has a lower index: a decided line stays decided.
         self.decided = max(self.decided, min(indices))
         line = self.publishes_up_to
         self.served = {epoch: index for epoch, index in self.served.items() if epoch >= line}

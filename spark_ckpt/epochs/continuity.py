@@ -35,6 +35,8 @@ class Vouching(Protocol):
 
 def weight(seals: Iterable[str]) -> int:
     """Return the sum that rows with these seals add to a history."""
+    # A sum does not depend on the order of rows: each file's part is computed once, and a fold changes nothing. A chain
+    # of hashes would be computed again over all rows.
     return sum(int(seal, 16) for seal in seals) % _MODULUS
 
 
@@ -47,8 +49,10 @@ def is_whole(newest: Vouching | None, total: int, version: int) -> bool:
     """Return True if rows with the sum of weights `total`, `newest` among them, are the whole log at table version
     `version`.
     """
+    # A log that was only created has no row yet. One that lost all of its rows is found by its acknowledgements.
     if newest is None:
         return True
+    # Every commit adds a row. A newest row below the version shows that the commits after it were emptied.
     return newest.seq == version and history(total - int(newest.seal, 16)) == newest.history
 
 

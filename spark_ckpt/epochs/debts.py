@@ -92,6 +92,8 @@ class Debts:
     def _acked(self, acks: Iterable[SinkAck]) -> None:
         for ack in acks:
             owed = self._owed.get(ack.sink, set())
+            # The walk ends at a gap: retention keeps the lineage down to the oldest unpublished epoch, so nothing
+            # before a gap is unpublished.
             for brief in lineage(self._epochs, ack.epoch):
                 # Everything before an epoch that was acknowledged earlier is already settled, so the walk can stop.
                 if ack.sink in brief.sinks and brief.epoch not in owed:

@@ -30,6 +30,7 @@ def statuses(
 
     `now_ms`: ms since 1970 UTC. `driver_runs`: the newest driver may run.
     """
+    # Across gaps, since thinned epochs of the current branch are not abandoned.
     branch = {brief.epoch for brief in log_state.ancestry()}
     unacked = {sink: set(log_state.unacked(sink)) for sink in log_state.sinks}
     found: dict[int, str] = {}

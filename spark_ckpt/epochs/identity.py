@@ -129,11 +129,14 @@ class _IdentityChange:
 
 def known(log_state: LogState, base: Manifest, read: Read, whole: Whole) -> Known:
     """Return the recorded endpoints for a job that continues from `base`. `whole`: see `Known`."""
+    # The newest epoch of any branch: a restore takes no sink back, so its endpoint is the one that was published to
+    # last.
     newest = newest_readable(log_state, base, read)
     unknown = {name for name in base.cursors if not base.source_identities.get(name)}
     # Epochs of a connector that had no identity yet record none. A later epoch may.
     later = _told_later(log_state, base, read, unknown) if unknown else {}
     sources = {name: base.source_identities.get(name) or later.get(name, {}) for name in base.cursors}
+    # The advice in an error repeats `restore=`, so that following it does not start from another epoch.
     restore = None if base.epoch == log_state.latest else base.epoch
     return Known(sources, newest.sink_identities, whole, restore)
 

@@ -24,6 +24,7 @@ from checkpoint_protocols.checkpoints.recovery_line import (
 from checkpoint_protocols.ids import ChannelId, ProcessId
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 
+# Above every epoch: a reader of undone rows is an orphan of each epoch of its sender, so the search takes it back.
 UNDONE = 2**62
 """Number of the sender's epoch that stands for rows which the sender has undone already."""
 
@@ -231,6 +232,7 @@ def _search(programs: Programs, limits: Limits) -> RecoveryLine:
         _channel(name, source): (ProcessId(each.sender), ProcessId(name))
         for name, program in programs.items()
         for source, each in program.inputs.items()
+        # A program that reads its own edge has read only epochs before its own, so no line of it is inconsistent.
         if each.sender in programs and each.sender != name
     }
     candidates = {

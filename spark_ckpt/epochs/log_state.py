@@ -231,6 +231,7 @@ class LogState:
 
 def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogState:
     """Return the state after more rows, in the log's order."""
+    # A job at rest appends such a row every few seconds. It must not cost a copy of ten thousand epochs.
     if all(type(record) in _ASIDE for _, record in records):
         for at, record in records:
             log_state = FOLDS[type(record)](log_state, record, at)
@@ -238,6 +239,7 @@ def folded(log_state: LogState, records: Sequence[tuple[At, AnyRecord]]) -> LogS
     by_id = dict(log_state.by_id)  # one copy for all rows: a copy for each of ten thousand epochs would take seconds
     debts = Debts(by_id, log_state.owed, log_state.latest, log_state.ancestors)
     epochs_of = log_state.epochs_of
+    # A start folds every row of the log: one `replace` for the epochs of an incarnation, not one for each.
     for _, group in groupby(records, _alike):
         rows = list(group)
         at, newest = rows[-1]
@@ -270,6 +272,8 @@ def taken_back(log_state: LogState, sinks: Mapping[str, int]) -> LogState:
 
 
 def _created(log_state: LogState, record: CreatedRecord, at: At) -> LogState:
+    # The newest row counts: the store of an outbox may become a job's. The id stays, because the markers in sinks
+    # contain it.
     return replace(log_state, job=record.job, store_id=record.store_id, kind=record.kind)
 
 
@@ -284,6 +288,7 @@ def _incarnation(log_state: LogState, record: IncarnationRecord, at: At) -> LogS
         since_ms=at.time_ms,
         lease_ms=record.lease_ms,
         lease_expires_ms=record.lease_expires_ms,
+        # The position in the total order: two holders never have the same token, regardless of their clocks.
         lease_token=at.seq,
         renewed_ms=at.time_ms,
         base=record.base,
@@ -334,6 +339,7 @@ def _ended(incarnation: IncarnationEntry, record: Released, at: At) -> Incarnati
 
 
 def _handover_asked(log_state: LogState, record: HandoverAsked, at: At) -> LogState:
+    # The request names its incarnation, so that one to a driver that was replaced does not stop the successor.
     return replace(log_state, handover_of=record.incarnation)
 
 
@@ -358,6 +364,7 @@ def _published(log_state: LogState, record: Published, at: At) -> LogState:
 def _acked(log_state: LogState, acks: Sequence[SinkAck]) -> LogState:
     if not acks:
         return log_state
+    # Numbers grow over all branches, and so do markers: the highest one counts, whichever branch it is of.
     newest = dict(log_state.acked)
     for ack in acks:
         newest[ack.sink] = max(newest.get(ack.sink, 0), ack.epoch)

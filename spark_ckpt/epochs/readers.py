@@ -79,6 +79,8 @@ def held_epochs(log_state: LogState, newest_rows: Mapping[str, int], since_ms: i
 def held_from(log_state: LogState, entry: ReaderEntry, newest_rows: Mapping[str, int], since_ms: int) -> int:
     """Return the oldest epoch that is kept for a reader; 0 if none is. Parameters as in `held_epochs`."""
     position, edge = entry.row.position, entry.row.edge
+    # Such a reader needs no epoch, and the log may forget the one of its position: `rows_before` of a later epoch still
+    # names it.
     nothing_new = position.whole and newest_rows.get(edge, 0) <= position.epoch
     if nothing_new or _left(_nearest(log_state, position), position):
         return 0

@@ -75,6 +75,7 @@ class StateFile(Record):
     epoch: Count
     incarnation: Count
     kind: Literal["full", "changes"]
+    # A file without a key group could be in no chain, so nothing would ever supersede it.
     ranges: Annotated[tuple[StateRange, ...], Field(min_length=1)]
     sha256: Digest = ""
 

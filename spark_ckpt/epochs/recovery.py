@@ -93,6 +93,7 @@ def plan(
     """
     if unknown := sorted(new_sinks - set(log_state.sinks)):
         raise ConfigInvalid(f"no epoch knows a sink '{unknown[0]}'", hint=f"one of: {', '.join(log_state.sinks)}")
+    # The very decision of a start, so that the plan cannot promise a restore that a start refuses.
     choice = restore.choose(log_state, target, read, verify)
     base = choice.base
     for sink in sorted(new_sinks):

@@ -122,6 +122,7 @@ def resolve(log_state: LogState, target: RestoreTarget) -> tuple[int, str]:
         target = int(target)  # text from a command line; no savepoint has such a name
     if isinstance(target, str):
         return _savepoint(log_state, target), f"savepoint {target}"
+    # 0 is the beginning, which no row of the log records.
     if target != 0 and target not in log_state.by_id:
         kept = ", ".join(str(epoch) for epoch in sorted(log_state.by_id)) or "none"
         raise EpochNotFound(f"epoch {target} is not in the log", kept=kept, hint="choose a kept epoch or a savepoint")
@@ -151,6 +152,7 @@ def _with_way_back(log_state: LogState, damage: EpochDamaged, read: Read, whole:
     """Return the error of a damaged newest epoch, with the command that goes back before it."""
     epoch = log_state.latest
     back = newest_whole(log_state, epoch, read, whole)
+    # A sink may have published these without an answer. The advice must not promise that their rows come once.
     unacked = {sink: max(log_state.unacked(sink), default=0) for sink in log_state.sinks}
     again = would_be_repeated(log_state.sinks, log_state.acked, unacked, back)
     context = {**damage.context, "restore": back, "would be repeated": "; ".join(again) or None}
@@ -339,6 +341,7 @@ def dropped(log_state: LogState, base: int) -> dict[str, list[int]]:
     """Return per sink the ids that it has not acknowledged and that are not in the branch of `base`, lost ids included."""
     kept = {brief.epoch for brief in log_state.lineage(base)} if base else set()
     found = {}
+    # Lost ids have no brief: a sink without a kept epoch is known by its acknowledgements only.
     for sink in {*log_state.sinks, *log_state.acked}:
         known, maybe = log_state.acked.get(sink, 0), {*log_state.lost, *log_state.unacked(sink)} - kept
         # The sink's marker is at least at `known`, so it cannot name a lower id.
@@ -357,6 +360,8 @@ def recovery_point(log_state: LogState, target: RestoreTarget, read: Read, verif
     """Return the point that a new incarnation continues from. Raises as `choose`."""
     choice = choose(log_state, target, read, verify)
     return RecoveryPoint(
+        # No other driver gets this number: the row is appended right after the state it was computed on, or computed
+        # again.
         incarnation=log_state.incarnation + 1,
         manifest=choice.base,
         last=log_state.last,

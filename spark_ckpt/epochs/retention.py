@@ -79,6 +79,7 @@ def kept_epochs(
     from it must know them.
     """
     by_number = sorted(log_state.by_id)[-policy.keep_last :]
+    # After a restore the newest ids belong to the branch that was left, and would push the current one out.
     lineage = [brief.epoch for brief in log_state.lineage()][: policy.keep_last]
     young = [epoch for epoch, brief in log_state.by_id.items() if brief.created_ms > now_ms - policy.keep_age_ms]
     owed = [epoch for sink in log_state.sinks for epoch in log_state.awaited(sink)]

@@ -13,9 +13,12 @@ def beyond(published: PublishedEpoch, log_state: LogState) -> str:
     """Return a sentence about epochs that the sink has and the log does not know; empty if there are none."""
     if published.epoch > log_state.last:
         return f"it has epoch {published.epoch}, the log's newest is {log_state.last}"
+    # A log that assigned this number again would pass the sink's fence as the old publisher.
     if published.incarnation > log_state.incarnation:
         return f"incarnation {published.incarnation} published to it, the log's newest is {log_state.incarnation}"
     known = log_state.by_id.get(published.epoch)
+    # A log from a backup assigns the numbers after it again. Only the random id of the commit tells the two epochs
+    # apart.
     if known is not None and not published.is_of(known.attempt):
         return (
             f"it has another epoch {published.epoch} than the log, which has lost that one and given its number again"

@@ -58,6 +58,7 @@ def _newest_published(log_state: LogState, newest: Manifest, sink: str, read: Re
             epoch = read(epoch).rows_before.get(sink, 0)
     except EpochDamaged:
         return 0  # unknown; a start refuses the damaged epoch, or skips it
+    # The acknowledgement may be of the endpoint before the present one, which never had these rows.
     identity = newest.sink_identities.get(sink)
     return 0 if identity is not None and epoch <= identity.after else epoch
 
@@ -75,6 +76,8 @@ def refusal(
     """Return the error for a job that cannot continue with these sinks, with recovery advice; None if there are none."""
     if not found:
         return None
+    # The advice has to hold after the operator has followed it: then the missing epochs are unpublished, and their rows
+    # are needed.
     to = whole_at_most(taken_back(log_state, {each.sink: each.has for each in found}), log_state.latest, read, verify)
     newest = {each.sink: log_state.acked.get(each.sink, each.published) for each in found}
     commands = [command for sink, epoch in newest.items() if (command := declaring(sink, epoch))]

@@ -47,6 +47,7 @@ def acknowledge(log: Location, row: Acknowledged) -> None:
 
 def forget_older(log: Location, than: Acknowledged) -> None:
     """Delete the files of rows before `than`."""
+    # The newest one stays: by it a log from an older backup is recognised.
     log.delete(each.path for each in _all(log) if each.seq < than.seq)
 
 

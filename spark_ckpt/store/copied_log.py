@@ -104,6 +104,7 @@ def push_checkpoint(table: CopiedTable) -> CopiedTable:
         table.location.write_bytes(f"{LOG}/{path.name}", path.read_bytes())
     # It names the checkpoint, so it comes after it.
     table.location.write_bytes(f"{LOG}/{_HINT}", (table.log / _HINT).read_bytes())
+    # The handle begins at the checkpoint. Without this the copy of a job that runs for weeks would keep every commit.
     for path in table.log.glob("*.json"):
         if path.stem <= version:
             path.unlink()
@@ -112,6 +113,7 @@ def push_checkpoint(table: CopiedTable) -> CopiedTable:
 
 def _copy(location: Location, paths: Iterable[str], folder: Path) -> None:
     (folder / LOG).mkdir(exist_ok=True)
+    # A file of a Delta log never changes under its name, so a copy is never stale.
     missing = [path for path in paths if not (folder / path).exists()]
     with ThreadPoolExecutor(_READERS) as pool:
         for path, content in zip(missing, pool.map(location.read_bytes, missing), strict=True):

@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from spark_ckpt.store.epoch_log import EpochLog
 
 _log = logging.getLogger(__name__)
+# The version of a Delta transaction is a signed 64-bit integer: 40 bits of epochs leave 23 for incarnations.
 _EPOCH_BITS = 40
 _ATTEMPTS = 20
+# A reader that opens the table reads about so many commits after a checkpoint.
 CHECKPOINT_EVERY = 64
 
 
@@ -153,6 +155,7 @@ class DataTable:
             self._refuse_if_ahead(log)
             materialize()
         except LogDamaged:
+            # A replaced driver would set aside the log that its successor has just re-created.
             if log.state().incarnation != incarnation:
                 raise
             self.begin_again()
@@ -171,6 +174,7 @@ class DataTable:
 
     def begin_again(self) -> None:
         """Set the table's log aside, so that it is re-created from the manifests."""
+        # Moved, not deleted: the manifests re-create the table, and the damaged log can still be examined.
         aside = f"_damaged{LOG}-{time.time_ns() // 1_000_000}"
         move_folder(self.location, LOG, aside)
         _log.warning("the log of %s is damaged; it is set aside as %s and made anew", self.location.uri, aside)

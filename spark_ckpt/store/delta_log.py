@@ -157,6 +157,8 @@ def create_table(
 ) -> DeltaTable:
     """Create the table durably. Open it if another process creates it meanwhile. Raises a `StoreOutage`."""
     if location.local is not None:
+        # delta-rs creates the folders without an fsync: after a power loss a table with synced commits could be missing
+        # as a whole.
         durable.make_folder(location.local / LOG)
     durable.step("commit", f"{location.uri} 0")
     try:
@@ -222,11 +224,14 @@ def commit(
     Raises `CommitLost` after any error of the write: the version may belong to another writer, to this commit, or still
     be free. Raises a `StoreOutage` if the table's folder disappeared.
     """
+    # The number is fixed before the write. The next free one would be no compare-and-swap: rows in between would be
+    # unread.
     version = (table.version() if after is None else after) + 1
     require_log(location)
     durable.step("commit", f"{location.uri} {version}")
     content = b"" if anew else _content(actions, application, metadata or {})
     try:
+        # A change of columns needs delta-rs, which writes the metadata of the table.
         if anew or not create_file(location.uri, location.storage_options, commit_path(version), content):
             _commit_by_library(table, location, version, actions, schema, application, metadata or {}, anew)
     except (DeltaError, OSError, UploadFailed) as error:
@@ -259,6 +264,8 @@ def _commit_by_library(
         "overwrite" if anew else "append",
         Schema.from_arrow(schema),
         partition_by=table.metadata().partition_columns,
+        # With retries delta-rs would commit as a later version if it sees no conflict, on rows that the caller has not
+        # read.
         commit_properties=CommitProperties(dict(metadata), max_commit_retries=0, app_transactions=transactions),
         post_commithook_properties=_QUIET,
     )
@@ -275,6 +282,7 @@ def _content(actions: Actions, application: Application | None, metadata: Mappin
 
 def _line(action: AddAction | RemoveAction) -> dict[str, object]:
     common = {
+        # The Delta protocol asks for a URI-encoded path.
         "path": quote(action.path),
         "partitionValues": action.partition_values,
         "size": action.size,
@@ -354,6 +362,7 @@ def checkpoint(table: DeltaTable, location: Location) -> DeltaTable:
         return table
     for path in (location.local / LOG).glob(f"{table.version():020d}.checkpoint*"):
         durable.sync_file(path)
+    # delta-rs syncs neither the checkpoint nor the hint that names it.
     hint = location.local / LOG / "_last_checkpoint"
     if hint.exists():
         durable.sync_file(hint)

@@ -77,6 +77,7 @@ def make_folder(path: Path) -> None:
 
 def _fsync(path: Path) -> None:
     with typed_errors_at(str(path)):
+        # Linux syncs through a descriptor that only reads, and a folder cannot be opened otherwise.
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -345,6 +345,8 @@ class EpochLog:
         with self._lock:
             while True:
                 log_state = self.state()
+                # Files are deleted after this commit: a replaced driver must not delete those that its successor builds
+                # on.
                 if self.own_incarnation is not None:
                     proposals.fence(log_state, self.own_incarnation)
                 fence(log_state)

@@ -10,6 +10,7 @@ from spark_ckpt.epochs.log_state import LogState
 from spark_ckpt.epochs.records import Holder
 
 _PROC = Path("/proc")
+# proc(5): a zombie (Z) has ended, and only its parent has not asked for its exit code yet.
 _DEAD_STATES = "ZX"
 
 

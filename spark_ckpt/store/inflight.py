@@ -64,6 +64,7 @@ class InFlight:
                 lambda: committed_schema(self.location, files[-1], epoch=manifest.epoch, edge=self.edge),
             )
             self.table.ensure(schema, replace=True)
+        # There is no table, and without rows in flight none is needed.
         elif materialized < 0:
             return
 

@@ -190,6 +190,7 @@ class Location:
             if whole is not None and expected is not None:
                 check_bytes(expected, whole, location=self.uri)
             opened = pa.PythonFile(source, mode="r") if whole is None else pa.BufferReader(whole)
+            # Arrow checks a page's CRC only on request, and decodes a flipped bit into another value otherwise.
             with pq.ParquetFile(opened, page_checksum_verification=True) as parquet:
                 _check_seal(parquet)
                 wanted = None if columns is None else list(columns)
@@ -266,6 +267,7 @@ class Location:
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files. Missing files are ignored. Raises a `StoreOutage`."""
+        # Validated here, because paths come from manifests and listings: none may lead out of the folder.
         wanted = [valid_path(path) for path in paths]
         if self._missing_folder():
             return
@@ -371,6 +373,7 @@ class DurableOutput(io.RawIOBase):
         content = bytes(cast(bytes, data))
         with self._location._errors(self._path, writing=True):
             self._stream.write(content)
+        # Computed from the bytes that are handed over, before any of them can rot on the disk.
         self._digest.update(content)
         self._written += len(content)
         return len(content)

@@ -59,7 +59,9 @@ _BRIEF_COLUMNS = [name for name in SCHEMA.names if name != "body"]
 FOLD_AFTER = 32
 _MERGE_AFTER = 8
 _READERS = 8
+# Every fold writes a durable checkpoint, after `FOLD_AFTER` rows. So a first read need not sync the commits before.
 _SYNC_BACK = 64
+# Less than any horizon of `trim`: within it no commit that this process has read was deleted and its number used again.
 RESUME_SUSPECT_S = 60.0
 _FRESH_S = RESUME_SUSPECT_S / 2
 """Age up to which a row may be proposed on rows that were read earlier."""
@@ -175,6 +177,7 @@ class LogTable:
 
     def refresh(self) -> None:
         """Read the commits made since the last call. Raises `EpochDamaged`, a `StoreOutage`."""
+        # Taken before the read: a commit that comes during the read may be missing from it.
         began_s = uptime_s()
         delta_log.require_log(self._location)
         try:
@@ -207,8 +210,11 @@ class LogTable:
         """
         delta_log.require_log(self._location)
         began_s, version = uptime_s(), self._loaded_version + 1
+        # The seal covers the version: if another commit takes it, this row can never become part of the log elsewhere.
         table = _sealed(new, version, self._now_ms(), self._content.weight)
         path = _new_path(self._now_ms(), version)
+        # The data file is durable before the commit names it. If the commit is lost, the file is garbage that `trim`
+        # deletes.
         size = self._location.write_table(path, table).size_bytes
         # An earlier attempt whose outcome was unknown has not landed, or this version would be taken. Forget its
         # file.
@@ -281,6 +287,7 @@ class LogTable:
         if len(self._content.small) < FOLD_AFTER:
             return
         self.refresh()
+        # Read again: the rows of other processes are folded as well, and the commit is lost if one of them came first.
         small = self._content.small
         # After _MERGE_AFTER folds, merge the folded files, too: the number of live files stays bounded.
         merging = list(self._content.files) if len(self._content.files) - len(small) >= _MERGE_AFTER else small
@@ -321,6 +328,7 @@ class LogTable:
         version, at_ms = self._loaded_version + 1, self._now_ms()
         rows = pa.concat_tables(sorted(tables.values(), key=_first_seq))
         kept = [seq in keep for seq in rows.column("seq").to_pylist()]
+        # Delta's `dataChange` is False for a mere fold: readers of the log as a stream see no row twice.
         dropping = not all(kept)
         # Bodies are megabytes in a job of a thousand tasks: they are copied only if some go.
         kept_rows = rows.filter(pa.array(kept, pa.bool_())) if dropping else rows
@@ -394,6 +402,7 @@ class LogTable:
         # Own commits are on disk already.
         if version != self._replaced_version:
             _sync(self._location, self._loaded_version + 1, version)
+        # A data file never changes, so only files that are new in this version are read.
         known, live = self._content.files, delta_log.live_files(self._table)
         loaded = self._read({path: size for path, size in live.items() if path not in known})
         files = {path: known.get(path) or loaded[path] for path in live}
@@ -462,6 +471,7 @@ def _is_dead(path: str, version: int, before_ms: int) -> bool:
 
 
 def _sealed(new: NewRow, seq: int, time_ms: int, weight_before: int) -> pa.Table:
+    # In the brief, not in a column of its own: the seal covers it, and `Entry` validates it with the record.
     brief = json.dumps({**json.loads(new.brief), "history": continuity.history(weight_before)})
     row = LogRow(FORMAT, seq, new.kind, new.epoch, new.incarnation, new.attempt, time_ms, brief, _sha256(new.body), "")
     columns = {**row._asdict(), "body": new.body, "seal": _seal(row)}

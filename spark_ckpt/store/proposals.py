@@ -80,6 +80,7 @@ def refuse_if_restoring(log_state: LogState, holder: Holder) -> None:
     No clock ends it: a start in between would mix epochs of two lines.
     """
     known = log_state.holder
+    # The name marks the lease also after its term: the restore may have died between two stores, and is then run again.
     if known is None or log_state.is_free or not known.name.startswith(RESTORING_LINE) or known.name == holder.name:
         return
     target = known.name.removeprefix(RESTORING_LINE)
@@ -109,6 +110,8 @@ def refuse_if_adopting(log_state: LogState, holder: Holder) -> None:
     known = log_state.holder
     if known is None or log_state.is_free or known.name != ADOPTING or holder.name == ADOPTING:
         return
+    # Before the second "created" row the store is still the outbox's, and its driver may go on: then the adoption
+    # fails.
     if log_state.kind == "job" and log_state.last:
         raise EpochNotFound(
             "the query of an outbox was being adopted into this store, and that was not finished",
@@ -181,6 +184,7 @@ def heartbeat(log_state: LogState, by: int, expires_ms: int) -> NewRow | None:
 
 def release(log_state: LogState, record: Released) -> NewRow | None:
     """Return the row that frees the lease; None if it is free already or if another incarnation has it."""
+    # A replaced driver that ends late must not free its successor's lease.
     held = log_state.incarnation == record.incarnation and not log_state.is_free
     return row_of(record, record.incarnation) if held else None
 
@@ -192,6 +196,7 @@ def handover(log_state: LogState, asked: int) -> NewRow | None:
     """
     if log_state.incarnation != asked:
         raise StoreInUse(f"incarnation {log_state.incarnation} runs the job now", holder=log_state.holder)
+    # One row is enough: the driver reads it with its next renewal or epoch, at the latest after a third of the lease.
     return None if log_state.handover_asked else row_of(HandoverAsked(incarnation=asked), asked)
 
 
@@ -225,6 +230,7 @@ def savepoint(log_state: LogState, name: str, named: int) -> NewRow | None:
 
     Raises `EpochNotFound`, and `ConfigInvalid` for a name in use.
     """
+    # Retention drops epochs by the same compare-and-swap, so the epoch is still in the log when the name is.
     if named not in log_state.by_id:
         kept = ", ".join(str(number) for number in sorted(log_state.by_id)) or "none"
         raise EpochNotFound(f"epoch {named} is not in the log", kept=kept, hint="choose a kept epoch")
@@ -250,6 +256,7 @@ def reader(log_state: LogState, moved: ReaderMoved) -> NewRow | None:
     """Return the row that registers a reader of an edge, or moves it; None if it stands there already."""
     known = log_state.readers.get(moved.reader)
     here = (moved.place, moved.edge, moved.position)
+    # A reader that has not moved costs no row.
     same = known is not None and (known.row.place, known.row.edge, known.row.position) == here
     return None if same else row_of(moved, epoch=moved.position.epoch)
 
@@ -260,6 +267,7 @@ def index_said(log_state: LogState, by: int, named: int, index: int) -> NewRow |
     Return None if it does already, or if a newer epoch exists. Raises `Fenced`.
     """
     fence(log_state, by)
+    # A newer epoch has stamped its rows with the index that this one had. Raised afterwards, it would contradict them.
     if log_state.latest != named or named not in log_state.by_id or index <= log_state.index:
         return None
     return row_of(IndexSaid(incarnation=by, epoch=named, index=index), by, named)

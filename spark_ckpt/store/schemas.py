@@ -11,6 +11,7 @@ from spark_ckpt.store.location import Location
 
 def read_schema(location: Location, path: str) -> pa.Schema:
     """Return the columns of a Parquet file. Raises as `Location.read_table`."""
+    # Without row groups only the footer is read.
     schema = location.read_table(path, row_groups=[]).schema
     return schema.remove_metadata()
 

@@ -115,6 +115,7 @@ class SparkStates:
         wanted = [place for place in places if not place.endswith(_CHECKSUM)]
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             files = tuple(pool.map(partial(self._named, state, moment, known), wanted))
+        # The index is written last: its fsync of the folder makes the names of all files durable as well.
         index = StateIndex(metadata=moment.metadata, commit=moment.commit, files=files)
         name, content = self._name(moment, "index.json"), index.model_dump_json().encode()
         with self.location.open_output(name) as output:
@@ -137,6 +138,8 @@ class SparkStates:
 
     def _named(self, state: Path, moment: Moment, known: Known, place: str) -> IndexedFile:
         source = state / place
+        # Before the link: if Spark replaces the file in between, its identity does not match at the next epoch, and it
+        # is named again.
         found = source.stat()
         file = known.of(place, found)
         if file is not None:

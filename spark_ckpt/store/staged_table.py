@@ -33,6 +33,7 @@ class StagedTable:
 
     def declare(self, columns: str) -> None:
         """Publish the sink as an edge: other jobs read its rows here. `columns`: Spark's JSON of their schema."""
+        # Every start declares the columns, mostly the same ones.
         if self.declared() != columns:
             self.location.write_bytes(_COLUMNS, columns.encode())
 
@@ -62,6 +63,7 @@ class StagedTable:
     def _materialize(self, manifest: Manifest, incarnation: int) -> None:
         key = txn_version(incarnation, manifest.epoch)
         materialized = self.table.newest_txn_version()
+        # A late call of a replaced driver, or a repeated one.
         if materialized >= key:
             return
         files = self._due(manifest, 0 if materialized < 0 else epoch_of(materialized))

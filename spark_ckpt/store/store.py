@@ -72,6 +72,7 @@ class Store:
         self._inflight: dict[str, InFlight] = {}
         self.spark_states = SparkStates(location.child(_SPARK))
         """Files of the state of Spark's own operators."""
+        # Incarnation that the last sweep was for. Each looks once for the files that dead drivers have left.
         self._swept_for = -1
         self._shown: tuple[int, Mapping[str, Sequence[str]]] = -1, {}
         """An incarnation, and the tables that existed at its first update, by folder."""
@@ -268,6 +269,7 @@ class Store:
         # Spark's checkpoints of an earlier incarnation are never read again: each incarnation begins with a fresh
         # one.
         dead = [name for name in folders(self.location, _RUNS) if name.isdigit() and int(name) < incarnation]
+        # Copies in which Spark reads the state of its own operators, e.g. for `state_frame`, go with their epochs.
         gone = tuple(f"{_READ}{each.epoch}-" for each in dropped)
         dead += [name for name in folders(self.location, _RUNS) if name.startswith(gone)] if gone else []
         for name in dead:
@@ -336,6 +338,7 @@ class Store:
             return log
         if job is None:
             raise StoreForeign("there is no store here", store=self.location.uri, hint=HINT_NO_STORE)
+        # Checked before anything is created: a mistyped location must not become a store in the middle of other data.
         others: set[str] = set(self.location.entries()) - {_EPOCHS}
         # The log folder may exist alone: a creation that was interrupted is completed.
         if others:
@@ -352,6 +355,8 @@ class Store:
 
 
 def _verify(place: Location, files: Sequence[StateFile | StagedFileRecord], deep: bool, **where: object) -> None:
+    # Every start does this for the newest epoch, so it compares sizes only. A reader compares the bytes before it uses
+    # them.
     found = place.sizes(file.path for file in files)
     for file in files:
         check_size(file, found.get(file.path), **where, location=place.uri)

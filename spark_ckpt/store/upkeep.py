@@ -94,6 +94,8 @@ def under_lease(store: Store, token: int, policy: Retention, guard: Guard) -> tu
     rows = UpkeepLog(store.log)
 
     def fenced() -> None:
+        # Read before each table: a holder that was replaced stops early. What it still does is repeated by its
+        # successor.
         guard()
         rows.fence(token)
 

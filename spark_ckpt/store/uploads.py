@@ -81,6 +81,8 @@ def create_file(uri: str, options: Mapping[str, str], path: str, content: bytes)
     store = _store(uri, tuple(sorted(options.items()))) if "://" in uri else _folder(uri)
     if store is None:
         return False
+    # A local store writes a hidden file and links it to the name, so that the file appears whole; the link fails if the
+    # name exists.
     obstore.put(store, path, content, mode="create")
     return True
 
