@@ -60,9 +60,7 @@ def verify(
         for damage in log:
             print_line(f"\ndamaged in the epoch log: {damage}")
         if log:
-            print_line(
-                "bring the file back from a backup of the folder epochs: retention needs it, and ends the job without"
-            )
+            print_line("bring the file back from a backup of the folder epochs")
         for source in unchecked:
             print_line(f"not checked: what source {source} keeps in the store; its connector is not installed here")
         _print_sinks(opened, late, unknown)

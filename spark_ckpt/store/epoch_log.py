@@ -339,8 +339,8 @@ class EpochLog:
         - `keep_epochs`: function from the log state to the ids of the epochs to keep.
         - `fence`: called with the log state that epochs are dropped from; it may raise.
 
-        Returns the log state that the choice was made on, and the dropped manifests. Raises `Fenced` if a newer
-        incarnation replaced this object's own, and the errors of `fence`.
+        Returns the log state that the choice was made on, and the dropped manifests, without damaged ones. Raises
+        `Fenced` if a newer incarnation replaced this object's own, and the errors of `fence`.
         """
         with self._lock:
             while True:
@@ -352,11 +352,12 @@ class EpochLog:
                 fence(log_state)
                 kept = keep_epochs(log_state)
                 # Read before the commit: their files can only be found while the manifests are still in the log.
-                dropped = [self._manifest(epoch) for epoch in sorted(log_state.by_id.keys() - kept)]
+                gone = sorted(log_state.by_id.keys() - kept)
+                dropped = self._undamaged(gone)
                 if self.known() is not log_state:
                     # A read in between has brought newer rows. `kept` lacks their epochs, so this commit would drop them.
                     continue
-                if not dropped or self._table.shorten(
+                if not gone or self._table.shorten(
                     needed_rows(self._table.rows, kept), row_of(totals(log_state, kept))
                 ):
                     return log_state, dropped
@@ -421,6 +422,16 @@ class EpochLog:
     def _manifest(self, epoch: int) -> Manifest:
         row = next((row for row in reversed(self._table.rows) if row.kind == "epoch" and row.epoch == epoch), None)
         return self._manifest_of(epoch, row)
+
+    def _undamaged(self, epochs: Iterable[int]) -> list[Manifest]:
+        rows = {row.epoch: row for row in self._table.rows if row.kind == "epoch"}
+        found = []
+        for epoch in epochs:
+            # A manifest that cannot be read must not end the job at every retention. A later incarnation finds the files
+            # that it names by their own names.
+            with contextlib.suppress(EpochDamaged):
+                found.append(self._manifest_of(epoch, rows.get(epoch)))
+        return found
 
     def _manifest_or_error(self, epoch: int, row: LogRow | None) -> Manifest | CkptError:
         try:

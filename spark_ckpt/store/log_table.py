@@ -303,18 +303,20 @@ class LogTable:
     def shorten(self, keep: Collection[int], extra: NewRow) -> bool:
         """Drop every row whose `seq` is not in `keep` and append `extra`, in one commit.
 
-        Return False if another commit came first.
+        A damaged file with a row to keep stays as it is. Return False if another commit came first.
         """
-        version = self._loaded_version
-        try:
-            tables = {path: _whole(self._location, path, file) for path, file in self._content.files.items()}
-        except EpochDamaged:
-            # Another process may have folded the file into another one and deleted it.
-            self.refresh()
-            if self._loaded_version == version:
-                raise
-            return False
-        return self._replace(tables, set(keep), extra)
+        version, kept, tables = self._loaded_version, set(keep), dict[str, pa.Table]()
+        for path, file in self._content.files.items():
+            try:
+                tables[path] = _whole(self._location, path, file)
+            except EpochDamaged:
+                # Another process may have folded the file into another one and deleted it.
+                self.refresh()
+                if self._loaded_version != version:
+                    return False
+                if kept.isdisjoint(row.seq for row in file.rows):
+                    tables[path] = SCHEMA.empty_table()
+        return self._replace(tables, kept, extra)
 
     def trim(self, now_ms: int) -> None:
         """Delete old commit files, and old data files that are no part of the table and cannot become so."""

@@ -6,6 +6,7 @@ rebuilt.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -39,6 +40,7 @@ from spark_ckpt.store.staged_table import StagedTable
 from spark_ckpt.store.state_table import StateTable
 from spark_ckpt.store.trim import TRIM_EVERY_MS, trim
 
+_log = logging.getLogger(__name__)
 HINT_NO_STORE = "check the path; a job creates its store when it starts"
 _READ = "read-e"
 _STATE, _EDGES, _INFLIGHT, _RUNS, _EPOCHS, _SPARK = "state", "edges", "inflight", "runs", "epochs", "spark"
@@ -226,6 +228,8 @@ class Store:
         - `guard`: called before each table's files are deleted; it may raise to stop the work.
         - `fence`: called with the log state that epochs are dropped from; it may raise.
 
+        Nothing is deleted while the manifest of a kept epoch is damaged.
+
         Returns the number of epochs, files, bytes and folders that were removed. Raises `Fenced` if a newer incarnation
         replaced this object's own, and the errors of `fence` and `guard`.
         """
@@ -253,6 +257,12 @@ class Store:
         files: list[FileInfo] = []
         # Each table reads the log again, but parses no manifest twice.
         known: dict[str, Manifest] = {}
+        try:
+            self.log.manifests(known=known)
+        except EpochDamaged as damage:
+            # The files that it names are unknown, and an operator may bring its row back from a backup.
+            _log.warning("job=%s retention deletes no files: %s", self.job, damage.what)
+            return RetentionReport(tuple(each.epoch for each in dropped))
         for sink in self._tables(_EDGES):
             guard()
             files += self._sweep_staged(self.staged(sink), dropped, incarnation, known)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from store_world import ELSEWHERE, JOB, OPERATOR, World, rewrite
 
+from spark_ckpt.epochs.retention import Retention
 from spark_ckpt.errors import CkptError, EpochDamaged, FormatUnknown
 from spark_ckpt.store import log_table
 from spark_ckpt.store.location import Location
@@ -216,11 +217,12 @@ def test_a_row_of_an_unknown_kind_is_met_again_by_every_later_reading(
         log.add_savepoint("later", 2)
 
 
-def flip_in_body(root: Path, kind: str) -> Path:
+def flip_in_body(root: Path, kind: str, epoch: int | None = None) -> Path:
     """Flip a bit in the body of a row of this kind. Return its file."""
     for path in sorted((root / "epochs").glob("*.parquet")):
         with pq.ParquetFile(path) as file:
-            if file.read(columns=["kind"]).column("kind").to_pylist() == [kind]:
+            row = file.read(columns=["kind", "epoch"]).to_pylist()[0]
+            if row["kind"] == kind and epoch in (None, row["epoch"]):
                 group = file.metadata.row_group(0)
                 columns = [group.column(at) for at in range(group.num_columns)]
                 body = next(each for each in columns if each.path_in_schema == "body")
@@ -271,3 +273,27 @@ def test_a_fold_leaves_a_damaged_file_where_it_is_and_the_row_appended_before_it
     table.refresh()
     assert damaged.name in table.paths
     assert len(table.paths) < len(table.rows)
+
+
+@pytest.mark.parametrize("damaged", [2, 3])
+def test_retention_goes_on_with_a_damaged_manifest_and_deletes_no_file_that_it_may_name(
+    tmp_path: Path, damaged: int
+) -> None:
+    """The advice for a damaged epoch is to restore another one: the job that does so must live on."""
+    world = World(tmp_path / "store")
+    world.begin()
+    for number in range(1, 5):
+        world.epoch({"a": number}, full=True, acked=number)
+    world.store.log.release(1)
+    state = tmp_path / "store/state" / OPERATOR
+    before = {path.name for path in state.glob("*.parquet")}
+    file = flip_in_body(tmp_path / "store", "epoch", damaged)
+    store = Store.open(str(tmp_path / "store"), JOB)
+    store.log.begin_incarnation(ELSEWHERE)
+    for _ in range(2):
+        store.retain(Retention(keep_last=2, slack=0))
+    assert [brief.epoch for brief in store.log.state().epochs] == [3, 4]
+    assert store.log.manifest(4).epoch == 4
+    left = {path.name for path in state.glob("*.parquet")}
+    assert len(left) == (2 if damaged == 2 else len(before))
+    assert [each.damaged_file for each in store.log.damages()] == ([] if damaged == 2 else [file.name])
