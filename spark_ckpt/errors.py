@@ -48,17 +48,10 @@ class CkptError(Exception):
     def _fields(self) -> dict[str, object]:
         return self.context
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.what, self.hint, self.context))
-
 
 def _inline_or_below(value: str) -> str:
     """Format a value that is longer than a line (a traceback, say) below its name, indented."""
     return "\n" + indent(value, "    ") if "\n" in value else f" {value}"
-
-
-def _rebuild(cls: type[CkptError], what: str, hint: str, context: dict[str, object]) -> CkptError:
-    return cls(what, hint=hint, **context)
 
 
 class NameUnknown(CkptError, AttributeError):
