@@ -311,6 +311,7 @@ class JobConfig(BaseModel):
         settings: dict[str, object] = {
             _field_of(key): value for key, value in conf.items() if key.startswith(CONF_PREFIX)
         }
+        # None stands for an argument that was not given, so the conf key counts.
         settings |= {_known(name): value for name, value in arguments.items() if value is not None}
         try:
             return cls.model_validate(settings)

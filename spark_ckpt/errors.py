@@ -35,6 +35,7 @@ class CkptError(Exception):
     def __init__(self, what: str, *, hint: str = "", **context: object) -> None:
         self.what = what
         self.hint = hint
+        # Callers pass facts that may be unknown; the message leaves these out.
         self.context = {name: value for name, value in context.items() if value is not None}
         super().__init__(what)
 

@@ -57,6 +57,7 @@ class Watermarks:
         known = {
             (name, each): ms for name, snapshot in base.operators.items() for each, ms in snapshot.watermarks.items()
         }
+        # An input that the job no longer has must not hold the common watermark back.
         self.inputs_ms = {each: known[each] for each in self.delays_ms if each in known}
         """Watermark of each input that has had rows."""
 

@@ -12,10 +12,6 @@ if the lease's newest row is still the one that expired here.
 
 Silence counts only while the log can be read. After an outage, or a pause of this driver, a holder gets its time to
 renew. So a silent holder of a readable log is replaced after its term, `margin_ms` and the pause between two reads.
-
-A driver renews its lease after a third of the term, and sooner after a missed renewal. With the long interval alone,
-short outages at the wrong moments could silence a driver for its whole term. A standby reads between these moments and
-sees no outage.
 """
 
 from __future__ import annotations
@@ -167,6 +163,8 @@ class Standby(Machine[StandbyPhase]):
 
 
 _RENEWALS_PER_LEASE = 3
+# Sooner after a missed renewal: with thirds alone, short outages at the wrong moments could silence a driver for its whole
+# term. A standby reads between these moments and sees no outage.
 _ATTEMPTS_PER_LEASE = 10
 
 

@@ -138,6 +138,8 @@ def named(programs: Programs, number: int) -> Line:
             hint=f"the newest complete one is {complete.name}" if complete else "spark-ckpt line lists the lines",
         )
     limits = {name: found.epoch for name, found in epochs.items() if found is not None}
+    # The number alone proves nothing: a program may have restored an older epoch since, or retention may have deleted
+    # rows.
     line = greatest(programs, limits)
     if line.epochs != limits:
         raise EpochNotFound(

@@ -140,6 +140,8 @@ def _savepoint(log_state: LogState, name: str) -> int:
 
 def latest(log_state: LogState, read: Read, verify: Verify, whole: Verify) -> Choice:
     """Return the newest epoch. Raises `EpochDamaged` that names the epoch to go back to."""
+    # Without an epoch a start would read its sources from their configured positions, and the query's offsets would be
+    # lost.
     if log_state.latest == 0:
         _refuse_unadopted(log_state)
     try:

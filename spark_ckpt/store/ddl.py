@@ -87,6 +87,7 @@ def type_of(text: str) -> pa.DataType:
         return pa.duration("us")
     nested = _NESTED.match(text)
     if nested is None:
+        # Arrow has no length for varchar(10) and char(3).
         return _FIXED.get(text.split("(")[0].lower(), pa.null())
     return _nested(nested[1].lower(), nested[2])
 
@@ -114,6 +115,7 @@ def _parts(ddl: str) -> list[str]:
         elif char in "`'\"":
             quote = char
         depth += (char in _OPEN) - (char in _CLOSE) if not quote else 0
+        # A comma may also be part of a quoted name, of decimal(10,2) or of a nested type.
         if char == "," and depth == 0 and not quote:
             parts.append("")
         else:

@@ -167,6 +167,7 @@ class EpochLog:
         begun: list[RecoveryPoint] = []
 
         def propose(log_state: LogState) -> NewRow:
+            # Refused first, and also after the term of the lease: waiting ends none of these three.
             proposals.refuse_if_rewinding(log_state, holder)
             proposals.refuse_if_restoring(log_state, holder)
             proposals.refuse_if_adopting(log_state, holder)

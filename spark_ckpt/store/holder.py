@@ -25,6 +25,7 @@ def provably_dead(holder: Holder) -> bool:
     """Return True if `holder` cannot run any more: it was a process of this kernel, and is gone or replaced by another
     process.
     """
+    # Process numbers of another host, boot or container name other processes.
     here = current_holder()
     if not holder.boot_id or not holder.pid_start or (holder.host, holder.boot_id) != (here.host, here.boot_id):
         return False

@@ -60,6 +60,7 @@ def refuse_if_held(log_state: LogState, own: int | None, now_ms: int, ended: int
     - `now_ms`: the wall clock, ms since 1970 UTC.
     - `ended`: token of a lease that the caller has seen end. The clock is ignored then.
     """
+    # A run keeps its lease from one of its incarnations to the next.
     if log_state.holder is None or log_state.incarnation == own:
         return
     if ended is not None:

@@ -181,6 +181,7 @@ class SparkStates:
         if folder is None:
             self.location.download(file, target, epoch=epoch, location=self.location.uri)
             return
+        # Spark has no checksums of its own here, so damage must be found before it loads the file.
         self._verify(file, deep=True, epoch=epoch)
         with typed_errors_at(str(target)):
             durable.link_or_copy(folder / file.path, target)

@@ -202,6 +202,7 @@ class Store:
         """
         ours = incarnation or self.log.own_incarnation or manifest.incarnation
         with self._lock:
+            # A standby under the checkpoint lease materializes epochs that the driver has committed.
             if manifest.epoch not in self.log.known().by_id:
                 self.log.state()
             # Tables that exist but are not in the manifest take part, too: after a restore they must drop later

@@ -51,6 +51,7 @@ def _names(log: Path) -> list[str]:
 
 def _torn_commit(log: Path, names: list[str], acknowledged: int | None) -> list[str]:
     commits = [name for name in names if _COMMIT.fullmatch(name)]
+    # Only the newest: the author of a later commit has synced the commits before it, see `LogTable._load`.
     return [name for name in commits[-1:] if _may_be_torn(log / name, len(commits) == 1, acknowledged)]
 
 

@@ -122,6 +122,7 @@ def _folder(path: str) -> LocalStore:
     return LocalStore(path)
 
 
+# Cached, because each store has HTTP connections of its own.
 @functools.lru_cache(maxsize=64)
 def _store(uri: str, options: tuple[tuple[str, str], ...]) -> _Store | None:
     scheme = uri.partition("://")[0]
