@@ -100,6 +100,7 @@ class History:
         self._newest_read: AppendedFiles | None = None
 
     def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles the reader for every task, which needs neither the log nor a connection.
         return self.__dict__ | {"_cache": {}, "_opened": None, "_newest_read": None}
 
     @property
@@ -225,6 +226,7 @@ class History:
         history.
         """
         newest = self._newest_read
+        # A replayed batch or a second look at the same version reads older commits.
         if newest is not None and newest.version >= commit.version:
             return
         found = None if newest is None else read_entry(self.system, newest.version)
@@ -280,6 +282,7 @@ class History:
             raise another_table(self._table, version)
         check_mapping(self._table, metadata.get("configuration") or {})
         fields = {field["name"]: field["type"] for field in json.loads(metadata["schemaString"])["fields"]}
+        # An added column does not matter to a running job, which reads the columns of its start.
         changed = [column["name"] for column in self._columns if fields.get(column["name"]) != column["type"]]
         if changed:
             raise SourceInvalid(

@@ -136,6 +136,7 @@ def _columns(opened: DeltaTable, staged: StructType, not_null: bool = True) -> I
             yield f"column {field.name} is {was} in the rows, {now} in the table"
         elif not_null and field.nullable and not there.nullable:
             yield f"column {field.name} must not be null now"
+    # A nullable column that a file lacks reads as null from it.
     missing = table.keys() - set(staged.names) if not_null else set[str]()
     yield from (
         f"the rows lack column {name}, which must not be null" for name in sorted(missing) if not table[name].nullable

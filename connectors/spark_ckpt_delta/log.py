@@ -147,6 +147,7 @@ def snapshot_files(table: str, storage_options: Mapping[str, str], version: int)
     columns = adds.select(["path", "size_bytes", "modification_time"]).to_pylist()
     partitions = _partition_texts(adds)
     ordered = sorted(zip(columns, partitions, strict=True), key=lambda each: _age(each[0]))
+    # Add actions as deltalake lists them do not say if a file has a deletion vector.
     marked = _with_deletion_vectors(opened)
     return [
         TableFile(unquote(row["path"]), row["size_bytes"], values, row["path"].rpartition("/")[2] in marked)

@@ -88,6 +88,7 @@ def read_marker(opened: DeltaTable, application: str) -> TableMarker | None:
         return None
     incarnation = Incarnation(opened.transaction_version(incarnation_id(application)) or 0)
     epoch, decision = version >> _DECISION_BITS, version & (1 << _DECISION_BITS) - 1
+    # Format 1 wrote the plain epoch number. Read by this format it would be epoch 0, and every row would come again.
     if version and not epoch:
         raise FormatUnknown.of(f"the marker of table {opened.table_uri}", 1, 2)
     return TableMarker(Epoch(epoch), incarnation, decision)

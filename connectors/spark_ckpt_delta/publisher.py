@@ -65,6 +65,8 @@ class DeltalakePublisher:
         self._id: str | None = None
         opened = self._open()
         check_owner(table, opened, context, "deltalake")
+        # A table that is dropped and created again under this path lacks the rows before. Each publish compares the
+        # id.
         self._id = str(opened.metadata().id)
 
     def publish(self, output: EpochOutput) -> PublishReceipt:
@@ -84,6 +86,7 @@ class DeltalakePublisher:
             return PublishReceipt(output.epoch, 0, replayed=False)
         found = verified(output, self._context.sink)  # a commit that names a missing or damaged file breaks the table
         actions = [_add_action(file, info) for file, info in zip(output.files, found, strict=True)]
+        # Other writers may commit in between, so that the search for this sink's commit begins here.
         before = opened.version()
         hit(Failpoint.PRE_COMMIT)
         replayed = self._commit(opened, output, actions)
@@ -132,6 +135,8 @@ class DeltalakePublisher:
             else:
                 return False
             opened = self._open()
+            # delta-rs refuses a commit if another one with this application id came after `opened`. A second commit
+            # with this fresh handle would be no conflict.
             if is_published(read_marker(opened, self._application), output, self._context):
                 return True
         said = one_line(failure) if failure is not None else "it takes no commit"
@@ -154,6 +159,8 @@ class DeltalakePublisher:
             commit_properties=CommitProperties(
                 custom_metadata=dict(metadata),
                 app_transactions=[
+                    # delta-rs records the version and does not compare it: an older handle's conflict and
+                    # `is_published` exclude a second commit.
                     Transaction(self._application, transaction_version(output)),
                     Transaction(incarnation_id(self._application), self._context.incarnation),
                 ],
@@ -165,6 +172,7 @@ class DeltalakePublisher:
         not.
         """
         system, root = self._system(), local_root(self._table)
+        # Every entry on the way is synced: after a power loss, a log with a gap before this commit could not be read.
         for version in versions:
             commit = read_commit(system, version)
             if commit is None:

@@ -38,6 +38,7 @@ def read_file(system: pafs.FileSystem, table: str, file: TableFile, schema: pa.S
 def _fitted(batch: pa.RecordBatch, partition: dict[str, str | None], schema: pa.Schema) -> pa.RecordBatch:
     columns = []
     for field in schema:
+        # Delta takes partition values from the log, also if the file has a column of that name.
         if field.name in partition:
             columns.append(_constant(partition[field.name], field.type, len(batch)))
         elif field.name in batch.schema.names:

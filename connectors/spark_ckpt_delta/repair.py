@@ -77,6 +77,8 @@ def declare(table: str, options: Mapping[str, str], context: SinkContext, engine
             commit_properties=CommitProperties(
                 custom_metadata={"userMetadata": f"spark-ckpt repair sink={context.sink} epoch={epoch}"},
                 app_transactions=[Transaction(application, declared_version(epoch))],
+                # A publish that commits in between would be hidden by the declared marker: the command fails instead
+                # of rebasing on it.
                 max_commit_retries=0,
             ),
         )

@@ -180,6 +180,7 @@ class DeltaSink(SelectsRows):
         opened = self._opened()
         partition_by = self._partition_columns(opened)
         if opened is None:
+            # Tasks write the table's files before the first commit, and need its folder and layout.
             self._create_table(schema, partition_by)
         return StagePlan(
             root=location(self._table),
@@ -244,6 +245,7 @@ class DeltaSink(SelectsRows):
             DeltaTable.create(
                 location(self._table),
                 schema=Schema.from_json(StructType(fields).json()),
+                # Two drivers may start at the same time: the one that loses the race uses the other's table.
                 mode="ignore",
                 partition_by=list(partition_by) or None,
                 storage_options=self._storage_options or None,

@@ -183,6 +183,8 @@ class DeltaSource:
             self._settings.on_change,
             schema.jsonValue()["fields"],
         )
+        # The driver checks: the same error in Spark's planner process would arrive as a failed query with a
+        # traceback.
         history.require(position, opened.version())
         here = replace(
             self._settings, table=location(self._settings.table)

@@ -123,6 +123,7 @@ class SparkPublisher:
         writer.
         """
         for failures in range(1, self.patience.attempts + 1):
+            # After a conflict the table may have other columns, and delta-spark would fill a missing one with null.
             self._check_fits(output)
             error = self._failure_of(output)
             # An error does not tell if the commit landed: the marker decides.
@@ -287,6 +288,8 @@ class SparkPublisher:
 
         That is the order of files (batch, task, part), then of rows. With `delete_when` column `DELETES` marks deletions.
         """
+        # Spark reads files in any order, so that their place in the publishing order is joined by the file's name,
+        # which is unique.
         names = [(file.path.rpartition("/")[2], order) for order, file in enumerate(output.files)]
         order = self._spark.createDataFrame(names, f"{_FILE} string, {_ORDER} int")
         place = col("_metadata.file_name").alias(_FILE), col("_metadata.row_index").alias(_ROW)

@@ -42,6 +42,7 @@ def find_orphans(
     store.
     """
     opened = open_table(table, storage_options)
+    # Without `full`, deltalake's dry run lists removed files only: those that time travel still reads.
     removed = opened.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
     known = {_base_name(path) for path in [*opened.file_uris(), *removed]} | set(unpublished)
     newest_ms = int(time.time() * 1000) - older_than_ms
@@ -97,6 +98,7 @@ def verified(output: EpochOutput, sink: str) -> Sequence[pafs.FileInfo]:
     where = {"epoch": output.epoch, "sink": sink, "root": output.root}
     try:
         found: Sequence[pafs.FileInfo] = system.get_file_info([file.path for file in output.files])
+        # A table's folder that is not mounted lacks every file. That is an outage and no damage.
         if taken_away(local_root(output.root)):
             raise FileNotFoundError(f"there is no folder {output.root}")
         for file, info in zip(output.files, found, strict=True):

@@ -55,6 +55,8 @@ class Cleaning:
         if self.archive is None:
             return
         target, source = Directory(self.archive), self.directory
+        # A copy is not atomic: a driver killed within it would leave half a file in the archive, under the name of
+        # the whole one.
         if type(target.system) is not type(source.system) or _device(target) != _device(source):
             raise ConfigInvalid(
                 f"{self.archive} is not on the file system of {source.path}: a move would be a copy",

@@ -58,6 +58,8 @@ class Consumed:
             files = files_of(cursor.get("files", ()))
         except (KeyError, ValueError) as error:
             raise SourceInvalid(f"not a files cursor: {str(cursor)[:200]}") from error
+        # The newest segment has the count in its name. A cursor whose segments were exchanged would make the job read
+        # files twice or never.
         if (_count(segments[-1]) if segments else len(files) and numbers["count"]) != numbers["count"]:
             raise SourceInvalid(
                 f"a files cursor that counts {numbers['count']} files does not name them: {str(cursor)[:200]}"
@@ -117,6 +119,7 @@ class FileLedger:
             return 0
         needed = {name for consumed in kept for name in consumed.segments} | self._known.keys()
         oldest = min(consumed.count for consumed in kept)
+        # Of names that are no segments `_count` is huge, so that a foreign file in the folder stays.
         garbage = [name for name in self._folder.entries() if name not in needed and _count(name) <= oldest]
         self._folder.delete(garbage)
         return len(garbage)
@@ -148,6 +151,7 @@ def segment_bytes(folder: Folder, name: str) -> bytes:
         data = folder.read_bytes(name)
     except FileNotFoundError as error:
         raise _damaged(folder, name, "is missing") from error
+    # The name has the digest of the content: a damaged list of files would otherwise decide what is read again.
     if _named(_count(name), data) != name:
         raise _damaged(folder, name, "is not what was written")
     return data

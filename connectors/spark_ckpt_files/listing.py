@@ -119,6 +119,7 @@ class Directory:
             raise vanished(self.path, file.name) from error
         except OSError as error:
             raise SourceInvalid(f"{self.path}/{file.name} cannot be read: {error}") from error
+        # A file that is still being written would be read in part, and its rest never.
         if opened.size() != file.size:
             raise grown(self.path, file.name, file.size, opened.size())
         return opened
@@ -256,6 +257,7 @@ class HeldFolder:
         """Return True if another folder is at the path since the last call. The first call returns False."""
         before = self._handle
         try:
+            # The open handle keeps the old inode in use: without it, a replacement could get the same number.
             if before is not None and os.path.samestat(os.fstat(before), Path(self._path).stat()):
                 return False
             handle = os.open(self._path, os.O_RDONLY)

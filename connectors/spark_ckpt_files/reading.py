@@ -81,6 +81,7 @@ def _text_tables(
             parser = csv_parser(
                 columns, data, settings.delimiter, settings.quote, settings.null_value, settings.time_zone
             )
+            # Only the first block has the header; later blocks come to the parser as they are.
             records = records.part(1 if settings.header else 0, len(records))
         if len(records):
             pieces = parse_tolerant(records, parser)

@@ -109,6 +109,8 @@ def _boundaries(data: bytes, quote: str | None, returns: bool) -> tuple[Position
     newlines = np.flatnonzero(ends)
     if quote is None:
         return newlines, newlines
+    # An odd number of quotes before a line end means that it is inside a field. A doubled quote counts twice and
+    # changes nothing.
     inside = np.cumsum(array == ord(quote))[newlines] % 2
     return newlines, newlines[inside == 0]
 

@@ -61,6 +61,7 @@ class SparkSinkLog:
         first, known = self._first(logged)
         wanted = range(first, max(logged, default=-1) + 1)
         gap = next((batch for batch in wanted if batch not in logged), None)
+        # Spark's log is without a gap. A missing file would leave committed files out for ever.
         if gap is not None:
             raise self._damaged(f"batch {gap} is missing, and a later one exists")
         if not known:
@@ -111,6 +112,7 @@ class SparkSinkLog:
         """Return a file's name relative to the folder. Spark logs absolute URIs, percent-encoded."""
         split = urlsplit(uri)
         path, bucket = unquote(split.path), split.netloc.partition("@")[0]
+        # Arrow names an S3 path with its bucket, and Spark logs the path that its own file system has resolved.
         for each in (path, f"{bucket}{path}", self._real(path)):
             name = each.removeprefix(f"{self._folder.rstrip('/')}/")
             if name != each and ".." not in name.split("/"):

@@ -159,6 +159,7 @@ class FilesSource:
         """Return the beginning, or a cursor after all current files."""
         if self._start == "earliest":
             return Consumed().cursor(self._settings.path)
+        # These files go into the ledger, too: without them, the first listing would take them for new ones.
         present = [replace(file, read=False) for file in self._directory.files()]
         return self._ledger.after(Consumed(), present, newest_of(present)).cursor(self._settings.path)
 
@@ -185,6 +186,8 @@ class FilesSource:
         ended, before = Offset.of(json.loads(offset)), Consumed.of(previous)
         if ended.count == before.count:
             return previous
+        # An offset has the files of its own batch only. The names of a skipped batch would be missing in the ledger,
+        # and be read again.
         if ended.count != before.count + len(ended.files):
             raise SourceInvalid(
                 f"{self._settings.path}: batches are missing between {before.count} and {ended.count} files"
@@ -200,6 +203,8 @@ class FilesSource:
         """Return True if all files of `end` are consumed or gone."""
         names = end["names"]
         assert isinstance(names, list)  # noqa: S101 - what end() gave
+        # The ledger forgets old files, so that some names of a long directory stay in this set although they were
+        # read.
         left = set(map(str, names)) - self._ledger.files(Consumed.of(cursor)).keys()
         return not left or (len(left) <= FORGETTING_PAYS and not self._directory.stat(left))
 
@@ -276,6 +281,7 @@ class FilesSource:
             if names and not set(oldest.segments) <= set(consumed.segments):
                 # A cursor that extends the oldest one's segments has consumed its files; others are compared.
                 names &= self._ledger.files(consumed).keys()
+        # A file that the job left out at its start was read by no epoch: it is not the job's to remove.
         now = self._directory.stat(name for name in names if files[name].read)
         return [files[name] for name, file in now.items() if _same(file, files[name])]
 

@@ -123,9 +123,12 @@ class FilesStreamReader(FileStreamReader):
         passed: set[str] = set()
         fresh = self._directory.files(known, passed)
         replaced = self._folder is not None and self._folder.replaced()
+        # A status for every consumed file would cost a request each, so that only names that were gone are compared.
         self._check_again(known.keys() if replaced else self._back(passed), known)
         self._present = passed | {file.name for file in fresh}
         horizon_ms = before.newest_ms - self._settings.max_age_ms
+        # The ledger forgets files that are older than maxFileAge and gone. Such a file may be a consumed one that was
+        # put back.
         for file in fresh[:1]:  # the oldest
             if before.count and file.modified_ms < horizon_ms:
                 raise _too_old(self._settings.path, file, before.newest_ms, horizon_ms)

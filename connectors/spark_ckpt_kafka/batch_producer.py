@@ -152,6 +152,8 @@ class BatchProducer:
         """Send rows in order. Block while a broker has `MOST_IN_FLIGHT` requests."""
         with _translated("send"):
             leaders = self._leaders_of(chunk.topic)
+            # Rows without a key share one partition per chunk, as with the Java client's sticky partitioner
+            # (KIP-480): batches are full then.
             partitions = choose_partitions(chunk, len(leaders), self._draw.randrange(len(leaders)))
             batches = encode_records(chunk, partitions, self._now_ms(), self._tuning.batch_size)
             self._check_sizes(batches)
@@ -201,6 +203,8 @@ class BatchProducer:
 
     def commit(self) -> None:
         """Commit the transaction. The caller verifies the result with the marker."""
+        # A lost answer leaves the outcome open, and EndTxn may be repeated: the coordinator answers the same to the
+        # same producer epoch.
         hit(Failpoint.COMMITTING)
         self._end(committed=True, wait_s=COMMIT_TIMEOUT_S)
 
@@ -235,6 +239,8 @@ class BatchProducer:
             raise ProducerFailed(what, hint=hint_for(what), refusal="size")
 
     def _add_partitions(self, topic: str, partitions: Iterable[int]) -> None:
+        # Records of a partition that was not added are refused. Brokers before KIP-890 kept them as a transaction
+        # that never ended.
         new = [partition for partition in partitions if (topic, partition) not in self._next]
         if not new:
             return

@@ -102,6 +102,7 @@ class Cluster:
             node = self._coordinators.get((kind, key)) or await self._find(kind, key)
             answer = await self._connections.send(request(), node)
             raise_for(code(answer))
+        # The coordinator moves with the leader of its partition of __transaction_state or __consumer_offsets.
         except _MOVED:
             self._coordinators.pop((kind, key), None)
             raise

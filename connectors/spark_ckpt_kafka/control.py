@@ -217,6 +217,7 @@ class KafkaControl:
         try:
             return request(self._open())
         except (kafka_errors.KafkaError, OSError) as error:
+            # While a transaction ends this error comes every 10 ms, and a new connection would take longer than that.
             if not isinstance(error, kafka_errors.UnstableOffsetCommitError):
                 self.close()  # the client caches coordinators and may have lost its connection
             raise _translated(error, self._connection.servers) from error
@@ -270,11 +271,15 @@ def _fetch_offset(admin: Any, group: str, topic: str, *, stable: bool = True) ->
         group_id=group,
         topics=[fetch.OffsetFetchRequestGroup.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])],
     )
+    # Version 7 brought require_stable (KIP-447). Without it a broker answers with the offset before a pending commit,
+    # and rows would come twice.
     request = fetch(group_id=group, topics=[v7], groups=[v8], require_stable=stable, min_version=7, max_version=8)
     answer = manager.run(manager.send, request, node)
     part = answer.groups[0] if answer.groups else answer
     _raise_for(part.error_code, group)
     one = part.topics[0].partitions[0]
+    # The partition's own code counts: for UNKNOWN_TOPIC_OR_PARTITION kafka-python's `committed` returns no offset, as
+    # if nothing were published.
     _raise_for(one.error_code, group)
     return one.committed_offset, one.metadata or ""
 

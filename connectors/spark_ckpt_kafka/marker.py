@@ -43,6 +43,8 @@ def decode(offset: int, metadata: str, group: str) -> TopicMarker:
     try:
         fields = json.loads(metadata.rstrip("\0"))
         version = fields.pop("v")
+        # A field that this version does not know raises, too: a marker that is not understood must stop the sink, and
+        # not pass for none.
         marker = TopicMarker(**fields)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _foreign(offset, group) from error
@@ -77,6 +79,8 @@ class Wanted:
 
     def follows(self, published: int) -> bool:
         """Return True if the wanted epoch comes directly after `published` (0: no epoch was published)."""
+        # A topic that is in use again after another one may have an old marker. The epochs after it went to the other
+        # topic.
         if self.begun_after is not None and published <= self.begun_after:
             return True
         return published == self.previous or (published > self.previous and published in self.dropped)
@@ -95,6 +99,8 @@ def decide(marker: TopicMarker | None, wanted: Wanted) -> MarkerDecision:
 
     Raises `PublishConflict` if the marker contradicts the log, and `Fenced` if a newer incarnation has published.
     """
+    # This is the first check: such an epoch has a higher number, and the next check would take it for a later one of
+    # this branch.
     if marker is not None and marker.epoch in wanted.beside:
         raise _diverged(marker, wanted)
     # The shard has the epoch already, from an earlier attempt or another driver.
@@ -127,6 +133,7 @@ def _check_decided(marker: TopicMarker, wanted: Wanted) -> None:
 
     In both cases another store wrote the marker, or the log lost its newest epochs and used a number again.
     """
+    # A marker without a name was written by `repair set`: the operator has declared the epoch, for any manifest.
     if marker.epoch == wanted.epoch and marker.decision and wanted.decision and marker.decision != wanted.decision:
         raise PublishConflict(
             f"epoch {wanted.epoch} is published, but of another commit of that number: the log has lost the first one",
@@ -134,6 +141,8 @@ def _check_decided(marker: TopicMarker, wanted: Wanted) -> None:
             group=wanted.group,
             lane=wanted.lane,
         )
+    # `newest` counts diverged epochs, too, and a log never gives a number twice. So a higher marker is of no epoch of
+    # this log.
     if wanted.newest is None or marker.epoch <= wanted.newest:
         return
     _check_incarnation(marker, wanted)
@@ -159,6 +168,8 @@ def lane_is_new(first: TopicMarker | None, wanted: Wanted) -> bool:
     if first is None:
         return False
     if wanted.follows(first.epoch):
+        # If the previous epoch had this shard, its marker was lost. Then the shard may have the rows, and is not
+        # published.
         return first.lanes <= wanted.lane
     return first.epoch == wanted.epoch and first.lanes_before <= wanted.lane
 

@@ -20,6 +20,8 @@ from spark_ckpt_kafka.publishing import ShardRequest, ShardResult, ShardSettings
 from spark_ckpt_kafka.rows import StagedPart
 
 _log = logging.getLogger(__name__)
+# It exceeds INIT_TIMEOUT_S and COMMIT_TIMEOUT_S (30 s each), so that no client is killed that waits within its
+# limits.
 STALL_MARGIN_S = 35.0
 LEAST_BATCH_BYTES = 4_096
 """Smallest batch size in bytes; a topic that refuses it accepts hardly any record."""
@@ -68,6 +70,7 @@ class KafkaPublisher:
         self._new_process = process
         self._processes: dict[int, PublisherProcess] = {}
         self._given_up = threading.Event()
+        # The processes start now: 0.5 s of imports and the init are over when the first epoch commits.
         for lane in range(lanes):
             self._process(lane).start()
 
@@ -77,6 +80,8 @@ class KafkaPublisher:
         Raises `Fenced`, `EpochDamaged`, `RowsRefused`, `PublishFailed` or another `CkptError`.
         """
         requests = requests_of(output, self._lanes, self._incarnation)
+        # Without the gate one shard could publish an epoch of which another shard has a damaged file. The restore of
+        # an older epoch would repeat its rows.
         gate = Gate(len(requests))
         with ThreadPoolExecutor(len(requests), thread_name_prefix="ckpt-kafka-lane") as pool:
             running = [pool.submit(self._publish_lane, lane, request, gate) for lane, request in enumerate(requests)]
@@ -160,6 +165,8 @@ class KafkaPublisher:
             try:
                 return self._unless_given_up(lane).ask(request, lambda: gate.arrive(lane))
             except ProducerFailed as failure:
+                # A single fencing may come from a transaction that timed out at its coordinator. Two drivers fence
+                # each other in turns.
                 fencings = fencings + 1 if failure.fenced else 0
                 if fencings >= MAX_FENCINGS:
                     raise self._fenced(lane, request, failure) from failure
@@ -179,6 +186,8 @@ class KafkaPublisher:
         tuning = process.settings.tuning
         if tuning.batch_size <= LEAST_BATCH_BYTES:
             return False
+        # max.message.bytes was lowered since the start, or the rows name their topics, whose limits are not known at
+        # the start.
         smaller = replace(tuning, batch_size=max(LEAST_BATCH_BYTES, tuning.batch_size // 2))
         process.close()
         self._processes[lane] = self._started(replace(process.settings, tuning=smaller))
@@ -220,6 +229,7 @@ class Gate:
         with self._changed:
             self._awaited.discard(lane)
             self._changed.notify_all()
+            # This needs no timeout: each shard leaves when its own time (`PublishPatience.total_s`) is over.
             self._changed.wait_for(lambda: not self._awaited or self._damage is not None)
             if self._damage is not None:
                 raise PublishFailed("rows of another lane are damaged")
@@ -244,6 +254,8 @@ def requests_of(output: EpochOutput, lanes: int, incarnation: int) -> list[Shard
 
     There are as many as the sink has shards, or more if the epoch was staged with more. `incarnation` publishes them.
     """
+    # The program may have fewer lanes now than when the epoch was staged. Its files keep their lane: that keeps a
+    # key's rows in order.
     count = max([lanes, *(file.lane + 1 for file in output.files)])
     return [
         ShardRequest(
@@ -299,6 +311,7 @@ def _results(lanes: Sequence[Future[ShardResult]]) -> list[ShardResult]:
     that have published the epoch, because a restore would publish it there twice.
     """
     errors = [error for lane in lanes if (error := lane.exception()) is not None]
+    # Otherwise the outage of another shard would hide an error that never passes, and the job would try for ever.
     for kind in (EpochDamaged, RowsRefused):
         final = next((error for error in errors if isinstance(error, kind)), None)
         if final is not None:

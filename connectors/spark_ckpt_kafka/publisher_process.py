@@ -149,6 +149,8 @@ class PublisherProcess:
         try:
             verified()
         except BaseException:
+            # This includes KeyboardInterrupt: after an early send the waiting process holds a transaction open, and
+            # readers wait for its end.
             self.close()  # the process waits for an answer that will not come
             raise
         self._send(Signal.GO)
@@ -163,6 +165,8 @@ class PublisherProcess:
         """Return the next message. Raises `ProducerFailed` when the process ends or is silent for `stall_s` seconds."""
         connection = self._open()
         try:
+            # Each message begins the time again: the process reports progress whenever a broker acknowledges
+            # something.
             if connection.poll(stall_s):
                 return connection.recv()
         except (EOFError, OSError) as error:
@@ -193,6 +197,7 @@ class Replies:
 
     def progress(self) -> None:
         """Report progress, at most every 0.5 s."""
+        # A large epoch has thousands of acknowledgements, and each message wakes the driver.
         if time.monotonic() - self._last_s > _PROGRESS_EVERY_S:
             self.send(Signal.PROGRESS)
 
@@ -207,6 +212,7 @@ def serve(descriptor: int) -> None:
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # failures arrive as errors
     connection = Connection(descriptor)
     replies, asked = Replies(connection), queue.SimpleQueue[Any]()
+    # A thread reads the connection, so that a process also notices the end of its driver while it publishes.
     threading.Thread(target=_receive, args=(connection, asked), daemon=True).start()
     publisher = ShardPublisher(asked.get(), replies.progress)
     while True:
@@ -225,6 +231,7 @@ def serve(descriptor: int) -> None:
 def failure_of(error: CkptError | ProducerFailed) -> CkptError | ProducerFailed:
     """Return the error with a context of texts, as the driver receives it."""
     if isinstance(error, CkptError):
+        # A context may have values that cannot be pickled, and an error that does not arrive would look like a crash.
         error.context = {name: str(value) for name, value in error.context.items()}
     return error
 
@@ -235,6 +242,7 @@ def _serve(publisher: ShardPublisher, request: object, replies: Replies, asked: 
     def verified() -> None:
         replies.send(Signal.VERIFIED)
         # The driver answers when the rows of every shard are verified (`Gate`).
+        # This wait needs no limit: `_receive` ends the process when the driver is gone.
         if asked.get() is not Signal.GO:
             raise ProducerFailed("the driver sent another message than GO")
 

@@ -47,6 +47,8 @@ class ShardSettings:
 
     def group(self, lane: int) -> str:
         """Return the transactional id and marker group of shard `lane`; it is the same in every incarnation."""
+        # An init fences a zombie only under the same id, so that the incarnation is no part of it. The job's name may
+        # change.
         return f"{self.store_id}.{self.sink}.{lane}"
 
 
@@ -167,6 +169,7 @@ class ShardPublisher:
         with self._refusals.explaining(request, self._rows), aborting(transaction):
             sent = self._send_rest(transaction, request)
             self._check_delivered(transaction.producer.deliver(), request)
+            # Rows without an acknowledgement must not count as sent: `publish` would leave them out.
             transaction.sent = SentAhead(request.epoch, request.incarnation, tuple(request.parts))
         self._ahead.transaction = transaction
         hit(Failpoint.SENT_AHEAD)
@@ -208,6 +211,8 @@ class ShardPublisher:
     def _initialised(self) -> TransactionalProducer:
         settings = self._settings
         # Nothing of a failed transaction is used again: its connections may hold requests of it.
+        # It is taken out before the init: after a failed init the next attempt connects again, and does not renew a
+        # broken one.
         last, self._committed = self._committed, None
         producer = (
             last.renew()
@@ -222,6 +227,8 @@ class ShardPublisher:
         self, transaction: Transaction, request: ShardRequest, verified: Callable[[], None], laps: Laps
     ) -> ShardResult:
         marker = self._read_marker()
+        # The producer was initialised before this look. In the other order a zombie's commit could change the marker
+        # after it.
         hit(Failpoint.MARKER_READ)
         if self._decide(marker, request) is MarkerDecision.DONE:
             # Early-sent rows of an epoch that is published already would be duplicates.
@@ -238,6 +245,8 @@ class ShardPublisher:
         # In the transaction of the rows: both become visible together, or neither.
         producer.add_marker(self._group, self._settings.marker_topic, *self._new_marker(marker, request))
         hit(Failpoint.OFFSETS_SENT)
+        # The broker does not know which records a transaction should have: it commits one that lacks refused ones
+        # without an error.
         self._deliver(producer, request)
         laps.after("send")
         hit(Failpoint.PRE_COMMIT)
@@ -253,6 +262,7 @@ class ShardPublisher:
         rest = transaction.rest_of(request.epoch, request.incarnation, request.parts)
         if rest is None:  # `keep_only` excludes this
             raise ProducerFailed("the open transaction holds rows of something else")
+        # The topics of an open transaction were seen at its begin, and each look costs a round trip.
         if transaction.begun_s is None:
             self._check_topics({self._settings.topic} if self._settings.topic else set())
         rows = self._rows.verified(request.epoch, request.root, request.storage_options, rest, self._progress)
@@ -285,6 +295,7 @@ class ShardPublisher:
         decision = decide(marker, wanted)
         if decision is not MarkerDecision.ASK_FIRST_LANE:
             return decision
+        # The first shard takes part in every epoch, so that its marker has the number of shards of the epoch before.
         if lane_is_new(self._read_marker(0), wanted):
             return MarkerDecision.PUBLISH
         raise contradiction(marker, wanted)
@@ -296,6 +307,8 @@ class ShardPublisher:
             incarnation=request.incarnation,
             rows=request.rows,
             lanes=request.lanes,
+            # Shards publish in parallel: another one may find this marker at the new epoch already, and then needs
+            # the older number.
             lanes_before=old.lanes if old else request.lanes,
             decision=request.decision,
         )
@@ -318,10 +331,13 @@ class ShardPublisher:
     def _verify(self, request: ShardRequest) -> None:
         """Check the commit with the marker: a client can report success for a commit that did not happen."""
         marker = self._read_marker()
+        # A higher epoch is a success, too: a successor may have published more between the commit and this look.
         if marker is None or marker.epoch < request.epoch:
             raise ProducerFailed("the commit was reported as done, but the marker did not move")
 
     def _refresh(self, transaction: Transaction) -> None:
+        # A group without members keeps an offset for offsets.retention.minutes after its last commit (KIP-211), so
+        # the same marker is committed again.
         marker, producer = self._read_marker(), transaction.producer
         if marker is None:
             return

@@ -99,6 +99,7 @@ def encode_records(chunk: Chunk, partitions: Int64s, now_ms: int, batch_bytes: i
     value, value_bytes = _taken(chunk.column("value"), order)
     headers, header_bytes = _headers(chunk, order)
     content = np.maximum(key_bytes, 0) + np.maximum(value_bytes, 0) + header_bytes
+    # The topic's limit is checked after compression, which makes random content a little larger (_GROWTH).
     most = batch_bytes - BATCH_BYTES - batch_bytes // _GROWTH
     starts = _cut(partitions[order], content + _VARINTS_BYTES, most)
     stops = np.append(starts[1:], len(chunk))
@@ -201,6 +202,7 @@ def _times(
         same = np.full(len(starts), now_ms)
         return np.zeros(len(order), np.int64), same, same
     at_ms = numbers_of(pc.fill_null(milliseconds(column), now_ms))[order]
+    # The format has the first record's time as base, not the smallest one: earlier records have a negative distance.
     first_ms = at_ms[starts]
     return at_ms - np.repeat(first_ms, stops - starts), first_ms, np.maximum.reduceat(at_ms, starts)
 

@@ -109,6 +109,8 @@ class RecordRules:
         for row in np.flatnonzero(sizes > self.max_request_bytes)[:1]:
             why = f"the record has {sizes[row]} bytes, the sink sends at most {self.max_request_bytes}"
             yield RefusedRow(int(row), "value", why, f"raise the sink's option max.request.size; or {_FILTER}")
+        # Brokers compare the compressed batch with max.message.bytes, so that a row is compressed before it is
+        # refused.
         for row in np.flatnonzero(sizes > (most or self.max_request_bytes)):
             if most is not None and (size := self._compressed(rows, int(row), int(sizes[row]))) > most:
                 why = f"the record has {size} bytes, the topic takes at most {most} (max.message.bytes)"

@@ -57,6 +57,7 @@ class Refusals:
         except ProducerFailed as failure:
             if not failure.refusal:
                 raise
+            # The files are read again: the failed attempt has sent its rows on, and keeps none.
             rows = lane.verified(sent.epoch, sent.root, sent.storage_options, sent.parts, lambda: None)
             where = {"epoch": sent.epoch, "sink": lane.sink, "lane": lane.lane}
             raise self.explained(failure, rows, where) from failure

@@ -70,6 +70,8 @@ def declare(
     marker = TopicMarker(epoch=epoch, previous=0, incarnation=0, rows=0, lanes=lanes, lanes_before=lanes)
     try:
         producer = open_producer(connection, tuning(options or {}), group, lambda: None)
+        # The init fences a running publisher and waits for its last transaction, which could otherwise replace the
+        # declared marker.
         producer.init()
         producer.begin()
         producer.add_marker(group, topic, epoch, marker.encode())

@@ -71,6 +71,8 @@ class StagedRows:
         room, contents = KEPT_BYTES, []
         for part in self.parts:
             # Files that fit into the remaining memory are decoded from it; others are read again.
+            # Decoding from the verified bytes saves the second reading, and a file that changes after the check
+            # cannot get into the topic.
             keep = part.size_bytes <= room
             room -= part.size_bytes if keep else 0
             contents.append(self._content(filesystem, f"{base}{part.path}", part, keep, progress))
@@ -90,6 +92,8 @@ class StagedRows:
         """Return the error for a file that cannot be read: damage if the file is missing, else an outage of the
         store.
         """
+        # A folder that is not mounted lacks all files. That is an outage: as damage it would send the operator to a
+        # restore.
         if isinstance(error, FileNotFoundError) and not taken_away(local_folder(self.root)):
             return self.damaged(part, "is missing")
         return outage(self.root, error, path=part.path)
@@ -131,6 +135,8 @@ class VerifiedRows:
         for part, content in zip(self.rows.parts, self.contents, strict=True):
             source = self._opened(part, content, partial(filesystem.open_input_file, f"{base}{part.path}"))
             with source, self._decoded(part, partial(pq.ParquetFile, source)) as file:
+                # A file without a digest can be a whole Parquet file of another content. Its footer is the only
+                # witness then.
                 if file.metadata.num_rows != part.rows:
                     raise self.rows.damaged(
                         part,

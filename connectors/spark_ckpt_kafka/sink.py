@@ -109,6 +109,7 @@ class KafkaSink(SelectsRows):
         seconds.
         """
         check_columns(schema, self.topic)
+        # `identity` follows at once in the same start, and another connection takes some 20 ms.
         self._seen.update(self._asked())
         connection, settings = self._configuration()
         try:
@@ -169,6 +170,8 @@ class KafkaSink(SelectsRows):
             raise SinkInvalid(error.what, hint=error.hint, topic=self.topic) from error
         if not markers:
             return None
+        # Shards become visible one after another. The highest marker counts: a log without that epoch is one that
+        # lost it.
         newest = max(markers, key=lambda marker: marker.epoch)
         incarnation = max(marker.incarnation for marker in markers)
         return PublishedEpoch(

@@ -173,6 +173,7 @@ class KafkaSource:
 
         Raises `SourceInvalid` or `EnvironmentUnfit`.
         """
+        # Spark looks for the connector's classes as soon as a stream is loaded.
         self._stream(spark, "earliest")
         with _as_source_error(), KafkaControl(self._connection) as control:
             self._topics.partitions(control)
@@ -211,6 +212,7 @@ class KafkaSource:
             partitions = self._topics.partitions(control)
             # Ends include open transactions: only a re-created topic ends before the cursor.
             beginnings, ends = control.beginnings(partitions), control.ends(partitions, committed=False)
+        # Spark reports lost records only when a batch reads them (failOnDataLoss), and names no way to continue.
         positions.check_holes(positions.from_cursor(cursor), beginnings, ends)
         start = positions.to_cursor(positions.resumed(cursor, beginnings))
         rows = self._stream(spark, json.dumps(start))

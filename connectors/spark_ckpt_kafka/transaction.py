@@ -68,6 +68,8 @@ class OpenTransaction:
         """
         if self.transaction is None:
             return
+        # The commit still has to send the rest of the epoch. A transaction that the broker aborts meanwhile would
+        # fail the publish, and fence the id.
         if not self.left_s:
             self.give_up()
         elif self.transaction.rest_of(epoch, incarnation, parts) is None:
@@ -102,6 +104,7 @@ def aborting(transaction: Transaction) -> Iterator[None]:
     """Abort the transaction if the block fails."""
     try:
         yield
+    # A killed process aborts nothing: the init of its successor does it.
     except Exception:
         transaction.abort()
         raise

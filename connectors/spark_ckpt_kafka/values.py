@@ -219,6 +219,8 @@ def decoded_batch(values: Values, data: pa.Array, places: list[pa.Array]) -> pa.
             value = None if each is None else decode(each)
         except Exception as raised:  # noqa: BLE001 - a library's; judged in one place
             error = typed(raised, "/".join(str(place[at].as_py()) for place in places))
+            # An outage is no property of the record: with "null" it would turn every record of the batch into a
+            # rejected one.
             if isinstance(error, OSError) or values.on_error == "fail":
                 raise error from None
         found.append(value)
