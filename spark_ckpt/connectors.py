@@ -93,6 +93,7 @@ def named(name: str) -> Installed:
     entries = list(entry_points(group=GROUP, name=name))
     if not entries:
         raise _unknown(name)
+    # The order of sys.path would choose one of them, so that an installation could change the sink of a job.
     if len(entries) > 1:
         raise ConnectorBroken(
             f"{len(entries)} packages declare a connector {name!r}: {', '.join(sorted(map(_distribution, entries)))}",

@@ -25,6 +25,7 @@ class TableId:
     def ask(self) -> str:
         """Return the current id. Raises the errors of opening."""
         known = self._known
+        # One small read replaces an opening of the table, which takes longer with every commit since its checkpoint.
         if known is not None and self._digest(known[0]) == known[1]:
             return known[2]
         before = self._opened()

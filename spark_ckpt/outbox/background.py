@@ -34,6 +34,7 @@ class Background:
         """Record these acknowledgements soon, unless a commit carries them first; at once if there is no wait."""
         with self._lock:
             self._cancel()
+            # The newer ones replace those that wait: each call names all acknowledgements that no row of the log has.
             self._waiting = incarnation, tuple(acks)
         if not self._wait_s:
             self._record_now()

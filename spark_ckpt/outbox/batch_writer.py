@@ -136,6 +136,7 @@ def staging_writer(settings: OutboxSettings, schema: StructType) -> StagingWrite
     """
     prepare_worker()
     store = settings.opened()
+    # It is read before a task can stage a file, so that the protocol can see if another driver began afterwards.
     known = store.log.state().incarnation
     columns = {name: chosen_columns(name, rows, schema) for name, rows in settings.sinks.items()}
     stages = [
@@ -212,6 +213,8 @@ class CommittingWriter(DataSourceStreamArrowWriter):
         """Return the run of this query: that of the batch before, if no other process has continued it since."""
         store, name = self._settings.store, self._settings.run
         before = _runs.get(store)
+        # Spark may end an idle process and host the query in another one, and later come back to this one, whose
+        # knowledge is old then.
         if before is not None and before[0] == name and before[1].continues(batch.known):
             return before[1]
         self._close()

@@ -58,6 +58,8 @@ class Checkpoint:
     def committed(self) -> SparkBatch | None:
         """Return the newest planned batch if Spark has committed it, else None."""
         newest = self.newest()
+        # Spark writes commits/N after the function has returned. Without it Spark calls for the batch again, and the
+        # call publishes.
         if newest < 0 or self._location.size(f"{COMMITS}/{newest}") is None:
             return None
         return self.batch(newest)

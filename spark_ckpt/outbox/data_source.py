@@ -48,6 +48,8 @@ class OutboxDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        # The name is made when the query starts, and pickled to the process that commits. It distinguishes a moved
+        # run from a new one.
         self._run = uuid.uuid4().hex
         self._commits = False
 

@@ -242,6 +242,7 @@ class BatchFunction:
 
     def recover(self, frame: DataFrame) -> None:
         """Publish the epoch of a batch that Spark committed and a dead driver did not publish. `frame`: of the query."""
+        # Changes are for the first incarnation of a run. This one would use them up before the first batch is judged.
         if self._settings.accepted != NO_CHANGES or self._settings.confirmed != Confirmed():
             return
         run = OutboxRun(self._settings, self._events(), self._store)

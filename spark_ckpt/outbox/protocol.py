@@ -216,8 +216,12 @@ class OutboxProtocol:
             _of(Staged, (yield RunPlan(batch.number, 0)))
         else:
             staged = _of(Staged, (yield RunPlan(batch.number, run.point.incarnation)))
+            # This comes before the commit: afterwards the epoch would name files that the other driver has deleted as
+            # garbage.
             self._refuse_swept(batch, staged)
             if self._overlap:
+                # A publish that fails for good must stop the query before another epoch is committed that can never
+                # be published.
                 yield AwaitPublish()
             manifest = run.manifest(self._name, batch, staged)
             yield Commit(manifest)
@@ -247,6 +251,8 @@ class OutboxProtocol:
 
     def _refuse_swept(self, batch: SparkBatch, staged: Staged) -> None:
         """Raise `Fenced` if another driver began after the rows were staged: it takes them for those of a dead one."""
+        # An incarnation deletes files of earlier ones. The one that begins this run has the number `known` + 1 if no
+        # other driver began in between.
         if staged.known < self._began - 1:
             raise Fenced(
                 f"another driver began while the rows of batch {batch.number} were staged, and may have deleted them",
@@ -273,6 +279,8 @@ class OutboxProtocol:
         self._accepted = still_accepted(known, self._holder, self._accepted)
         judged = yield from self._judged(known, batch)
         begun: IncarnationBegun | None = None
+        # A named epoch is judged on the log as it was read, and begun under its token: a branch must not leave epochs
+        # that were not reported.
         if self._accepted.restore is None:
             begun = yield from self._begin(Begin(LATEST))
             # Judged again: another driver may have decided a batch between the two. From here on it is fenced.
@@ -314,6 +322,7 @@ class OutboxProtocol:
     def _begin(self, effect: Begin) -> Generator[Effect, Answer, IncarnationBegun]:
         begun = _of(IncarnationBegun, (yield effect))
         self._began = self._began or begun.point.incarnation
+        # The state is read after the row: another driver may have begun between the two, and has fenced this one.
         if begun.log_state.incarnation != begun.point.incarnation:
             raise Fenced(
                 f"incarnation {begun.point.incarnation} was replaced by {begun.log_state.incarnation}",
@@ -334,6 +343,8 @@ class OutboxProtocol:
         while (due := run.due()) is not None:
             published = _of(PublishResult, (yield due))
             run.published(due.epoch, published)
+            # The others may fail: what a sink has published is recorded all the same, so that the next start does not
+            # ask for it again.
             if published.sinks:
                 yield run.record(at_once=run.awaits_record)
                 run.awaits_record = False
@@ -433,6 +444,8 @@ class _Run:
 
     def published(self, epoch: int, published: PublishResult) -> None:
         """Note the sinks that have the epoch."""
+        # A sink's first acknowledgement goes to the log at once. Without it a lost marker could not be distinguished
+        # from a new sink.
         first = any(not self._standing.published(sink, self._acked.get(sink, 0))[0] for sink in published.sinks)
         self.awaits_record = self.awaits_record or first
         for sink in published.sinks:

@@ -61,6 +61,7 @@ def still_accepted(log_state: LogState, run: str, accepted: Accepted) -> Accepte
         return accepted
     if log_state.holder is not None and log_state.holder.name == run:
         return NO_CHANGES
+    # The run began earlier and is no longer the holder: another driver has begun since.
     if any(each.holder.startswith(f"{run} ") for each in log_state.incarnations):
         raise Fenced(
             f"'{run}' was replaced by incarnation {log_state.incarnation}",
@@ -86,6 +87,8 @@ def judge(log_state: LogState, batch: SparkBatch, accepted: Accepted = NO_CHANGE
         return Ruling(BatchVerdict.AGAIN, newest.epoch)
     if follows(batch, known):
         return Ruling(BatchVerdict.NEW, newest.epoch)
+    # A batch with the number of the newest one and other offsets is no rewind: Spark plans a batch once, so that the
+    # checkpoint was edited or a copy of it ran.
     back = branch_point(log_state, batch) if batch.number < known.number else None
     if back is None:
         raise _unexpected(log_state, known, batch)

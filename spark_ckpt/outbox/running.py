@@ -202,6 +202,8 @@ class OutboxRun:
         self._events.batch_ended(batch.number, verdict, self._staged_rows, _ms_since(began_s))
         self._batches += 1
         if self._batches % self._settings.retain_every == 1:
+            # After the first batch of a run, too: a query that is restarted often would otherwise never reach a
+            # retention.
             self._background.retain()
         return verdict
 
@@ -371,6 +373,8 @@ class OutboxRun:
                 learned |= attempt.result()
                 done.append(sink)
             except CkptError as error:
+                # The pool is waited for to its end: a publish that still ran would overlap with the next attempt's
+                # publisher of the same sink.
                 first = first or error
         return PublishResult(done, learned, first)
 
@@ -459,6 +463,7 @@ class OutboxRun:
         # After an epoch of this incarnation, every earlier one is published: no manifest needs other staged files.
         if sink not in self._untidied or output.epoch <= self._inherited or not isinstance(publisher, Tidies):
             return
+        # One attempt per run is enough: the listing of a large table's folder takes long.
         self._untidied.discard(sink)
         try:
             publisher.tidy()

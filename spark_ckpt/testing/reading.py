@@ -280,6 +280,7 @@ def _batches(stream: _Stream, reader: Any, *, to_the_end: bool) -> Iterator[Read
     if to_the_end and isinstance(reader, SupportsTriggerAvailableNow):
         reader.prepareForTriggerAvailableNow()
     at = _passed(reader.initialOffset())
+    # Spark compares offsets as JSON text, so that they pass through JSON here, too.
     while (end := _passed(_latest(reader, at))) != at:
         yield ReadBatch(json.dumps(end), list(stream.rows(reader, at, end)))
         at = end
