@@ -392,7 +392,12 @@ class OutboxRun:
         if all(self._identities[sink].values()):
             return {}
         # A new table has its id now.
-        self._identities[sink] = parts_of(self._sinks[sink].rows.sink, spark)
+        try:
+            self._identities[sink] = parts_of(self._sinks[sink].rows.sink, spark)
+        except CkptError as error:
+            # The epoch is published all the same, and the next publish asks again.
+            _log.info("outbox=%s sink=%s: its identity is not known yet: %s", self._settings.name, sink, error.what)
+            return {}
         return {sink: self._identities[sink]}
 
     def _explained(self, error: CkptError, sink: str, spark: SparkSession) -> CkptError:
