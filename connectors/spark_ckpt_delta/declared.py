@@ -32,6 +32,7 @@ def published_in(
         markers = [read_marker(opened, application_id(context, each)) for each in ENGINES] if opened else []
     except (DeltaError, OSError) as error:
         raise SinkInvalid(f"{table} cannot be opened: {one_line(error)}", table=table) from error
+    # A table that was created again has no marker, and would read as one that lost its rows.
     known = identity.get("table id", "")
     if opened is not None and known and identity_of(table, opened)["table id"] != known:
         raise SinkInvalid(f"{table} is another table than the job wrote to", table=table)

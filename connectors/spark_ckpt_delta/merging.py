@@ -85,6 +85,7 @@ class MergeRule:
         if self.delete_when is None:
             return f"{matched} THEN UPDATE SET {sets} {missing} THEN INSERT {inserts}"
         return (
+            # A MERGE takes the first clause whose condition holds, so that the deletion comes before the update.
             f"{matched} AND staged.{DELETES} THEN DELETE {matched} THEN UPDATE SET {sets} "
             f"{missing} AND NOT staged.{DELETES} THEN INSERT {inserts}"
         )

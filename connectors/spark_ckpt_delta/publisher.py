@@ -77,6 +77,7 @@ class DeltalakePublisher:
         opened = self._open()
         marker = read_marker(opened, self._application)
         hit(Failpoint.MARKER_READ)
+        # The marker comes before the files: those of a published epoch may be gone by OPTIMIZE and VACUUM.
         if is_published(marker, output, self._context):
             # The attempt that committed may have died before its fsync.
             version = self._harden(range(opened.version(), -1, -1)[:_REPLAY_SEARCH_VERSIONS])

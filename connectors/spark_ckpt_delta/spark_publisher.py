@@ -111,6 +111,7 @@ class SparkPublisher:
         # An epoch without rows needs no commit once the table has a marker.
         if not output.files and marker is not None:
             return PublishReceipt(output.epoch, 0, replayed=False)
+        # Spark reads the staged files without comparing them with the manifest.
         verified(output, self._context.sink)
         self._write_among_others(output)
         # A statement without an error is no proof: only the marker is.
@@ -227,6 +228,7 @@ class SparkPublisher:
         rows.write.format("delta").mode("append").partitionBy(*self._partition_by).save(self._path)
 
     def _replace(self, rows: DataFrame) -> None:
+        # With a session's dynamic mode the partitions without new rows would keep their old ones.
         writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "static")
         writer.save(self._path)
 
@@ -317,6 +319,7 @@ def require_delta_spark(spark: SparkSession) -> None:
     if "DeltaCatalog" not in (spark.conf.get("spark.sql.catalog.spark_catalog", "") or ""):
         raise EnvironmentUnfit("spark.sql.catalog.spark_catalog is not Delta's DeltaCatalog", hint=hint)
     try:
+        # Spark resolves the format before the path, so that any other error means that the jars are there.
         spark.read.format("delta").load("/spark-ckpt-no-such-table")
     except AnalysisException as error:
         if error.getCondition() == "DATA_SOURCE_NOT_FOUND":

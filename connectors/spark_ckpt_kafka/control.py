@@ -307,6 +307,7 @@ def _metadata(admin: Any, topics: Sequence[str] | None) -> dict[str, Any]:
 def _described(admin: Any, topic: str | None) -> Any:
     brokers = [] if topic else _metadata(admin, [])["brokers"]
     kind = ConfigResourceType.TOPIC if topic else ConfigResourceType.BROKER
+    # kafka-python's own filter, "modified", leaves out settings at their default, such as max.message.bytes.
     return admin.describe_configs([ConfigResource(kind, topic or str(brokers[0]["node_id"]))], config_filter="all")
 
 

@@ -76,6 +76,8 @@ class Connection:
             if name in self.security:
                 settings[argument] = self.security[name]
         if "ssl.keystore.location" in self.security:
+            # The Java client's PEM keystore has key and certificates in one file; kafka-python takes them as two
+            # settings.
             settings["ssl_keyfile"] = self.security["ssl.keystore.location"]
         if self.security.get("ssl.endpoint.identification.algorithm") == "":
             settings["ssl_check_hostname"] = False

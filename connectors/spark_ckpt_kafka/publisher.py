@@ -98,6 +98,7 @@ class KafkaPublisher:
 
         The transactions stay open. Raises `PublishFailed`, or another `CkptError`.
         """
+        # A shard without files opens no transaction, which would only have to be aborted or refreshed.
         requests = [each for each in requests_ahead(staged, self._lanes, self._incarnation) if each[1].parts]
         if not requests:
             return 0
@@ -119,6 +120,7 @@ class KafkaPublisher:
     def give_up(self) -> None:
         """End a running `publish` from another thread, without another attempt."""
         self._given_up.set()
+        # A copy is walked, because threads of the shards may start processes meanwhile.
         for process in list(self._processes.values()):
             process.kill()
 

@@ -136,6 +136,7 @@ def frame_batch(records: Records, producer: ProducerId | None, sequence: int, co
     summed = _SUMMED.pack(attributes, count - 1, records.first_ms, records.last_ms, *identity, sequence, count)
     checksum = crc32c(content, crc32c(summed))
     length = _FRAME.size - _UNCOUNTED_BYTES + len(summed) + len(content)
+    # The broker fills in base offset and leader epoch, which the checksum does not cover.
     return b"".join((_FRAME.pack(0, length, -1, _FORMAT, checksum), summed, content))
 
 
@@ -254,6 +255,7 @@ def _interleaved(pieces: Sequence[_Piece]) -> tuple[pa.Buffer, Int64s]:
         first += len(piece.values)
     records = pa.concat_arrays([piece.values for piece in pieces]).take(pa.array(places.ravel()))
     _, offsets, data = records.buffers()
+    # 32 bits are enough: a chunk has some 8 MiB (`rows.CHUNK_BYTES`), or one record.
     ends = np.frombuffer(offsets, np.int32, len(records) + 1)[len(pieces) :: len(pieces)]
     return data if data is not None else pa.py_buffer(b""), ends.astype(np.int64)
 

@@ -210,6 +210,8 @@ class KafkaSink(SelectsRows):
 
 
 def _check_transaction(wanted_ms: int, longest_ms: int | None) -> None:
+    # Otherwise the first init would fail (INVALID_TRANSACTION_TIMEOUT), after an epoch has been committed that waits
+    # for it.
     if longest_ms is not None and wanted_ms > longest_ms:
         raise SinkInvalid(
             f"the sink's option transaction.timeout.ms is {wanted_ms}, the brokers allow at most {longest_ms}",

@@ -293,6 +293,8 @@ class KafkaSource:
 
         consumer = {f"kafka.{name}": value for name, value in self._consumer.items()}
         options = (
+            # A user may set it to false for Spark's batches. `check_holes` refuses lost records at a start all the
+            # same.
             {"failOnDataLoss": "true"}
             | self._reader
             | consumer

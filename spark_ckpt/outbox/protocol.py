@@ -337,6 +337,8 @@ class OutboxProtocol:
         It may run while `call` waits for a plan, and not next to another effect of it.
         """
         run = self._begun()
+        # A record that failed is repeated before anything else is published: until then the log takes the sink for a
+        # new one.
         if run.awaits_record:
             yield run.record(at_once=True)
             run.awaits_record = False
@@ -399,6 +401,8 @@ class _Run:
         }
         return Manifest(
             job=name,
+            # Numbers go on from the log's highest one, also if that epoch diverged: a sink's marker must never fit
+            # two epochs.
             epoch=self._last + 1,
             incarnation=self.point.incarnation,
             attempt=staged.attempt,
@@ -437,6 +441,8 @@ class _Run:
                 for sink in sorted(sinks)
                 if sink in self._places and not self._standing.is_before(sink, epoch)
             }
+            # A sink that left the program gets nothing more. `_check_known` has refused that if rows of it are
+            # unpublished.
             if outputs:
                 return PublishEpoch(epoch, outputs)
             del self._due[epoch]

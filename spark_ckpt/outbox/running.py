@@ -227,6 +227,7 @@ class OutboxRun:
         """
         with suppress(CkptError):  # it was logged; the next start publishes
             self.finish()
+        # This comes first: the publish under way still hands acknowledgements to the background.
         self._overlapping.shutdown()
         self._background.close()
         for sink in [*self._publishers]:
@@ -434,6 +435,8 @@ class OutboxRun:
         """Try once. A failed publisher is replaced: it no longer knows how the sink stands."""
         kind = self._sinks[sink].rows.sink
         try:
+            # A new publisher's init fences others in the sink, so that the log is asked first. An open one is fenced
+            # by the sink itself.
             if sink not in self._publishers:
                 self._still_newest()
                 context = SinkContext(
