@@ -258,6 +258,9 @@ class SparkIncarnation:
         """Note a commit, which renews the lease."""
         self._keeper.renewed()
         self._progress.outage_over()
+        # A barrier has reached every key group, so each has its levels by now.
+        if self._protocol.progressed:
+            self._folder.remove_earlier()
         self._follow_requests(log_state)
 
     def _follow_requests(self, log_state: LogState) -> None:
@@ -337,7 +340,9 @@ class SparkIncarnation:
         self._rules.close()
         if self._abandoned or ending.outcome is Outcome.FAILED:
             self._leave(ending)
-        self._folder.remove()
+        # After a failure the next incarnation links the levels; they are derived, and a start checks them.
+        if self._abandoned or ending.outcome is not Outcome.FAILED:
+            self._folder.remove()
         self._announcer.ended(self.last_epoch, ending.outcome.value if ending.error is None else str(ending.error))
 
     def _end_threads(self, deadline_s: float) -> None:

@@ -66,7 +66,7 @@ class GroupHost:
     - `base_epoch`, `base_watermark_ms`: the restored epoch and its watermark in epoch milliseconds.
     - `base_late_ms`: the watermark that decides which rows of the first batch are late, in epoch milliseconds.
     - `chains`: state files to restore from, per key group, oldest first.
-    - `cache`: folder on each host for local levels.
+    - `cache`: folder on each host for local levels; `beside`: the earlier incarnation's, which may still be there.
     - `outgrown`: True if the files' columns have narrower types than the operator's.
     """
 
@@ -82,6 +82,7 @@ class GroupHost:
     chains: Mapping[int, Sequence[StateFile]]
     location: Location
     cache: str
+    beside: str
     outgrown: bool = False
 
     @property
@@ -156,7 +157,7 @@ class GroupHost:
 
     @property
     def _levels(self) -> LevelCache:
-        return LevelCache(self.cache, self.location, self.operator.schema, self.name)
+        return LevelCache(self.cache, self.location, self.operator.schema, self.name, beside=Path(self.beside))
 
     def task_of(self, group: int) -> frozenset[int]:
         """Return the key groups of the task that runs `group`, see `shuffle_keys`."""
@@ -164,17 +165,13 @@ class GroupHost:
 
     # -- on a standby -------------------------------------------------------------------------------------------------
 
-    def have_levels(self, beside: Path, is_over: Callable[[], bool]) -> None:
-        """Prepare the local level files of every group to restore, and delete all others.
-
-        A level that another incarnation on this host has in its folder (the first parameter) is linked from there.
-        Return early if `is_over()`.
-        """
+    def have_levels(self, is_over: Callable[[], bool]) -> None:
+        """Prepare the local level files of every group to restore, and delete all others. Return early if `is_over()`."""
         kept: list[Files] = []
         for group in self.chains:
             if is_over():
                 return
-            kept += self._restored(group).have_levels(beside / self.name)
+            kept += self._restored(group).have_levels()
         self._levels.keep_only(kept)
 
 

@@ -52,8 +52,10 @@ OPENED: OpenLevels = OpenLevels()
 """The levels that this worker has open. Cleared, it is another worker."""
 
 
-def cache_of(schema: StateSchema, folder: Path, store: MemoryStore | None = None) -> LevelCache:
-    return LevelCache(folder, store or MemoryStore(), schema, opened=OPENED)
+def cache_of(
+    schema: StateSchema, folder: Path, store: MemoryStore | None = None, beside: Path | None = None
+) -> LevelCache:
+    return LevelCache(folder, store or MemoryStore(), schema, opened=OPENED, beside=beside)
 
 
 def group_of(schema: StateSchema, folder: Path, store: MemoryStore | None = None, key_group: int = 0) -> KeyGroupState:

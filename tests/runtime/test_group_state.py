@@ -199,8 +199,8 @@ def test_workers_that_build_one_level_at_once_all_see_it_whole(tmp_path):
 
 def following(folder, store, files, beside=None):
     """A standby's look at the group; what it would take over."""
-    group = KeyGroupState.restored(SCHEMA, cache_of(SCHEMA, folder, store), 0, files)
-    group.have_levels(beside)
+    group = KeyGroupState.restored(SCHEMA, cache_of(SCHEMA, folder, store, beside), 0, files)
+    group.have_levels()
     return group
 
 

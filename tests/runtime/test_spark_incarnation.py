@@ -622,3 +622,36 @@ def test_local_levels_that_a_standby_kept_are_the_incarnations(bench):
     assert (folder.path / "some.level").read_bytes() == b"level"
     folder.make(kept)
     assert list(folder.path.iterdir()) == [], "what is not there costs time and nothing else"
+
+
+def level_of(bench, incarnation):
+    """A level of an incarnation on this host; its path."""
+    level = LocalFolder(bench.plan.cache, incarnation).path / "sum" / "some.level"
+    level.parent.mkdir(parents=True, exist_ok=True)
+    level.write_bytes(b"level")
+    return level
+
+
+def failed_life(bench):
+    """A life that ends with an error; the path of a level of it."""
+    life = bench.born()
+    level = level_of(bench, life.life.incarnation)
+    life.query.die(ValueError("no words"))
+    assert life.ended().outcome is Outcome.FAILED
+    return level
+
+
+def test_a_failed_incarnation_leaves_its_levels_until_the_next_one_has_committed_an_epoch(bench):
+    older, before = failed_life(bench), failed_life(bench)
+    life = bench.born()
+    assert (older.exists(), before.exists()) == (False, True)
+    life.life.request_savepoint("named")
+    life.epoch(2, 1)
+    eventually(lambda: not before.exists(), "the end of the levels before")
+
+
+def test_a_stopped_incarnation_leaves_no_levels(bench):
+    before, life = failed_life(bench), bench.born()
+    own = level_of(bench, life.life.incarnation)
+    life.stopped()
+    assert not before.exists() and not own.exists()

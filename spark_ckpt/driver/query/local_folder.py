@@ -17,22 +17,28 @@ class LocalFolder:
         self._incarnation = incarnation
         self.path = cache / f"i{incarnation}"
 
+        self.earlier = cache / f"i{incarnation - 1}"
+
     def make(self, levels: Path | None = None) -> None:
         """Create the folder; `levels`: a standby's folder of levels, which is moved here. Raises a `StoreOutage`.
 
-        The previous incarnation's folder stays: a replaced driver may still run on this host and clean up after
-        itself.
+        The previous incarnation's folder stays: tasks link its levels, as long as they have none of their own.
         """
         for left in self._cache.glob("i*"):
             if left.name[1:].isdigit() and int(left.name[1:]) < self._incarnation - 1:
                 shutil.rmtree(left, ignore_errors=True)
-        self.remove()
+        shutil.rmtree(self.path, ignore_errors=True)
         if levels is not None:
             with suppress(OSError):  # derived data: without it the first batch creates it
                 levels.rename(self.path)
         with typed_errors_at(str(self.path)):
             self.path.mkdir(parents=True, exist_ok=True)
 
+    def remove_earlier(self) -> None:
+        """Remove the previous incarnation's folder. A replaced driver that still runs makes its levels again."""
+        shutil.rmtree(self.earlier, ignore_errors=True)
+
     def remove(self) -> None:
-        """Remove the folder."""
+        """Remove both folders."""
+        self.remove_earlier()
         shutil.rmtree(self.path, ignore_errors=True)

@@ -17,6 +17,7 @@ from spark_ckpt.driver.query.admission import Admission
 from spark_ckpt.driver.query.control_source import Control
 from spark_ckpt.driver.query.edge_stream import EdgeStream
 from spark_ckpt.driver.query.frames import StageDescription
+from spark_ckpt.driver.query.local_folder import LocalFolder
 from spark_ckpt.driver.query.offset_log import BatchOffsets
 from spark_ckpt.driver.query.stage_query import RunningQuery, StageQuery
 from spark_ckpt.epochs.parts import differing
@@ -192,5 +193,6 @@ class Stage:
             chains={group: chain for (name, group), chain in protocol.cut.chains.items() if name == operator.name},
             location=self._plan.store.state(operator.name).location,
             cache=str(self._cache / operator.name),
+            beside=str(LocalFolder(self._plan.cache, self._incarnation).earlier / operator.name),
             outgrown=written is not None and types_change(written.state_schema, operator.state_ddl),
         )

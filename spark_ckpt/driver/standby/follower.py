@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_ckpt.driver.query.local_folder import LocalFolder
 from spark_ckpt.driver.standby.rehearsal import can_rehearse, rehearse, remove, runs_here, scratch_for, stage_behind
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound
@@ -108,11 +107,9 @@ class Follower(threading.Thread):
         self._plan.check_base(base)
         stage = stage_behind(self._plan, base, incarnation + 1, self._folder, self._scratch)
         if runs_here(self._plan):
-            # On one host the driver's levels can be linked instead of rebuilt.
-            beside = LocalFolder(self._plan.cache, incarnation).path
             with self._busy:
                 for host in stage.hosts().values():
-                    host.have_levels(beside, self._over.is_set)
+                    host.have_levels(self._over.is_set)
         if self._over.is_set():
             return
         self.epoch = base.epoch

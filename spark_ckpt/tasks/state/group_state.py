@@ -11,7 +11,6 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
@@ -158,13 +157,10 @@ class KeyGroupState:
         delta = to_blob(self._delta.table) if len(self._delta) else b""
         return _HEADER.pack(_MAGIC, _FORMAT, len(text)) + text + delta
 
-    def have_levels(self, beside: Path | None = None) -> list[Files]:
-        """Ensure that every level's file is on this host, linked from another driver's folder if possible.
-
-        Return the state files of each level, newest level first.
-        """
+    def have_levels(self) -> list[Files]:
+        """Ensure that every level's file is on this host. Return the state files of each level, newest level first."""
         for level in self._levels:
-            self._cache.have(level, beside)
+            self._cache.have(level)
         return list(self._levels)
 
     @property

@@ -113,7 +113,9 @@ class LevelCache:
     """Opens levels through a local folder.
 
     Safe for concurrent processes: files appear by rename, so readers see complete files only. `opened`: the tables that
-    the process has open, the most recently used last; one map serves all caches of a worker.
+    the process has open, the most recently used last; one map serves all caches of a worker. `beside`: folder of an
+    earlier incarnation on this host, whose levels are linked instead of made. A level's file has the same name there,
+    since it is made of the same files.
     """
 
     def __init__(
@@ -123,8 +125,10 @@ class LevelCache:
         schema: StateSchema,
         operator: str = "",
         opened: OpenLevels | None = None,
+        beside: Path | None = None,
     ) -> None:
         self._operator = operator
+        self._beside = beside
         self._opened = _open if opened is None else opened
         self._folder = Path(folder)
         self._source = source
@@ -144,16 +148,14 @@ class LevelCache:
             self._opened.move_to_end(str(path))
             return known
         table = self._mapped(path)
+        if table is None and self._linked(path):
+            table = self._mapped(path)
         return self._remember(path, table) if table is not None else self.put(files, self._rebuilt(files))
 
-    def have(self, files: Files, beside: Path | None = None) -> None:
-        """Ensure that the level's file is in the folder: link the file of another driver on this host, or make it.
-
-        The second parameter is that driver's folder. Its file has the same name, since it is made of the same files.
-        The file is not read here: every `open` checks it.
-        """
+    def have(self, files: Files) -> None:
+        """Ensure that the level's file is in the folder. An existing file is not read here: every `open` checks it."""
         path = self._path(files)
-        if not (path.exists() or (beside is not None and _linked(beside / path.name, path))):
+        if not (path.exists() or self._linked(path)):
             self.open(files)
 
     def put(self, files: Files, level: KeyTable) -> KeyTable:
@@ -196,6 +198,20 @@ class LevelCache:
         while len(self._opened) > _OPEN_TABLES:
             self._opened.popitem(last=False)
         return level
+
+    def _linked(self, path: Path) -> bool:
+        """Hard-link the level's file of an earlier incarnation; False if there is none.
+
+        Level files are never rewritten, and a link survives the removal of the other.
+        """
+        if self._beside is None:
+            return False
+        try:
+            _make_folder(path)
+            path.hardlink_to(self._beside / path.name)
+        except OSError:
+            return False
+        return True
 
     def _mapped(self, path: Path) -> KeyTable | None:
         try:
@@ -241,19 +257,6 @@ class LevelCache:
         if level.has_a_key_twice():
             raise damaged(ref.path, "has a key twice", **where)
         return level
-
-
-def _linked(there: Path, here: Path) -> bool:
-    """Hard-link `there` as `here`; False if that fails.
-
-    Level files are never rewritten, and a link survives the removal of the other.
-    """
-    try:
-        _make_folder(here)
-        here.hardlink_to(there)
-    except OSError:
-        return False
-    return True
 
 
 def _make_folder(path: Path) -> None:
