@@ -1,7 +1,8 @@
 """What an epoch and a restart cost as the state grows: 1 % of the keys change, of a thousand to ten million.
 
-A run fills the state; a second one restores it and changes the same 1 % of the keys, spread over all key groups, in every batch, so
-that an epoch changes 1 % however many batches it has.
+A process fills the state and is killed. A second run restarts on the local levels that it left, and is stopped, which removes
+them. A third one makes them from the store, as a restart on another host does. These two change the same 1 % of the keys, spread
+over all key groups, in every batch, so that an epoch changes 1 % however many batches it has.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -40,14 +44,16 @@ Values = dict[str, float]
 
 def measured(spark: SparkSession, store: Path, keys: int, epochs: int) -> Values:
     """The medians over `epochs` epochs of a state of `keys` keys."""
-    fill = EndlessSource(min(keys, max(FILL_ROWS, keys // SHARE)), f"n % {keys}", until=keys)
-    _job(spark, store, fill).start(availableNow=True).awaitTermination()
+    command = [sys.executable, "-m", "benchmarks.inside.state_size", "--fill", str(store), "--sizes", str(keys)]
+    ended = subprocess.run(command, check=False)
+    if ended.returncode != -signal.SIGKILL:
+        raise RuntimeError(f"the state was not filled, exit code {ended.returncode}")
+    changes = EndlessSource(keys // SHARE, f"(n % {keys // SHARE}) * {SHARE}")
+    run, after_kill_s = _restarted(spark, store, changes)
+    run.stop()
     times = BatchTimes(spark)
-    began_s = time.monotonic()
-    run = _job(spark, store, EndlessSource(keys // SHARE, f"(n % {keys // SHARE}) * {SHARE}")).start()
+    run, elsewhere_s = _restarted(spark, store, changes)
     try:
-        _after(run, 1)
-        restart_s = time.monotonic() - began_s
         found = _after(run, WARM_UP_EPOCHS + epochs)[WARM_UP_EPOCHS:]
         workers_mib = _workers_mib()
         log = existing_store(str(store)).log
@@ -59,10 +65,37 @@ def measured(spark: SparkSession, store: Path, keys: int, epochs: int) -> Values
         "changed": keys // SHARE,
         "epoch_ms": statistics.median(brief.duration_ms for brief in found),
         "bytes": statistics.median(written),
-        "restart_s": restart_s,
+        "restart_s": after_kill_s,
+        "restart_elsewhere_s": elsewhere_s,
         "workers_mib": workers_mib,
         "batch_ms": statistics.median(times.full_batches_ms(keys // SHARE, WARM_UP_BATCHES)),
     }
+
+
+def fill(store: Path, keys: int) -> None:
+    """Run until the state holds all keys, and die like a killed driver."""
+    source = EndlessSource(min(keys, max(FILL_ROWS, keys // SHARE)), f"n % {keys}")
+    run = _job(benchmark_session(), store, source).start()
+    while _rows_committed(store, run) < keys:
+        if not run.isActive:
+            raise RuntimeError("the run has ended") from run.exception()
+        time.sleep(POLL_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _rows_committed(store: Path, run: ckpt.Run) -> int:
+    epochs = run.epochs()
+    if not epochs:
+        return 0
+    return int(str(existing_store(str(store)).log.manifest(epochs[-1].epoch).cursors["input"]["rows"]))
+
+
+def _restarted(spark: SparkSession, store: Path, source: EndlessSource) -> tuple[ckpt.Run, float]:
+    """The run, and the seconds to its first epoch."""
+    began_s = time.monotonic()
+    run = _job(spark, store, source).start()
+    _after(run, 1)
+    return run, time.monotonic() - began_s
 
 
 def _job(spark: SparkSession, store: Path, source: EndlessSource) -> ckpt.Job:
@@ -116,15 +149,17 @@ def main(sizes: Sequence[int], rounds: int, epochs: int) -> None:
 
 def table(results: Mapping[int, Sequence[Values]]) -> list[str]:
     """Medians over the rounds, each the median of its epochs."""
-    head = f"| keys, 1/{SHARE} of them changed | epoch, ms | written, MiB | batch, ms | to the first epoch, s | workers, MiB |"
-    return [head, "|---|---|---|---|---|---|", *(_row(keys, runs) for keys, runs in results.items())]
+    columns = ("epoch, ms", "written, MiB", "batch, ms", "first epoch after a kill, s", "elsewhere, s", "workers, MiB")
+    head = f"| keys, 1/{SHARE} of them changed | {' | '.join(columns)} |"
+    return [head, "|---|---|---|---|---|---|---|", *(_row(keys, runs) for keys, runs in results.items())]
 
 
 def _row(keys: int, runs: Sequence[Values]) -> str:
     epoch, batch = (median_and_spread([run[name] for run in runs]) for name in ("epoch_ms", "batch_ms"))
     written = statistics.median(run["bytes"] for run in runs) / MEBIBYTE
-    restart, workers = (statistics.median(run[name] for run in runs) for name in ("restart_s", "workers_mib"))
-    return f"| {keys:,} | {epoch} | {written:.2f} | {batch} | {restart:.1f} | {workers:.0f} |"
+    names = ("restart_s", "restart_elsewhere_s", "workers_mib")
+    here, elsewhere, workers = (statistics.median(run[name] for run in runs) for name in names)
+    return f"| {keys:,} | {epoch} | {written:.2f} | {batch} | {here:.1f} | {elsewhere:.1f} | {workers:.0f} |"
 
 
 if __name__ == "__main__":
@@ -133,5 +168,12 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=12, help="measured epochs in each run")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--large", action="store_true", help="ten million keys too")
+    parser.add_argument(
+        "--fill",
+        type=Path,
+        help="fill this store with the first of `--sizes` keys and die; used by the benchmark itself",
+    )
     options = parser.parse_args()
+    if options.fill is not None:
+        fill(options.fill, options.sizes[0])
     main([*options.sizes, *([LARGE] if options.large else [])], options.rounds, options.epochs)

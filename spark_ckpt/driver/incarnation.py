@@ -144,6 +144,9 @@ class SparkIncarnation:
         self._effects.carry_out(effect)
         if self._index is not None and isinstance(effect, (CountBatch, SayCommitted)):
             self._index.positions_moved()
+        # The epoch's barrier has reached every key group, so each has its levels by now.
+        if isinstance(effect, SayCommitted) and self._protocol.progressed:
+            self._folder.remove_earlier()
 
     def _phases_of(self, batch: int) -> Phases | None:
         return self._query.phases(batch) if self._query else None
@@ -258,9 +261,6 @@ class SparkIncarnation:
         """Note a commit, which renews the lease."""
         self._keeper.renewed()
         self._progress.outage_over()
-        # A barrier has reached every key group, so each has its levels by now.
-        if self._protocol.progressed:
-            self._folder.remove_earlier()
         self._follow_requests(log_state)
 
     def _follow_requests(self, log_state: LogState) -> None:

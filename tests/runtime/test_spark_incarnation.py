@@ -632,17 +632,11 @@ def level_of(bench, incarnation):
     return level
 
 
-def failed_life(bench):
-    """A life that ends with an error; the path of a level of it."""
-    life = bench.born()
-    level = level_of(bench, life.life.incarnation)
-    life.query.die(ValueError("no words"))
-    assert life.ended().outcome is Outcome.FAILED
-    return level
-
-
 def test_a_failed_incarnation_leaves_its_levels_until_the_next_one_has_committed_an_epoch(bench):
-    older, before = failed_life(bench), failed_life(bench)
+    older, life = level_of(bench, 0), bench.born()
+    before = level_of(bench, 1)
+    life.query.die(ValueError("no words"))
+    assert (life.ended().outcome, before.exists()) == (Outcome.FAILED, True)
     life = bench.born()
     assert (older.exists(), before.exists()) == (False, True)
     life.life.request_savepoint("named")
@@ -651,7 +645,6 @@ def test_a_failed_incarnation_leaves_its_levels_until_the_next_one_has_committed
 
 
 def test_a_stopped_incarnation_leaves_no_levels(bench):
-    before, life = failed_life(bench), bench.born()
-    own = level_of(bench, life.life.incarnation)
+    before, life, own = level_of(bench, 0), bench.born(), level_of(bench, 1)
     life.stopped()
     assert not before.exists() and not own.exists()
