@@ -58,7 +58,7 @@ def test_a_barrier_brings_every_key_group_one_bit_about_full_snapshots(bench: Be
     )
     host = GroupHost(
         name="totals", keys=("k",), operator=counting, key_groups=50, tasks=3, incarnation=1, base_epoch=0, base_watermark_ms=0,
-        base_late_ms=0, chains={}, location=Location(str(bench.folder / "state")), cache="", beside="",
+        base_late_ms=0, chains={}, location=Location(str(bench.folder / "state")), cache="", earlier="",
     )  # fmt: skip
     asked = frozenset({0, 3, 4, 17, 38, 39})
     text = asking({"other": frozenset({1}), "totals": asked})

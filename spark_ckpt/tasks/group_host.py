@@ -66,7 +66,7 @@ class GroupHost:
     - `base_epoch`, `base_watermark_ms`: the restored epoch and its watermark in epoch milliseconds.
     - `base_late_ms`: the watermark that decides which rows of the first batch are late, in epoch milliseconds.
     - `chains`: state files to restore from, per key group, oldest first.
-    - `cache`: folder on each host for local levels; `beside`: the earlier incarnation's, which may still be there.
+    - `cache`: folder on each host for local levels; `earlier`: the incarnation's before, which may still be there.
     - `outgrown`: True if the files' columns have narrower types than the operator's.
     """
 
@@ -82,7 +82,7 @@ class GroupHost:
     chains: Mapping[int, Sequence[StateFile]]
     location: Location
     cache: str
-    beside: str
+    earlier: str
     outgrown: bool = False
 
     @property
@@ -157,7 +157,7 @@ class GroupHost:
 
     @property
     def _levels(self) -> LevelCache:
-        return LevelCache(self.cache, self.location, self.operator.schema, self.name, beside=Path(self.beside))
+        return LevelCache(self.cache, self.location, self.operator.schema, self.name, earlier=Path(self.earlier))
 
     def task_of(self, group: int) -> frozenset[int]:
         """Return the key groups of the task that runs `group`, see `shuffle_keys`."""

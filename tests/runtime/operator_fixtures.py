@@ -55,7 +55,7 @@ OPENED: OpenLevels = OpenLevels()
 def cache_of(
     schema: StateSchema, folder: Path, store: MemoryStore | None = None, beside: Path | None = None
 ) -> LevelCache:
-    return LevelCache(folder, store or MemoryStore(), schema, opened=OPENED, beside=beside)
+    return LevelCache(folder, store or MemoryStore(), schema, opened=OPENED, earlier=beside)
 
 
 def group_of(schema: StateSchema, folder: Path, store: MemoryStore | None = None, key_group: int = 0) -> KeyGroupState:

@@ -61,7 +61,7 @@ def host(tmp_path):
     return GroupHost(
         name="sum", keys=("k",), operator=operator, key_groups=KEY_GROUPS, tasks=KEY_GROUPS, incarnation=2, base_epoch=4,
         base_watermark_ms=0, base_late_ms=0, chains={}, location=Location(str(tmp_path / "state")), cache=str(tmp_path / "cache"),
-        beside=str(tmp_path / "beside"),
+        earlier=str(tmp_path / "beside"),
     )  # fmt: skip
 
 

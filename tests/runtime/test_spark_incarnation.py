@@ -68,7 +68,7 @@ def test_a_driver_that_is_replaced_while_it_pins_its_sources_does_not_begin(benc
     assert (bench.manifests(), bench.queries) == ([], [])
 
 
-def test_a_publish_does_not_wait_for_the_log_to_be_folded(bench_of, monkeypatch):
+def test_a_publish_does_not_wait_for_the_log_to_be_folded(bench, monkeypatch):
     fold, folded = LogTable.fold_if_due, []
 
     def behind_the_publish(self, extra):
@@ -78,10 +78,9 @@ def test_a_publish_does_not_wait_for_the_log_to_be_folded(bench_of, monkeypatch)
         fold(self, extra)
 
     monkeypatch.setattr(LogTable, "fold_if_due", behind_the_publish)
-    bench = bench_of(interval="20 ms")
     life = bench.born()
-    life.batch(1)
-    life.epoch(2)
+    life.life.request_epoch()
+    life.epoch(2, 1)
     eventually(lambda: True in folded, "the fold")
     assert life.stopped().outcome is Outcome.STOPPED
 

@@ -193,6 +193,6 @@ class Stage:
             chains={group: chain for (name, group), chain in protocol.cut.chains.items() if name == operator.name},
             location=self._plan.store.state(operator.name).location,
             cache=str(self._cache / operator.name),
-            beside=str(LocalFolder(self._plan.cache, self._incarnation).earlier / operator.name),
+            earlier=str(LocalFolder(self._plan.cache, self._incarnation).earlier / operator.name),
             outgrown=written is not None and types_change(written.state_schema, operator.state_ddl),
         )

@@ -113,7 +113,7 @@ class LevelCache:
     """Opens levels through a local folder.
 
     Safe for concurrent processes: files appear by rename, so readers see complete files only. `opened`: the tables that
-    the process has open, the most recently used last; one map serves all caches of a worker. `beside`: folder of an
+    the process has open, the most recently used last; one map serves all caches of a worker. `earlier`: folder of an
     earlier incarnation on this host, whose levels are linked instead of made. A level's file has the same name there,
     since it is made of the same files.
     """
@@ -125,10 +125,10 @@ class LevelCache:
         schema: StateSchema,
         operator: str = "",
         opened: OpenLevels | None = None,
-        beside: Path | None = None,
+        earlier: Path | None = None,
     ) -> None:
         self._operator = operator
-        self._beside = beside
+        self._earlier = earlier
         self._opened = _open if opened is None else opened
         self._folder = Path(folder)
         self._source = source
@@ -204,11 +204,11 @@ class LevelCache:
 
         Level files are never rewritten, and a link survives the removal of the other.
         """
-        if self._beside is None:
+        if self._earlier is None:
             return False
         try:
             _make_folder(path)
-            path.hardlink_to(self._beside / path.name)
+            path.hardlink_to(self._earlier / path.name)
         except OSError:
             return False
         return True
