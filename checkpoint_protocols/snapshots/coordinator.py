@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from checkpoint_protocols import record_fields
 from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import Epoch, Incarnation, ProcessId, TimerId
 from checkpoint_protocols.incarnation import Age, RollbackTable, age
@@ -32,7 +33,6 @@ from checkpoint_protocols.vocabulary import (
     Commanded,
     Envelope,
     Erase,
-    Json,
     Note,
     Received,
     SetTimer,
@@ -57,22 +57,18 @@ def record_key(table: str, *parts: int | str) -> Key:
 
 
 def number_in(record: Record, name: str) -> int:
-    """Return a number of a record, 0 if it is absent."""
-    value = record.get(name, 0)
-    return value if isinstance(value, int) else 0
+    """Return a number of a record, 0 if it is absent. Raises `ProtocolViolation` if it is not a number."""
+    return record_fields.number(record.get(name, 0))
 
 
 def counts_in(record: Record, name: str) -> dict[str, int]:
-    """Return a table of numbers by name, empty if it is absent."""
-    value = record.get(name)
-    return dict(value) if isinstance(value, dict) else {}
+    """Return a table of numbers by name, empty if it is absent. Raises `ProtocolViolation` if it is another value."""
+    return {str(key): count for key, count in record_fields.counts(record.get(name, {})).items()}
 
 
 def messages_in(record: Record) -> tuple[Envelope, ...]:
-    """Return the messages that a record keeps, in their order."""
-    kept: Json = record.get("messages", ())
-    assert isinstance(kept, list | tuple)  # noqa: S101 - machines write nothing else
-    return tuple(Envelope.of(each) for each in kept)
+    """Return the messages that a record keeps, in their order. Raises `ProtocolViolation` if there are other values."""
+    return record_fields.envelopes(record.get("messages", ()))
 
 
 def newest_commit(records: Records, now: Incarnation, table: RollbackTable, processes: Iterable[ProcessId]) -> Epoch:

@@ -25,10 +25,11 @@ from collections import deque
 from collections.abc import Iterable
 from enum import Enum
 
-from checkpoint_protocols.graph import COORDINATOR, channel_between
+from checkpoint_protocols.graph import COORDINATOR
 from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.machine import Drop, Effect, rows
 from checkpoint_protocols.message_machine import APP
+from checkpoint_protocols.record_fields import receipts
 from checkpoint_protocols.recovery import Birth, Failure, Key, Needs, Protocol, Record, Records, RecoveryPlan
 from checkpoint_protocols.snapshots.coordinator import (
     BEGIN,
@@ -45,7 +46,6 @@ from checkpoint_protocols.snapshots.worker import ALWAYS, BARRIER, DECISIONS, SN
 from checkpoint_protocols.vocabulary import (
     CaptureState,
     Commanded,
-    Envelope,
     Erase,
     Received,
     Stored,
@@ -234,11 +234,8 @@ def order_after(position: int, records: Records) -> Iterable[ChannelId]:
 
 
 def _waiting(record: Record) -> Received | None:
-    kept = record.get("waiting")
-    if not kept or not isinstance(kept, list | tuple):
-        return None
-    message = Envelope.of(kept[0])
-    return Received(channel_between(message.source, message.target), message)
+    kept = receipts(record.get("waiting", ()))
+    return kept[0] if kept else None
 
 
 def plan(failure: Failure) -> RecoveryPlan:

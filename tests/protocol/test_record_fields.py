@@ -9,6 +9,7 @@ import pytest
 from checkpoint_protocols.ids import ChannelId
 from checkpoint_protocols.machine import ProtocolViolation
 from checkpoint_protocols.record_fields import as_counts, counts, items, mapping, number, receipts
+from checkpoint_protocols.snapshots.coordinator import counts_in, messages_in, number_in
 from tests.protocol.plain import J, S, app
 
 
@@ -18,6 +19,22 @@ from tests.protocol.plain import J, S, app
 )
 def test_another_type_is_refused(read: Callable[[object], object], value: object, why: str) -> None:
     with pytest.raises(ProtocolViolation, match=f"not an? {why}:"):
+        read(value)
+
+
+@pytest.mark.parametrize(
+    ("read", "value"),
+    [
+        (lambda record: number_in(record, "index"), {"index": "3"}),
+        (lambda record: counts_in(record, "sent"), {"sent": [3]}),
+        (messages_in, {"messages": {"seq": 3}}),
+    ],
+)
+def test_a_field_of_another_type_is_not_taken_for_an_absent_one(
+    read: Callable[[dict[str, object]], object], value: dict[str, object]
+) -> None:
+    assert not read({})
+    with pytest.raises(ProtocolViolation):
         read(value)
 
 
