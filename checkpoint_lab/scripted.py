@@ -446,11 +446,13 @@ class ScriptedDriver(Driver):
 
     def next_choice(self) -> Choice | None:
         """Return a named crash that is due, else a drawn choice."""
-        due = next((crash for crash in self._crashes if crash.step <= len(self.trace)), None)
-        choice = self.world.crash_of(due.process) if due else None
-        if due is not None and choice in self.world.faults():
-            self._crashes.remove(due)
-            return choice
+        due = [crash for crash in self._crashes if crash.step <= len(self.trace)]
+        possible = self.world.faults() if due else ()
+        for crash in due:
+            choice = self.world.crash_of(crash.process)
+            if choice in possible:
+                self._crashes.remove(crash)
+                return choice
         return super().next_choice()
 
 

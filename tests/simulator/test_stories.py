@@ -164,3 +164,10 @@ def test_every_band_names_its_processes() -> None:
 
     assert bands > 1
     assert names.count("k") == bands
+
+
+def test_a_named_crash_that_is_not_possible_yet_delays_no_other_one() -> None:
+    crashes = (sim.Crash("a", 1), sim.Crash("a", 2), sim.Crash("k", 3))
+    run = sim.Scenario("markers", "pipeline", faults=False, crashes=crashes).run()
+
+    assert [choice for choice in run.trace[:4] if choice[0] == "crash"] == [("crash", "a"), ("crash", "k")]
