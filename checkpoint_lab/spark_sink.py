@@ -135,17 +135,18 @@ class SparkSink:
             self.show(late)
 
     def judge(self, rows: int) -> None:
-        """O12: the sink shows a prefix of its expected rows, each row once and in order.
+        """O14, O15: the sink shows a prefix of its expected rows, each row once and in order.
 
         `rows`: number of rows of each source.
         """
         for key, counts in by_key(self.rows).items():
+            ensure(len(set(counts)) == len(counts), "O14", f"{self.name} shows {counts} for key {key}")
             wanted = list(range(1, len(counts) + 1))
-            ensure(counts == wanted, "O12", f"{self.name} shows {counts} for key {key}")
+            ensure(counts == wanted, "O15", f"{self.name} shows {counts} for key {key}")
         whole = in_the_end(rows).shown[self.name]
         for lane, numbers in in_order(row.name for row in self.rows).items():
             wanted = whole.get(lane, [])[: len(numbers)]
-            ensure(numbers == wanted, "O12", f"{self.name} shows {numbers} of {lane}, expected {wanted}")
+            ensure(numbers == wanted, "O15", f"{self.name} shows {numbers} of {lane}, expected {wanted}")
 
     def judge_shown(self, shared: Shared) -> None:
         """O11: the sink shows no row of an uncommitted epoch."""
