@@ -26,6 +26,8 @@ def work(job: JobWorld) -> list[Choice]:
         if process.machine is None:
             idle.add(process.name)
             _under_way(process, found)
+        # A frozen process has heard of a recovery and waits for its part; a paused one takes no step at all. Their writes end
+        # later, too.
         elif process.frozen or process.paused:
             idle.add(process.name)
         else:

@@ -59,6 +59,8 @@ class _StateSearch:
 
     def __init__(self, states_max: int, judge_all: bool, reduced: bool) -> None:
         self.states_max, self.judge_all, self.reduced = states_max, judge_all, reduced
+        # Hashes and not the pictures, which would fill the memory. Two states with one hash would hide one of them; with 64 bits
+        # that is improbable.
         self.seen: set[tuple[int, int]] = set()
         self.finals: set[int] = set()
         self.stack: list[_Node] = []

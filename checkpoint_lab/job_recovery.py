@@ -539,6 +539,7 @@ class RecoverableJob(JobWorld):
         """Return the protocol's plan. Raises `ErasedTooEarly` if only erased records would make a plan possible."""
         try:
             return self.protocol.plan(given)
+        # The planner fails on records that are not there. With the erased ones it would work if an erasure was at fault (O12).
         except NO_PLAN as error:
             fuller = self._failure(given.incarnation, given.failed, erased_too=True)
             if fuller.records == given.records:
@@ -580,6 +581,7 @@ class RecoverableJob(JobWorld):
         if self.audits is not None:
             self.audits.append(self.audit(index))
             return
+        # Every process may call the same checkpoint complete. The judgement depends on durable records only, so one suffices.
         if self.judged == (self.incarnation, index):
             return
         self.judged = (self.incarnation, index)

@@ -97,6 +97,7 @@ class SinkTarget:
 
         Raises the errors of a publisher.
         """
+        # A replaced sink gets no epoch from before its replacement: those rows belong to the endpoint that it replaced.
         before = output.begun_after is not None and output.epoch <= output.begun_after
         ensure(not before, "O11", f"{self.identity} is given epoch {output.epoch}, it began after {output.begun_after}")
         context = SinkContext(JOB, self.sink, "store", output.incarnation)

@@ -154,6 +154,7 @@ class SimulatedQuery:
         self.calls = {}
         reports = [Report("input", 0, 0, "sources", {"rows_in": len(delivered)}), self._event_times(delivered)]
         rows, put = self._flow(delivered, {edge: self._come_out(edge, planned) for edge in EDGES})
+        # Both attempts write files and report; only the newest attempt of each task counts (`latest_attempts`).
         for attempt in range(2 if how == "twice" else 1):
             reports += [
                 self._staged(planned.batch, attempt, sink, rows[GETS[sink]]) for sink in SINKS if rows[GETS[sink]]
@@ -161,6 +162,7 @@ class SimulatedQuery:
             reports += [each for edge in EDGES for each in self._put(planned.batch, attempt, edge, put[edge])]
         for number, operator in enumerate(OPERATORS):
             if how == "twice":
+                # The second attempt must find the groups as the first one did, with their changes since the last barrier.
                 before = [group.copy() for group in self.groups[operator]]
                 reports += self._tasks(planned, number, operator, self.tasks)
                 self.groups[operator] = before

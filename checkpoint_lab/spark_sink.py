@@ -60,6 +60,7 @@ class SparkSink:
 
     def lose(self) -> None:
         """Abort the open transaction and fence its holder: it timed out, or a zombie initialised its id."""
+        # A Kafka producer's epoch rises in this way: requests of the older session are refused even if they arrive later.
         self.session += 1
         self.late = None
         self.abort()

@@ -252,6 +252,7 @@ class Shared:
 
     def append(self, new: NewRow, seen: int) -> LogRow:
         """Append one row by compare-and-swap. Raises `CommitLost`, `StoreUnreachable`."""
+        # One append only: the appends of other processes in the same step must succeed.
         mood, self.mood = self.mood, "ok"
         # the caller must have seen every row, as with a Delta commit of a given version
         if seen != len(self.rows):
@@ -260,6 +261,7 @@ class Shared:
             raise StoreUnreachable("no answer; not done")
         digest = hashlib.sha256(new.body.encode()).hexdigest()
         row = LogRow(FORMAT, seen, new.kind, new.epoch, new.incarnation, new.attempt, 0, new.brief, digest, "")
+        # Judged before the row is there: a wrong epoch then fails the append that made it, with that step's trace.
         if new.kind == "epoch":
             self._keep(Manifest.model_validate_json(new.body))
         self.rows.append((row, new.body))

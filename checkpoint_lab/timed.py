@@ -219,6 +219,7 @@ class TimedRun:
         name = str(what[0]) if what else ""
         mean = {"stored": latencies.store_ms, "publish": latencies.store_ms, "read": latencies.read_ms}
         key = (kind, name, world.incarnation, self._which(str(kind), name, what))
+        # Drawn once per step and kept: a step that waits must not get a new duration each time that it is looked at.
         if key not in self.due:
             self.due[key] = world.now + self.draw(mean.get(str(kind), latencies.recovery_ms))
         return self.due[key]
@@ -305,6 +306,7 @@ def _audited(run: TimedRun) -> str:
 
 def skewed(graph: Graph, seed: int, skew_ms: float) -> Clocks:
     """Return a clock for each process, each off by a draw from [-skew_ms, skew_ms], and never before 0."""
+    # A generator of its own, so that runs with and without skew draw the same durations.
     draws = random.Random(f"clocks {seed}")  # noqa: S311 - not for secrets
     offsets = {name: int(skew_ms + draws.uniform(-skew_ms, skew_ms)) for name in graph.processes}
     return Clocks({name: LinearClock(1.0, offset) for name, offset in offsets.items()})

@@ -159,6 +159,8 @@ class CheckpointingWorker(MessageWorker[PhaseT]):
         if self._storing is not None or work <= self._saved:
             return []
         self._saved = work
+        # A source may checkpoint twice without a receipt between, so its checkpoints count themselves. Other processes need no
+        # second number.
         self.captured = self._storing = self.captured + 1 if self.is_source else self.receipts
         self._saving = self.record()
         return [CaptureState(Epoch(self.captured), CheckpointKind.BASIC), self._store(self.captured)]

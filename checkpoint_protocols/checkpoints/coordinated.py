@@ -319,6 +319,7 @@ class CoordinatedWorker(MessageWorker[CoordinatedPhase]):
     def _take_tentative(self, instance: str, parent: ProcessId | None) -> list[Effect]:
         """Capture first, then send a request to every process that sent messages since the permanent checkpoint."""
         self._learn(instance)
+        # The number is used up, also by an instance that is aborted: messages that are sent later carry it (G3).
         self.attempt += 1
         cohort = self._cohort()
         self.tentative = Tentative(

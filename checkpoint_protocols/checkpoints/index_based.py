@@ -160,6 +160,8 @@ def local_part(records: Records, table: RollbackTable, incarnation: Incarnation,
 
 def plan(failure: Failure) -> RecoveryPlan:
     """Return the plan: all processes go to one index, the newest that every failed process has stored."""
+    # Only failed processes lose work: a survivor above the line restores at the news of the recovery, one below it keeps its
+    # state.
     newest = {process: _newest(failure, process) for process in failure.failed}
     line = Epoch(min(newest.values()))
     table = {**failure.table, failure.incarnation: line}

@@ -358,6 +358,7 @@ class UncoordinatedWorker(MessageWorker[SavingPhase]):
         if message.kind == LINE:
             return self._take_line(event)
         expected = self.received.get(event.channel, 0) + 1
+        # The channel is a log that is read from the checkpoint's position, so a gap is the host's fault and no loss to repair.
         if message.seq != expected:
             raise self._invalid(event, f"the channel is in order, and {expected} is next")
         # Before the counters: the forced checkpoint must not contain this receipt, or it would not break the cycle.

@@ -136,6 +136,7 @@ class Primary(Machine[PrimaryPhase]):
             return None
         known, theirs = self.heard[event.report.node][0], event.report
         # Heartbeats can overtake each other; an old one would make its content look fresh.
+        # Boots first: a clock of a new life begins again, and its readings are smaller than those of the life before.
         older = (theirs.boot, theirs.clock_ms) < (known.boot, known.clock_ms)
         return f"{theirs.node} has reported later than that" if older else None
 
@@ -188,6 +189,8 @@ class Primary(Machine[PrimaryPhase]):
         if event.lease.terms != self.asked:
             raise self._invalid(event, "this primary has appended another one, and nobody else may append")
         self.asked = None
+        # Counted when it is chosen, as each replica counts it when it executes the entry: the next primary continues from equal
+        # turns.
         self.turns = turns_after(self.turns, event.lease.terms)
         self._wait(event.lease, event.local_ms)
         return []

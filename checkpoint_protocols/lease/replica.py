@@ -154,6 +154,7 @@ class Replica(Machine[ReplicaPhase]):
     # -- the log ---------------------------------------------------------------------------------------------
 
     def _on_entry(self, event: EntryExecuted) -> list[Effect]:
+        # A skipped entry could be the next lease, which ends this replica's right.
         if event.index != self.applied + 1:
             raise self._invalid(event, f"{self.applied} entries are executed here")
         self.applied = event.index

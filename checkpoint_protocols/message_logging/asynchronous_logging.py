@@ -192,6 +192,8 @@ class AsynchronousWorker(MessageWorker[FlushPhase]):
         message = event.message
         if message.kind == RECOVERABLE:
             return self._learn(message.index)
+        # A sender's replay repeats its sends with their old numbers; the seed does not say how a receiver tells them from new
+        # ones.
         if message.seq <= self.received.get(event.channel, 0):
             return [Drop(event, "it was received before: a replay sent it again")]
         self.received[event.channel] = message.seq

@@ -282,6 +282,7 @@ class SenderLoggingWorker(CheckpointingWorker[SenderPhase]):
         """Process a logged receipt. When all receipts are logged, release the sends."""
         if self.order.unacked:
             return self._show()
+        # With `block: receipts` an early message waits until the receipt before it is logged, so its turn comes only now.
         shown, early = self._show(), self._accept_early() if self.is_strict else []
         # An accepted early message has an unlogged receipt, which keeps the gate closed.
         if early or self.phase is P.OPEN:

@@ -193,6 +193,8 @@ class PartialTask(AligningWorker[PartialPhase]):
     def _on_barrier(self, event: Received) -> list[Effect]:
         """Refuse the barrier of a sender that still repeats messages: its cut would be inconsistent."""
         sent = number_in({"sent": event.message.body}, "sent")
+        # The sender went back to an earlier state, so its barrier precedes messages that are received here: the cut would have
+        # orphans.
         if self.received.get(event.channel, 0) > sent:
             return self._on_untimely_barrier(event)
         return super()._on_barrier(event)

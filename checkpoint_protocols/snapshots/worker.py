@@ -76,6 +76,8 @@ class SnapshotWorker(MessageWorker[PhaseT]):
         self.received = {ChannelId(c): n for c, n in counts_in(known, "received").items()}
         self.delivered = number_in(known, "delivered")
         self.cuts = {int(n): rows for n, rows in counts_in(known, "cuts").items()}
+        # Read from storage and not from the record: a checkpoint may have become durable after the state that this incarnation
+        # continues from.
         self.kept = {int(key[1]) for key in birth.records if key[0] == "checkpoint"}
         """Durable checkpoints known in this incarnation."""
 
@@ -146,6 +148,7 @@ class SnapshotWorker(MessageWorker[PhaseT]):
         # Rows of aborted snapshots have waited here. Each cut counts from the beginning, so the next decision shows them, too.
         rows = self.cuts.get(number, 0)
         self.cuts = {each: later for each, later in self.cuts.items() if each > number}
+        # A decision may reach a sink again (the coordinator's successor repeats it), and `shown` already counts its rows then.
         if self.outputs or rows <= self.shown:
             return []
         first, self.shown = self.shown, rows
