@@ -111,6 +111,7 @@ def _features(opened: DeltaTable) -> set[str]:
 def _protocol_problems(opened: DeltaTable) -> Iterator[str]:
     yield from (f"table feature {feature}" for feature in sorted(_features(opened)))
     protocol = opened.protocol()
+    # Protocols before table features list none: there the version alone says what a table may have.
     if protocol.writer_features is None and protocol.min_writer_version >= _LEGACY_IDENTITY_WRITER:
         yield f"writer version {protocol.min_writer_version} (identity columns)"
 
@@ -118,9 +119,11 @@ def _protocol_problems(opened: DeltaTable) -> Iterator[str]:
 def _problems(opened: DeltaTable) -> Iterator[str]:
     yield from _protocol_problems(opened)
     configuration = opened.metadata().configuration
+    # Tasks write columns under their own names. Readers of such a table look for physical names or ids.
     if (configuration.get("delta.columnMapping.mode") or "none") != "none":
         yield f"column mapping ({configuration['delta.columnMapping.mode']})"
     for name in sorted(configuration):
+        # A commit of finished files evaluates no constraint.
         if name.startswith("delta.constraints."):
             yield f"check constraint {name.removeprefix('delta.constraints.')}"
     for field in json.loads(opened.schema().to_json())["fields"]:

@@ -151,6 +151,7 @@ class DeltaSink(SelectsRows):
         if missing:
             raise SinkInvalid(f"columns {', '.join(missing)} are not in the job's rows", table=self._table)
         if rule.newest_by is not None or rule.delete_when is not None:
+            # The rule is analysed in a session like the publisher's, whose settings decide how SQL is read.
             rule.check(self._table, publishing_session(spark).createDataFrame([], schema))
         opened = self._opened()
         self._seen = identity_of(self._table, opened)
@@ -164,6 +165,8 @@ class DeltaSink(SelectsRows):
         if self._engine == "deltalake":
             check_partition_types(self._table, partition_by, schema)
         elif partition_by:
+            # The publisher's session is a new one: it has the zone of the Spark configuration, and not one that the
+            # program has set since.
             check_zone(self._table, partition_by, schema, session_zone(spark.newSession()))
 
     def stage(self, schema: StructType) -> StagePlan:

@@ -59,6 +59,7 @@ def check_file(directory: Directory, file: DataFile, settings: FilesSettings, da
         if settings.format == "parquet":
             _parquet_columns(_parquet(opened, file, settings), file, settings, data)
             return
+        # Any bytes are CSV of some kind: a Parquet file would be read as bad records, or as rows of one column.
         if opened.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC:
             raise _not_of_format(settings, file, "it is a Parquet file")
         opened.seek(0)

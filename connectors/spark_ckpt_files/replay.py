@@ -36,6 +36,8 @@ def replay(folder: Folder, before: Cursor | None, newest: Cursor) -> Replay | No
     if newest.get("format") != FORMAT or (before is not None and before.get("format") != FORMAT):
         return None
     first, last = Consumed() if before is None else Consumed.of(before), Consumed.of(newest)
+    # The program's setting of recursiveFileLookup is not known here. It matters to listings only, and this looks for
+    # names.
     return _replay(FileLedger(folder), Directory(str(newest["path"]), recursive=True), first, last)
 
 

@@ -168,6 +168,7 @@ def split_options(options: Mapping[str, object]) -> tuple[dict[str, str], dict[s
     security: dict[str, str] = {}
     others: dict[str, str] = {}
     for name, value in options.items():
+        # Java's clients read "true", and Python would write "True".
         text = str(value).lower() if isinstance(value, bool) else str(value)
         plain = name.removeprefix("kafka.")
         (security if plain in _SECURITY else others)[plain if "." in plain else name] = text

@@ -25,6 +25,7 @@ Refusal = Literal["", "record", "size", "partition"]
 
 COMMIT_TIMEOUT_S = 30.0
 INIT_TIMEOUT_S = 30.0
+# It is below `publisher_process.DROP_S`, the time that the driver waits for the end of an early send.
 ABORT_TIMEOUT_S = 3.0
 
 
@@ -107,6 +108,7 @@ def refusal_of(text: str) -> Refusal:
     return next((kind for words, kind in _REFUSALS.items() if any(word in text for word in words.split("|"))), "")
 
 
+# Names of errors are compared, since some come as exceptions of the client and others as codes in a broker's answer.
 _REFUSALS: dict[str, Refusal] = {
     "MessageSizeTooLarge|RecordListTooLarge": "size",
     "InvalidRecord|InvalidTimestamp": "record",

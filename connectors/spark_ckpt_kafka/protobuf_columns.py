@@ -21,6 +21,7 @@ _KINDS: Mapping[int, T.DataType] = {
     _INT32: T.IntegerType(),
     _INT64: T.LongType(),
     _UINT32: T.LongType(),
+    # Spark has no unsigned type: the greatest number of 64 bits has 20 digits.
     _UINT64: T.DecimalType(20, 0),
     _DOUBLE: T.DoubleType(),
     _FLOAT: T.FloatType(),
@@ -79,6 +80,7 @@ def _plain(value: Any, field: FieldDescriptor) -> Any:
     if field.cpp_type == _MESSAGE:
         return as_dict(value)
     if field.cpp_type == _ENUM:
+        # A newer producer's enum may have more values. proto3 keeps their numbers, and so does the column.
         known = field.enum_type.values_by_number.get(value)
         return known.name if known else str(value)
     return value
@@ -97,6 +99,7 @@ def _written(value: Any) -> Any:
     """Return a value in Protobuf's JSON form."""
     if isinstance(value, Mapping):
         return {name: _written(each) for name, each in value.items() if each is not None}
+    # ParseDict reads Protobuf's JSON form, in which bytes are base64 and the keys of a map are texts.
     if isinstance(value, bytes):
         from base64 import b64encode
 

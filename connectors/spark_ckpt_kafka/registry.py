@@ -33,6 +33,8 @@ class Registry:
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigInvalid(f"{self.url!r} is no address of a schema registry", hint="write http://HOST:PORT")
+        # The definition of the source fails at once. In tasks a missing package would fail each attempt of each of
+        # them.
         if not all(util.find_spec(each) for each in ("confluent_kafka", "fastavro", "authlib")):
             raise EnvironmentUnfit(
                 "schema registries need more of confluent-kafka", hint="pip install 'spark-ckpt[registry]'"
@@ -62,6 +64,8 @@ def typed(error: Exception, where: str) -> Exception:
     """
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
+    # Confluent's (de)serialisers wrap errors of their client, so that an outage is a cause or a context of what they
+    # raise.
     for cause in _chain(error):
         if isinstance(cause, OSError) or _is_of_the_network(cause):
             return ConnectionError(f"the schema registry does not answer: {cause}")
@@ -70,6 +74,7 @@ def typed(error: Exception, where: str) -> Exception:
                 return SourceInvalid(
                     f"the schema registry refuses: {cause.error_message}", hint="check the registry's user and rights"
                 )
+            # Other answers may pass, for example of a registry that starts or that limits requests.
             if cause.http_status_code != _NOT_FOUND:
                 return ConnectionError(f"the schema registry does not serve: {cause.error_message}")
             return _bad(f"its schema is not in the registry: {cause.error_message}", where)

@@ -143,6 +143,7 @@ class Outbox:
         """
         if output_mode_of(writer) == "complete":
             refuse_complete()
+        # An outbox for the format takes the writer's checkpoint and has none of its own: this raises for it.
         checkpoint_location(self._settings.checkpoint, {})
         _refuse_others(writer, self._settings)
         settings = self.confirmed(restore, accept_query, accept_new_sink, accept_moved)

@@ -98,6 +98,8 @@ def reported(sinks: Iterable[str], reports: Iterable[Report]) -> dict[str, list[
 
 def discard_rows(frame: DataFrame) -> None:
     """Run the plan to its end, as Spark needs it for the state of the batch, and drop its rows."""
+    # If state stores of the batch are not committed, Spark 4.1 and later end the query
+    # (STATE_STORE_COMMIT_VALIDATION_FAILED). Earlier versions go on with a wrong watermark and state.
     frame.mapInArrow(_discarded, _REPORT).collect()
 
 
@@ -170,6 +172,7 @@ def _columns(rows: SinkRows) -> list[str]:
 
 def _struct(rows: SinkRows, place: int) -> str:
     struct = f"struct({', '.join(_columns(rows))})"
+    # CASE without ELSE is null, also if the condition is null.
     chosen = struct if rows.where is None else f"CASE WHEN ({rows.where}) THEN {struct} END"
     return f"{chosen} AS s{place}"
 

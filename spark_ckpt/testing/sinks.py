@@ -469,6 +469,7 @@ def _damage_is_refused(subject: SinkSubject, damage: Callable[[Path], object]) -
         job.publish(driver, job.decided(1))
         job.expect(1)
         output = job.decided(2)
+        # The last file is damaged: a sink that publishes file by file has shown the others by then.
         last = _local(output.root, output.files[-1])
         whole = last.read_bytes()
         damage(last)
