@@ -52,7 +52,11 @@ def hash_keys(keys: Column) -> UInt32s:
     starts, lengths = offsets[:-1], np.diff(offsets)
     words = lengths >> 2
     hashed = _SEED ^ lengths.astype(np.uint32)
-    number, left = 0, np.flatnonzero(words)
+    # Every key has these words, so that no key has to be chosen.
+    number = int(words.min()) if len(words) > _FEW else 0
+    for at in range(number):
+        hashed = (hashed * _FACTOR) ^ _mixed(_word(content, starts + 4 * at))
+    left = np.flatnonzero(words > number)
     while len(left) > _FEW:
         word = _mixed(_word(content, starts[left] + 4 * number))
         hashed[left] = (hashed[left] * _FACTOR) ^ word
