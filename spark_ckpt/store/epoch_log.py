@@ -34,6 +34,7 @@ from spark_ckpt.errors import (
     EpochNotFound,
     FormatUnknown,
     StoreForeign,
+    StoreOutage,
 )
 from spark_ckpt.store import proposals
 from spark_ckpt.store.delta_log import CommitLost
@@ -397,7 +398,9 @@ class EpochLog:
                     # discarded.
                     continue
                 if fold:
-                    self.fold_if_due()
+                    # The row is in the log, and its author must not take it for refused. The next append folds.
+                    with contextlib.suppress(StoreOutage):
+                        self.fold_if_due()
                 return log_state
 
     def fold_if_due(self) -> None:

@@ -370,3 +370,19 @@ def test_an_incarnation_whose_acknowledgement_failed_is_the_runs_own(
     assert world.store.log.state().incarnation == world.store.log.own_incarnation == 1
     assert world.store.log.begin_incarnation(ELSEWHERE, ended=ended).incarnation == 2
     assert world.store.log.own_incarnation == 2
+
+
+def test_a_row_counts_although_the_store_is_away_when_the_log_is_folded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.begin()
+    world.epoch({"a": 1})
+    world.store.log.add_savepoint("kept", 1)
+
+    def away(*_: object) -> None:
+        raise StoreUnreachable("no answer")
+
+    monkeypatch.setattr(LogTable, "fold_if_due", away)
+    world.store.log.drop_savepoint("kept")
+    assert world.begin().incarnation == 2
+    assert world.store.log.state().savepoints == {}
