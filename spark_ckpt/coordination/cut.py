@@ -311,6 +311,7 @@ class EpochBuilder:
 
     def due_for_full(self, after: int) -> str:
         """Return the text of a marker that asks key groups for full snapshots, see `full_snapshots.due`."""
+        # With repeats, one for each key group: fewer than the files have ranges means that a range is in no chain.
         found: dict[str, list[StateFile]] = {}
         for (operator, _), chain in self.chains.items():
             found.setdefault(operator, []).extend(chain)

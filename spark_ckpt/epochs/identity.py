@@ -150,6 +150,7 @@ def _told_later(log_state: LogState, base: Manifest, read: Read, names: Collecti
                 told_there = read(brief.epoch).source_identities
             except EpochDamaged:
                 continue
+            # The oldest answer stays: a later epoch may already be of another endpoint.
             found = {**{name: told_there[name] for name in names if told_there.get(name)}, **found}
     return found
 

@@ -269,6 +269,7 @@ def out_of_turn(log_state: LogState, epoch: int, read: Read) -> dict[str, list[i
     found: dict[str, list[int]] = {}
     for sink, numbers in _owed(log_state, epoch).items():
         older = [each for each in numbers if each <= log_state.acked.get(sink, 0)]
+        # Without rows for the sink nothing of the epoch would be lost.
         if rows := [each for each in older if read(each).outputs[sink].files]:
             found[sink] = rows
     return found

@@ -84,6 +84,7 @@ def open_copy(location: Location) -> CopiedTable | None:
 def pull(table: CopiedTable) -> None:
     """Copy the commits made after the handle's version. Raises FileNotFoundError if one of them was trimmed."""
     version = table.version()
+    # One listing tells how many commits follow, and shows a gap if some of them were trimmed.
     files = log_files(table.location, commit_name(version))
     commits = sorted(number for number, kind in files if kind == "json")
     if commits != list(range(version + 1, version + 1 + len(commits))):

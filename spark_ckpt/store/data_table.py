@@ -98,6 +98,7 @@ class DataTable:
 
     def refreshed(self) -> Seen | None:
         """Read the newest version; None if the table does not exist yet. Raises `LogDamaged`, a `StoreOutage`."""
+        # Distrusted first: if the read fails, the remembered version must not count again.
         looked_s, self._seen_s = delta_log.uptime_s(), float("-inf")
         table = self._advanced()
         if table is None:

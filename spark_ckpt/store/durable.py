@@ -52,6 +52,7 @@ def link_or_copy(source: Path, target: Path) -> None:
     """Give a file another name, or copy it if the file system has no links. A copy's content is durable. Raises OSError."""
     try:
         os.link(source, target)
+    # A copy would replace the file that is there.
     except (FileExistsError, FileNotFoundError):
         raise
     except OSError:

@@ -464,6 +464,7 @@ class _Watched(io.RawIOBase):
 def _reading_failed(location: Location, path: str, failure: OSError | None, error: Exception) -> CkptError:
     if failure is not None:
         return outage(location.uri, failure, path=path)
+    # An unmounted store lacks every file. That is an outage, which a job waits for, and no damage.
     if refusal_in(error) is not None or (isinstance(error, FileNotFoundError) and taken_away(location.local)):
         return outage(location.uri, error, path=path)
     why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {one_line(error)}"
@@ -501,6 +502,7 @@ def _check_seal(parquet: pq.ParquetFile) -> None:
     if expected is not None and expected != _seal(parquet.schema_arrow, parquet.metadata.num_rows):
         raise ValueError("its footer does not match its seal")
     metadata = parquet.metadata
+    # The seal covers the total, but a decoder follows the numbers of the row groups.
     if sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)) != metadata.num_rows:
         raise ValueError("its row groups do not add up")
 

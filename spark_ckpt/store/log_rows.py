@@ -67,6 +67,7 @@ def record_of(row: LogRow) -> AnyRecord:
         raise FormatUnknown(f"the epoch log has a row of kind '{row.kind}'", hint="upgrade spark_ckpt on this machine")
     try:
         return model.model_validate_json(row.brief)
+    # The seal was right, so the bytes are whole, and another version has written them.
     except ValidationError as error:
         raise EpochDamaged(
             f"row {row.seq} ({row.kind}) of the epoch log has fields this version does not know",

@@ -172,6 +172,7 @@ class SparkStates:
                 folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             list(pool.map(partial(self._place, state, epoch), index.files))
+        # The next epoch recognises these files and names only those that Spark writes from now on.
         for file in index.files:
             known.add(file, (state / file.place).stat())
         return index, known

@@ -74,6 +74,7 @@ def trim(location: Location, keep_versions: Collection[int], now_ms: int) -> int
 
 def _first_young(location: Location, commits: Sequence[int], older_than_ms: int) -> int:
     """Return the first version committed at `older_than_ms` or later. Commit times grow along the log."""
+    # By halves, since each look at a commit is a request to an object store.
     low, high = 0, len(commits)
     while low < high:
         middle = (low + high) // 2
