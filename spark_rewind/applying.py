@@ -30,7 +30,7 @@ from spark_rewind.pinned_points import whole_copy
 from spark_rewind.plan import OutboxPlan, QueryPlan, RewindPlan, TablePlan
 from spark_rewind.positions import DeltaPosition
 from spark_rewind.reading import typed_errors
-from spark_rewind.records import FolderChange, OutboxChange, QueryChange, RewindRecord, TableChange
+from spark_rewind.records import UNDO, FolderChange, OutboxChange, QueryChange, RewindRecord, TableChange
 from spark_rewind.replacing import check_swap
 from spark_rewind.stages import Move, Phase, on_apply, on_undo
 from spark_rewind.tables import Table, read_table
@@ -445,7 +445,7 @@ def _outbox_undo(change: OutboxChange, applied: RewindRecord, now_ms: int) -> Ou
     """Return the change that makes an outbox continue from its newest epoch before the rewind. Raises `RewindStale`."""
     log_state = opened(change.store).log.state()
     require_stopped(log_state, now_ms)
-    if not only_prepared(log_state, change.incarnation + 1, f"{applied.id}-undo"):
+    if not only_prepared(log_state, change.incarnation + 1, f"{applied.id}{UNDO}"):
         what = f"outbox '{change.name}' has continued since the rewind: its newest epoch is {log_state.latest}"
         raise RewindStale(
             what, hint="what has been done since would be lost: plan a rewind instead; nothing was changed"

@@ -93,6 +93,7 @@ class Carrier:
         `settle`: called once the fences are in place, if a query keeps state in files whose names carry no attempt.
         """
         try:
+            self.journal.keep_plan()
             self.journal.write(record)
             hit(Failpoint.REWIND_PREPARING)
             record = self._prepared(record, drafts, settle)

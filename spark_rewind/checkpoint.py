@@ -211,8 +211,10 @@ def _unfenced(log: dict[int, Path], fenced_by: str | None) -> dict[int, Path]:
         return log
     if fenced_by is not None and text.startswith(f"{query_logs.FENCE}{fenced_by}:"):
         return {number: path for number, path in log.items() if number != newest}
-    hint = "run `spark-ckpt rewind apply` with its plan again, or `spark-ckpt rewind undo` with it"
-    raise RewindUnderWay(f"{log[newest]} says that a rewind has begun and is not over", hint=hint)
+    # The fence itself says which command opens it, and where its plan is.
+    raise RewindUnderWay(
+        f"{log[newest]} says that a rewind has begun and is not over", hint=text.partition(": ")[2].strip()
+    )
 
 
 def _unbroken(folder: Path, offsets: Sequence[int], commits: Sequence[int]) -> list[int]:

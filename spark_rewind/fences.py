@@ -16,7 +16,9 @@ from spark_ckpt.errors import RewindQueryRuns
 from spark_ckpt.spark_internals.query_logs import COMMITS, FENCE, OFFSETS
 from spark_rewind.checkpoint import QueryCheckpoint
 from spark_rewind.durable import part_of, sync_folder, write_new, written
+from spark_rewind.journal import FOLDER, PLAN
 from spark_rewind.reading import text_of
+from spark_rewind.records import UNDO
 
 
 def fence_paths(query: QueryCheckpoint, folder: Path) -> list[Path]:
@@ -31,7 +33,12 @@ def fence_paths(query: QueryCheckpoint, folder: Path) -> list[Path]:
 
 def fence_text(identity: str) -> str:
     """Return a fence's text. Spark shows it to the user who starts the query."""
-    return f"{FENCE}{identity}: a rewind rolls this query back. Run `spark-ckpt rewind apply` with its plan again, then start it.\n"
+    rewind = identity.removesuffix(UNDO)
+    verb = "apply" if rewind == identity else "undo"
+    return (
+        f"{FENCE}{identity}: a rewind rolls this query back. Run `spark-ckpt rewind {verb}` with its plan again, then start it. "
+        f"A copy of the plan is {FOLDER}/{rewind}/{PLAN} next to a checkpoint.\n"
+    )
 
 
 def put_fences(paths: list[Path], identity: str) -> None:

@@ -18,7 +18,7 @@ from spark_rewind.reading import text_of
 from spark_rewind.records import FORMAT, RewindRecord
 from spark_rewind.stages import Phase
 
-FOLDER = ".spark-ckpt-rewind"
+FOLDER, PLAN = ".spark-ckpt-rewind", "plan.json"
 _ID_LENGTH = 12
 
 
@@ -43,7 +43,8 @@ class Journal:
 
     def __init__(self, plan: RewindPlan) -> None:
         # the id is a digest of the plan: the same plan finds its record again after a crash
-        self.id = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()[:_ID_LENGTH]
+        self._plan = plan.model_dump_json().encode()
+        self.id = hashlib.sha256(self._plan).hexdigest()[:_ID_LENGTH]
         # The smallest path, so that every call with this plan finds the same journal.
         first = min(Path(each.folder) for each in plan.queries)
         self.folder = first.parent / FOLDER / self.id
@@ -79,6 +80,11 @@ class Journal:
             raise FormatUnknown(f"{path} is of format {record.format}", hint="continue with the version that began it")
         return record
 
+    def keep_plan(self) -> None:
+        """Keep a copy of the plan; it is durable when this returns. Raises `RewindNotPermitted`."""
+        # Only this plan opens the fences: a user who has lost the file could start none of its queries.
+        replace(self.folder / PLAN, self._plan)
+
     def phase(self, kind: str) -> Phase | None:
         """Return the phase of the rewind or its undo, None without a record."""
         record = self.read(kind)
@@ -93,8 +99,11 @@ class Journal:
         return record
 
     def forget(self, record: RewindRecord) -> None:
-        """Delete a record of which nothing counts."""
+        """Delete a record of which nothing counts, and with that of a rewind the plan."""
         self._path(record.kind).unlink(missing_ok=True)
+        # The plan of an undo stays: its rewind is done, and may be undone later.
+        if record.kind == "apply":
+            (self.folder / PLAN).unlink(missing_ok=True)
 
     def texts(self, record: RewindRecord) -> Path:
         """Return the folder with the prepared commits of a rewind's tables."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 FORMAT = 1
 
@@ -225,7 +225,7 @@ class RewindPlan(_PlanPart):
     format: int = FORMAT
     made_at_ms: int
     target: TargetPlan
-    queries: list[QueryPlan]
+    queries: list[QueryPlan] = Field(min_length=1)
     tables: list[TablePlan]
     public: list[PublicRange]
     notes: list[str]

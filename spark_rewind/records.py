@@ -15,6 +15,8 @@ from spark_rewind.shifts import Shift
 from spark_rewind.stages import Phase
 
 FORMAT = 1
+UNDO = "-undo"
+"""Ending of the identity of an undo."""
 
 
 class _RecordPart(BaseModel):
@@ -158,7 +160,7 @@ class RewindRecord(_RecordPart):
     @property
     def identity(self) -> str:
         """Identity in fences and commits of this rewind or undo."""
-        return self.id if self.kind == "apply" else f"{self.id}-undo"
+        return self.id if self.kind == "apply" else f"{self.id}{UNDO}"
 
     def at(self, phase: Phase) -> RewindRecord:
         """Return the record at another phase."""

@@ -33,6 +33,13 @@ from spark_rewind.journal import FOLDER, Journal, read_plan
 from spark_rewind.plan import RewindPlan
 
 SEED = 3
+WITHOUT_QUERIES = json.dumps(
+    {
+        "made_at_ms": 0,
+        "target": {"kind": "time", "text": "", "most": 0, "process": None},
+        **{name: [] for name in ("queries", "tables", "public", "notes")},
+    }
+)
 
 
 class Story:
@@ -270,6 +277,7 @@ def test_two_calls_at_once(story):
     [
         ("[]", ConfigInvalid, "is no plan"),
         ('{"format": 1}', ConfigInvalid, "made_at_ms"),
+        (WITHOUT_QUERIES, ConfigInvalid, "queries"),
         (None, ConfigInvalid, "there is no plan"),
     ],
 )
@@ -351,6 +359,24 @@ def test_a_plan_for_queries_that_are_being_taken_back(story, monkeypatch):
     stopped_at(story, "REWIND_TABLE_COMMITTED", monkeypatch)
     with pytest.raises(RewindUnderWay, match="a rewind has begun and is not over"):
         planned(checkpoints(story.lake), "ingest@1", [story.lake.root])
+
+
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_a_fence_names_its_command_and_a_copy_of_the_plan(story, monkeypatch, verb):
+    """The user may have lost the file: without it nothing would open the fences."""
+    if verb == "undo":
+        apply(story.plan, settings_for(story.plan))
+    before = story.content()
+    with failpoints.armed("REWIND_DECIDED:raise"), pytest.raises(FailpointHit):
+        (apply if verb == "apply" else undo)(story.plan, settings_for(story.plan))
+    with pytest.raises(RewindUnderWay) as raised:
+        planned(checkpoints(story.lake), "ingest@1", [story.lake.root])
+    copy = story.lake.root / "checkpoints" / FOLDER / Journal(story.plan).id / "plan.json"
+    assert f"`spark-ckpt rewind {verb}`" in raised.value.hint
+    assert str(copy.relative_to(story.lake.root / "checkpoints")) in raised.value.hint
+    (apply if verb == "apply" else undo)(read_plan(copy), settings_for(story.plan))
+    assert story.content() != before
+    assert startable(story.lake) == [path.name for path in checkpoints(story.lake)]
 
 
 def test_a_dry_run_changes_nothing_at_all(story):
