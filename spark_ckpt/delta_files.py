@@ -18,6 +18,7 @@ LOG = "_delta_log"
 Action = Mapping[str, Any]
 """One action of a commit: its kind and its body, such as `{"add": {"path": ...}}`."""
 
+# Checkpoints of version 2 have a UUID in their names, those of several parts two numbers (PROTOCOL.md, "Checkpoints").
 _FILE = re.compile(r"(\d{20})\.(json|checkpoint(?:\.[0-9a-zA-Z-]+|\.\d{10}\.\d{10})?\.(?:parquet|json))")
 
 

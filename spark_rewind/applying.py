@@ -251,6 +251,7 @@ def _record(
     for wish in tables:
         stamp = stamp_of(wish.table, record.identity, settings.now_ms, settings.engine)
         drafts.append(table_draft(wish, queries, stamp))
+    # Tables first: the shift of their versions moves the offsets of their readers.
     shifts = {each: draft.change.shift for wish, draft in zip(tables, drafts, strict=True) for each in wish.table.ids}
     changes = [query_change(wish, shifts, endings) for wish in queries]
     for query, change in zip(queries, changes, strict=True):

@@ -177,6 +177,7 @@ def _copy_sources(query: QueryCheckpoint, newest: Batch | None, target: Path) ->
         source, copied = query.folder / query_logs.SOURCES / each.name, target / query_logs.SOURCES / each.name
         make_folder(copied, source)
         if each.name in query.files:
+            # Spark takes each file of the log for one that was read: with later entries it would never read theirs.
             end = newest.ends.get(each.name) if newest else None
             copy_file_log(source, copied, end.log_offset if isinstance(end, FilesPosition) else -1)
         else:

@@ -207,6 +207,7 @@ def _epoch_gone(query: QueryCheckpoint, index: int, inputs: Inputs) -> Iterator[
 
 
 def _kept_offsets(query: QueryCheckpoint, broker: TopicIndex | None) -> dict[str, Mapping[int, int]]:
+    # The newest batch names every topic and partition that the query reads now.
     topics = {topic for batch in query.batches[-1:] for topic, _ in topic_positions(query, _index(query, batch))}
     return {topic: broker.earliest(topic) for topic in sorted(topics)} if broker else {}
 

@@ -125,6 +125,7 @@ def _with_topics(declared: Declared, outboxes: Iterable[RewoundOutbox]) -> Decla
 
 
 def _refuse_copies(queries: Sequence[QueryCheckpoint]) -> None:
+    # A copied checkpoint has the query's id, and both would count as the writer of one table.
     ids = Counter(each.query for each in queries)
     same = [each for each in queries if ids[each.query] > 1]
     if same:

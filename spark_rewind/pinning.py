@@ -101,6 +101,7 @@ def take_pin(request: PinRequest, now_ms: int) -> Taken:
         if request.name is not None and named_point(points, request.name) is not None:
             hint = "choose another name, or take that point away: spark-ckpt rewind unpin"
             raise ConfigInvalid(f"{request.into} holds a point {request.name!r} already", hint=hint)
+        # The time sorts points by age, the random part separates those of one millisecond.
         identity = (
             f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z-{secrets.token_hex(4)}"
         )

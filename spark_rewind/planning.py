@@ -46,6 +46,7 @@ def plan_rewind(request: RewindRequest, now_ms: int) -> RewindPlan:
     `CheckpointForeign`, `CheckpointUnreadable`, `CheckpointDamaged`, `LogDamaged`, `FormatUnknown` for inputs that no
     plan can use.
     """
+    # Before the checkpoints: a point that is pinned meanwhile would name batches that they do not have yet.
     points = kept_points(request.pins) if request.pins is not None else []
     inputs = read_inputs(request.folders, request.tables, request.declared, points, request.outboxes)
     pinned = named_point(points, request.to)

@@ -92,6 +92,7 @@ def require_own(query: QueryCheckpoint, log: SinkLog) -> None:
     """
     begun = query.batches[-1].number if query.batches else -1
     done = -1 if query.committed is None else query.committed
+    # The sink adds a batch to its log before Spark commits it, so the log may be one batch further.
     if not done <= log.newest <= begun:
         what = (
             f"the log of files in {log.folder} ends with batch {log.newest}, and {query.name} has committed batch {done} "

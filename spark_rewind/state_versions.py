@@ -120,6 +120,7 @@ def _partitions(
         partition: _stores(path, inner, _ids_of(ids, oldest, number, partition))
         for partition, path in numbered_folders(folder).items()
     }
+    # Only checkpoint format 2 names the partitions. Without it a lost folder at the end cannot be noticed here.
     named = [len(each.get(number, ())) for each in ids.values() if each is not None]
     # a partition that commits name and that has no folder was lost
     for partition in range(max(named, default=0)):

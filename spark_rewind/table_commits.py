@@ -162,6 +162,7 @@ def restoring(now: Content, then: Content, writers: Sequence[str], stamp: Stamp)
 def _removing(key: FileKey, now: Content, stamp: Stamp) -> Action:
     file = now.files[key]
     kept = {name: file[name] for name in ("partitionValues", "size", "deletionVector") if name in file}
+    # PROTOCOL.md asks for `extendedFileMetadata` if fields of the `add` follow.
     gone = {"path": file["path"], "deletionTimestamp": stamp.now_ms, "dataChange": True}
     return {"remove": gone | ({"extendedFileMetadata": True} if len(kept) > 1 else {}) | kept}
 

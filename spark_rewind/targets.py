@@ -73,6 +73,7 @@ def target_of(written: str, queries: Mapping[str, ProcessId], tables: Mapping[st
     query. Raises `ConfigInvalid`.
     """
     everybody = frozenset(queries.values())
+    # The last `@`: a folder may have one in its name.
     name, at, number = written.rpartition("@")
     if not at and written.isdecimal():
         if len(everybody) != 1:

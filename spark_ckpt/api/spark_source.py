@@ -147,6 +147,7 @@ class SparkSource:
         parts = {"kind": self._kind, "path": place_of(path)}
         if self._kind != "delta":
             return parts
+        # Kept: it is asked before each commit, and opens the table only if its log is another one.
         self._asked = self._asked or _table_id(path)
         try:
             return parts | {"table id": self._asked.ask() if self._asked is not None else ""}

@@ -73,6 +73,7 @@ def _asked(servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("kafka", "fail", error.what, error.hint)
         return
     yield Finding("kafka", "ok", f"{servers} answers, {count} topics")
+    # A transactional id of its own: with a fixed one two doctors at once would fence each other.
     name = f"spark-ckpt-doctor-{uuid.uuid4().hex}"
     producer = open_producer(connection, tuning(others), name, lambda: None)
     try:

@@ -73,8 +73,10 @@ def line(
 
 def restore_stores(stores: Sequence[Store], target: str, dry_run: bool, fence: bool, as_json: bool) -> None:
     """Restore several stores to the line that `target` names, or only show it (`dry_run`)."""
+    # Epochs of all programs may name another branch: the undo of a restore does.
     known = read_stores(stores, branch_ends(target, len(stores)))
     chosen = to_target(known.programs, target)
+    # Asked before the restore, which makes its epochs the newest ones.
     before = named_by(before_restore(known, target))
     plans = {
         name: plan(each.log_state, chosen.epochs[name], each.store.log.manifest, each.store.verify)

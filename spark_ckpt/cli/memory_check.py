@@ -38,6 +38,7 @@ def check_memory(store: Store, manifests: Sequence[Manifest]) -> MemoryReport:
         kinds = {manifest.epoch: manifest.source_identities.get(source, {}).get("kind", "") for manifest in own}
         checkers = {kind: _checker(kind) for kind in set(kinds.values())}
         unknown = {kind for kind, checker in checkers.items() if checker is None} - {_EDGE}
+        # A source that keeps no files in the store needs no check.
         if unknown and folder.entries():
             report.unchecked.append(source)
         for kind, checker in checkers.items():

@@ -31,6 +31,7 @@ class StateCopy:
         check_table_path(self.table, "a table")
         ours, options = f"state of operator {self.operator} in store {self.store}", dict(self.storage_options) or None
         try:
+            # The description marks a copy of this operator: only such a table may lose its rows.
             if DeltaTable.is_deltatable(self.table, options) and self._opened().metadata().description != ours:
                 raise ConfigInvalid(
                     f"{self.table} has other rows than the {ours}, which a copy would replace",

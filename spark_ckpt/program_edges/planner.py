@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT_NAME = "spark_ckpt_edge"
+# Spark hides options with `secret` in their names from plans and its UI (default of `spark.redaction.regex`).
 _OWN = "secret_own_options"
 
 

@@ -86,6 +86,7 @@ class EpochSpans(RunListener):
             f"{PREFIX}.{name}": _count(event.detail.get(name)) for name in ("rows_in", "rows_out", "rejected")
         }
         counts[f"{PREFIX}.reason"] = str(event.detail.get("reason", ""))
+        # An empty context: otherwise a span that the program has open would become the parent of every epoch.
         span = self._span("epoch", Context(), begin_ns, event, counts)
         inside = trace.set_span_in_context(span, Context())
         at_ns = begin_ns

@@ -69,6 +69,7 @@ class PageServer:
         """Stop serving."""
         self._server.should_exit = True
         if self._thread is not None:
+            # At most so long: a client that never ends its request must not hold up the end of a job.
             self._thread.join(_CLOSE_S)
         self._socket.close()
 
