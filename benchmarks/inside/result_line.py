@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 
 
-def result_line(measure: str, workload: str, interval_s: float, repeat: int, values: dict[str, float]) -> str:
+def result_line(
+    measure: str,
+    workload: str,
+    interval_s: float,
+    repeat: int,
+    values: dict[str, float],
+    system: str = "spark_ckpt-builtin",
+) -> str:
     """As `docs/design/benchmarks.md` says; the job is the running sum by built-in aggregation."""
     return json.dumps(
         {
             "measure": measure,
             "job": "running_sum",
             "workload": workload,
-            "system": "spark_ckpt-builtin",
+            "system": system,
             "interval_ms": round(interval_s * 1000),
             "repeat": repeat,
             "values": values,
