@@ -8,7 +8,14 @@ import pytest
 from py4j import protocol
 from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 
-from spark_ckpt.spark_internals.java_classes import remember_classes
+from spark_ckpt.spark_internals import java_classes
+from spark_ckpt.spark_internals.java_classes import (
+    PACKAGES,
+    SHORT_NAMES,
+    RememberingJvm,
+    RememberingPackage,
+    remember_classes,
+)
 
 
 class Java:
@@ -72,3 +79,50 @@ def test_of_short_names_only_pysparks_own_are_remembered(name: str, times: int) 
     assert isinstance(getattr(jvm, name), JavaClass)
     assert isinstance(getattr(jvm, name), JavaClass)
     assert java.asked == [name] * times
+
+
+# -- planted bugs: each is found by a verdict above -----------------------------------------------------------------------
+
+
+def asks_each_time(self: JVMView, name: str) -> object:
+    return JVMView.__getattr__(self, name)
+
+
+def remembers_each_name(self: RememberingPackage, name: str) -> object:
+    """A name without a class is remembered as a package, so a class of a jar that is added later is never found."""
+    found = JavaPackage.__getattr__(self, name)
+    if isinstance(found, JavaPackage):
+        found.__class__ = RememberingPackage
+    self.__dict__[name] = found
+    return found
+
+
+def remembers_no_class(self: RememberingPackage, name: str) -> object:
+    found = JavaPackage.__getattr__(self, name)
+    found.__class__ = RememberingPackage if isinstance(found, JavaPackage) else found.__class__
+    return found
+
+
+@pytest.mark.parametrize(("kind", "bug"), [(RememberingJvm, asks_each_time), (RememberingPackage, remembers_no_class)])
+def test_a_memory_that_asks_again_is_found(kind: type, bug: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kind, "__getattr__", bug)
+    with pytest.raises(AssertionError):
+        test_a_class_is_asked_for_once_by_its_packages_or_its_full_name()
+
+
+def test_a_memory_of_names_that_may_become_classes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RememberingPackage, "__getattr__", remembers_each_name)
+    with pytest.raises(AssertionError):
+        test_a_class_of_a_jar_that_is_added_later_is_found()
+
+
+def test_a_memory_of_packages_outside_of_sparks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java_classes, "PACKAGES", PACKAGES | {"added"})
+    with pytest.raises(AssertionError):
+        test_a_class_of_a_jar_that_is_added_later_is_found()
+
+
+def test_a_memory_of_short_names_that_a_program_may_import_anew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java_classes, "SHORT_NAMES", SHORT_NAMES | {"SparkConf"})
+    with pytest.raises(AssertionError):
+        test_of_short_names_only_pysparks_own_are_remembered("SparkConf", 2)
