@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit
+from spark_ckpt.temporary_folder import TemporaryFolder
 from spark_ckpt.wording import counted
 
 JAVA_VERSION = 17
@@ -207,10 +207,10 @@ def _download(folder: Path, choices: Sequence[Choice]) -> None:
     rank = 0
     while wanted := [choice[rank] for choice in choices if rank < len(choice)]:
         # In the cache's own folder, so that a jar reaches its final name by a rename.
-        with tempfile.TemporaryDirectory(dir=folder, prefix="ivy-") as work:
-            run_ivy(Path(work), wanted)
+        with TemporaryFolder("ivy", str(folder)) as work:
+            run_ivy(work, wanted)
             for jar in wanted:
-                _adopt(folder, Path(work), jar)
+                _adopt(folder, work, jar)
         choices = [choice for choice in choices if _cached(folder, choice) is None]
         rank += 1
 

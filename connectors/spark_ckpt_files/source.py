@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import tempfile
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +16,7 @@ from spark_ckpt.connector_parts.arguments import checks_arguments
 from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 from spark_ckpt.place import place_of
 from spark_ckpt.spark_internals.time_zones import session_zone
+from spark_ckpt.temporary_folder import TemporaryFolder
 from spark_ckpt_files.cleaning import Cleaner, Cleaning, CleanSource
 from spark_ckpt_files.ledger import Consumed, FileLedger, encoded
 from spark_ckpt_files.listing import DataFile, Directory, grown
@@ -134,7 +133,7 @@ class FilesSource:
         self._cleaner = Cleaner(self._cleaning)
         self._ignore_missing = ignoreMissingFiles
         self._ledger = FileLedger()
-        self._lists: Path | None = None
+        self._lists: TemporaryFolder | None = None
 
     def remember_in(self, folder: Folder) -> None:
         """Set the ledger's folder."""
@@ -290,9 +289,8 @@ class FilesSource:
         this source.
         """
         if self._lists is None:
-            self._lists = Path(tempfile.mkdtemp(prefix="spark-ckpt-files-"))
-            weakref.finalize(self, shutil.rmtree, self._lists, ignore_errors=True)
-        handle, name = tempfile.mkstemp(dir=self._lists)
+            self._lists = TemporaryFolder("files")
+        handle, name = tempfile.mkstemp(dir=self._lists.path)
         os.close(handle)
         Path(name).write_bytes(encoded(list(files)))
         return Path(name)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt import jars
 from spark_ckpt.errors import EnvironmentUnfit
+from spark_ckpt.temporary_folder import TemporaryFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,8 +58,9 @@ def create() -> Path:
     """Create or replace the archive; it takes less than a minute. Return its path. Raises `EnvironmentUnfit`."""
     archive = path()
     archive.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=archive.parent) as work:
-        fresh = Path(work) / archive.name
+    # An archive has 200 MB, and a user may end this command: a folder that stays would take them for good.
+    with TemporaryFolder("archive", str(archive.parent)) as work:
+        fresh = work / archive.name
         log = _train(fresh)
         if not fresh.is_file():
             raise EnvironmentUnfit(

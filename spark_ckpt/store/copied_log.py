@@ -7,35 +7,25 @@ by one request each.
 
 from __future__ import annotations
 
-import shutil
-import weakref
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from tempfile import mkdtemp
 
 from deltalake import DeltaTable
 
 from spark_ckpt.delta_files import LOG, commit_name, log_file
 from spark_ckpt.store.location import Location
+from spark_ckpt.temporary_folder import TemporaryFolder
 
 _HINT = "_last_checkpoint"
 _READERS = 8
 _ATTEMPTS = 5
 
 
-class _Folder:
-    """A temporary folder. It is deleted with the last reference, or when the process ends."""
-
-    def __init__(self) -> None:
-        self.path = Path(mkdtemp(prefix="spark-ckpt-log-"))
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-
 class CopiedTable(DeltaTable):
     """A handle that reads the copy. It must not write: the library would write into the copy."""
 
-    def __init__(self, location: Location, folder: _Folder) -> None:
+    def __init__(self, location: Location, folder: TemporaryFolder) -> None:
         super().__init__(folder.path)
         self.location = location
         self.folder = folder
@@ -69,7 +59,7 @@ def open_copy(location: Location) -> CopiedTable | None:
         needed = [
             path for (version, kind), path in files.items() if version > base or (version == base and kind != "json")
         ]
-        folder = _Folder()
+        folder = TemporaryFolder("log")
         try:
             _copy(location, needed, folder.path)
         except FileNotFoundError:

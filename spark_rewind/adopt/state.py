@@ -6,7 +6,6 @@ One Spark action per operator. The driver receives names of files, never keys or
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from spark_ckpt.spark_internals.query_logs import COMMITS, Unreadable, commit_te
 from spark_ckpt.tasks.key_expression import key_hash_of
 from spark_ckpt.tasks.rows import DELETE, KEY_GROUP, KEY_HASH, OP, PUT, TIMEOUT, StateSchema, state_schema
 from spark_ckpt.tasks.state.state_groups import WRITTEN, GroupWriter
+from spark_ckpt.temporary_folder import TemporaryFolder
 from spark_rewind.adopt.operators import StatefulOperator
 from spark_rewind.adopt.plan import Taking
 from spark_rewind.adopt.unfinished import FINISH
@@ -92,8 +92,7 @@ def _committed(taking: Taking, spark: SparkSession) -> Iterator[Path]:
             f"the state after batch {taking.batch}, which is not committed, can be read by tasks on this machine only",
             hint=f"run this with a local master; or {FINISH}",
         )
-    with tempfile.TemporaryDirectory(prefix="spark-ckpt-adopt-") as made:
-        view = Path(made)
+    with TemporaryFolder("adopt") as view:
         # a commit file in the query's own folder would change the checkpoint
         for each in os.scandir(taking.folder):
             if each.name != COMMITS:

@@ -8,8 +8,6 @@ watermark, the timers and the batch number of the epoch.
 
 from __future__ import annotations
 
-import atexit
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,6 +25,7 @@ from spark_ckpt.spark_internals.settings import CHECKPOINT_FORMAT, PARTITIONS, P
 from spark_ckpt.spark_internals.state_selection import select
 from spark_ckpt.storage_errors import typed_errors_at
 from spark_ckpt.store.spark_state import Known, Moment, SparkStates, StateIndex
+from spark_ckpt.temporary_folder import TemporaryFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,12 +180,10 @@ def shared_folder(spark: SparkSession, store: Location) -> Path:
             hint=f"set {CONF_PREFIX}run.dir to a path that driver and executors share; what is put there is deleted again",
             store=store.uri,
         )
-    return _folder_until_exit(base, store.uri)
+    return _folder_until_exit(base, store.uri).path
 
 
 @cache
-def _folder_until_exit(base: str | None, store: str) -> Path:
+def _folder_until_exit(base: str | None, store: str) -> TemporaryFolder:
     with typed_errors_at(base or tempfile.gettempdir()):
-        folder = Path(tempfile.mkdtemp(prefix="spark-ckpt-read-", dir=base))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+        return TemporaryFolder("read", base)
