@@ -7,7 +7,10 @@ import uuid
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from spark_ckpt.driver.query.spark_state import CheckpointState
+from spark_ckpt.errors import SparkStateUncaptured
 from spark_ckpt.spark_internals.settings import CHECKPOINT_FORMAT, PARTITIONS, PROVIDER
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.spark_state import SparkStates
@@ -57,3 +60,11 @@ def test_ids_in_memory_reach_back_to_the_snapshot_only(tmp_path: Path) -> None:
         since = batch // EVERY * EVERY + 1
         assert query.state.versions_with_ids == set(range(since, batch + 2))
         assert len(places) == batch + 2 - since + 1, "a snapshot and the changes since, of one attempt each"
+
+
+def test_a_commit_that_spark_deletes_meanwhile_is_told_as_a_state_that_was_not_captured(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    query.run_batch(0)
+    (tmp_path / "checkpoint/commits/1").symlink_to("deleted")  # listed, and gone when it is read
+    with pytest.raises(SparkStateUncaptured, match="commits/1 is gone"):
+        query.run_batch(2)

@@ -96,9 +96,9 @@ class CheckpointState:
         `SparkStateUncaptured`, and a `StoreOutage`.
         """
         commit = self._committed(batch, wait_ms, is_over)
-        self._read_ids(batch, commit)
         state = self._checkpoint / STATE
         try:
+            self._read_ids(batch, commit)
             text = (self._checkpoint / OFFSETS / str(batch)).read_text()
             conf = parse_batch(text).conf
             selected = select(state, batch + 1, batch, self._ids, alone=True)
