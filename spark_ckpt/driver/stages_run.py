@@ -67,8 +67,7 @@ class StagesRun:
             for name in list(starts)[: 1 if availableNow else None]:
                 run._start_stage(name)
         except BaseException:
-            for each in run._runs.values():
-                each.stop()
+            run._stop_after_failed_start()
             close(companions)
             raise
         run._thread.start()
@@ -79,19 +78,20 @@ class StagesRun:
     @property
     def stages(self) -> Mapping[str, Run]:
         """The runs of this process, by stage."""
+        # A copy: the thread of a drain adds stages, and Python ends the iteration over a dict that grows.
         return dict(self._runs)
 
     @property
     def isActive(self) -> bool:
         """True while a stage runs."""
-        for run in self._runs.values():
+        for run in self.stages.values():
             _ = run.isActive  # the program checks the run, so a signal need not end the program
         return not self._done.is_set()
 
     @property
     def lastProgress(self) -> dict[str, dict[str, Json] | None]:
         """`Run.lastProgress` of each stage, by stage."""
-        return {name: run.lastProgress for name, run in self._runs.items()}
+        return {name: run.lastProgress for name, run in self.stages.items()}
 
     def exception(self) -> CkptError | None:
         """Return the error of the first stage that failed for good, or None. Its context names the stage."""
@@ -118,6 +118,15 @@ class StagesRun:
         """
         self._ask_to_stop()
         return self.awaitTermination(timeout)
+
+    def _stop_after_failed_start(self) -> None:
+        self._ask_to_stop()
+        for name, run in self._runs.items():
+            try:
+                run.stop()
+            except CkptError as error:
+                # The error of the start is raised. This one must not keep the stages after it running without a watch.
+                _log.warning("job=%s stage %s ended with an error: %s", self._job, name, error)
 
     # -- the watch -----------------------------------------------------------------------------------------------------
 
@@ -171,6 +180,8 @@ class StagesRun:
         if name is None or self._error is not None:
             return False
         self._start_stage(name)
+        if self._stopping.is_set():
+            self._runs[name].ask_to_stop()
         return True
 
     def _failed_stage(self) -> CkptError | None:
@@ -182,8 +193,9 @@ class StagesRun:
         return None
 
     def _ask_to_stop(self) -> None:
+        # Set before the runs are read: a stage that is just starting checks it, and is asked as well.
         self._stopping.set()
-        for run in self._runs.values():
+        for run in self.stages.values():
             run.ask_to_stop()
 
 

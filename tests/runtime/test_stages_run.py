@@ -1,6 +1,8 @@
 """Stages of one process: failures, drains and restarts, with runs of a test."""
 
 import logging
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -157,6 +159,70 @@ def test_no_stage_of_a_drain_follows_one_that_fails_as_it_ends(stores):
 def test_a_stage_that_cannot_start_stops_those_before_it(stores):
     with pytest.raises(GraphInvalid):
         started(stores, second=GraphInvalid("no"))
+
+
+def test_each_stage_stops_when_a_later_one_cannot_start_whatever_the_others_end_with(stores):
+    runs = {}
+
+    class Failing(FakeRun):
+        def stop(self):
+            self.has_ended = True
+            raise RunFailed("an executor is lost")
+
+    def starting(name, kind):
+        def start(listeners):
+            runs[name] = kind(listeners)
+            return runs[name]
+
+        return start
+
+    def refused(listeners):
+        raise GraphInvalid("no")
+
+    page = FakePage()
+    starts = {"first": starting("first", Failing), "second": starting("second", FakeRun), "third": refused}
+    with pytest.raises(GraphInvalid):
+        StagesRun.start("job", stores, starts, False, [page])
+    assert [each.has_ended for each in runs.values()] == [True, True]
+    assert page.is_served is False
+
+
+def test_a_stop_reaches_the_stage_of_a_drain_that_is_just_starting(stores):
+    starts_now, goes_on, runs = threading.Event(), threading.Event(), {}
+
+    def first(listeners):
+        runs["first"] = FakeRun(listeners)
+        return runs["first"]
+
+    def second(listeners):
+        starts_now.set()
+        assert goes_on.wait(30)
+        runs["second"] = FakeRun(listeners)
+        return runs["second"]
+
+    run = StagesRun.start("job", stores, {"first": first, "second": second}, True)
+    runs["first"].has_ended = True
+    assert starts_now.wait(30)
+    assert not run.stop(0.01)
+    goes_on.set()
+    assert run.awaitTermination(30)
+    assert runs["second"].has_ended
+
+
+def test_a_program_may_look_at_its_stages_while_the_next_one_starts(stores):
+    run, runs = started(stores, available_now=True)
+
+    class EndsAsItIsLookedAt(FakeRun):
+        @property
+        def isActive(self):
+            self.has_ended = True
+            while "second" not in run.stages:
+                time.sleep(0.01)
+            return False
+
+    runs["first"].__class__ = EndsAsItIsLookedAt
+    assert run.isActive
+    assert run.stop(30)
 
 
 def test_a_restart_names_the_stages_that_went_on(stores, caplog):
