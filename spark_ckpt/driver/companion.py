@@ -19,6 +19,15 @@ class Companion(Protocol):
         """End soon."""
 
 
+def start(companions: Iterable[Companion]) -> None:
+    """Start the companions of a run that has begun."""
+    for companion in companions:
+        try:
+            companion.start()
+        except Exception:  # noqa: BLE001 - the query runs already: without the rest of the start nothing would watch it
+            _log.exception("%s did not start", type(companion).__name__)
+
+
 def close(companions: Iterable[Companion]) -> None:
     """Close the companions of a run."""
     for companion in companions:

@@ -14,6 +14,7 @@ from spark_ckpt.connector import Json
 from spark_ckpt.coordination.edges import Bound
 from spark_ckpt.driver.all_available import AllAvailable, Arrivals, Step
 from spark_ckpt.driver.companion import Companion, close
+from spark_ckpt.driver.companion import start as start_companions
 from spark_ckpt.driver.incarnation import SparkIncarnation
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query.failures import typed
@@ -62,7 +63,6 @@ class Run:
     ) -> None:
         self._plan = plan
         self._progress = Progress(plan.job, Bound(plan.config.max_in_flight))
-        self._beside = beside(plan, self._progress, listeners)
         self._arrivals = Arrivals(binding.name for binding in plan.bindings)
         targets = plan.sources_ends() if available_now else {}
         self._supervisor = Supervisor(plan, [self._arrivals, *listeners], self._progress, targets)
@@ -74,6 +74,8 @@ class Run:
         self._signal: str | None = None
         self._asked_about = False
         self._thread = threading.Thread(target=self._supervise, name=f"ckpt-run-{plan.job}", daemon=True)
+        # Last: a page has its port from here on, and a source that does not say its end would leave it taken.
+        self._beside = beside(plan, self._progress, listeners)
 
     @classmethod
     def start(
@@ -104,8 +106,7 @@ class Run:
             close(run._beside)
             stops.forget(run)
             raise
-        for companion in run._beside:
-            companion.start()
+        start_companions(run._beside)
         atexit.register(run._end_with_program)
         run._thread.start()
         return run
@@ -241,7 +242,8 @@ class Run:
             if living is not asked:  # the previous incarnation may have ended without it
                 living.request_savepoint(name)
                 asked = living
-            if self._done.wait(POLL_S):
+            # Read again after the end: the final epoch of a stop may have got the name since.
+            if self._done.wait(POLL_S) and name not in log.state().savepoints:
                 raise self._error or RunFailed("the run ended before the savepoint was taken")
         raise EpochTimedOut(f"savepoint '{name}' was not taken within {within_s:g} seconds")
 

@@ -6,12 +6,12 @@ import json
 import urllib.request
 
 import pytest
-from incarnation_kit import WAIT_S, Bench
+from incarnation_kit import WAIT_S, Bench, FakeSource
 from run_kit import Bench as RunBench
 
 from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.run import Run
-from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.errors import ConfigInvalid, SourceInvalid
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.observability.companions import companions_of, listeners_of, page_of
 from spark_ckpt.store.store import Store
@@ -122,3 +122,25 @@ def test_what_was_made_for_a_run_that_could_not_begin_is_closed(tmp_path, monkey
     with pytest.raises(ValueError, match="no such table"):
         Run.start(bench.plan(), "latest", False, [], lambda plan, progress, listeners: [made])
     assert made.heard == ["close"]
+
+
+def test_what_cannot_start_beside_a_run_leaves_no_run_without_its_watch(tmp_path, monkeypatch):
+    class CannotStart(Beside):
+        def start(self):
+            raise RuntimeError("can't start new thread")
+
+    bench, other = RunBench(tmp_path, monkeypatch), Beside()
+    run = Run.start(bench.plan(), "latest", False, [], lambda plan, progress, listeners: [CannotStart(), other])
+    assert other.heard == ["start"]
+    assert run.stop(WAIT_S)
+
+
+def test_nothing_is_opened_for_a_drain_whose_source_does_not_say_where_it_ends(tmp_path, monkeypatch):
+    def away(source, spark):
+        raise SourceInvalid("no broker answers")
+
+    bench, made = RunBench(tmp_path, monkeypatch), []
+    monkeypatch.setattr(FakeSource, "end", away)
+    with pytest.raises(SourceInvalid):
+        Run.start(bench.plan(), "latest", True, [], lambda plan, progress, listeners: made or [made.append(1)])
+    assert made == []

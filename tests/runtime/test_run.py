@@ -483,6 +483,20 @@ def test_a_savepoint_that_exists_is_refused(bench):
     run.stop(WAIT_S)
 
 
+def test_a_savepoint_that_a_stop_takes_with_its_final_epoch_is_returned(bench, monkeypatch):
+    """The log gets it between the look of the one who waits and the end, so only a look after the end finds it."""
+    bench.decide(1)
+
+    def final():
+        eventually(lambda: bench.lives[0].savepoints == ["named"], "request")
+        bench.store.reopened().log.add_savepoint("named", 1)
+        return STOPPED
+
+    monkeypatch.setattr(run_module, "POLL_S", 3600.0)
+    run = bench.run(final)
+    assert run.savepoint("named") == 1
+
+
 def test_a_run_that_ends_before_the_savepoint_says_so(bench):
     run = bench.run("lives")
     thread, found = in_background(lambda: run.savepoint("named"))
