@@ -108,7 +108,7 @@ class IndexKeeper(threading.Thread):
     """Reads the senders' indices and asks for epochs of one incarnation.
 
     `stage`: its answers to `LogsRead` are carried out. `announce`: receives the newest index of each program when
-    one has changed. `failed`: receives `Fenced`.
+    one has changed. `failed`: receives `Fenced`, and an unexpected error, which ends the thread.
     """
 
     def __init__(
@@ -149,7 +149,12 @@ class IndexKeeper(threading.Thread):
             self._wake.clear()
             if self._is_over:
                 return
-            self._loop.post(partial(self._look, self._facts()))
+            try:
+                facts = self._facts()
+            except Exception as error:  # noqa: BLE001 - without this thread no line would be served, and no log would say so
+                self._failed(error)
+                return
+            self._loop.post(partial(self._look, facts))
 
     def positions_moved(self) -> None:
         """Look at once if the stage waits for its inputs: it lets in no row of the next line before it has said this one."""

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Cursor, MayNeverEnd, Source
-from spark_ckpt.errors import CkptError
 from spark_ckpt.tasks.input_time import set_inputs_read_ms
 from spark_ckpt.tasks.operators.vectorized import VectorizedOperator
 
@@ -85,8 +84,8 @@ class InputClock(threading.Thread):
             if self._asked is None:
                 try:
                     self.ask()
-                except CkptError as error:
-                    _log.info("a source does not say where it ends, so no key of a join times out: %s", error.what)
+                except Exception as error:  # noqa: BLE001 - a thread that died here would stop the clock for good
+                    _log.info("a source does not say where it ends, so no key of a join times out: %s", error)
 
     def batch_begins(self, batch: int) -> None:
         """Set the clock of the tasks of a batch. Call it on the query's own thread."""

@@ -63,6 +63,7 @@ class Reader:
     cursors: dict[str, Cursor]
     source: EdgeSource
     opened: list[EdgeLog]
+    failed: list[BaseException]
 
     def read_all(self) -> None:
         self.cursors["in"] = EdgeLog(self.sender.store, EDGE).end().model_dump()
@@ -78,6 +79,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     monkeypatch.setattr(index_keeper, "LOOK_S", 3600.0)
     sender, own, looks, opened = SendingStore(tmp_path / "orders"), ProgramKit(tmp_path, "reader"), Looks(), []
     source = cast(EdgeSource, ckpt.Edge(EDGE, sender.store.location.uri))
+    failed: list[BaseException] = []
     real = EdgeSource.open_log
 
     def counted(self: EdgeSource) -> EdgeLog:
@@ -97,9 +99,9 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
         cast(EpochProtocol, SimpleNamespace(cut=cut, open_epoch=None)),
         cast(CoordinatorLoop, looks),
         lambda served, released: None,
-        lambda error: None,
+        failed.append,
     )
-    made = Reader(sender, looks, keeper, cursors, source, opened)
+    made = Reader(sender, looks, keeper, cursors, source, opened, failed)
     made.say(1)
     monkeypatch.setattr(EdgeSource, "open_log", counted)
     monkeypatch.setattr(EdgeSource, "joins_stages", True)
@@ -122,6 +124,20 @@ def test_each_index_is_seen_by_the_log_that_was_opened_first(reader: Reader) -> 
         reader.keeper.positions_moved()
         reader.looks.wait_for(index)
     assert len(reader.opened) == 1
+
+
+def test_an_unexpected_error_ends_the_incarnation_and_not_only_its_lines(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = ValueError("a bug")
+
+    def breaks(keeper: IndexKeeper, name: str) -> EdgeLog:
+        raise broken
+
+    monkeypatch.setattr(IndexKeeper, "log_of", breaks)
+    reader.keeper.positions_moved()
+    reader.keeper.join(ENOUGH_S)
+    assert reader.failed == [broken]
 
 
 # -- planted bugs: each is found by a verdict above -----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -100,3 +101,17 @@ def test_a_source_that_does_not_answer_ends_the_start_and_later_holds_the_clock(
     bench.clock.close()
     bench.clock.join(10)
     assert not bench.clock.is_alive()
+
+
+def test_the_clock_goes_on_after_any_error_of_a_source() -> None:
+    class Breaks(Counted):
+        def end(self, spark: object) -> dict[str, int]:
+            asked.release()
+            raise ConnectionResetError
+
+    asked = threading.Semaphore(0)
+    bench = Bench({"right": Breaks()})
+    bench.clock.start()
+    assert asked.acquire(timeout=30)
+    assert asked.acquire(timeout=30)
+    bench.clock.close()

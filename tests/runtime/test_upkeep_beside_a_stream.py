@@ -16,8 +16,9 @@ from spark_ckpt.driver.maintenance import duty as duty_module
 from spark_ckpt.driver.maintenance import upkeep as upkeep_module
 from spark_ckpt.driver.maintenance.upkeep import Upkeep
 from spark_ckpt.driver.standby.follower import name_of_a_wait
-from spark_ckpt.errors import StateSchemaChanged
+from spark_ckpt.errors import Fenced, StateSchemaChanged, StoreUnreachable
 from spark_ckpt.store.standbys import Standbys
+from spark_ckpt.store.upkeep import UpkeepLog
 
 QUICK = LeaseSettings(least_ms=1_000, first_ms=3_000, most_ms=10_000, fresh_ms=2_000, margin_ms=200)
 
@@ -242,3 +243,31 @@ def test_a_standby_that_takes_over_leaves_its_turn_and_its_upkeep_is_the_new_dri
     newest = epoch(life, bench.state().last + 1)
     eventually(lambda: newest in bench.ours, "materialized by the new driver")
     assert life.stopped().outcome is Outcome.STOPPED
+
+
+def test_an_outage_as_a_standby_begins_does_not_end_its_part(bench, monkeypatch):
+    outages = [StoreUnreachable("timeout")]
+
+    class Away(Notes):
+        def forget_dead(self):
+            if outages:
+                raise outages.pop()
+            super().forget_dead()
+
+    monkeypatch.setattr(upkeep_module, "Standbys", Away)
+    standby, life = settled_by_a_standby(bench)
+    assert outages == []
+    assert life.stopped().outcome is Outcome.STOPPED
+    standby.thread.leave()
+
+
+def test_a_turn_whose_end_the_log_refuses_is_not_told_as_done(bench, monkeypatch):
+    def refused(rows, record):
+        raise Fenced("another lease is the newest")
+
+    monkeypatch.setattr(UpkeepLog, "end", refused)
+    standby, life = settled_by_a_standby(bench)
+    eventually(lambda: standby.said("given up"), "the end of its turn")
+    assert standby.said("done") == []
+    assert life.stopped().outcome is Outcome.STOPPED
+    standby.thread.leave()

@@ -18,7 +18,7 @@ from checkpoint_protocols.lease.delegation import StandbyLease
 from spark_ckpt.driver.maintenance.duty import lease_of
 from spark_ckpt.driver.maintenance.materializing import retention_of
 from spark_ckpt.epochs.records import UpkeepEnded
-from spark_ckpt.errors import CkptError, Fenced
+from spark_ckpt.errors import CkptError, Fenced, StoreOutage
 from spark_ckpt.events.listener import UpkeepEvent
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.standbys import StandbyNote, Standbys
@@ -91,7 +91,9 @@ class Upkeep(threading.Thread):
         """Write notes and take turns until the end. An outage does not end it."""
         try:
             self._look()  # before the first note, so that no lease is missed
-            self._standbys.forget_dead()
+            # The notes of the dead count for nothing, so an outage here must not end this standby's part for good.
+            with suppress(StoreOutage):
+                self._standbys.forget_dead()
             while not self._over.wait(LOOK_S):
                 self._step()
         except Exception:  # noqa: BLE001 - without this standby, the driver does the maintenance
@@ -143,10 +145,14 @@ class Upkeep(threading.Thread):
             clock_ms=_now_ms(),
             damage=_in_short(damage),
         )
-        self._holding.answered(self._is_admitted(done))
+        admitted = self._is_admitted(done)
+        self._holding.answered(admitted)
         if damage:
             self._tell_of("found damage", token, log_state.latest, damage)
-        self._tell_of("done", token, log_state.latest)
+        if admitted:
+            self._tell_of("done", token, log_state.latest)
+        else:
+            self._tell_of("given up", token, 0, "the log has another lease, or could not be asked")
 
     def _is_admitted(self, done: UpkeepEnded) -> bool:
         """Record the turn in the log, which compares the token; return true if it accepts. Transient errors are
