@@ -8,6 +8,7 @@ from run_kit import Bench, ended, failed
 
 from spark_ckpt.driver.standby import follower as follower_module
 from spark_ckpt.driver.standby import lookout as lookout_module
+from spark_ckpt.driver.standby.lookout import Lookout
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
 from spark_ckpt.errors import GraphInvalid, StoreInUse, StoreUnreachable
 from spark_ckpt.events.listener import RunListener
@@ -201,3 +202,18 @@ def test_a_driver_between_two_lives_keeps_its_lease(bench):
     assert ended(run) is not None
     assert seen == [False, False, False]
     assert log_state().is_free, "a run that gives up frees it"
+
+
+def test_in_an_outage_a_standby_asks_the_store_no_more_often_than_else(monkeypatch):
+    asked = []
+
+    class Away:
+        def state(self):
+            asked.append(1)
+            raise StoreUnreachable("timeout")
+
+    monkeypatch.setattr(lookout_module, "READ_S", 3600.0)
+    lookout = Lookout(Away(), 30_000)
+    with pytest.raises(StoreUnreachable):
+        lookout.look()
+    assert (lookout.look(), len(asked)) == (None, 1)

@@ -36,8 +36,11 @@ class Lookout:
         """
         if time.monotonic() < self._next_read_s and not self._is_gone():
             return None
-        self.log_state = self._log.state()
-        self._next_read_s = time.monotonic() + READ_S
+        try:
+            self.log_state = self._log.state()
+        finally:
+            # Also after an error: otherwise each look of an outage, twenty in a second, would ask the store again.
+            self._next_read_s = time.monotonic() + READ_S
         effects = self.rules.handle(_read(self.log_state, round(time.monotonic() * 1000)))
         if not effects and self._is_gone():
             # Only after a read: another driver may have replaced the dead holder.
