@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from spark_ckpt.epochs.log_state import LogState
 
 _log = logging.getLogger(__name__)
-_LOOK_S = 0.1
 
 
 class Effects:
@@ -99,6 +98,7 @@ class Effects:
         self._actions_ms: dict[int, Mapping[str, int]] = {}
         self._publishes_ms: dict[tuple[str, int], Mapping[str, int]] = {}
         self._taken_in = threading.Event()
+        """Lets Spark's thread go on after the batch that the rules handle now, or have handled last."""
 
     def carry_out(self, effect: Effect) -> None:
         """Carry out one effect now; effects come in order."""
@@ -141,9 +141,13 @@ class Effects:
             case _:
                 _log.debug("job=%s incarnation=%d dropped %s", self._plan.job, self._announcer.incarnation, effect)
 
-    def action_took(self, batch: int, parts_ms: Mapping[str, int]) -> None:
-        """Keep the durations of a batch's action until the rules have counted the batch."""
+    def batch_comes(self, batch: int, parts_ms: Mapping[str, int], taken_in: threading.Event) -> None:
+        """Prepare for a batch that the rules handle next.
+
+        `parts_ms`: durations of its action, kept until the rules have counted the batch. `taken_in`: see `let_plan`.
+        """
         self._actions_ms[batch] = parts_ms
+        self._taken_in = taken_in
 
     def publish_took(self, sink: str, epoch: int, parts_ms: Mapping[str, int]) -> None:
         """Keep the durations of a publish, which the sink reported; the rules handle the publish next."""
@@ -160,18 +164,9 @@ class Effects:
         if record is not None:
             self._announcer.spark_is_through(record)
 
-    def hold_plan(self) -> None:
-        """Make Spark's thread wait in `wait_for_barrier`: a batch is over, and the rules have not handled it yet."""
-        self._taken_in.clear()
-
     def let_plan(self) -> None:
-        """Release Spark's thread: the rules have handled the last batch, and a prefetched barrier is in the stream."""
+        """Release Spark's thread: the rules have handled its batch, and a prefetched barrier is in the stream."""
         self._taken_in.set()
-
-    def wait_for_barrier(self, is_over: Callable[[], bool]) -> None:
-        """Wait on Spark's thread, after a batch, until `let_plan`. It does not wait for the commit."""
-        while not self._taken_in.wait(_LOOK_S) and not is_over():
-            pass
 
     def _store(self, effect: CommitEpoch) -> None:
         """Commit the epoch.

@@ -241,13 +241,18 @@ class SparkIncarnation:
 
         If every batch ends an epoch, Spark plans the next batch only after its barrier is in the stream.
         """
-        self._effects.hold_plan()
-        self._loop.post(partial(self._take_in, offsets, reports, duration_ms))
+        # One event for each batch: the coordinator may still commit the epoch of the batch before, and its release must
+        # not be taken for this one's.
+        taken_in = threading.Event()
+        self._loop.post(partial(self._take_in, taken_in, offsets, reports, duration_ms))
         if self._plan.config.every_batch:
-            self._effects.wait_for_barrier(self._over.is_set)
+            while not taken_in.wait(POLL_S) and not self._over.is_set():
+                pass
 
-    def _take_in(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
-        self._effects.action_took(offsets.batch, action_parts_ms(reports))
+    def _take_in(
+        self, taken_in: threading.Event, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int
+    ) -> None:
+        self._effects.batch_comes(offsets.batch, action_parts_ms(reports), taken_in)
         self._loop.handle(self._stage.batch_done(offsets, reports, duration_ms))
         self._effects.let_plan()
         self._phases.batch_ended(offsets.batch)

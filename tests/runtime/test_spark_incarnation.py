@@ -20,6 +20,7 @@ from spark_ckpt.coordination.reports import Report
 from spark_ckpt.driver import incarnation as incarnation_module
 from spark_ckpt.driver.maintenance import duty, materializing
 from spark_ckpt.driver.query.local_folder import LocalFolder
+from spark_ckpt.driver.query.stage import Stage
 from spark_ckpt.errors import (
     EpochDamaged,
     Fenced,
@@ -32,6 +33,7 @@ from spark_ckpt.errors import (
     StoreUnreachable,
 )
 from spark_ckpt.store import epoch_log
+from spark_ckpt.store.epoch_log import EpochLog
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.standbys import StandbyNote, Standbys
@@ -647,3 +649,45 @@ def test_a_stopped_incarnation_leaves_no_levels(bench):
     before, life, own = level_of(bench, 0), bench.born(), level_of(bench, 1)
     life.stopped()
     assert not before.exists() and not own.exists()
+
+
+def test_spark_plans_no_batch_before_the_rules_have_the_one_before(bench_of, monkeypatch):
+    """The batch ends while the epoch of the one before is committed, and that commit ends first."""
+    bench = bench_of(interval="0 seconds")
+    life = bench.born()
+    committing, commits, let_on, plans = (threading.Event() for _ in range(4))
+    commit, batch_done = EpochLog.commit_epoch, Stage.batch_done
+    early = []
+
+    def slow(log, manifest, *arguments, **options):
+        committing.set()
+        assert commits.wait(WAIT_S)
+        return commit(log, manifest, *arguments, **options)
+
+    def held(stage, offsets, *arguments):
+        if offsets.batch == second:
+            early.append(let_on.wait(0.5))
+            plans.set()
+        return batch_done(stage, offsets, *arguments)
+
+    life.batch(1)
+    life.barrier(2)
+    second = life.batches + 1
+    monkeypatch.setattr(EpochLog, "commit_epoch", slow)
+    monkeypatch.setattr(Stage, "batch_done", held)
+    life.batch(2)
+    assert committing.wait(WAIT_S)
+
+    def on_sparks_thread():
+        life.batch(3)
+        let_on.set()
+
+    threading.Thread(target=on_sparks_thread, daemon=True).start()
+    eventually(lambda: life.batches == second + 1, "the second batch")
+    commits.set()
+    assert plans.wait(WAIT_S)
+    assert let_on.wait(WAIT_S)
+    assert early == [False]
+    life.life.request_stop()
+    life.play_until(lambda: life.ending)
+    assert life.ended().outcome is Outcome.STOPPED
