@@ -48,21 +48,21 @@ class ControlMarkers:
     """Markers of one incarnation, and the newest one that a batch has reached."""
 
     def __init__(self) -> None:
-        self.offered = [NO_MARKER]
-        """Every marker of the incarnation, by number."""
-        self.reached = NO_MARKER
-        """The newest marker that a batch has reached."""
+        self.offered = {NO_MARKER.number: NO_MARKER}
+        """Markers that a batch may still reach, and the reached one, by number."""
+        self.newest = self.reached = NO_MARKER
+        """The newest marker, and the newest one that a batch has reached."""
 
     @property
     def are_reached(self) -> bool:
         """True if a batch has reached every marker, so that no barrier is on its way."""
-        return self.reached == self.offered[-1]
+        return self.reached == self.newest
 
     def offer(self, kind: int, epoch: int, full: str = "") -> ControlMarker:
         """Return the next marker for the stream."""
-        marker = ControlMarker(len(self.offered), kind, epoch, full)
-        self.offered.append(marker)
-        return marker
+        self.newest = ControlMarker(self.newest.number + 1, kind, epoch, full)
+        self.offered[self.newest.number] = self.newest
+        return self.newest
 
     def ended_by(self, markers: int, open_epoch: int | None) -> int | None:
         """Return the epoch that a batch ends; None if it ends none.
@@ -73,6 +73,9 @@ class ControlMarkers:
         """
         # A batch may reach the barrier of an aborted epoch together with the next one. Only the newest marker counts.
         before, self.reached = self.reached, self.offered[markers]
+        # Spark's offset never goes back within an incarnation. A job that ends an epoch with each batch has millions of them.
+        for number in range(before.number, self.reached.number):
+            del self.offered[number]
         if self.reached.number <= before.number or self.reached.kind not in BARRIERS:
             return None
         return self.reached.epoch if self.reached.epoch == open_epoch else None

@@ -93,7 +93,7 @@ class Job:
     def batch(self, groups=range(GROUPS), markers=None, rows=1, drained=False):
         """A batch up to the newest marker; these key groups have a durable snapshot for the epoch of its barrier."""
         self.rows += rows
-        newest = self.protocol.cut.markers.offered[-1].epoch
+        newest = self.protocol.cut.markers.newest.epoch
         votes = [Report("operator", 0, 0, "sum", {"epoch": newest, "groups": [group]}) for group in groups]
         reports = (Report("input", 0, 0, "sources", {"rows_in": rows}), *(votes if markers is None else ()))
         reached = self.markers if markers is None else markers

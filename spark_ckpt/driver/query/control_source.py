@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 
 class Control:
-    """Markers of one incarnation, oldest first; thread-safe. They enter the stream as soon as it exists."""
+    """Markers of one incarnation; thread-safe. They enter the stream as soon as it exists."""
 
     def __init__(self) -> None:
-        self._markers: list[ControlMarker] = []
+        self.newest = NO_MARKER
+        """Newest marker."""
+        self._waiting: list[ControlMarker] = []
         self._offer: Callable[[ControlMarker], None] | None = None
         self._lock = threading.Lock()
 
@@ -30,21 +32,19 @@ class Control:
         """Offer the next marker to the stream."""
         # Step 2 of docs/design/epoch-in-nine-steps.md.
         with self._lock:
-            self._markers.append(marker)
-            if self._offer is not None:
+            self.newest = marker
+            # Kept only without a stream: a job that ends an epoch with each batch has millions of markers.
+            if self._offer is None:
+                self._waiting.append(marker)
+            else:
                 self._offer(marker)
 
     def attach(self, offer: Callable[[ControlMarker], None]) -> None:
         """Connect the stream: it gets all markers so far, and every later one."""
         with self._lock:
-            for marker in self._markers:
-                offer(marker)
+            while self._waiting:
+                offer(self._waiting.pop(0))
             self._offer = offer
-
-    @property
-    def newest(self) -> ControlMarker:
-        """Newest marker."""
-        return self._markers[-1] if self._markers else NO_MARKER
 
 
 def marker_number(line: str | None) -> int:
