@@ -58,11 +58,8 @@ class Counting:
         kept = [name for name in listed if self.has(name)]
         if not self.alone:
             return kept
-        snapshots = {name: version for name in kept if (version := snapshot_version(owner_of(name))) is not None}
-        # Spark would load the newest one, and fail if a file of it is missing
-        torn = {name for name in snapshots if not _is_whole(folder / owner_of(name))}
-        first = max((version for name, version in snapshots.items() if name not in torn), default=0)
-        return [name for name in kept if name not in torn and _version(name) >= first]
+        first, torn = _newest_whole(kept, folder)
+        return [name for name in kept if owner_of(name) not in torn and _version(name) >= first]
 
     def has(self, name: str) -> bool:
         """Return true for a file or checksum of the committed attempt of a version up to the newest."""
@@ -141,6 +138,23 @@ def _describe(state: Path, path: str, batch: int, selected: Selection) -> None:
 def _version(name: str) -> int:
     found = versioned(owner_of(name))
     return -1 if found is None else found[0]
+
+
+def _newest_whole(names: list[str], folder: Path) -> tuple[int, set[str]]:
+    """Return the version of the newest snapshot that is whole, 0 without one, and the torn ones that are no older."""
+    owners = {owner_of(name) for name in names}
+    snapshots = [(version, name) for name in owners if (version := snapshot_version(name)) is not None]
+    first, torn = 0, set[str]()
+    # Spark would load the newest one, and fail if a file of it is missing. Older ones are not opened: an epoch captures
+    # each partition, and Spark keeps the snapshots of a hundred batches.
+    for version, name in sorted(snapshots, reverse=True):
+        if version < first:
+            break
+        if _is_whole(folder / name):
+            first = version
+        else:
+            torn.add(name)
+    return first, torn
 
 
 def _is_whole(snapshot: Path) -> bool:

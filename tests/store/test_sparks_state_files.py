@@ -90,6 +90,21 @@ def places_of(bench: Bench, record: SparkState) -> list[str]:
     return sorted({file.place for file in bench.states.index(record).files} - set(DESCRIPTIONS))
 
 
+def test_snapshots_older_than_the_one_to_load_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint, opened = Checkpoint(tmp_path), []
+    for version in range(1, 9):
+        checkpoint.snapshot(version, f"{version}.sst", whole=version != 8)
+    real = zipfile.ZipFile
+
+    def counted(path: Path, *mode: str) -> zipfile.ZipFile:
+        opened.append(path.name)
+        return real(path, *mode)
+
+    monkeypatch.setattr(zipfile, "ZipFile", counted)
+    assert checkpoint.places(7) == ["0/0/7.zip", "0/0/SSTs/7.sst", "0/0/_metadata/schema", "0/_metadata/metadata"]
+    assert set(opened) == {"7.zip", "8.zip"}
+
+
 def test_an_epoch_has_the_changes_up_to_its_batch_and_none_of_a_later_one(bench: Bench) -> None:
     bench.checkpoint.deltas(1, 2, 3)
     assert places_of(bench, bench.keep(1)) == ["0/0/1.delta", "0/0/2.delta"]
