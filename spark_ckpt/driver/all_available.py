@@ -65,6 +65,7 @@ class AllAvailable:
 
     def next_step(self, incarnation: int, cursors: Mapping[str, Cursor]) -> Step:
         """Return what to do next. `cursors`: positions of the sources after the newest micro-batch of `incarnation`."""
+        # Kept once found: a committed epoch covers the rows for good.
         if self._goal is None and self._covers(self._arrivals.manifest):
             self._goal = self._arrivals.newest
         if self._goal is not None:

@@ -27,6 +27,7 @@ def answer_within(wait_s: float, call: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             answers.put(error)
 
+    # A daemon: a call that never returns must not keep the program alive.
     threading.Thread(target=run, name="ckpt-deciding", daemon=True).start()
     try:
         answer = answers.get(timeout=wait_s)

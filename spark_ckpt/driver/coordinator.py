@@ -59,6 +59,7 @@ class CoordinatorLoop(threading.Thread):
 
     def close(self) -> None:
         """End the thread after all posted items."""
+        # After everything posted so far: a stop request or a publish that has just ended is still handled.
         self._inbox.put(None)
 
     def set_timer(self, delay_ms: int, item: Event | Call) -> None:
@@ -80,6 +81,7 @@ class CoordinatorLoop(threading.Thread):
         self._handling = True
         try:
             while self._events:
+                # Monotonic: a clock that is set back or forward must not time out an epoch.
                 for effect in self._rules.handle(self._events.popleft(), time.monotonic() * 1000):
                     self._carry_out(effect)
         finally:
@@ -101,6 +103,7 @@ class CoordinatorLoop(threading.Thread):
             return True
         if item is None:
             return False
+        # A busy inbox must not hold up the timers: an epoch's timeout is one of them.
         self._take(item)
         self._fire_timers()
         return True

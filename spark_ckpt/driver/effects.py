@@ -106,6 +106,7 @@ class Effects:
             case ArmTimer(delay_ms=delay_ms, elapsed=elapsed):
                 self._loop.set_timer(delay_ms, elapsed)
             case OfferMarker(marker=marker):
+                # Before the barrier enters the stream: Spark may begin its batch at once.
                 self._clock.offered(marker.epoch, time.monotonic())
                 self._control.inject(marker)
             case CommitEpoch():
@@ -122,6 +123,7 @@ class Effects:
             case DropAhead(sink=sink):
                 self._lanes.drop_ahead(sink)
             case RecordAcks(acks=acks):
+                # The append is made here. Its answer waits in the loop until the remaining effects are carried out.
                 self._loop.handle(AcksRecorded(acks, self._not_recorded(acks)))
             case MaterializeTables():
                 self._materializing.ask(effect)
@@ -133,6 +135,7 @@ class Effects:
                 self._announcer.aborted(epoch, why)
             case SayPublished(epoch=epoch, detail=detail):
                 self._announcer.published(epoch, {**detail, **self._publish_took(str(detail.get("sink")), epoch)})
+                # Posted, since a fold takes 80 to 200 ms: the effects of this publish, such as the next barrier, come first.
                 self._loop.post(self._fold_log)
             case End(outcome=outcome, error=error):
                 self._finish(outcome, error)
@@ -177,13 +180,18 @@ class Effects:
         # Step 7 of docs/design/epoch-in-nine-steps.md.
         timings = self._clock.timings(effect.manifest.epoch, time.monotonic(), self._progress.lag)
         manifest = measured(effect.manifest, timings, self._graph)
+        # A commit may land although its answer is lost. The random id tells this attempt from another driver's with the same
+        # number.
         manifest = stamped(manifest, uuid.uuid4().hex, time.time_ns() // 1_000_000)
+        # Sources are asked inside the measured time: their answer is a part of what a commit costs.
         began_s = time.monotonic()
         try:
             # Read after the epoch's last batch: an unchanged endpoint confirms all rows of the epoch.
             manifest = identified(manifest, self._watch.identities())
+            # The capture waits for Spark's commit of the batch. It cannot block: `let_plan` released Spark's thread before.
             if self._spark_state is not None and effect.batch is not None:
                 manifest = with_spark_state(manifest, self._spark_state(effect.batch))
+        # Nothing was appended yet, so this end is certain: the epoch is not committed.
         except CkptError as error:
             self._finish(Outcome.FAILED, error)
             return
@@ -197,10 +205,12 @@ class Effects:
             # The append continues on its own thread, so the epoch may still be committed.
             self._loop.handle(CommitOverdue(manifest.epoch))
             return
+        # The log has a newer incarnation, so this epoch can never be in it.
         except Fenced as error:
             self._loop.handle(CommitFenced(manifest.epoch, str(error)))
             return
         self._stage.handle(EpochServes(manifest.epoch, index), self._plan.store.log.now_ms())
+        # A driver killed here leaves a committed epoch that no sink has; the next incarnation publishes it first.
         hit(Failpoint.EPOCH_COMMITTED)
         self._decision_ms = self._clock.stored(manifest.epoch, began_s, time.monotonic())
         self._progress.epoch_took(self._parts_ms(manifest))
@@ -215,6 +225,7 @@ class Effects:
 
     def _index_of_epoch(self) -> int:
         """Return the index of an epoch that is committed now."""
+        # Of the log's clock, like the lines of other programs: the index is a time.
         answers = self._stage.handle(EpochEnding(), self._plan.store.log.now_ms())
         return next(effect.index for effect in answers if isinstance(effect, StampEpoch))
 
@@ -227,6 +238,7 @@ class Effects:
             # The row renews the lease: the next renewal is a term's third away.
             self._served(answer_within(self._plan.config.timeout_ms / 1000, record))
         except NoAnswer:
+            # The rules ask again later: until the log has them, the worst is that the next incarnation asks the sinks again.
             return StoreUnreachable("the log did not answer when acknowledgements were recorded")
         except CkptError as error:
             _log.info("job=%s acknowledgements are not in the log yet: %s", self._plan.job, error)
@@ -235,6 +247,8 @@ class Effects:
 
     def _name(self, savepoint: str, epoch: int) -> None:
         try:
+            # After the commit: a name without its epoch would be worse than an epoch without a name, which the caller requests
+            # again.
             self._plan.store.log.add_savepoint(savepoint, epoch)
         # Another epoch took the name meanwhile; this one stays committed, and the job continues.
         except ConfigInvalid as error:

@@ -57,6 +57,7 @@ class EpochClock:
 
     def publishing(self, sink: str, epoch: int, now_s: float) -> None:
         """Record that a committed epoch is handed to a sink's thread; repeated after a failed attempt."""
+        # The first hand-over counts: the duration contains failed attempts and the pauses between them.
         self._committed_s.setdefault((sink, epoch), now_s)
 
     def published(self, sink: str, epoch: int, now_s: float) -> int:

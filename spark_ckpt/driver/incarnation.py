@@ -106,6 +106,7 @@ class SparkIncarnation:
         self._query: RunningQuery | None = None
         self._folder, self._levels = LocalFolder(plan.cache, point.incarnation), levels
         self._leaving = self._abandoned = False
+        # Of the epoch, not of the settings: its state files are divided by this number.
         key_groups = plan.key_groups(point.manifest)
         shape, acked = plan.shape(key_groups), plan.store.log.state().acked
         trace_dir = plan.config.trace_dir
@@ -204,6 +205,7 @@ class SparkIncarnation:
 
         Open resources get `close_within_s` to close, then they are left open.
         """
+        # Set before the end is reported: `close` runs on another thread and reads both.
         self._close_within_s, self._abandoned = close_within_s, True
         self._finish(Outcome.STOPPED, None)
 
@@ -213,6 +215,7 @@ class SparkIncarnation:
         """Pin the sources, then start the publishers, the query and the coordinator. Raises an error that ends the
         incarnation.
         """
+        # Before any task: a standby's levels become this incarnation's by one rename.
         self._folder.make(self._levels)
         self._plan.declare_edges()
         # The tables return to this epoch: readers should not see epochs that a restore left.
@@ -224,9 +227,13 @@ class SparkIncarnation:
             raise self._ending.error
         lacks = {str(sink): list(epochs) for sink, epochs in self._protocol.publication.unpublished.items()}
         self._announcer.started(self.last_epoch, self._point.restored_from, lacks)
+        # Publishers start before the query: epochs that the last incarnation left unpublished are visible seconds before the
+        # first batch ends.
         self._lanes.start()
         if self._inputs is not None:
             self._inputs.begin()
+        # If rows wait, the first batch ends an epoch at any interval. So its barrier has to be in the stream before the query
+        # starts.
         behind = self._stage.is_behind()
         self._loop.handle(QueryStarting(behind))
         self._loop.start()
@@ -234,6 +241,7 @@ class SparkIncarnation:
         self._watch.start()
         if self._index is not None:
             self._index.start()
+        # Last: a batch may end at once, and with an epoch per batch it waits for the coordinator.
         self._query = self._stage.start(behind, self._on_batch, self._over.is_set)
 
     def _on_batch(self, offsets: BatchOffsets, reports: Sequence[Report], duration_ms: int) -> None:
@@ -254,6 +262,7 @@ class SparkIncarnation:
     ) -> None:
         self._effects.batch_comes(offsets.batch, action_parts_ms(reports), taken_in)
         self._loop.handle(self._stage.batch_done(offsets, reports, duration_ms))
+        # Also for a batch that ended no epoch: Spark's thread waits after each one.
         self._effects.let_plan()
         self._phases.batch_ended(offsets.batch)
 
@@ -271,6 +280,7 @@ class SparkIncarnation:
     def _follow_requests(self, log_state: LogState) -> None:
         """Check the log state, which was just read, for a request to hand over."""
         if log_state.handover_asked and not self._leaving:
+            # Once: each later commit reads the same request, and another stop would ask for another final epoch.
             self._leaving = True
             self._announcer.hands_over(self.last_epoch)
             self.request_stop()
@@ -296,6 +306,7 @@ class SparkIncarnation:
 
     def watch(self) -> Ending:
         """Wait for the end while keeping the lease; then close everything in order and return the end."""
+        # Until now the lease of the incarnation's own row was enough.
         self._keeper.start()
         while not self._over.wait(POLL_S):
             try:
@@ -336,13 +347,17 @@ class SparkIncarnation:
         for companion in (self._inputs, self._index):
             if companion is not None:
                 companion.close()
+        # A drain or a stop has published everything, so nothing of this incarnation needs the lease any more.
         stopped = ending.outcome is Outcome.STOPPED
         if stopped and not self._abandoned:
             self._leave(ending)
         if self._query is not None:
             stop_within(self._query, self._close_within_s)
         self._end_threads(time.monotonic() + self._close_within_s)
+        # The trace is closed after the last thread that could add an event.
         self._rules.close()
+        # Only after the threads: until they have ended, a publish may still be acknowledged. A fenced incarnation writes
+        # nothing.
         if self._abandoned or ending.outcome is Outcome.FAILED:
             self._leave(ending)
         # After a failure the next incarnation links the levels; they are derived, and a start checks them.
@@ -363,6 +378,8 @@ class SparkIncarnation:
 
     def _leave(self, ending: Ending) -> None:
         """Record the last acknowledgements and the reason of the end; free the lease if the run ends as well."""
+        # A failed incarnation keeps the lease for the next one. With a free lease a standby would take over in the pause
+        # between them.
         goes_on = ending.outcome is Outcome.FAILED
         try:
             self._plan.store.log.record_acks(self.incarnation, self._protocol.publication.acks)

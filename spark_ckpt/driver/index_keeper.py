@@ -134,6 +134,7 @@ class IndexKeeper(threading.Thread):
         """The senders' logs. A log that stays open reads only what is new."""
         self._waits_for_inputs = plan.between is Between.ALIGNED and bool(self._sources)
         stores = plan.stage_stores or (plan.store,)
+        # Handles of this thread: the run's own is locked while an epoch is committed.
         self._logs = {store.job: store.reopened().log for store in stores}
         self._released = 0 if plan.between.decides_lines else None
         self._announced: tuple[Mapping[str, int], int | None] | None = None
@@ -154,6 +155,8 @@ class IndexKeeper(threading.Thread):
             except Exception as error:  # noqa: BLE001 - without this thread no line would be served, and no log would say so
                 self._failed(error)
                 return
+            # The logs are read here, where a slow store holds up no barrier. The rules see the result on the coordinator's
+            # thread.
             self._loop.post(partial(self._look, facts))
 
     def positions_moved(self) -> None:
@@ -181,6 +184,7 @@ class IndexKeeper(threading.Thread):
     def _reached(self, cursors: Mapping[str, Cursor]) -> int:
         try:
             return min(self.log_of(name).reached(position_of(cursors[name])) for name in self._sources)
+        # A log that cannot be read only delays a line: 0 serves none.
         except (CkptError, KeyError):
             return 0
 
@@ -225,6 +229,7 @@ class IndexKeeper(threading.Thread):
     def _say(self, epoch: int, index: int) -> None:
         log = self._plan.store.log
         try:
+            # Bounded, as a commit is: this runs on the coordinator's thread.
             answer_within(self._plan.config.timeout_ms / 1000, partial(log.say_index, self._incarnation, epoch, index))
             self._stage.handle(EpochServes(epoch, log.state().index), log.now_ms())
         except Fenced as error:

@@ -98,6 +98,7 @@ class InputClock(threading.Thread):
     def batch_ended(self, cursors: Mapping[str, Cursor]) -> None:
         """Advance the clock if the batch, which ended at `cursors`, reached the ends. Call it as batches end."""
         asked = self._asked
+        # Only ends that were asked for count: rows that came since the question may be unread.
         if asked is not None and all(self._sources[name].reached(cursors[name], end) for name, end in asked[1].items()):
             self._read_ms, self._asked = asked[0], None
 

@@ -104,6 +104,7 @@ class JobPlan:
     @property
     def shuffle_partitions(self) -> int:
         """Number of tasks of each operator."""
+        # Each task of an operator costs a batch about 0.1 s, so there are no more than run at a time.
         return self.config.shuffle_partitions or self.parallelism
 
     @property
@@ -122,6 +123,8 @@ class JobPlan:
         wanted = self.config.key_groups
         if snapshot is None:
             return wanted or usual_key_groups(self.parallelism)
+        # A key's group is its hash modulo this number. With another one the keys would look for their state in other groups'
+        # files.
         if wanted is not None and wanted != snapshot.key_groups:
             raise ConfigInvalid(
                 f"operator '{snapshot.operator}' has {snapshot.key_groups} key groups in the store, the setting says {wanted}",
@@ -205,6 +208,7 @@ class JobPlan:
         replaces = any(complete_node(each.node) is not None for each in _results([binding]))
         # A transaction would stay open until other stages have decided.
         ahead = ahead and not self.between.decides_lines
+        # A sink without a place of its own has its rows in the store; a Delta sink has them in its table's folder.
         if plan.root is None:
             return SinkPlace(staged.uri, staged.storage_options, "", every_ms, ahead, replaces)
         return SinkPlace(plan.root, plan.storage_options, plan.root, every_ms, ahead, replaces)
@@ -243,6 +247,7 @@ class JobPlan:
                 f"epoch {base.epoch} has cursors of sources that the job {_lacks(base)}: {', '.join(lost)}",
                 hint=_names_hint(base, "source", lost[0], known, "keep the sources' names, or start with a new store"),
             )
+        # Deferred rows (`publish_every`) are part of the epoch, so their sink cannot go although no epoch of it is unpublished.
         holds = {sink for sink, held in base.held.items() if held.files}
         gone = sorted({*unpublished, *holds} - {binding.name for binding in self.bindings})
         if gone:
@@ -275,6 +280,7 @@ class JobPlan:
         standing = identities.reconciled(log, log_state, chosen.base, chosen.unpublished, self.found, self.confirmed)
         check_inputs(self, chosen.base, standing.fresh)
         known = {*chosen.base.operators, *([SPARK_OPERATORS] if chosen.base.spark_state else [])}
+        # A confirmation that confirms nothing is reported: left in the program, it would drop an operator of that name one day.
         gone = sorted(self.confirmed.dropped_operators - known)
         needless = tuple(f"accept_dropped_operator={name!r}" for name in gone)
         return replace(standing, unneeded=(*standing.unneeded, *needless))

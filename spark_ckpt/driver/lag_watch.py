@@ -55,6 +55,7 @@ class LagWatch(threading.Thread):
         """Return the rows that wait now, by source."""
         cursors, found = self._cursors(), {}
         for name, source in self._counting:
+            # Before the first batch a source has no position, and its whole input is no lag.
             if name in cursors:
                 try:
                     found[name] = source.lag(cursors[name], source.end(self._spark))

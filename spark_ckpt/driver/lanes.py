@@ -82,6 +82,7 @@ class Lanes:
 
     def _lane(self, binding: SinkBinding, standing: Standing) -> SinkLane:
         plan = self._plan
+        # The publisher knows the bound of the job, so that its own error, which names a cause, comes earlier.
         within_s = plan.config.publish_timeout_ms / 1000
         context = SinkContext(plan.job, binding.name, plan.store.id, Incarnation(self._incarnation), within_s)
         known = standing.is_complete(binding.name)
@@ -105,7 +106,9 @@ class Lanes:
             self._ended(event)
             return
         if event.learned is not None:
+            # The manifest that will record it is not committed yet, and a conflict of the next publish is judged by it.
             self._identities[event.sink] = event.learned
+        # On the publisher's thread: it may ask a broker, and no event of the rules may wait for that.
         event = replace(event, error=self._explained(event))
         log, verify = self._plan.store.log, self._plan.store.verify
         try:
@@ -120,6 +123,7 @@ class Lanes:
 
         A topic that is deleted takes its marker along.
         """
+        # Only a conflict can mean another table or topic; other errors pass or have their own advice.
         if not isinstance(event.error, PublishConflict):
             return event.error
         try:

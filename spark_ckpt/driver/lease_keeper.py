@@ -60,6 +60,7 @@ class LeaseKeeper(threading.Thread):
 
     def _tried(self) -> bool:
         """Renew once; return false after a permanent error."""
+        # Set before the call: a commit may postpone the next renewal meanwhile, and must not be overwritten.
         self._due_s = time.monotonic() + self._every_s
         try:
             self._renew()
@@ -67,6 +68,7 @@ class LeaseKeeper(threading.Thread):
             if not error.retriable:
                 self._failed(error)
                 return False
+            # Sooner than a regular one: an attempt more may save the lease before a standby sees it expire.
             self._due_s = time.monotonic() + self._again_s
             self._missed(error, time.monotonic() - self._served_s)
         except BaseException as error:  # noqa: BLE001 - handed to the incarnation, which ends with it

@@ -59,6 +59,7 @@ class Progress:
         with self._lock:
             for name, count in counts.items():
                 self._totals[name] += count
+            # A new dict for each batch, because other threads read it without the lock.
             self._cursors = dict(sources)
             record: dict[str, Json] = {
                 "job": self.job,
@@ -84,6 +85,7 @@ class Progress:
         The phases join our `batch` in `durationMs`. `triggerTimestamp`: when Spark began to look for the batch's rows.
         """
         with self._lock:
+            # From the newest: Spark's phases come some 50 ms after the batch.
             for at in range(len(self._records) - 1, -1, -1):
                 record = self._records[at]
                 if (record["incarnation"], record["batchId"]) == (incarnation, phases.batch):

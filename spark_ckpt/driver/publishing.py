@@ -87,6 +87,7 @@ class SinkLane(threading.Thread):
 
         Call it from another thread.
         """
+        # Set before the publisher is read: a lane between two attempts must not begin another one.
         self._given_up.set()
         publisher = self._publisher
         if not isinstance(publisher, GivesUp):
@@ -106,6 +107,7 @@ class SinkLane(threading.Thread):
                     self._send(staged)
                 case _:
                     self._drop_ahead()
+        # Rows in an open transaction hold back every `read_committed` reader of their partitions until it times out.
         self._drop_ahead()
         self._drop_publisher()
 
@@ -145,6 +147,7 @@ class SinkLane(threading.Thread):
         """
         try:
             publisher = _ahead_of(self._opened())
+            # Set before the call: a send that fails half way has left rows in the transaction.
             self._ahead = True
             return AheadEnded(self.sink, staged.epoch, publisher.send_ahead(staged))
         except CkptError as error:
@@ -178,11 +181,13 @@ class SinkLane(threading.Thread):
             self._still_current()
             self._publisher = self._publisher or self._open_publisher()
             receipt = self._publisher.publish(output)
+            # The publish has completed the open transaction, or rolled it back.
             self._ahead = False
             hit(Failpoint.ACKED)
             if parts_ms := {**waited_ms, **_parts_ms(receipt.detail)}:
                 self._measured(self.sink, output.epoch, parts_ms)
             # A successor may have published the epoch: then this incarnation ends, although the publish succeeded.
+            # The log costs a request, so it is read only if the sink already had the epoch.
             newest = self._newest() if receipt.replayed else 0
             return PublishEnded(
                 self.sink, output.epoch, receipt.rows, receipt.replayed, newest, learned=self._learned()
@@ -197,6 +202,7 @@ class SinkLane(threading.Thread):
             return self._failed(output, wrapped)
 
     def _learned(self) -> Mapping[str, str] | None:
+        # Asked once: before the first publish the table or topic need not exist.
         ask, self._ask_identity = self._ask_identity, None
         try:
             return ask() if ask is not None else None
@@ -217,6 +223,7 @@ class SinkLane(threading.Thread):
             _log.info("sink %s: removed %d files of dead incarnations", self.sink, removed)
 
     def _failed(self, output: EpochOutput, error: CkptError) -> PublishEnded:
+        # The publisher may hold half of the epoch in an open transaction. The next one fences it and begins again.
         _log.warning("sink %s: epoch %s could not be published: %s", self.sink, output.epoch, error)
         self._drop_publisher()
         return PublishEnded(self.sink, output.epoch, error=error)

@@ -92,8 +92,10 @@ class Run:
         `restore`: the epoch to start from. `available_now`: end at the current end of the sources. `standby`: wait
         for the end of another driver that has the job. The parameter after `listeners` creates the run's companions.
         """
+        # Before anything is written: a marker above the log shows that the log lost epochs, whose numbers would be given again.
         refuse_newer_sinks(plan.bindings, plan.store)
         run = cls(plan, available_now, listeners, beside, standby)
+        # Before the first incarnation: a start takes seconds, and a signal in them has to stop the run as well.
         if plan.config.handle_signals and not stops.listen(run):
             _log.info("job=%s was not started on the main thread: signals do not stop it in order", plan.job)
         try:
@@ -107,6 +109,7 @@ class Run:
             stops.forget(run)
             raise
         start_companions(run._beside)
+        # Before the thread starts: the thread removes this entry at the run's end.
         atexit.register(run._end_with_program)
         run._thread.start()
         return run
@@ -171,6 +174,7 @@ class Run:
         """
         self._asked_about = True
         ended = self._waited(None if timeout is None else time.monotonic() + _seconds(timeout))
+        # Only after the end: an error that passes is shown in `lastProgress`, and the run continues.
         if ended and self._error is not None:
             raise self._error
         return ended
@@ -232,6 +236,7 @@ class Run:
         log = self._plan.store.reopened().log
         if name in log.state().savepoints:
             raise ConfigInvalid(f"there is a savepoint '{name}' already", hint=f"spark-ckpt savepoint drop {name}")
+        # The log decides, not an answer of the incarnation: it may die between the commit and the answer.
         asked: SparkIncarnation | None = None
         within_s = _seconds(timeout)
         deadline_s = time.monotonic() + within_s
@@ -301,6 +306,7 @@ class Run:
 
         A thread that returned from Spark or the store during Python's shutdown would crash it.
         """
+        # A third for the query, a third for the publishers, the rest to free the lease.
         self._supervisor.abandon(_EXIT_S / 3)
         self._done.wait(_EXIT_S)
 
@@ -312,6 +318,7 @@ class Run:
 
     def _supervise(self) -> None:
         try:
+            # On the run's thread: a standby may wait for days, and `start` has to return.
             begun = self._standing_by is None or self._standing_by.wait()
             error = self._supervisor.live() if begun else None
         except CkptError as raised:
@@ -324,6 +331,7 @@ class Run:
         atexit.unregister(self._end_with_program)
 
     def _end(self, error: CkptError | None) -> None:
+        # A signal that waited long enough may have ended the run before its thread comes here.
         if not self._done.is_set():
             early = self._cut_short or self._stopped_drain()
             self._error = error or early

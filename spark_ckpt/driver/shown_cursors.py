@@ -62,6 +62,7 @@ class ShownCursors(RunListener):
     def _next(self) -> Mapping[str, Cursor] | None:
         with self._news:
             self._news.wait_for(lambda: self._newest is not None or self._closing)
+            # Taken even while closing: the last position is shown before the thread ends.
             newest, self._newest = self._newest, None
             return newest
 

@@ -53,6 +53,7 @@ class SignalStops:
 
         Each run calls it before it starts.
         """
+        # `signal.signal` raises there. The run works all the same, without an orderly stop.
         if threading.current_thread() is not threading.main_thread():
             return False
         self._runs = [*self._runs, run]
@@ -65,6 +66,7 @@ class SignalStops:
 
     def forget(self, run: Stoppable) -> None:
         """Remove a run that has ended; without runs, signals have their earlier effect. Thread-safe."""
+        # Replaced, never changed: a handler may run between any two instructions and reads the list without a lock.
         self._runs = [each for each in self._runs if each is not run]
 
     def _install(self, number: int) -> None:
@@ -99,11 +101,13 @@ class SignalStops:
 
     def _stop_all(self, number: int) -> None:
         runs, name = self._runs, signal.Signals(number).name
+        # Side by side: each run may take its whole limit, and the limits must not add up.
         stops = [threading.Thread(target=run.stop_for_signal, args=(name,), daemon=True) for run in runs]
         for stop in stops:
             stop.start()
         for stop in stops:
             stop.join()
+        # Forgotten before the signal is sent again: otherwise the handler would take it for another request to stop them.
         for run in runs:
             self.forget(run)
         self._stopping = False
@@ -114,6 +118,7 @@ class SignalStops:
 
     def _send(self, number: int) -> None:
         """Send the signal to this process, and again until a handler has run."""
+        # A new queue: the first signal's own entry must not count as the answer to this one.
         self._handled = queue.SimpleQueue()
         os.kill(os.getpid(), number)
         # A signal that comes just before the main thread blocks does not wake it. The handler would run much later.
@@ -138,6 +143,7 @@ def has_own_handler(handler: Handler) -> bool:
 
 def end_by(number: int) -> None:
     """End the process by the signal's default action, so that its parent sees the signal."""
+    # Not `sys.exit`: threads of Spark and the publishers may hold locks, and a shell looks at the signal, not at a code.
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 

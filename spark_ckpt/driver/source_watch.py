@@ -56,6 +56,7 @@ class SourceWatch(threading.Thread):
         Raises `IdentityChanged`, and `SourceSilent` if a source does not answer.
         """
         if not self._sources:
+            # Endpoints of sources that cannot tell theirs are carried on as the log has them.
             return {name: dict(parts) for name, parts in self._known().items()}
         try:
             return answer_within(self._wait_s, self._asked)
@@ -69,6 +70,7 @@ class SourceWatch(threading.Thread):
     def run(self) -> None:
         """Check until `close`. A source without an answer is checked again: its query fails if it needs the source."""
         while not self._over.wait(max(0.0, self._asked_s + self._every_s - time.monotonic())):
+            # A check before a commit came meanwhile and counts as this one.
             if time.monotonic() < self._asked_s + self._every_s:
                 continue
             try:
@@ -91,6 +93,7 @@ class SourceWatch(threading.Thread):
                     source.disconnect()
 
     def _asked(self) -> dict[str, dict[str, str]]:
+        # One check at a time: the one before a commit may come in the middle of the periodic one.
         with self._turn:
             try:
                 for pause_s in PAUSES_S:

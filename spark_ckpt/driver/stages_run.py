@@ -133,6 +133,7 @@ class StagesRun:
     def _start_stage(self, name: str) -> None:
         log = self._stores[name].log
         before = log.state()
+        # Judged by the log before the start, since the start itself takes the lease.
         died = before.holder is not None and not before.is_free and not is_held(before, log.now_ms())
         self._runs[name] = self._starts[name]([_Restarts(name, self._tell)])
         if died:
@@ -161,6 +162,7 @@ class StagesRun:
                 if have_ended and not self._start_next():
                     break
                 self._stopping.wait(_POLL_S)
+            # The other stages would run on unnoticed behind a program that looks alive.
             if self._error is not None:
                 self._ask_to_stop()
             while not all(run.has_ended for run in self._runs.values()):

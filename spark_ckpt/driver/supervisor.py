@@ -86,6 +86,7 @@ class Supervisor:
 
     def ask_to_stop(self) -> None:
         """End with a final epoch. An outage is waited for no longer than a stop may take."""
+        # First the bound: the request below ends a pause, and the attempt that follows has to keep to it.
         self._patience.stop_by(time.monotonic() + self.stop_bound_s - SPARE_S)
         # Set before the incarnation is read: one that is just starting checks it and gets the request as well.
         self._stopping.set()
@@ -134,6 +135,7 @@ class Supervisor:
 
     def _run_to_the_end(self) -> CkptError | None:
         ending = self.living.watch()
+        # A fence comes here as well: it is an error that no restart cures, so `Patience` gives up at once.
         while ending.outcome is not Outcome.STOPPED:
             error = self._reason(_as_error(ending))
             now_s = time.monotonic()
@@ -142,6 +144,7 @@ class Supervisor:
                 return _given_up(error, verdict, self._stopping.is_set())
             self._notify(error, verdict)
             self._wait(verdict.pause_s)
+            # The program ends: another incarnation would only be killed in its start.
             if self._abandoned.is_set():
                 return None
             ending = self._next_incarnation()
@@ -159,6 +162,7 @@ class Supervisor:
         _log.warning(
             "job=%s incarnation %d ended, the next begins in %.1f s: %s", job, incarnation, pause.pause_s, error
         )
+        # Only outages are shown as such; any other failure is in the log and in the ended incarnation.
         if error.passes:
             event = OutageEvent(
                 job, incarnation, error.condition, error.what, round(pause.waited_s * 1000),
@@ -181,6 +185,7 @@ class Supervisor:
         log = self._plan.store.log
         try:
             newest = log.state().incarnation
+        # A missing file is no damage while the file system does not answer.
         except StoreOutage as outage:
             return outage if error.retriable or isinstance(error, EpochDamaged) else error
         except CkptError:
@@ -197,8 +202,11 @@ class Supervisor:
         """Run an incarnation from the newest epoch to its end. A failed start counts like any other failure."""
         self._began_s = time.monotonic()
         try:
+            # The lease may have expired in an outage. The run continues under it, and takes no other driver's, independent of
+            # clocks.
             incarnation = self._begin_incarnation(LATEST, takeover=False, ended=NO_OTHERS)
         except Exception as error:  # noqa: BLE001 - the run ends with any error, or waits for its end
+            # A start that failed has not lived: the time that it waited for a store must not look like the end of the outage.
             self._began_s = time.monotonic()
             if not isinstance(error, CkptError):
                 _log.exception("job=%s the next incarnation could not begin", self._plan.job)
@@ -240,12 +248,14 @@ class Supervisor:
     def _asked_again(self) -> JobPlan:
         """Return the plan with current endpoints: a table or topic may have been re-created since the last start."""
         plan = self._plan
+        # A topic that was deleted and made again gives the same offsets to other rows, so the cursor would skip or repeat rows.
         found = identities.found_again(plan.found, plan.spark, plan.sources, plan.bindings)
         check_unchanged(plan.found, found)
         return replace(plan, found=found)
 
     def _begun(self, point: RecoveryPoint, levels: Path | None) -> SparkIncarnation:
         plan = self._plan
+        # Checked again: another driver may have committed an epoch between `check_start` and the append of the incarnation.
         plan.check_base(point.manifest, point.unpublished)
         log = plan.store.log
         standing = identities.reconciled(
@@ -256,6 +266,7 @@ class Supervisor:
         try:
             incarnation.begin()
         except BaseException as error:
+            # Publishers or the query may run already, and would fence those of the next incarnation.
             incarnation.close(Ending(Outcome.FAILED, error, progressed=False))
             raise
         return incarnation

@@ -151,6 +151,7 @@ def batch_metadata(spark: SparkSession, shuffle_partitions: int) -> str:
     """Return a batch's metadata as Spark writes it. Spark gives a missing setting the value of an old version of Spark."""
     log = jvm_of(spark).org.apache.spark.sql.execution.streaming.checkpointing
     metadata = json.loads(log.OffsetSeqMetadata.apply(0, 0, java_session(spark).conf()).json())
+    # Spark takes the number of state partitions from here, not from the session (SPARK-19873).
     metadata["conf"]["spark.sql.shuffle.partitions"] = str(shuffle_partitions)
     return json.dumps(metadata)
 

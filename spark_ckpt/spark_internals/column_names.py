@@ -35,6 +35,7 @@ def map_in_arrow(
     schema: StructType | str,
 ) -> DataFrame:
     """Return `rows.mapInArrow(step, schema)`, for columns of any name."""
+    # Most schemas need no second step.
     names = rows.columns
     if _all_plain(names):
         return rows.mapInArrow(step, schema)

@@ -91,6 +91,7 @@ class EventClocks:
     def _nodes(self, plan: JavaObject) -> list[tuple[JavaObject, int]]:
         """Return the clocks' nodes, from their positions in the previous plan, since most plans have the same shape."""
         at_places = {place: plan.apply(place) for place in self._places}
+        # Each question to a node is a call through py4j; a plan has dozens of nodes, and few of them are clocks.
         if not self._places or any(_clock_of(node) != self._places[place] for place, node in at_places.items()):
             at_places = dict(enumerate(_all_nodes(plan)))
             numbers = {place: _clock_of(node) for place, node in at_places.items()}

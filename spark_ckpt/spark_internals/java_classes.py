@@ -21,6 +21,7 @@ class RememberingPackage(JavaPackage):  # type: ignore[misc]  # Py4J has no type
 
     def __getattr__(self, name: str) -> object:
         found = super().__getattr__(name)
+        # By Java's convention a class begins with a capital letter: a name of small letters stays a package.
         if isinstance(found, JavaClass) or name.islower():
             self.__dict__[name] = _remembering(found)
         return found
@@ -43,6 +44,7 @@ def remember_classes(jvm: JVMView) -> None:
 
 
 def _remembering(found: object) -> object:
+    # Changed in place: PySpark made the object, and other code may have it.
     if type(found) is JavaPackage:
         found.__class__ = RememberingPackage
     return found

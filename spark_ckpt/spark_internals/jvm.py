@@ -100,5 +100,6 @@ def end_jvm(spark: SparkSession) -> None:
     spark.stop()
     if gateway is not None:
         gateway.shutdown()
+        # PySpark's JVM ends by itself when its standard input does.
         gateway.proc.stdin.close()
         gateway.proc.wait()

@@ -49,6 +49,7 @@ def launches_run_first(before_exec: Callable[[], None]) -> Iterator[None]:
 
     def launch(command: object, env: Mapping[str, str] | None = None, **options: object) -> object:
         environment = os.environ if env is None else env
+        # First on the path: Python imports `sitecustomize` before anything else, and the first one wins.
         places = [PYTHON_START, *filter(None, [environment.get("PYTHONPATH")])]
         environment = {**environment, "PYTHONPATH": os.pathsep.join(places)}
         return popen(command, env=environment, **options | {"preexec_fn": before_exec})

@@ -83,6 +83,7 @@ def place_schemas(state: Path, place: Path) -> None:
         for path in folder.iterdir():
             text = path.read_text()
             placed = _SCHEMAS.sub(lambda found: f'"{place.as_uri()}/{found[1]}"', text)
+            # Most operators name no paths, and their files stay links to the store.
             if placed != text:
                 path.unlink()  # a link: the other name keeps its content
                 path.write_text(placed)
@@ -91,6 +92,7 @@ def place_schemas(state: Path, place: Path) -> None:
 def _newest(folder: Path) -> Path | None:
     numbered = {int(each.name.partition("_")[0]): each for each in _batches(folder / METADATA_V2)}
     if numbered:
+        # Spark writes one at each start of the query; the newest describes the operator that runs.
         return numbered[max(numbered)]
     return folder / METADATA_V1 if (folder / METADATA_V1).exists() else None
 

@@ -48,6 +48,7 @@ def reading(spark: SparkSession, with_ids: bool) -> Iterator[None]:
     `spark.streams`.
     """
     spark.streams.active  # noqa: B018 - needed for its side effect
+    # The reader takes it from the session, which may run queries of the other format.
     before = spark.conf.get(FORMAT, None)
     spark.conf.set(FORMAT, "2" if with_ids else "1")
     try:

@@ -204,6 +204,7 @@ def _origins(plan: JavaObject) -> dict[int, str] | None:
     """Return the leaf's columns by their ids in the plan's output."""
     if kind_of(plan) == TEMPLATE_NODE:
         return {each.exprId().id(): str(each.name()) for each in items_of(plan.output())}
+    # Any other node may drop, repeat or compute rows, so they go through Spark.
     if kind_of(plan) not in (_PROJECT, _ALIAS_NODE):
         return None
     origins = _origins(plan.children().apply(0))

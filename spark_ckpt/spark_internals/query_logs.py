@@ -210,6 +210,7 @@ def log_offset_of(value: Mapping[str, Any]) -> int | None:
 def batch_number(name: str) -> int | None:
     """Return the number in a log file's name, with or without `.compact`; None for a file outside of the log."""
     stem = name.removesuffix(COMPACT)
+    # `isdecimal` alone accepts digits of other scripts, and a very long number would be no batch.
     return int(stem) if stem.isdecimal() and stem.isascii() and len(stem) <= _DIGITS_MAX else None
 
 
@@ -218,6 +219,7 @@ def _versioned(text: str, known: Sequence[str]) -> tuple[str, list[str]]:
     version = version.strip()
     if not _VERSION.fullmatch(version):
         raise Unreadable("it does not begin with a version" if text else "it is empty")
+    # A later version may give the same lines another meaning.
     if version not in known:
         raise UnknownFormat(version, known)
     return version, rest

@@ -83,6 +83,7 @@ class Execution:
     @classmethod
     def of(cls, spark: SparkSession, query_name: str) -> Execution:
         """Return the execution of a running query."""
+        # Found by name: the first batch may run before `start` has returned the query.
         found = next(query._jsq.streamingQuery() for query in spark.streams.active if query.name == query_name)
         return cls(spark, found)
 
@@ -131,6 +132,7 @@ class Execution:
         # the limits before the first `rest`; a second call must not overwrite them
         self._awake = self._awake or limits
         for number in numbers:
+            # A source without a limit is not planned, and its end in the offset log stays that of the batch before.
             limits = limits.removed(streams.apply(number))
         self._plan_with(limits)
 

@@ -155,6 +155,7 @@ def named_in_snapshot(path: Path) -> list[str]:
     try:
         version, _, body = text.partition("\n")
         listed = json.loads(body)
+        # The names come from a file: one with a slash would lead out of the folder.
         names = [_shared_name("SSTs", each["dfsSstFileName"]) for each in listed.get("sstFiles") or ()]
         logs = [each for each in listed.get("logFiles") or () if each.get("sizeBytes") != 0]
         names += [_shared_name("logs", each["dfsLogFileName"]) for each in logs]
@@ -178,6 +179,7 @@ def snapshot_version(name: str) -> int | None:
 
 
 def _read_bounded(opened: zipfile.ZipFile) -> str:
+    # A damaged or hostile zip may expand to any size.
     if opened.getinfo(_METADATA).file_size > _METADATA_BYTES_MAX:
         raise ValueError("too large")
     return opened.read(_METADATA).decode()

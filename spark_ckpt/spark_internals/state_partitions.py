@@ -25,6 +25,7 @@ def repartition_state(spark: SparkSession, checkpoint: Path, partitions: int, ch
 
     `checkpoint_format`: of the state's files. Raises Spark's errors; the new batch then has no commit.
     """
+    # A session of its own: the format is set for this command, not for the user's other queries.
     session = spark.newSession()
     session.conf.set(CHECKPOINT_FORMAT, str(checkpoint_format))
     session.streams.active  # noqa: B018 - tasks that open a state store look for the coordinator that this starts

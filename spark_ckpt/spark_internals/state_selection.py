@@ -64,6 +64,7 @@ class Counting:
     def has(self, name: str) -> bool:
         """Return true for a file or checksum of the committed attempt of a version up to the newest."""
         found = versioned(owner_of(name))
+        # Later batches may have written already: Spark does not wait for the commit of the epoch.
         if found is None or found[0] > self.newest:
             return False
         return not found[1] or found[1] in self.ids.get(found[0], {found[1]})

@@ -24,4 +24,5 @@ def session_zone(spark: SparkSession) -> str:
     """Return the session's time zone as an IANA name or an offset such as +05:30. The setting may have any form."""
     zones = jvm_of(spark).org.apache.spark.sql.catalyst.util.DateTimeUtils
     name = str(zones.getZoneId(spark.conf.get("spark.sql.session.timeZone")).normalized().getId())
+    # Java's name for UTC is no IANA name.
     return "UTC" if name == "Z" else name

@@ -68,6 +68,7 @@ def create() -> Path:
                 hint="jobs run without it, they only start more slowly; see the log for Java's reason",
                 log=log,
             )
+        # In one step: a driver that starts now maps the old archive or the new one, never half of one.
         fresh.replace(archive)
     _jars_of(archive).write_text(str(jars.pyspark_jars()))
     _forget_uninstalled(archive.parent)

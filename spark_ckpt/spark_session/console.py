@@ -26,6 +26,7 @@ def tidy(spark: SparkSession) -> None:
     """Quiet those loggers of Spark, and print the lines of `CONSOLE` to stderr unless the program configures logging."""
     quiet(spark)
     own = logging.getLogger(CONSOLE)
+    # A program that configures logging gets the records through its own handlers, not twice.
     if own.handlers or logging.getLogger().handlers or logging.getLogger("spark_ckpt").handlers:
         return
     handler = logging.StreamHandler(sys.stderr)

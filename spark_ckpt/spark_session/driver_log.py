@@ -53,8 +53,10 @@ def _path() -> Path | None:
     except (OSError, EnvironmentUnfit):
         return None
     for old in sorted(folder.glob("spark-*.log*"), key=_changed_s)[:-_KEPT]:
+        # A job may run for months without a line, so the age alone proves nothing.
         if not _runs(old):
             old.unlink(missing_ok=True)
+    # By process: two drivers of one user would write into one file.
     return folder / f"spark-{os.getpid()}.log"
 
 

@@ -91,8 +91,10 @@ def session(
         builder = builder.master(master or "local[*]")
     for key, value in settings.items():
         builder = builder.config(key, value)
+    # With a session Java runs already, and there is nothing to wait for.
     if SparkSession.getActiveSession() is None:
         _import_meanwhile()
+    # Ctrl-C and a signal to the process group reach Java as well, which would end before the final epoch is taken.
     with launched_deaf():
         spark = builder.getOrCreate()
     tidy(spark)

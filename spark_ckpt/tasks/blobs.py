@@ -35,6 +35,7 @@ def joined(blobs: Iterable[bytes]) -> pa.Table | None:
     tables = [from_blob(blob) for blob in blobs]
     if not tables:
         return None
+    # Contiguous, because operators read columns as single arrays.
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
 
 

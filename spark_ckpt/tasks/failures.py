@@ -99,6 +99,7 @@ def user_function_failed(operator: str, key: object, error: Exception) -> UserFu
 
     The caller raises it `from error`. It is `UserFunctionHindered` for an exception in `MAY_PASS`.
     """
+    # Any other exception comes again with the same rows, and a retry would only delay the message.
     kind = UserFunctionHindered if isinstance(error, MAY_PASS) else UserFunctionFailed
     return kind(
         f"the function of operator {operator!r} raised {type(error).__name__}: {bounded(str(error))}",

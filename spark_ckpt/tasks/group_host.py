@@ -107,6 +107,7 @@ class GroupHost:
         So idle groups receive the marker too.
         """
         # applyInPandasWithState calls a key group only if it has rows, so each group gets its own copy
+        # As a literal of the plan: no table, no shuffle, and no Python worker for the control rows.
         keys = F.lit(np.asarray(self.shuffle_keys, np.int32))
         digits = F.from_json("full_groups", "map<string,string>")[self.name].alias("digits")
         exploded = markers.select(F.posexplode(keys).alias("number", "key"), "kind", "epoch", digits)
@@ -169,6 +170,7 @@ class GroupHost:
         """Prepare the local level files of every group to restore, and delete all others. Return early if `is_over()`."""
         kept: list[Files] = []
         for group in self.chains:
+            # Checked for each group: a takeover waits for this call.
             if is_over():
                 return
             kept += self._restored(group).have_levels()
@@ -204,6 +206,7 @@ class _GroupCall:
 
     def _report(self, snapshot: TaskSnapshot | None, processed_ms: float) -> None:
         """Report this call. With a barrier, the last call of the task names its files, after they are durable."""
+        # The epoch is reported with each call: a report of a barrier without files says that a key group got none.
         body: dict[str, Json] = {} if snapshot is None else {"epoch": snapshot.epoch}
         if snapshot is not None and snapshot.is_whole:
             body = snapshot.finish()
@@ -222,6 +225,7 @@ class _GroupCall:
     def _clock(self) -> Clock:
         processing_ms, inputs_ms = self._state.getCurrentProcessingTimeMs(), inputs_read_ms()
         try:
+            # A new query's watermark starts at zero. Below the restored one, closed windows would open again.
             watermark_ms = max(self._state.getCurrentWatermarkMs(), self._host.base_watermark_ms)
         except PySparkException:  # Spark raises it if the query has no watermark
             return Clock(processing_ms, inputs_ms=inputs_ms)
@@ -229,6 +233,7 @@ class _GroupCall:
 
     def _attempt(self, epoch: int) -> Attempt:
         task = TaskContext.get()
+        # Unique per attempt: a repeated one must not continue the file of a failed one in the same worker.
         return task.taskAttemptId() if task else 0, self._host.location.uri, epoch
 
     def _pass_barrier(self, kind: int, epoch: int, full: bool) -> TaskSnapshot:
@@ -251,6 +256,7 @@ class _GroupCall:
             capture = held.capture_full(epoch) if full else held.capture(epoch)
             if capture is not None:
                 held.captured(*snapshot.write(self._group, capture))
+        # Passed in any case: the file is written when all groups of the task have been called, also those without changes.
         snapshot.passed(self._group, votes=stays or not is_over)
         return snapshot
 

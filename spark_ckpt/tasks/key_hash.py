@@ -62,6 +62,7 @@ def can_hash(kind: DataType) -> bool:
 
 def key_hash(table: pa.Table, keys: Sequence[str]) -> Int64s:
     """Return Spark's `xxhash64(keys...)` for each row, one int64 per row; -0.0 counts as 0.0."""
+    # Spark's seed. With another hash a key would come to another group than its state has.
     found = np.full(table.num_rows, _SEED, np.uint64)
     for key in keys:
         values = column(table, key)

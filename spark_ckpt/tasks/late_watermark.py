@@ -30,6 +30,7 @@ class LateWatermark:
 
     def begin(self, watermark_ms: int) -> None:
         """Set the property for a batch that is about to run with this watermark, in epoch milliseconds."""
+        # A property and not a closure: the plan is built once, and this changes with each batch.
         self._context.setLocalProperty(_PROPERTY, str(self._late_ms))
         # for the next batch; a new incarnation's own watermark is below the restored one until it catches up
         self._late_ms = max(watermark_ms, self._base_watermark_ms)

@@ -58,5 +58,6 @@ class Onward:
             yield packed.to_pandas()
 
     def _rows(self, table: pa.Table) -> pa.Table:
+        # Cast as Spark would pass them, so that the hash and the state of a key are the same on both ways.
         rows = table.select(list(self.columns.values())).rename_columns(list(self.columns)).cast(self.schema)
         return rows.append_column(KEY_HASH, pa.array(key_hash(rows, self.keys), pa.int64()))

@@ -48,6 +48,7 @@ PACKED_DDL = f"{SHUFFLE_KEY} int, {TAG} long, {BLOB} binary"
 
 def control_tag(kind: Number, epoch: Number, full: Number) -> Number:
     """Return the tag of a control row. Kinds are 1 to 3 (`markers.py`); `full` is 1 if it asks for a full snapshot, else 0."""
+    # Below zero, where no blob's tag is; the same formula runs on numbers and on Spark's columns.
     return -(epoch * _KINDS + full * _FULL + kind)
 
 
@@ -77,6 +78,7 @@ def pack(
         if batch.num_rows:
             buffered.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
+        # Bounded by both: wide rows would pass Arrow's 2 GiB of one binary column, many narrow ones the task's memory.
         if rows >= flush_rows or size >= flush_bytes:
             yield packer.blobs(buffered)
             buffered, rows, size = [], 0, 0

@@ -47,6 +47,7 @@ class Diverter:
         rejected: list[str] = []
         for batch in batches:
             column = batch.column(REJECT)
+            # Most batches reject nothing, and a filter would copy them.
             if column.null_count < len(column):
                 rejected += column.drop_null().to_pylist()
                 batch = batch.filter(pc.is_null(column))

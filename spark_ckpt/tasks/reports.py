@@ -37,6 +37,7 @@ class Reports:
     def send(self, step: Step, scope: str, body: Mapping[str, Json]) -> None:
         """Send a report from a task. It arrives if the task succeeds."""
         task = TaskContext.get()
+        # The driver keeps one attempt of each partition: a map task that Spark runs again reports a second time.
         partition, attempt = (task.partitionId(), task.taskAttemptId()) if task else (0, 0)
         self._reports.add([Report(step, partition, attempt, scope, body)])
 

@@ -83,6 +83,7 @@ def tapper(stages: Sequence[SinkStage], reports: Reports) -> Step:
             passed: list[pa.RecordBatch] = []
             rows = 0
             for batch in batches:
+                # Gathered to row groups of a useful size: Spark's batches have ten thousand rows.
                 passed.append(_good(batch))
                 rows += batch.num_rows
                 if rows >= ROWS_PER_WRITE:
@@ -115,6 +116,7 @@ def segment_reader(edge: str, location: Location, schema: StructType) -> Step:
         for batch in batches:
             for text in batch.column(0).to_pylist():
                 file = staged_file(json.loads(text))
+                # Compared with the digest of the report: rows on an edge are part of the epoch.
                 table = location.read_committed(file, file.rows, edge=edge).replace_schema_metadata()
                 yield from conform(table, wanted).to_batches(max_chunksize=ROWS_PER_WRITE)
 

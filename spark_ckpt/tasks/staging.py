@@ -86,6 +86,7 @@ class StageWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
+            # Best effort: a file that stays is garbage that retention finds by its name.
             for file in self._files.values():
                 with suppress(pa.ArrowException, OSError, ValueError, CkptError):
                     file.writer.close()  # otherwise garbage collection closes it, on an aborted output
@@ -102,7 +103,9 @@ class StageWriter:
         for values, part in _by_partition(rows, plan.partition_by):
             fitted = self._fitted(part)
             self._check_rows(fitted)
+            # Rows of one key stay in one shard, so that the order of a key's rows is kept by one publisher.
             for lane, share in _by_lane(fitted, plan.lanes, plan.lane_by):
+                # One file for each lane and partition of a task, open until its end: a file per batch of rows would be small.
                 file = self._files.get((lane, values)) or self._open(lane, values, share.schema)
                 file.writer.write_table(share, row_group_size=ROWS_PER_WRITE)
                 file.rows += share.num_rows
@@ -214,6 +217,7 @@ def staging(stages: Sequence[SinkStage], batch: int, reports: Reports) -> Iterat
                 writer.write(table)
 
         yield write
+        # Spark delivers reports only with the task's success, so a failure of a later sink takes these along.
         for stage, writer in zip(stages, writers, strict=True):
             for file in writer.close():
                 reports.send("tap", stage.scope, asdict(file))
@@ -250,6 +254,7 @@ def _by_lane(rows: pa.Table, lanes: int, column: str | None) -> Iterator[tuple[i
 
 def lane_of(keys: ChunkedArray, lanes: int) -> Int64s:
     """Return the shard of every key, in [0, lanes): a hash that is equal in every process. Nulls go to shard 0."""
+    # Python's own hash of a text differs from process to process, and equal keys must meet in one shard.
     encoded = keys.combine_chunks().dictionary_encode()
     hashes = pd.util.hash_array(
         np.array([str(key) for key in encoded.dictionary.to_pylist()], dtype=object), categorize=False

@@ -91,6 +91,7 @@ def _sections(lines: Sequence[str]) -> Iterator[_Section]:
             section = _Section(link=line)
         elif found := _FRAME.match(line):
             section.frames.append(_frame(found["path"], line, section.frames))
+        # A message may be indented like code, so lines after its first one are part of it.
         elif section.frames and not section.said and line.startswith("  "):
             section.frames[-1].lines.append(line)
         elif line != _HEADER and (line or section.said):

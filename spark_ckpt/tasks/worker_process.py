@@ -19,9 +19,11 @@ def prepare_worker() -> None:
     several hundred thousand permanent objects. It takes 50 to 100 ms of CPU per task, measured as half of all CPU of
     the Python workers.
     """
+    # Once per process: Spark reuses a worker for many tasks.
     global _prepared
     if not _prepared:
         _prepared = True
+        # First collected: garbage that is frozen stays for good.
         gc.collect()
         gc.freeze()
 

@@ -44,6 +44,7 @@ def bootstrap(store: Store, operator: str, origin: Origin) -> Bootstrapped:
     - `Fenced` if a driver took over meanwhile;
     - `ConfigInvalid`, `EpochNotFound`, `EpochDamaged`.
     """
+    # Before the incarnation: a refused command must not fence a driver, or leave a row in the log.
     _check(store, valid_name("operator", operator))
     snapshot = snapshot_of(origin.store.log.manifest(origin.epoch), origin.operator)
     point = store.log.begin_incarnation(current_holder("bootstrap"), LATEST, LEASE_MS)
@@ -53,8 +54,10 @@ def bootstrap(store: Store, operator: str, origin: Origin) -> Bootstrapped:
         begun = {"operator": operator, "files": files, "watermarks": {}, "late_rows": 0}
         manifest = behind(point, snapshot.model_copy(update=begun), "bootstrap")
         store.log.commit_epoch(manifest)
+        # After the commit, and repeatable: a command that is killed here leaves a table that the next incarnation updates.
         store.materialize(manifest)
     finally:
+        # Also after an error: otherwise the job could not start for the minute of the lease.
         store.log.release(point.incarnation)
     sizes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
     return Bootstrapped(operator, snapshot.key_groups, manifest.epoch, *sizes)

@@ -49,6 +49,7 @@ def behind(point: RecoveryPoint, dealt: OperatorSnapshot | SparkState, reason: R
         "incarnation": point.incarnation,
         "attempt": uuid.uuid4().hex,
         "base": base.epoch,
+        # The highest number ever committed, also on a branch that a restore left.
         "previous": point.last,
         "created_ms": time.time_ns() // 1_000_000,
         "duration_ms": 0,
@@ -58,6 +59,7 @@ def behind(point: RecoveryPoint, dealt: OperatorSnapshot | SparkState, reason: R
         "rows_in": 0,
         "rows_out": 0,
         "rejected": {},
+        # The manifest of the base has carried them already.
         "acks": (),
         "timings": None,
     }
@@ -84,6 +86,7 @@ class Dealing:
         classes = math.gcd(self._snapshot.key_groups, key_groups)
         for each in range(classes):
             olds = [self._group(number) for number in range(each, self._snapshot.key_groups, classes)]
+            # The new file is the oldest of its chain, so no deleted key can appear again.
             rows = merged(olds, self._schema, drop_deletes=True)
             groups = np.mod(numbers(rows.table, KEY_HASH), key_groups)
             if len(groups):
@@ -94,7 +97,9 @@ class Dealing:
     def _group(self, number: int) -> KeyTable:
         """Return the live rows of an old group."""
         chain = [range_ref(file, number) for file in chain_of(self._snapshot.files, number)]
+        # Newest first for the merge, so the newest row of a key wins.
         tables = [from_stored(self._read(part), self._schema) for part in reversed(chain)]
+        # A group without files has no table to merge.
         empty = key_table(self._schema.table.empty_table(), self._schema)
         return merged([*tables, empty], self._schema, drop_deletes=True)
 

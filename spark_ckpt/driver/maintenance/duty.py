@@ -67,6 +67,7 @@ class Duty:
         one.
         """
         self._is_left = True
+        # A turn for a newer epoch covers this one, since tables follow the newest.
         if self._done >= (self._incarnation, manifest.epoch):
             return True
         try:
@@ -82,6 +83,7 @@ class Duty:
         self._looked_s = time.monotonic()
         rules = self._delegation()
         try:
+            # Only a lease that is out can have ended, and the look costs a request to an object store.
             if rules.out is not None:
                 self._take_in(self._log.state(), rules)
             rules.heard([_report_of(name, note) for name, note in self._standbys.named().items()], _now_ms())

@@ -66,6 +66,7 @@ class Materializing(threading.Thread):
         if self._duty.is_ours():
             self._plan.store.materialize(base)
         else:
+            # With a standby, the look of the thread decides who does it; the start need not wait.
             self._pending = base
 
     def ask(self, effect: MaterializeTables) -> None:
@@ -79,6 +80,8 @@ class Materializing(threading.Thread):
     def run(self) -> None:
         """Register sources where rows are kept for them, then update the tables until `close`."""
         try:
+            # At the start, not with the first retention: until then the system of the source might delete rows that this job
+            # needs.
             self._inputs.hold()
             while self._take(self._waiting()):
                 self._rested_s = time.monotonic() + REST_S
@@ -122,6 +125,7 @@ class Materializing(threading.Thread):
                 self._inputs.follow(RetentionReport(self._forgotten()))
             return done
         self._materialize(manifest)
+        # Tables first: retention deletes files that the tables name until they have followed.
         self._inputs.follow(self._plan.store.retain(retention_of(self._plan.config)))
         return True
 
@@ -130,6 +134,7 @@ class Materializing(threading.Thread):
 
     def _forgotten(self) -> tuple[int, ...]:
         """Return the epochs that a standby has removed since the last call."""
+        # The first call has nothing to compare with; the first release does not depend on it.
         before, self._kept = self._kept, frozenset(self._plan.store.log.state().by_id)
         return tuple(sorted(before - self._kept))
 

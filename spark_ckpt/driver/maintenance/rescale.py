@@ -37,14 +37,17 @@ def rescale(store: Store, operator: str, key_groups: int) -> Rescaled:
     _check(store, operator, key_groups)
     point = store.log.begin_incarnation(current_holder("rescale"), LATEST, LEASE_MS)
     try:
+        # Of the epoch that the incarnation continues from: another driver may have committed one since the check.
         snapshot = point.manifest.operators[operator]
         state = store.state(operator).location
         files = tuple(Dealing(store.log, point, snapshot, state).files(key_groups, state))
         dealt = snapshot.model_copy(update={"key_groups": key_groups, "files": files})
         manifest = behind(point, dealt, "rescaled")
         store.log.commit_epoch(manifest)
+        # After the commit, and repeatable: a command that is killed here leaves a table that the next incarnation updates.
         store.materialize(manifest)
     finally:
+        # Also after an error: otherwise the job could not start for the minute of the lease.
         store.log.release(point.incarnation)
     sizes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
     return Rescaled(operator, snapshot.key_groups, key_groups, manifest.epoch, *sizes)

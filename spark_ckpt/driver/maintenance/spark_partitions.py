@@ -61,6 +61,7 @@ def repartition(store: Store, session: Callable[[], SparkSession], partitions: i
     point = store.log.begin_incarnation(current_holder("rescale"), LATEST, LEASE_MS)
     try:
         with _renewing(store.log, point):
+            # Within the renewals: the start of Java and Spark takes a part of the lease's minute.
             spark = session()
             with _checkpoint(spark, store, point) as checkpoint:
                 after = _repartitioned(store, spark, point, state, checkpoint, partitions)

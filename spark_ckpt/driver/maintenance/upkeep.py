@@ -61,6 +61,7 @@ class Upkeep(threading.Thread):
         self._lookout = lookout
         self._followed = followed
         self._say = say
+        # A handle of this thread: a long read of retention must not hold up the takeover, which uses the run's.
         self._store = plan.store.reopened()
         self._rows = UpkeepLog(self._store.log)
         self._standbys = Standbys(self._store.location)
@@ -136,6 +137,7 @@ class Upkeep(threading.Thread):
         kept = retention_of(self._plan.config)
         log_state, _ = under_lease(self._store, token, kept, self._guard)
         damage = self._damage(log_state)
+        # After its time another standby may have the lease, and the log would refuse the end anyway.
         if not self._holding.is_done(_now_ms()):
             raise _TurnOver("its time was up when it was done")
         done = UpkeepEnded(
@@ -191,6 +193,7 @@ class Upkeep(threading.Thread):
         """Write the note every `TELL_S` seconds, and at each change."""
         followed, log_state = self._followed, self._lookout.log_state
         told = (log_state.incarnation, followed.epoch > 0, followed.is_warm)
+        # An unchanged note is rewritten so that others see a living standby; more often would only cost requests.
         if told == self._told and time.monotonic() - self._told_s < TELL_S:
             return
         note = StandbyNote(

@@ -50,9 +50,11 @@ class Admission:
         limits: dict[str, int] = {}
         for name, own in self._own.items():
             fitting = None if longest_ms is None else _fitting(rows[name], took_ms, longest_ms, self._limits.get(name))
+            # The user's limit is never exceeded.
             if fitting is not None and (own is None or fitting < own):
                 limits[name] = fitting
         changed = {name for name in self._own if limits.get(name) != self._limits.get(name)}
+        # Only changes are returned: a limit is set through Java, and most batches change none.
         self._limits = limits
         return {name: limits.get(name, self._own[name]) for name in changed}
 
@@ -61,4 +63,5 @@ def _fitting(rows: int, took_ms: int, longest_ms: int, limit: int | None) -> int
     """Return as many rows as a batch would have read in `longest_ms`; the limit so far, if this one says nothing."""
     if took_ms <= longest_ms and (limit is None or rows < _FULL * limit):
         return limit
+    # Not below: a batch has a fixed cost, and tiny ones would only fall behind.
     return max(FIRST_BATCH_ROWS, rows * longest_ms // max(1, took_ms))

@@ -88,5 +88,6 @@ class PhaseWatch:
             return
         if found is not None:
             self._told(found)
+        # Bounded: the last batch of a query may never be recorded.
         elif looks > 1:
             self._set_timer(_LOOK_MS, partial(self._look, batch, looks - 1))

@@ -43,6 +43,7 @@ def seed_checkpoint(
     elif any(seeds):
         last = LastBatch(batch_metadata(spark, shuffle_partitions))
     else:
+        # Without offsets or state Spark needs no checkpoint to begin with: each source finds its place by its cursor.
         return
     for path, text in seed_files(seeds, order, last, str(uuid.uuid4())).items():
         checkpoint.write_bytes(path, text.encode())

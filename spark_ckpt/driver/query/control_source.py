@@ -31,6 +31,7 @@ class Control:
     def inject(self, marker: ControlMarker) -> None:
         """Offer the next marker to the stream."""
         # Step 2 of docs/design/epoch-in-nine-steps.md.
+        # Spark counts rows, and the rules count markers: both have to see the same order.
         with self._lock:
             self.newest = marker
             # Kept only without a stream: a job that ends an epoch with each batch has millions of markers.

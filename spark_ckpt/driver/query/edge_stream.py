@@ -59,9 +59,11 @@ class EdgeStream:
             raise RuntimeError(f"edge {self.name} is not read")
         new = list(segments)
         self._queue.extend(new)
+        # Spark takes everything that is in a memory stream, so the last portion is consumed by now.
         self.rows += sum(each.rows for each in new) - self._handed_on
         portion = [self._queue.popleft() for _ in range(self.bound.portion(self._queue))]
         for segment in portion:
+            # Statistics serve readers of tables. Here they would only travel in the plan of each batch.
             self._stream.add(json.dumps({**asdict(segment), "stats": "{}"}))
         self._handed_on = sum(each.rows for each in portion)
 

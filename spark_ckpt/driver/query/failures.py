@@ -183,6 +183,7 @@ def typed(error: BaseException) -> CkptError:
         return error
     if _nobody_answers(error):
         return _jvm_gone()
+    # A disk or the network of the driver itself, met outside of the store.
     if isinstance(error, OSError):
         return outage(error.filename if isinstance(error.filename, str) else "this machine", error)
     said = str(error)
@@ -231,6 +232,7 @@ def _judged(error: BaseException) -> CkptError | None:
             hint=_HINT_STATE,
         )
     state = error.getSqlState() or ""
+    # All other conditions may pass (a lost executor, memory, network), and the cause below may say more.
     if not state.startswith(_SAME_AGAIN):
         return None
     ours = _typed(message_of(error)) if state.startswith(_RAISED_IN_SQL) else None
@@ -277,6 +279,7 @@ def _disk_failure(text: str) -> CkptError | None:
 
     The trace does not name the folder: Spark writes to several.
     """
+    # Line by line: only one that names an exception counts, since records in the text may speak of disks as well.
     for line in text.splitlines():
         refusal = refusal_said(line) if _RAISED.search(line) else None
         if refusal is not None and refusal.kind in _OF_DISKS:
@@ -309,6 +312,7 @@ def _stores_met(text: str) -> GraphInvalid | None:
 
 
 def _class_of(condition: str) -> type[CkptError]:
+    # Subclasses are searched, not a fixed list: connectors have errors of their own.
     kinds = [CkptError]
     while kinds:
         kind = kinds.pop()
@@ -322,6 +326,7 @@ def _python_failure(text: str) -> CkptError | None:
     """Return the error of a user function that Spark called itself (a UDF, `mapInPandas`), or of its result; None
     otherwise.
     """
+    # The last traceback is the error that reached Spark; earlier ones are its causes.
     raised = _PYTHONS.search(text.rpartition(_HEADER)[2])
     if raised is None:
         return None
@@ -350,6 +355,7 @@ def _python_failure(text: str) -> CkptError | None:
 def _may_pass(kind: str) -> bool:
     """Return true if a worker's exception class, known by name, is a transient one. Imports nothing."""
     module, _, name = kind.rpartition(".")
+    # Looked up and never imported: the class is named by a text, and an import would run code of that name.
     found = getattr(sys.modules.get(module, None) if module else builtins, name, None)
     return isinstance(found, type) and issubclass(found, MAY_PASS)
 

@@ -129,6 +129,7 @@ class StageFrames:
         self._spark = spark
         self._stage = stage
         self._reports = reports
+        # Built into the plan: a source is read with its small limit, and later batches get the user's through Java.
         self._sources = stage.admission.small() if stage.behind else {}
         self._steps = 0
         self._pass = _Passage(stage, reports)
@@ -165,6 +166,7 @@ class StageFrames:
             for end in self._parted_ends:
                 checked_behind(self._spark, end)
             blobs = self._blobs(self._parting)
+            # Blobs are handed to `foreachBatch`, where the fork is; other ends are staged in the same plan.
             return reduce(DataFrame.union, [self._staged_end(node, blobs.schema) for node in others], blobs)
         staged = reduce(DataFrame.union, [self._staged_end(node, STAGED) for node in (first, *others)])
         return staged if self._stage.hosts else _no_rows(self._control, staged).union(staged)
@@ -178,6 +180,7 @@ class StageFrames:
 
     @cached_property
     def _control(self) -> DataFrame:
+        # One stream for all operators: Spark counts each stream by itself, and all must have the same newest marker.
         return control_rows(self._spark, self._stage.control)
 
     def _rows(self, node: Node, operator: str | None = None) -> DataFrame:
@@ -215,6 +218,7 @@ class StageFrames:
         """Return the packed output of an operator; with `onward` in the format of the next operator."""
         host, handed_on = self._stage.hosts[node.name], self._handed_on(node)
         packed = self._packed(node) if handed_on is None else handed_on
+        # By position: both have the three columns of packed rows.
         united = host.control(self._control).toDF(*packed.columns).union(packed)
         timed = in_event_time(united, EVENT_TIME) if node.event_time is not None else united
         return host.apply(timed, self._reports, onward)
@@ -232,6 +236,7 @@ class StageFrames:
     def _handed_on(self, node: OperatorNode) -> DataFrame | None:
         """Return the input of an operator as the previous operator packs it; None if that is not possible."""
         before = _only_operator(node.parent)
+        # A sink in between needs the rows themselves.
         if before is None or self._pass.stops(segment(node.parent)):
             return None
         onward = onward_between(self._spark, before, node, self._stage.hosts)
@@ -250,12 +255,14 @@ class StageFrames:
         The blobs of a key group stay together and in order. Raises `EnvironmentUnfit` if Spark would run the operator
         repeatedly.
         """
+        # By the number of their partition: the blobs of a key group stay together and in order.
         blobs = frame.repartition(self._stage.shuffle_partitions, F.spark_partition_id())
         passage = _Passage(self._stage, self._reports)
         rows = lambda _: passage.exploded(operator, blobs)  # noqa: E731
         staged = diverting_with(
             self._diverter, lambda: reduce(DataFrame.union, [self._branch(e, rows, passage) for e in self._parted_ends])
         )
+        # An operator that ran twice would count each row twice in its state.
         if times_computed(staged, frame) != 1:
             raise EnvironmentUnfit(
                 f"Spark's plan does not run operator '{operator.name}' once for all streams that part behind it",
@@ -294,6 +301,7 @@ class _Clocks:
             rows = rows.withWatermark(quoted(node.column), f"{node.delay_ms} milliseconds")
         if not (isinstance(node, WatermarkNode) and self._numbers.get(node)):
             return rows
+        # Spark keeps one clock for each declaration. The number finds it again in the plan of each batch.
         return with_clock(rows, node.column, node.delay_ms, self._numbers[node].pop(0))
 
     def among(self, node: Node) -> int:
@@ -328,6 +336,7 @@ class _Passage:
 
     def __call__(self, node: Node, rows: DataFrame) -> DataFrame:
         if node in self._passed:
+            # The first branch has diverted these records. Here they would be rejected a second time.
             return rows.where(F.col(REJECT).isNull()) if REJECT in rows.columns else rows
         tap = self._tap(node)
         return map_in_arrow(rows, tap, rows.schema) if tap else rows

@@ -46,6 +46,7 @@ def check_inputs(plan: JobPlan, base: Manifest, fresh: AbstractSet[str] = frozen
     newest = plan.store.log.manifest(latest)
     for name, source in sources.items():
         before, now = (epoch.source_identities.get(name, {}) for epoch in (base, newest))
+        # A source that is new in this program, or begins again by the user's word, has no position to compare.
         if name in newest.cursors and name not in fresh and not (now and differing(before, now)):
             try:
                 source.check_cursor(base.cursors.get(name), newest.cursors[name])
@@ -82,6 +83,7 @@ def _newest_readable(plan: JobPlan, name: str, source: Remembers, epoch: int) ->
     log = plan.store.log
     for brief in log.state().ancestry(epoch):
         cursor = log.manifest(brief.epoch).cursors.get(name)
+        # An epoch that the source refuses is skipped: the search wants the newest that it accepts.
         with suppress(SourceInvalid):
             if cursor is not None:
                 source.check_cursor(cursor, cursor)
@@ -102,6 +104,7 @@ class InputRetention:
 
         A failure is only logged: the next call releases the same input.
         """
+        # The first call releases in any case: the last incarnation may have died between retention and release.
         if not self._sources or (self._begun and not report.epochs):
             return
         self._begun = True

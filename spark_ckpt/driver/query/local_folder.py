@@ -25,6 +25,7 @@ class LocalFolder:
         The previous incarnation's folder stays: tasks link its levels, as long as they have none of their own.
         """
         for left in self._cache.glob("i*"):
+            # Levels of an earlier incarnation are derived data; a killed driver left them.
             if left.name[1:].isdigit() and int(left.name[1:]) < self._incarnation - 1:
                 shutil.rmtree(left, ignore_errors=True)
         shutil.rmtree(self.path, ignore_errors=True)

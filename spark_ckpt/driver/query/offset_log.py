@@ -36,6 +36,7 @@ class BatchOffsets:
 
 def read_batch_offsets(checkpoint: Location, batch: int, order: PlanOrder) -> BatchOffsets:
     """Return the end of micro-batch `batch` of a query with the inputs `order`. Raises `EnvironmentUnfit`."""
+    # Spark's file, not its progress: the file exists before the batch runs, and a repeated batch has the same.
     text = checkpoint.read_bytes(offsets_path(batch)).decode()
     try:
         offsets = parse_offsets(text)

@@ -103,6 +103,7 @@ class CheckpointState:
             conf = parse_batch(text).conf
             selected = select(state, batch + 1, batch, self._ids, alone=True)
             self._forget_ids(selected.oldest or 0)
+            # Operators do not change within a query, so their metadata is read once.
             self._operators = self._operators or operators_in(state)
             moment = Moment(
                 self._incarnation,
@@ -127,6 +128,7 @@ class CheckpointState:
             try:
                 return path.read_text()
             except FileNotFoundError:
+                # After its end the incarnation commits nothing, so a capture would only hold up the close.
                 if is_over() or time.monotonic() > until_s:
                     raise _uncaptured(batch, f"Spark has not committed it within {wait_ms} ms") from None
             # The file appears some milliseconds behind the action; nothing announces it.
@@ -135,6 +137,7 @@ class CheckpointState:
     def _read_ids(self, batch: int, commit: str) -> None:
         if self.settings[CHECKPOINT_FORMAT] == "1":
             return  # commits name no ids: a version has one file of each kind
+        # Version N + 1 is the state after batch N. Of several attempts the commit names the one that counts.
         self._ids[batch + 1] = parse_commit(commit).state_ids
         # Ids of batches in between: changes of earlier versions follow the snapshot.
         for path in (self._checkpoint / COMMITS).glob("[0-9]*"):

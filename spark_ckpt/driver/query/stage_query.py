@@ -85,6 +85,7 @@ class StageQuery:
         self._on_batch = on_batch
         self._is_over = is_over
         self._reports = Reports(spark.sparkContext)
+        # Spark numbers the inputs of a plan. The offset log has lines by these numbers and no names.
         self._order = PlanOrder.of(*stage.ends)
         self._frames = StageFrames(spark, stage, self._reports)
         self._late = _late_watermark(spark, stage)
@@ -117,6 +118,7 @@ class StageQuery:
         if parting_of(*stage.ends) is not None:
             settings |= PARTING_SETTINGS
         with _session_conf(spark, settings):
+            # Within the settings: the checkpoint records them, and Spark prefers recorded ones to the session's.
             self._seed()
             frame = self._frames.streaming()
             writer = frame.writeStream.foreachBatch(self.run_batch).queryName(stage.name)
@@ -142,6 +144,7 @@ class StageQuery:
         # Step 3 of docs/design/epoch-in-nine-steps.md.
         started_s = time.monotonic()
         try:
+            # Sources rest for one batch at a time: the limits hold for the next planning, so the ones before come back here.
             if self._execution is not None:
                 self._execution.wake()
             if self._stage.inputs is not None:
@@ -154,15 +157,18 @@ class StageQuery:
                 self._running.seed_clocks(self._stage.newest_ms)
             began_ms = time.time() * 1000
             self._frames.run(frame)
+            # Read before Spark plans again: the metrics are those of its last execution.
             rows = dict(zip(self._order.numbers, self._running.rows_delivered(self._order.numbers), strict=True))
             reports = [*self._reports.drain(), *self._seen(began_ms, sum(rows.values()))]
             self._admit(rows, _since_ms(started_s))
             self._put_on_edges(reports)
         except Exception as error:
             if self._is_over():
+                # A stop cancels the batch's tasks, and their errors are no failure.
                 raise Interrupted from None
             self.failure = failure_by(error)
             raise
+        # A late batch of an ended incarnation must not reach the rules: its files belong to no epoch.
         if not self._is_over():
             self._on_batch(self._offsets(batch), reports, _since_ms(started_s))
 
@@ -248,6 +254,7 @@ class RunningQuery:
 
 def stop_within(query: RunningQuery, bound_s: float) -> None:
     """Stop the query. A batch that cannot be interrupted is left after `bound_s`: no epoch will name its files."""
+    # On a thread: `StreamingQuery.stop` waits for the batch, and user code in it may never return.
     stop = threading.Thread(target=_stop, args=(query,), name="ckpt-stop-query", daemon=True)
     stop.start()
     stop.join(bound_s)

@@ -44,6 +44,7 @@ def check_workers(spark: SparkSession) -> None:
     errors.
     """
     python, local = workers_python(spark), str(spark.sparkContext.master).startswith("local")
+    # This interpreter has the packages already, so a start need not wait for the first worker.
     if local and is_this_python(python):
         return
     try:
@@ -58,6 +59,7 @@ def check_workers(spark: SparkSession) -> None:
     if not isinstance(error, Exception):
         return
     judged = failure_by(error)
+    # On a cluster another failure may pass, and the job's own restarts judge it.
     if local or isinstance(judged, EnvironmentUnfit):
         raise EnvironmentUnfit(
             f"Spark's Python workers cannot run this job: {_reason(judged.what, str(error))}",
@@ -80,6 +82,7 @@ def _application(spark: SparkSession) -> str:
 def _run_tasks(spark: SparkSession) -> None:
     done = _warm[_application(spark)]
     try:
+        # A task per core, so that Spark forks as many workers as the first batch needs.
         cores = spark.sparkContext.defaultParallelism
         spark.range(0, cores, 1, cores).mapInArrow(in_prepared_worker, "id long").collect()
     except Exception as error:  # noqa: BLE001 - the job meets the same error and reports it

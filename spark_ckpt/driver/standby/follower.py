@@ -65,6 +65,7 @@ class Follower(threading.Thread):
 
         A running rehearsal is stopped, and this call does not wait for its batch.
         """
+        # Before the end is requested: `leave` must not wait for a rehearsal's batch then.
         self._handed_over = True
         self._over.set()
         with self._busy:
@@ -94,19 +95,24 @@ class Follower(threading.Thread):
     def _look(self) -> None:
         try:
             log_state = self._store.log.state()
+            # Each epoch once: one that could not be followed is not tried four times a second.
             if log_state.latest != self._tried:
                 self._tried = log_state.latest
                 self._take_in(self._store.log.manifest(log_state.latest), log_state.incarnation)
         except CkptError as error:
+            # Damage and retention concern this epoch only; the next one may be followed. Other errors would fail a takeover,
+            # too.
             if not (error.retriable or isinstance(error, EpochDamaged | EpochNotFound)):
                 raise
             _log.warning("job=%s standby: epoch %d was not followed: %s", self._plan.job, self._tried, error)
 
     def _take_in(self, base: Manifest, incarnation: int) -> None:
         """Check the job against the epoch, fetch its state as local levels, and rehearse the plan once."""
+        # First: a job that does not fit must say so now, while another driver runs, and not at the takeover.
         self._plan.check_base(base)
         stage = stage_behind(self._plan, base, incarnation + 1, self._folder, self._scratch)
         if runs_here(self._plan):
+            # A takeover takes the folder under this lock: no level may be written there afterwards.
             with self._busy:
                 for host in stage.hosts().values():
                     host.have_levels(self._over.is_set)

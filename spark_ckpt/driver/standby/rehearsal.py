@@ -54,6 +54,7 @@ def stage_behind(plan: JobPlan, base: Manifest, incarnation: int, levels: Path, 
     key_groups = ours.key_groups(base)
     point = RecoveryPoint(incarnation, base, base.epoch, "rehearsal")
     core, control = EpochProtocol(ours.shape(key_groups), point), Control()
+    # Opens the key groups, so that they restore their state; no barrier follows, and none of it can be committed.
     control.inject(ControlMarkers().offer(OPEN, 0))
     return Stage(ours, incarnation, core, control, {}, levels, key_groups)
 
@@ -77,6 +78,7 @@ def rehearse(stage: Stage, starting: threading.Lock, is_over: Callable[[], bool]
     with starting:
         if is_over():
             return False
+        # As a job with waiting rows: a small batch is enough to warm Java and the workers.
         query = stage.start(True, lambda *_: done.set(), is_over)
     try:
         while not is_over() and not done.wait(_POLL_S):

@@ -67,6 +67,7 @@ class StandingBy:
                     self.waits = False
                     return True
             return False
+        # Also after a takeover: the note must not show a standby that waits no more.
         finally:
             self._leave()
 
@@ -97,6 +98,7 @@ class StandingBy:
         """Try to take over. The log refuses if it has moved on since; an outage is waited for."""
         follower, before = self._follower, self._lookout.log_state
         if self._upkeep is not None:
+            # Not waited for: a step in progress ends late, and the log and the tables guard its writes.
             self._upkeep.end()
         # The follower must not touch the folder any more: the incarnation owns it from here.
         levels = None if follower is None else follower.handed_over()
@@ -112,6 +114,7 @@ class StandingBy:
                 self._follow()
             return False
         self._lookout.rules.handle(TakeoverWon())
+        # A store that no driver ever had is begun, not taken over.
         if before.holder is not None:
             self._say("takes over", before.latest, taking.why)
         return True

@@ -225,6 +225,7 @@ class RunningAggregates:
 
     def process(self, rows: pa.Table | None, group: KeyGroupState, clock: Clock) -> Iterator[pa.Table]:
         """Update every key's aggregates with its rows, then remove the keys that the watermark has closed."""
+        # A program without this watermark may have written the state: without timeouts its windows would never close.
         if group.is_restored:
             self._time_restored(group)
         if rows is not None and rows.num_rows:
@@ -246,10 +247,12 @@ class RunningAggregates:
         keys = distinct_keys(rows, self.schema.key.names)
         segments = Segments(keys.row_key, len(keys.hashes))
         after = self._run(rows, segments, keys, group.resolve(keys.table, keys.hashes))
+        # The state after a key's last row is its new state.
         latest = [[taken(part, segments.last_rows) for part in parts] for parts in after]
         state = pa.table([part for parts in latest for part in parts], schema=self.schema.state)
         timeouts = self._closing.timeouts_ms(keys.table) if self._closing else None
         group.put(keys.table, keys.hashes, state, timeout_ms=timeouts)
+        # In this mode a key's result comes when the watermark closes it.
         if self._mode == APPEND:
             return
         output = self._with_each_row(rows, keys, after) if self._mode == EACH_ROW else self._per_key(keys, latest)

@@ -25,6 +25,7 @@ def unscaled(values: Array) -> Values:
 
     They are int64 if all fit, else Python ints; those of nulls are unspecified.
     """
+    # An Arrow decimal is a little-endian 128-bit number: two words, the low one first.
     words = np.frombuffer(memoryview(values.buffers()[1] or b""), np.int64)[
         2 * values.offset : 2 * (values.offset + len(values))
     ]

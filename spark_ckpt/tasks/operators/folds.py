@@ -132,6 +132,7 @@ class SumFold(Fold):
         some, kind = seen(segments, values, before), self.shown()
         if pa.types.is_decimal(kind):
             return decimals(exact_sum(segments, unscaled(values), unscaled(before)), ~some, kind)
+        # A null adds nothing; `some` decides if the sum is shown at all.
         numbers, start = filled(values.cast(kind), 0), filled(before, 0)
         if pa.types.is_floating(kind):
             return arrow(segments.accumulate(np.add, numbers, start), some, kind)
@@ -266,6 +267,7 @@ class LastFold(Fold):
 
     def run(self, segments: Segments, values: Array, before: Sequence[Array]) -> list[Array]:
         """Return the last value so far."""
+        # The value after each row is the row's own.
         if not self.skip_nulls:
             return [values]
         rows = len(values)
@@ -289,6 +291,7 @@ class FirstFold(LastFold):
         """Return the first value so far."""
         rows = len(values)
         had = filled(before[1].cast(pa.int8()), 0).astype(np.bool_)
+        # A first value may be null, so a flag of its own says that there was one.
         candidates = valid(values) if self.skip_nulls else np.ones(rows, np.bool_)
         at = np.where(candidates, np.arange(rows), _NEVER)
         first = segments.accumulate(np.minimum, at, np.full(segments.keys, _NEVER))

@@ -40,6 +40,7 @@ class OneInput:
     def of(self, rows: pa.Table, row_key: Int64s, options: PandasOptions) -> Callable[[int], KeyFrames]:
         """See `FramesOf`."""
         slices = _slices(user_columns(rows), row_key, options)
+        # A generator: the frame is made when the function asks for it, and lives no longer than its call.
         return lambda key: (slices.frame(key) for _ in (0,))
 
     def of_none(self, options: PandasOptions) -> Callable[[int], KeyFrames]:
@@ -70,6 +71,7 @@ class _InputFrames:
     """One input's frames. `row_key[i]` is the key of its row i; some keys may have no row."""
 
     def __init__(self, rows: pa.Table, row_key: Int64s, options: PandasOptions) -> None:
+        # Numbered again without gaps: only keys with rows of this input have a slice.
         keys, dense = np.unique(row_key, return_inverse=True)
         self._place = dict(zip(keys.tolist(), range(len(keys)), strict=True))
         self._slices = _slices(rows, dense, options)

@@ -99,6 +99,7 @@ class OutputRows:
                 f" the output schema has {counted(len(self._schema), 'column')}",
                 hint=f"the output columns are {', '.join(self._schema.names)}",
             )
+        # A function may yield rows and frames in turns, and their order is kept.
         if self._frames:
             self._flush_frames()
         self._rows.append(row)
@@ -158,6 +159,7 @@ class OutputRows:
         """Convert as Spark does. Every exception is a property of the user's values, so a retry would raise it again."""
         try:
             return self._converted(frame, schema)
+        # The memory may suffice the next time, so the job retries; all other errors come again.
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - the conversion calls methods of the user's values

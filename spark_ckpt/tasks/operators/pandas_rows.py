@@ -46,6 +46,7 @@ def to_series(table: pa.Table, options: PandasOptions) -> list[pd.Series[float]]
 
 def to_frame(table: pa.Table, options: PandasOptions) -> pd.DataFrame:
     """Convert a whole table to Spark's pandas frame."""
+    # `concat` refuses an empty list.
     if not table.num_columns:
         return pd.DataFrame(index=pd.RangeIndex(table.num_rows))
     return pd.concat(to_series(table, options), axis=1)
@@ -107,6 +108,7 @@ class FrameSlices:
     def frame(self, key: int) -> pd.DataFrame:
         """Return the frame of one key, indexed from 0; the caller may change it."""
         start, end = self._spans[key]
+        # Pandas decides the type of a nested value by all rows of the conversion, so these keys are converted alone.
         if self._exactly:
             return to_frame(self._table.slice(start, end - start), self._options)
         pattern = self._patterns[key]

@@ -59,6 +59,7 @@ class StreamJoin:
         left_at, right_at = (np.concatenate(each) for each in zip(*pairs, strict=True))
         output = self._output(batch, left.key[left_at], left.rows.take(left_at), right.rows.take(right_at))
         state = pa.table({LEFT_ROWS: left.lists(len(batch)), RIGHT_ROWS: right.lists(len(batch))})
+        # Each batch with rows of a key moves its end: `ttl` counts from the key's last row.
         due = None if self.ttl_ms is None else np.full(len(batch), batch.processing_ms + self.ttl_ms)
         return KeyResult(output, state, timeout_ms=due)
 
@@ -67,6 +68,7 @@ class StreamJoin:
 
     def _forgotten(self, batch: KeyBatch) -> KeyResult:
         left, right = self._sides(batch)
+        # Only rows that met none: a left row has joined every right row of its key already.
         alone = np.flatnonzero(~np.isin(left.key, right.key)) if self.keeps_left else np.empty(0, np.int64)
         nothing = pa.nulls(len(alone), right.rows.type)
         output = self._output(batch, left.key[alone], left.rows.take(alone), nothing)

@@ -56,6 +56,7 @@ class Timeouts:
         if self.kind == GroupStateTimeout.ProcessingTimeTimeout:
             if not self.waits_for_inputs or clock.inputs_ms is None:
                 return clock.processing_ms
+            # The inputs' clock stands still while a source does not answer, and the machine's does not.
             return min(clock.processing_ms, clock.inputs_ms)
         return clock.watermark_ms if self.kind == GroupStateTimeout.EventTimeTimeout else None
 

@@ -306,6 +306,7 @@ class VectorizedOperator:
     def _answer(self, batch: KeyBatch) -> KeyResult:
         try:
             result = self._func(_framed(batch, self._binding.options) if self._frames else batch)
+        # An error of this library has its own condition and advice.
         except CkptError:
             raise
         except Exception as error:
@@ -355,6 +356,7 @@ class _Reading:
         written = self._mask("changed", result.changed, default=result.state is not None)
         if result.state is None and result.changed is not None and written.any():
             self._refuse("changed", "was given without a state")
+        # A key that is both changed and removed is removed.
         return _StateUpdate(state, written & ~removed, removed, self._timeouts(result.timeout_ms))
 
     def _state(self, state: Table) -> pa.Table:

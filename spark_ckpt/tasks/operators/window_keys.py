@@ -35,6 +35,7 @@ class Closing:
 
     def on_time(self, rows: pa.Table, limit_ms: int) -> pa.Table:
         """Return the rows whose keys a watermark of `limit_ms` leaves open."""
+        # At the end as well: a window that ends at the watermark has been emitted.
         late = pc.less_equal(self.ends_us(rows), limit_ms * 1000)
         return rows.filter(pc.invert(pc.fill_null(late, pa.scalar(False))))
 
@@ -45,6 +46,7 @@ class Closing:
         """
         ends = self.ends_us(keys)
         known = ends.is_valid().to_numpy(zero_copy_only=False)
+        # Rounded up: a window that ends within a millisecond is closed by the next one only.
         return np.where(known, -(-pc.fill_null(ends, 0).to_numpy() // 1000), NO_TIMEOUT)
 
 

@@ -124,6 +124,7 @@ class KeyGroupState:
         """Return the state of a manifest's chain of files, oldest first. Files are read at the first look-up."""
         group = cls(schema, cache, key_group)
         group.epoch, group.is_restored, group._outgrown = epoch, True, outgrown and bool(files)
+        # Joined as if they were written one after another, so that a restored group has the levels of one that lived on.
         for ref in files:
             group._joined((ref,))
         return group
@@ -136,6 +137,7 @@ class KeyGroupState:
         group.epoch, group._due_from, group._outgrown = head["epoch"], head["due_from"], head["outgrown"]
         group._levels = [tuple(RangeRef(*ref) for ref in level) for level in head["levels"]]
         if delta is not None:
+            # Within one incarnation the schema cannot change; another program's state must not be read as this one's.
             if not delta.schema.equals(schema.table):
                 raise StateSchemaChanged(
                     "the running query's state has another schema than the operator",
@@ -250,6 +252,7 @@ class KeyGroupState:
                 due = np.flatnonzero((table.timeouts >= since) & (table.timeouts < now_ms))
                 places.append((table, _not_in(newer, table, due, self.schema)))
             newer.append(table)
+        # The caller writes every key that is returned, so earlier timeouts of the levels need no second look.
         self._due_from = max(self._due_from, now_ms)
         return self._expired_rows([(table, at) for table, at in places if len(at)])
 
@@ -275,6 +278,7 @@ class KeyGroupState:
 
         The state stays unchanged until `captured`.
         """
+        # Without changes no file: the group advances, and its chain stays as it is.
         if self.is_captured:
             self._pending, self.epoch = None, epoch
             return None
@@ -305,11 +309,14 @@ class KeyGroupState:
         # a full file replaces all levels
         if capture.kind == "full":
             self._outgrown = False
+            # If this task fails, Spark keeps the state before, which names these levels. They are made from the store again
+            # then.
             for level in self._levels:
                 self._cache.discard(level)
             self._levels = []
         older = self._joined((ref,))
         if older:
+            # Alone it is the oldest level: no deleted key can appear again from below.
             rows = merged([rows, *map(self._cache.open, older)], self.schema, drop_deletes=len(self._levels) == 1)
         self._cache.put(self._levels[0], rows)
         for level in older:
@@ -349,6 +356,7 @@ class _Places:
         """Look up the keys not found yet; return the number of keys that are still open."""
         if not len(table) or not len(self._open):
             return len(self._open)
+        # The first table is asked for all keys, and most keys of a batch are in it: no copy then.
         everything = len(self._open) == len(hashes)
         wanted = keys if everything else rows_at(keys, self._open)
         at = table.find(hashes[self._open], wanted)

@@ -99,8 +99,10 @@ def find(index_hashes: Int64s, index_keys: Sequence[Array], hashes: Int64s, keys
     Runs of equal hashes are probed to their end.
     """
     found = np.full(len(hashes), -1, np.int64)
+    # The first of equal hashes; collisions follow it.
     at = np.searchsorted(index_hashes, hashes)
     open_ = _still_equal(index_hashes, hashes, at, np.arange(len(hashes)))
+    # Ends at the first other hash: each step moves all open rows by one place.
     while len(open_):
         here = at[open_]
         same = equal_rows([taken(each, here) for each in index_keys], [taken(each, open_) for each in keys])

@@ -163,6 +163,7 @@ class LevelCache:
         path = self._path(files)
         with contextlib.suppress(OSError):
             _write(path, level.table)
+            # The mapped copy takes the place of the one in memory: all workers of the host share its pages.
             level = self._mapped(path) or level
         return self._remember(path, level)
 
@@ -190,11 +191,13 @@ class LevelCache:
         # the types are part of the name: a changed schema must not open levels of the old one
         made_of = hashlib.blake2b(self._types.encode(), digest_size=16)
         for ref in files:
+            # A path is unique for ever, so name and content belong together, also between drivers.
             made_of.update(f"\0{ref.path}@{ref.offset}".encode())
             yield f"{made_of.hexdigest()}.level"
 
     def _remember(self, path: Path, level: KeyTable) -> KeyTable:
         self._opened[str(path)] = level
+        # Each map costs address space; its pages are the system's to drop.
         while len(self._opened) > _OPEN_TABLES:
             self._opened.popitem(last=False)
         return level
@@ -218,6 +221,7 @@ class LevelCache:
             table = _read(path)
         except (OSError, ValueError):
             return None
+        # A file of another schema is rebuilt from the store, which converts the types.
         return key_table(table, self._schema) if table.schema.equals(self._schema.table) else None
 
     def _rebuilt(self, files: Files) -> KeyTable:
@@ -286,6 +290,7 @@ def _read(path: Path) -> pa.Table:
 
     Raises `ValueError` (as `ArrowInvalid`) if damaged.
     """
+    # Closing the map keeps the buffer: Arrow holds the pages as long as a table uses them.
     with pa.memory_map(str(path)) as mapped:
         whole = mapped.read_buffer()
     if whole.size < _HEADER.size:

@@ -89,6 +89,7 @@ def _fits(value: object, convert: Convert | None, type_: pa.DataType) -> bool:
 def _reader(kind: DataType) -> Convert | None:
     """Return the function from Arrow's Python objects to Spark's; None if they are equal."""
     if isinstance(kind, TimestampType):
+        # As Spark passes it to a function: naive, in the zone of the Python process.
         return lambda value: cast(dt.datetime, value).astimezone().replace(tzinfo=None)
     if isinstance(kind, StructType):
         return _struct_reader(kind)

@@ -43,6 +43,7 @@ class SharedFile:
     def add(self, key_group: int, stored: pa.Table) -> StateRange:
         """Add a key group with its rows in the stored form. Nothing is durable before `finish`."""
         offset = self._waiting.tell()
+        # Complete by itself: a restored group reads this range with one request and needs no footer of the file.
         content, part = ranges.encoded(stored, offset)
         self._waiting.write(content)
         self._parts.append(part)
@@ -56,8 +57,10 @@ class SharedFile:
 
     def finish(self) -> StateFile:
         """Write the file, which has a range at least; it is durable when this returns. Raises a `StoreOutage`."""
+        # Readers of the table need it; a key group reads its own range, with a footer of its own.
         self._waiting.write(ranges.footer(self._parts))
         self._waiting.seek(0)
+        # Opened only now: an attempt that fails before its last key group leaves no file in the store.
         with self._waiting, self._location.open_output(self.path) as output:
             while block := self._waiting.read(_BLOCK_BYTES):
                 output.write(block)

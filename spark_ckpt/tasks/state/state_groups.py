@@ -79,6 +79,7 @@ class GroupWriter:
         at = rows.column_names.index(TIMEOUT)
         table = conform(rows.set_column(at, TIMEOUT, timeouts), self.schema.table).combine_chunks()
         hashes = numbers(table, KEY_HASH)
+        # Such a key would never be found: look-ups go to the group of its hash.
         if (np.mod(hashes, self.key_groups) != group).any():
             raise EpochDamaged(f"a key of operator '{self.operator}' came to group {group}, which it is not of")
         table = rows_at(table, np.argsort(hashes, kind="stable"))
