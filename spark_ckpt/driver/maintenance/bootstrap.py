@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from spark_ckpt.driver.maintenance.dealing import LEASE_MS, Dealing, behind
 from spark_ckpt.epochs.names import valid_name
+from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.store.holder import current_holder
@@ -49,6 +50,8 @@ def bootstrap(store: Store, operator: str, origin: Origin) -> Bootstrapped:
     snapshot = snapshot_of(origin.store.log.manifest(origin.epoch), origin.operator)
     point = store.log.begin_incarnation(current_holder("bootstrap"), LATEST, LEASE_MS)
     try:
+        # Checked again: a driver may have committed its last epoch since, and the operator's state in it would be lost.
+        _refuse_known(point.manifest, operator)
         read, write = origin.store.state(origin.operator).location, store.state(operator).location
         files = tuple(Dealing(store.log, point, snapshot, read).files(snapshot.key_groups, write))
         begun = {"operator": operator, "files": files, "watermarks": {}, "late_rows": 0}
@@ -69,7 +72,11 @@ def _check(store: Store, operator: str) -> None:
         raise EpochNotFound(
             "the job has no epoch yet", job=log_state.job, hint="run it once without the operator (availableNow=True)"
         )
-    if operator in store.log.manifest(log_state.latest).operators:
+    _refuse_known(store.log.manifest(log_state.latest), operator)
+
+
+def _refuse_known(manifest: Manifest, operator: str) -> None:
+    if operator in manifest.operators:
         raise ConfigInvalid(
-            f"operator '{operator}' has state in epoch {log_state.latest}", hint="give the new operator another name"
+            f"operator '{operator}' has state in epoch {manifest.epoch}", hint="give the new operator another name"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_ckpt.driver.maintenance.dealing import LEASE_MS, Dealing, behind
+from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
 from spark_ckpt.epochs.restore import LATEST
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.store.holder import current_holder
@@ -38,7 +39,7 @@ def rescale(store: Store, operator: str, key_groups: int) -> Rescaled:
     point = store.log.begin_incarnation(current_holder("rescale"), LATEST, LEASE_MS)
     try:
         # Of the epoch that the incarnation continues from: another driver may have committed one since the check.
-        snapshot = point.manifest.operators[operator]
+        snapshot = _snapshot_in(point.manifest, operator, key_groups)
         state = store.state(operator).location
         files = tuple(Dealing(store.log, point, snapshot, state).files(key_groups, state))
         dealt = snapshot.model_copy(update={"key_groups": key_groups, "files": files})
@@ -57,9 +58,14 @@ def _check(store: Store, operator: str, key_groups: int) -> None:
     log_state = store.log.state()
     if not log_state.latest:
         raise EpochNotFound("the job has no epoch yet", job=log_state.job, hint="set key_groups where the job is made")
-    snapshots = store.log.manifest(log_state.latest).operators
+    _snapshot_in(store.log.manifest(log_state.latest), operator, key_groups)
+
+
+def _snapshot_in(manifest: Manifest, operator: str, key_groups: int) -> OperatorSnapshot:
+    snapshots = manifest.operators
     if operator not in snapshots:
         known = ", ".join(sorted(snapshots)) or "none"
-        raise ConfigInvalid(f"epoch {log_state.latest} has no operator '{operator}'", hint=f"operators: {known}")
+        raise ConfigInvalid(f"epoch {manifest.epoch} has no operator '{operator}'", hint=f"operators: {known}")
     if snapshots[operator].key_groups == key_groups:
         raise ConfigInvalid(f"operator '{operator}' has {key_groups} key groups already")
+    return snapshots[operator]

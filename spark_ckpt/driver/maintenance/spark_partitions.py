@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from spark_ckpt.driver.lease_keeper import LeaseKeeper
 from spark_ckpt.driver.maintenance.dealing import LEASE_MS, behind
 from spark_ckpt.driver.query.spark_state import CheckpointState, shared_folder
-from spark_ckpt.epochs.records import SparkState
+from spark_ckpt.epochs.records import Manifest, SparkState
 from spark_ckpt.epochs.restore import LATEST, RecoveryPoint
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.spark_internals.captured_errors import causes_of, message_of
@@ -57,9 +57,12 @@ def repartition(store: Store, session: Callable[[], SparkSession], partitions: i
     - `ConfigInvalid` for a state that Spark cannot repartition;
     - `EpochNotFound`, `EpochDamaged`, `SparkStateUncaptured`.
     """
-    state = _state_of(store, partitions)
+    _check(store, partitions)
     point = store.log.begin_incarnation(current_holder("rescale"), LATEST, LEASE_MS)
     try:
+        # Of the epoch that the incarnation continues from: a driver may have committed its last one since the check. With
+        # that epoch's cursors the state before it would lack the rows in between.
+        state = _state_in(point.manifest, partitions)
         with _renewing(store.log, point):
             # Within the renewals: the start of Java and Spark takes a part of the lease's minute.
             spark = session()
@@ -72,14 +75,18 @@ def repartition(store: Store, session: Callable[[], SparkSession], partitions: i
     return Repartitioned(after.operators, state.partitions, after.partitions, manifest.epoch, after.state_bytes)
 
 
-def _state_of(store: Store, partitions: int) -> SparkState:
+def _check(store: Store, partitions: int) -> None:
     log_state = store.log.state()
     if not log_state.latest:
         raise EpochNotFound("the job has no epoch yet", job=log_state.job, hint="set shuffle_partitions in the job")
-    state = store.log.manifest(log_state.latest).spark_state
+    _state_in(store.log.manifest(log_state.latest), partitions)
+
+
+def _state_in(manifest: Manifest, partitions: int) -> SparkState:
+    state = manifest.spark_state
     if state is None:
         raise ConfigInvalid(
-            f"epoch {log_state.latest} has no state of Spark's own operators",
+            f"epoch {manifest.epoch} has no state of Spark's own operators",
             hint="an operator of the job has key groups: spark-ckpt rescale STORE OPERATOR --key-groups N",
         )
     if state.partitions == partitions:
