@@ -32,7 +32,7 @@ class TemporaryFolder:
         prefix = f"spark-ckpt-{kind}-"
         _delete_left(Path(base or gettempdir()), prefix)
         self.path = Path(mkdtemp(prefix=prefix, dir=base))
-        self._delete = weakref.finalize(self, _end, self.path, _locked(self.path))
+        self._delete = weakref.finalize(self, _end, self.path, _locked(self.path), os.getpid())
 
     def __enter__(self) -> Path:
         return self.path
@@ -55,9 +55,11 @@ def _locked(folder: Path) -> int:
     return held
 
 
-def _end(folder: Path, held: int) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    os.close(held)
+def _end(folder: Path, held: int, owner: int) -> None:
+    # A fork inherits this call, and its end must not take the folder from the process that made it.
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
 
 
 def _delete_left(base: Path, prefix: str) -> None:

@@ -21,6 +21,16 @@ print(made.path, flush=True)
 sys.stdin.read()
 """
 
+_FORKS = """
+import os, sys
+from spark_ckpt.temporary_folder import TemporaryFolder
+made = TemporaryFolder("test", sys.argv[1])
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+print(made.path.is_dir())
+"""
+
 
 class Process:
     """Another process, with a folder in `base`."""
@@ -80,6 +90,12 @@ def test_a_folder_ends_with_its_block_and_with_its_last_reference(tmp_path: Path
     second = made.path
     del made
     assert (first.exists(), second.exists()) == (False, False)
+
+
+def test_a_folder_does_not_end_with_a_fork_of_its_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _FORKS, str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_that_looks_at_no_lock_is_found(
