@@ -132,6 +132,9 @@ class SinkLane(threading.Thread):
         if self._publisher is None:
             self._still_current()
             self._publisher = self._open_publisher()
+            # A sink that answered late: the run may be over, and its next incarnation may have a publisher already.
+            if self._given_up.is_set():
+                raise PublishFailed("the run ended while its publisher was opened", sink=self.sink)
         return self._publisher
 
     def _send(self, staged: StagedAhead) -> None:
@@ -178,9 +181,9 @@ class SinkLane(threading.Thread):
         """
         # Step 8 of docs/design/epoch-in-nine-steps.md.
         try:
-            self._still_current()
-            self._publisher = self._publisher or self._open_publisher()
-            receipt = self._publisher.publish(output)
+            if self._publisher is not None:
+                self._still_current()
+            receipt = self._opened().publish(output)
             # The publish has completed the open transaction, or rolled it back.
             self._ahead = False
             hit(Failpoint.ACKED)

@@ -254,3 +254,27 @@ def test_a_sink_that_cannot_be_opened_early_is_opened_when_it_is_needed(lane_of)
     lane = lane_of(opening=[OSError("no route")], opens_at_once=True)
     assert lane.publish(1).error is None
     assert lane.opened == 2
+
+
+class OpensLate(Lane):
+    """A sink that does not answer while its publisher is opened, until it does."""
+
+    def __init__(self):
+        self.asked, self.answers = threading.Event(), threading.Event()
+        super().__init__()
+
+    def _open(self):
+        self.asked.set()
+        assert self.answers.wait(WAIT_S)
+        return super()._open()
+
+
+def test_a_lane_that_is_given_up_while_it_opens_its_publisher_publishes_nothing():
+    lane = OpensLate()
+    lane.thread.submit(EpochOutput(1, 1, 0, "", {}, []))
+    assert lane.asked.wait(WAIT_S)
+    lane.thread.stop()
+    assert not lane.thread.give_up()
+    lane.answers.set()
+    lane.thread.join(WAIT_S)
+    assert lane.log == [("close", 1)]
