@@ -55,6 +55,7 @@ class CoordinatorLoop(threading.Thread):
 
     def post(self, item: Event | Call) -> None:
         """Queue an event for the rules, or a call to make on the coordinator's thread."""
+        # One queue for all threads, so the rules see one order of events and need no lock.
         self._inbox.put(item)
 
     def close(self) -> None:
@@ -67,6 +68,7 @@ class CoordinatorLoop(threading.Thread):
 
         Call it on the coordinator's thread, or before the thread starts.
         """
+        # Never cancelled: a timer carries the number that it was armed with, and the rules drop an old one.
         heapq.heappush(self._timers, _Timer(time.monotonic() + delay_ms / 1000, item))
 
     def handle(self, event: Event) -> None:

@@ -95,6 +95,7 @@ class Effects:
         self._graph = plan.graph
         self._clock = EpochClock()
         self._decision_ms = 0
+        # Filled before the rules count the batch, and emptied by that.
         self._actions_ms: dict[int, Mapping[str, int]] = {}
         self._publishes_ms: dict[tuple[str, int], Mapping[str, int]] = {}
         self._taken_in = threading.Event()
@@ -158,6 +159,7 @@ class Effects:
 
     def _publish_took(self, sink: str, epoch: int) -> dict[str, Json]:
         took_ms = self._clock.published(sink, epoch, time.monotonic())
+        # Reported by the publisher's thread in an event before this one, so it is here already.
         parts_ms = self._publishes_ms.pop((sink, epoch), None)
         return {"duration_ms": took_ms} | ({"parts_ms": dict(parts_ms)} if parts_ms else {})
 

@@ -37,6 +37,7 @@ class EpochClock:
     def timings(self, epoch: int, now_s: float, lag_rows: Mapping[str, int]) -> Timings:
         """Return the known durations of an epoch before its commit, and those that earlier epochs could not record."""
         offered_s = self._offered_s.get(epoch)
+        # Barriers of aborted epochs are dropped here, too.
         self._offered_s = {later: at_s for later, at_s in self._offered_s.items() if later > epoch}
         if offered_s is None:
             return Timings(earlier=tuple(self._told_later), lag_rows=dict(lag_rows))

@@ -224,6 +224,7 @@ class SparkIncarnation:
         self._loop.handle(SourcesPinned(self._stage.starts()))
         # The commit of the start positions may have failed.
         if self._ending is not None and self._ending.error is not None:
+            # The error of the effect, not one about the start: it says if the store is away or another driver took over.
             raise self._ending.error
         lacks = {str(sink): list(epochs) for sink, epochs in self._protocol.publication.unpublished.items()}
         self._announcer.started(self.last_epoch, self._point.restored_from, lacks)
@@ -286,6 +287,7 @@ class SparkIncarnation:
             self.request_stop()
 
     def _watched(self, waits: bool) -> None:
+        # Read by the query's thread after each batch; one assignment, so it needs no lock.
         self._stage.admission.standby_waits = waits
         self._loop.post(StandbyWaits(waits))
 
@@ -310,6 +312,7 @@ class SparkIncarnation:
         self._keeper.start()
         while not self._over.wait(POLL_S):
             try:
+                # A query can die without a batch, for example while it plans, so its end is looked for.
                 if not is_running(self._query):
                     self._finish(Outcome.FAILED, failure_of(self._query))
             except Exception as error:  # noqa: BLE001 - after any error, query, publishers and lease have to be closed

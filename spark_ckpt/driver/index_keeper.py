@@ -210,6 +210,7 @@ class IndexKeeper(threading.Thread):
         self._committed, self._arrived = self._protocol.cut.base.cursors, dict(self._protocol.cut.cursors)
         if before != (self._committed, self._arrived):
             self.positions_moved()  # the facts were those of the positions before
+        # All or none: a line of some stages would be decided without the others.
         stages = tuple(facts.served[name] for name in self._logs) if facts.served else ()
         idle, under_way = self._protocol.cut.is_idle, self._protocol.open_epoch is not None
         read = LogsRead(facts.stamp, stages, facts.reached, facts.arriving, idle, under_way)

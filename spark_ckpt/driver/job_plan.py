@@ -148,6 +148,7 @@ class JobPlan:
             return Location(self.config.run_dir)
         if self.store.location.local is not None:
             return self.store.location.child("runs")
+        # Driver and tasks are on this host then, so any folder of it is shared.
         if str(self.spark.sparkContext.master).startswith("local["):
             return Location(str(self.cache.with_name(f"{self.cache.name}-runs")))
         raise ConfigInvalid(
@@ -342,8 +343,10 @@ def _takes_ahead(binding: SinkBinding, config: JobConfig) -> bool:
 
 
 def _publish_every_ms(binding: SinkBinding, config: JobConfig) -> int:
+    # The user's word counts first, also 0.
     if binding.publish_every_ms is not None:
         return binding.publish_every_ms
+    # An epoch per batch would give such a sink a commit per batch, which may cost more than the batch.
     if config.every_batch and isinstance(binding.sink, CostlyCommits):
         return binding.sink.publish_every_ms
     return 0

@@ -65,6 +65,7 @@ class LeaseKeeper(threading.Thread):
         try:
             self._renew()
         except CkptError as error:
+            # Another driver has the job, or the log is damaged: no later renewal can succeed.
             if not error.retriable:
                 self._failed(error)
                 return False

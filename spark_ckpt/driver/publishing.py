@@ -215,6 +215,7 @@ class SinkLane(threading.Thread):
 
     def _tidy(self) -> None:
         """Remove other staged files of older incarnations: everything that they committed is published."""
+        # After a failed attempt there is no publisher, and nothing is removed: its epoch is not visible yet.
         if not isinstance(self._publisher, Tidies):
             return
         self._tidied = True

@@ -201,10 +201,12 @@ class Run:
         """
         self._plan.check_ends()
         self._asked_about = True
+        # The ends are asked for now: rows that come later do not count.
         waiting = AllAvailable(self._plan.sources_ends(), self._plan.have_reached, self._arrivals)
         deadline_s = None if timeout is None else time.monotonic() + _seconds(timeout)
         while deadline_s is None or time.monotonic() < deadline_s:
             living = self._living
+            # Of the incarnation at this moment: after a restart the goal is counted again from its epochs.
             step = waiting.next_step(living.incarnation, living.cursors)
             if step is Step.DONE:
                 return True

@@ -80,6 +80,7 @@ class SignalStops:
         """Handle a signal, on the main thread, between any two instructions."""
         self._handled.put(number)
         if self._runs and not self._stopping:
+            # Set here and not by the thread: a second signal may come before the thread has run.
             self._stopping = True
             self._received.put(number)
         elif self._stopping:

@@ -61,6 +61,7 @@ class SourceWatch(threading.Thread):
         try:
             return answer_within(self._wait_s, self._asked)
         except NoAnswer:
+            # Not answered is not unchanged: the epoch is not committed, and the next incarnation asks again.
             raise _silent(f"no answer within {self._wait_s:g} s") from None
         except IdentityChanged:
             raise
@@ -96,6 +97,7 @@ class SourceWatch(threading.Thread):
         # One check at a time: the one before a commit may come in the middle of the periodic one.
         with self._turn:
             try:
+                # Also a changed id is asked for again: a broker that has just started may not know the topic yet.
                 for pause_s in PAUSES_S:
                     with suppress(CkptError):
                         return self._answer()

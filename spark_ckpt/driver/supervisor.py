@@ -216,6 +216,7 @@ class Supervisor:
 
     def _make_current(self, incarnation: SparkIncarnation) -> None:
         """Make the incarnation current, and pass on the requests that came while it started."""
+        # Its life begins when it runs: a slow start must not look like a long life to `Patience`.
         self._incarnation, self._began_s = incarnation, time.monotonic()
         self._progress.outage_over()
         if self._stopping.is_set():
@@ -276,6 +277,7 @@ def _raise_outage(error: BaseException) -> None:
     """Raise an outage as such, independent of the library that met it: a full disk, a host too busy for Python
     workers.
     """
+    # The error may come from delta-rs, Java or Python, and only its type says that it passes.
     ours = typed(error)
     if ours.passes and ours is not error:
         raise ours from error
@@ -291,6 +293,7 @@ def _given_up(error: CkptError, verdict: GiveUp, stopping: bool) -> CkptError:
     if error.passes:
         why = "no final epoch was taken" if stopping else "store_patience is over"
         context = {**error.context, "waited": f"{verdict.waited_s:.0f} s; {why}"}
+        # The same condition: programs and alerts match it, and the wait is only context.
         return type(error)(error.what, hint=error.hint, **context)
     if not error.retriable:
         return error

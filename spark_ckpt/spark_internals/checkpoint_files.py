@@ -126,6 +126,7 @@ def seeded_checkpoint(
     """
     written = {"metadata": json.dumps({"id": query})}
     written |= {f"sources/{number}/{name}": text for number, each in enumerate(files) for name, text in each.items()}
+    # Spark's own mark for a source that has not been read: it begins by itself.
     lines = [_NO_OFFSET if offset is None else offset for offset in offsets]
     text = "\n".join([_VERSION, metadata, *lines])
     return written | {

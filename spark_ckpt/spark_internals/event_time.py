@@ -76,6 +76,7 @@ class EventClocks:
 
         Clocks without a time in that batch are absent.
         """
+        # The accumulator of the batch's plan; Spark itself reads it only when the batch is over.
         stats = {number: node.eventTimeStats().value() for node, number in self._nodes(plan)}
         return {number: int(each.max()) for number, each in stats.items() if each.count() > 0}
 

@@ -98,6 +98,7 @@ class Execution:
         rows = [0] * len(counted)
         for scan in scans_of(self.java.lastExecution().executedPlan()):
             stream = scan.getStream() if is_a(self._spark, scan, OF_A_SOURCE) else None
+            # A static table's scan has no stream, and its rows are no input.
             if stream is not None and stream.isDefined() and stream.get() in counted:
                 metric = scan.metrics().get("numOutputRows")
                 at = counted.index(stream.get())

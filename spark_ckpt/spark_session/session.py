@@ -82,6 +82,7 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     here = (master or ("" if is_under_spark_submit() else "local[*]")).startswith("local")
     settings = _DEFAULTS | (unix_sockets(tempfile.gettempdir()) if here else {})
+    # The user's settings come last and win.
     settings |= connectors.spark_settings(chosen) | dict(conf or {})
     if paths := [str(path) for path in connectors.jar_paths(chosen)]:
         settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *paths]))

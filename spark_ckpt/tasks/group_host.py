@@ -191,6 +191,7 @@ class _GroupCall:
 
     def run(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         unpacked = unpack_ordered(frames)
+        # Lazy: its changes of the state are complete when the output below has been consumed.
         outputs = self._host.operator.process(unpacked.rows, self._held, self._clock())
         # output before the barrier: it belongs to the epoch that the barrier ends
         yield from self._put_out(outputs)

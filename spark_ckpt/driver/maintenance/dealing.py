@@ -88,6 +88,7 @@ class Dealing:
             olds = [self._group(number) for number in range(each, self._snapshot.key_groups, classes)]
             # The new file is the oldest of its chain, so no deleted key can appear again.
             rows = merged(olds, self._schema, drop_deletes=True)
+            # The hash is in the file, so the keys need not be hashed again.
             groups = np.mod(numbers(rows.table, KEY_HASH), key_groups)
             if len(groups):
                 yield self._written(each, rows, groups, target)

@@ -106,6 +106,7 @@ class Duty:
     def _delegation(self) -> Delegation:
         if self._rules is None:
             upkeep = self._log.state().upkeep
+            # A lease of the last driver may still be held: until it ends, this one gives no other.
             inherited = None if upkeep is None or upkeep.ended is not None else lease_of(upkeep)
             turns = {} if upkeep is None else _turns_in(upkeep.lease.turns)
             self._rules = Delegation(self._incarnation, SETTINGS, inherited, turns_of(turns), _now_ms())
@@ -131,6 +132,7 @@ class Duty:
         terms = rules.asks(_now_ms(), random.randrange(DRAWS))  # noqa: S311 - fairness, no secret
         if terms is None:
             return
+        # The token is the row's number in the log, so it grows with each lease and needs no counter of its own.
         token = UpkeepLog(self._log).lease(_record(self._incarnation, terms, rules))
         rules.chosen(token, _now_ms())
         self._say(UpkeepEvent(self._job, "leased", token, terms.holder))

@@ -36,6 +36,7 @@ def seed_checkpoint(
 
     The session must have the settings that the query will run with. Raises `EpochDamaged`, and a `StoreOutage`.
     """
+    # In the order of the plan: Spark has no names for the lines of its offset log.
     seeds = [_seed(node.source, cursors[node.name]) if node else None for node in order.sources]
     laid_out = state.lay_out() if state is not None else None
     if state is not None and laid_out is not None and state.last_batch is not None:

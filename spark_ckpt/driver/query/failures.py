@@ -219,6 +219,7 @@ def _judged(error: BaseException) -> CkptError | None:
     condition = error.getCondition() if isinstance(error, PySparkException) else None
     if not isinstance(error, PySparkException) or condition is None:
         return None
+    # The host is too busy, which passes; counted as a failed epoch it would end the job after some.
     if condition == START_TIMED_OUT:
         return _workers_failure(condition)
     if condition == _PYTHON:
@@ -264,6 +265,7 @@ def _typed(text: str) -> CkptError | None:
     found = _TYPED.search(text)
     if found is None:
         return None
+    # A task's error crosses Java as text, and is the same class again here: the restart policy judges by it.
     error = _class_of(found[1])(_SQLSTATE.sub("", found[2].strip()))
     for name, beside, below in _FIELD.findall(found[3]):
         value = beside or dedent(below).strip("\n")

@@ -174,6 +174,7 @@ class StageFrames:
     def _staged_end(self, node: Node, schema: StructType | str) -> DataFrame:
         """Stage the rows of `node` for its sinks; return no rows, in columns of `schema`."""
         rows = self._blobs(node) if isinstance(node, OperatorNode) else self._rows(node)
+        # Diverted where rows meet Python first, so that no step of its own is needed.
         rejects = self._diverter() if REJECT in rows.columns else None
         tables = tables_of_blobs if isinstance(node, OperatorNode) else first_met(rejects)
         return map_in_arrow(rows, stager(tables, self._stage.stages[node], self._reports), schema)

@@ -85,6 +85,7 @@ def _newest_readable(plan: JobPlan, name: str, source: Remembers, epoch: int) ->
         cursor = log.manifest(brief.epoch).cursors.get(name)
         # An epoch that the source refuses is skipped: the search wants the newest that it accepts.
         with suppress(SourceInvalid):
+            # Against itself: the question is only if its rows are still there.
             if cursor is not None:
                 source.check_cursor(cursor, cursor)
                 return brief.epoch

@@ -64,6 +64,7 @@ class Stage:
 
     def starts(self) -> Mapping[str, Cursor]:
         """Return the start positions of sources that have no cursor."""
+        # Pinned once and committed as the first epoch: a restart before the first rows must not begin at a later "latest".
         fresh = [node for node in self._plan.sources if node.name not in self._protocol.cut.cursors]
         return {node.name: self._start(node) for node in fresh}
 

@@ -84,6 +84,7 @@ class StageQuery:
         self._stage = stage
         self._on_batch = on_batch
         self._is_over = is_over
+        # One accumulator for the query: the plan is built once and ships it to each batch's tasks.
         self._reports = Reports(spark.sparkContext)
         # Spark numbers the inputs of a plan. The offset log has lines by these numbers and no names.
         self._order = PlanOrder.of(*stage.ends)
@@ -186,6 +187,7 @@ class StageQuery:
         produced, edges = segments_in(reports), self._stage.edges
         for name, edge in edges.items():
             edge.put(produced.get(name, ()))
+        # The edge empties first. Rows that are read meanwhile would only make it longer.
         if self._stage.bound.full({name: edge.rows for name, edge in edges.items()}):
             self._running.rest(number for number, source in enumerate(self._order.sources) if source is not None)
 

@@ -139,5 +139,6 @@ class Follower(threading.Thread):
         for left in self._plan.cache.glob(f"{_PREFIX}-*-*-*"):
             pid, started = left.name.split("-")[1:3]
             dead = current_holder().model_copy(update={"pid": int(pid), "pid_start": int(started)})
+            # A living standby of this host uses its folder; one whose end cannot be proved keeps it.
             if provably_dead(dead):
                 shutil.rmtree(left, ignore_errors=True)

@@ -282,6 +282,7 @@ class RunningAggregates:
             at = np.arange(len(gone))
             keys = Keys(closed.keys, closed.hashes, row_key=at, first_row=at)
             group.counters.rows_out += len(gone)
+            # From the removed state: the rows of a closed window came in earlier batches.
             yield self._per_key(keys, self._by_fold(closed.resolved.state))
 
     def _run(self, rows: pa.Table, segments: Segments, keys: Keys, resolved: Resolved) -> list[list[Array]]:

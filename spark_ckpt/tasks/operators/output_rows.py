@@ -134,6 +134,7 @@ class OutputRows:
             arrays = [self._array(*each) for each in zip(columns, self._schema.fields, self.arrow, strict=True)]
             self._tables.append(pa.table(arrays, schema=self.arrow))
             self._rows = []
+            # The key that is yielding now may have more rows after the flush.
             self._keys = _Starts(self._key)
 
     def _array(self, values: Sequence[object], field: StructField, to: Field) -> Array:

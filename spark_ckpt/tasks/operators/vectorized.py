@@ -354,6 +354,7 @@ class _Reading:
         state = before.state if result.state is None else self._state(result.state)
         removed = self._mask("remove", result.remove, default=False)
         written = self._mask("changed", result.changed, default=result.state is not None)
+        # A mask says where to write, but there is nothing to write: surely a mistake of the function.
         if result.state is None and result.changed is not None and written.any():
             self._refuse("changed", "was given without a state")
         # A key that is both changed and removed is removed.

@@ -189,6 +189,7 @@ class KeyGroupState:
         levels = (self._cache.open(level) for level in self._levels)
         open_ = (table.timeouts for table in levels if table.earliest_timeout != NO_TIMEOUT)
         # a newer row may have replaced this timeout, so the result can be early
+        # Timeouts before the bound were handled: without it a group would be called in each batch for ever.
         later = (int(each[each >= self._due_from].min(initial=NO_TIMEOUT)) for each in open_)
         return min([self._delta.earliest_timeout, *later])
 

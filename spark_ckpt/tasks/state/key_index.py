@@ -38,6 +38,7 @@ def distinct_keys(rows: pa.Table, names: Sequence[str]) -> Keys:
     """
     hashes = numbers(rows, KEY_HASH)
     columns = [_normalised(column(rows, name)) for name in names]
+    # By the hash alone: one column of numbers, of any number and type of key columns.
     row_key = _encoded(pa.array(hashes))
     first = _first_rows(row_key)
     # collisions are rare: one comparison of all rows with their key's first row finds them
@@ -72,6 +73,7 @@ def _normalised(values: Array) -> Array:
 
 def _first_rows(codes: Int64s) -> Int64s:
     first = np.empty(int(codes.max(initial=-1)) + 1, np.int64)
+    # Written backwards, so the first row of a code is the one that stays.
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1, dtype=np.int64)
     return first
 

@@ -226,6 +226,7 @@ class LevelCache:
 
     def _rebuilt(self, files: Files) -> KeyTable:
         """Build a level from the store and from local levels that make up parts of it."""
+        # Local levels first: on a standby they make up most of a level, and only new files come from the store.
         tables, rest, at_hand = list[KeyTable](), files, self._at_hand()
         while rest:
             table, count = self._begin_of(rest, at_hand)

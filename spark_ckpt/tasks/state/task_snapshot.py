@@ -79,6 +79,7 @@ def snapshot_of(attempt: Attempt, begin: Callable[[], TaskSnapshot]) -> TaskSnap
     One of another attempt is dropped: it failed.
     """
     if attempt not in _open:
+        # Spark runs one task of a worker at a time, so an open snapshot of another attempt belongs to a failed one.
         for failed in _open.values():
             failed.drop()
         _open.clear()
