@@ -46,7 +46,6 @@ from spark_ckpt.driver.progress import Progress
 from spark_ckpt.driver.query.batch_phases import Phases, PhaseWatch
 from spark_ckpt.driver.query.control_source import Control
 from spark_ckpt.driver.query.failures import failure_of, is_running
-from spark_ckpt.driver.query.local_folder import LocalFolder
 from spark_ckpt.driver.query.offset_log import BatchOffsets
 from spark_ckpt.driver.query.spark_state import CheckpointState, checkpoint_state
 from spark_ckpt.driver.query.stage import Stage
@@ -57,6 +56,7 @@ from spark_ckpt.epochs.records import SparkState
 from spark_ckpt.errors import CkptError, Fenced, RunFailed
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.events.listener import OutageEvent
+from spark_ckpt.tasks.state.local_folder import LocalFolder
 from spark_ckpt.trace.recorder import recorded
 
 if TYPE_CHECKING:

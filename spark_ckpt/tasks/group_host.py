@@ -36,6 +36,7 @@ from spark_ckpt.tasks.rows import BLOB, KEY_HASH, NO_TIMEOUT, SHUFFLE_KEY
 from spark_ckpt.tasks.shuffle_keys import shuffle_keys
 from spark_ckpt.tasks.state.group_state import KeyGroupState
 from spark_ckpt.tasks.state.levels import Files, LevelCache, range_ref
+from spark_ckpt.tasks.state.local_folder import remove_older
 from spark_ckpt.tasks.state.task_snapshot import Attempt, TaskSnapshot, close, snapshot_of
 from spark_ckpt.tasks.worker_process import prepare_worker
 
@@ -149,6 +150,8 @@ class GroupHost:
         """Return the group's state: Spark's, or the restored one on the group's first call of an incarnation."""
         if state.exists and state.get[1] == self.incarnation:
             return KeyGroupState.decode(state.get[0], self.operator.schema, self._levels, group)
+        # The driver removes old folders on its own host only.
+        remove_older(Path(self.cache).parent)
         return self._restored(group)
 
     def _restored(self, group: int) -> KeyGroupState:

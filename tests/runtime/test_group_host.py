@@ -1,5 +1,6 @@
 """One key group in one micro-batch, as Spark would call it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -132,3 +133,19 @@ def test_without_output_the_next_operator_gets_nothing(host):
     assert (
         list(host.runner(Told(), onward)((host.shuffle_keys[GROUP],), iter([packed([], (BARRIER, 5))]), State())) == []
     )
+
+
+def test_the_first_call_of_an_incarnation_removes_old_levels_of_its_host(host, tmp_path):
+    """Executors have no driver that would do it."""
+    folders = {number: tmp_path / f"i{number}" for number in (7, 8, 9, 10)}
+    for folder in folders.values():
+        (folder / "sum").mkdir(parents=True)
+    state = State()
+    call(replace(host, cache=str(folders[10] / "sum")), state, packed(["a"]))
+    assert [number for number, folder in folders.items() if folder.exists()] == [9, 10]
+
+
+def test_a_rehearsal_of_a_standby_removes_no_levels(host, tmp_path):
+    (tmp_path / "i7").mkdir()
+    call(replace(host, cache=str(tmp_path / "standby-1-2-x" / "sum")), State(), packed(["a"]))
+    assert (tmp_path / "i7").exists()

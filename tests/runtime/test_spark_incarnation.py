@@ -19,7 +19,6 @@ from spark_ckpt.coordination.messages import Outcome
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.driver import incarnation as incarnation_module
 from spark_ckpt.driver.maintenance import duty, materializing
-from spark_ckpt.driver.query.local_folder import LocalFolder
 from spark_ckpt.driver.query.stage import Stage
 from spark_ckpt.errors import (
     EpochDamaged,
@@ -38,6 +37,7 @@ from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.turns import Turns
+from spark_ckpt.tasks.state.local_folder import LocalFolder
 
 
 @pytest.fixture

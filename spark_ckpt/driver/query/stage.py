@@ -17,12 +17,12 @@ from spark_ckpt.driver.query.admission import Admission
 from spark_ckpt.driver.query.control_source import Control
 from spark_ckpt.driver.query.edge_stream import EdgeStream
 from spark_ckpt.driver.query.frames import StageDescription
-from spark_ckpt.driver.query.local_folder import LocalFolder
 from spark_ckpt.driver.query.offset_log import BatchOffsets
 from spark_ckpt.driver.query.stage_query import RunningQuery, StageQuery
 from spark_ckpt.epochs.parts import differing
 from spark_ckpt.store.widening import types_change
 from spark_ckpt.tasks.group_host import GroupHost
+from spark_ckpt.tasks.state.local_folder import LocalFolder
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.input_clock import InputClock

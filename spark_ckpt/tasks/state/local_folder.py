@@ -13,10 +13,7 @@ class LocalFolder:
     """Folder of incarnation number `incarnation`, in the job's folder `cache`."""
 
     def __init__(self, cache: Path, incarnation: int) -> None:
-        self._cache = cache
-        self._incarnation = incarnation
         self.path = cache / f"i{incarnation}"
-
         self.earlier = cache / f"i{incarnation - 1}"
 
     def make(self, levels: Path | None = None) -> None:
@@ -24,10 +21,7 @@ class LocalFolder:
 
         The previous incarnation's folder stays: tasks link its levels, as long as they have none of their own.
         """
-        for left in self._cache.glob("i*"):
-            # Levels of an earlier incarnation are derived data; a killed driver left them.
-            if left.name[1:].isdigit() and int(left.name[1:]) < self._incarnation - 1:
-                shutil.rmtree(left, ignore_errors=True)
+        remove_older(self.path)
         shutil.rmtree(self.path, ignore_errors=True)
         if levels is not None:
             with suppress(OSError):  # derived data: without it the first batch creates it
@@ -43,3 +37,21 @@ class LocalFolder:
         """Remove both folders."""
         self.remove_earlier()
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def remove_older(own: Path) -> None:
+    """Remove the folders of incarnations before the one that precedes that of the folder `own`.
+
+    A folder with another name, such as a standby's, removes none.
+    """
+    newest = _incarnation(own)
+    for left in own.parent.glob("i*"):
+        number = _incarnation(left)
+        # Levels of an earlier incarnation are derived data; a killed driver left them.
+        if newest is not None and number is not None and number < newest - 1:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _incarnation(folder: Path) -> int | None:
+    digits = folder.name[1:]
+    return int(digits) if folder.name.startswith("i") and digits.isdecimal() else None
