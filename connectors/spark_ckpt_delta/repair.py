@@ -11,7 +11,6 @@ there or not. The command adds one commit without rows. Stop the job first.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from checkpoint_protocols.ids import Epoch, Incarnation
 from spark_ckpt.connector import SinkContext
+from spark_ckpt.connector_parts.options_file import read_options
 from spark_ckpt.errors import CkptError, PublishConflict, SinkInvalid
 from spark_ckpt.storage_errors import one_line
 from spark_ckpt_delta.log import open_table
@@ -31,9 +31,9 @@ from spark_ckpt_delta.marker import Engine, application_id, declared_version, re
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     given = _parser().parse_args(arguments)
-    options = json.loads(given.options_file.read_text()) if given.options_file else {}
     context = SinkContext("", given.sink, given.store_id, Incarnation(0))
     try:
+        options = read_options(given.options_file)
         if given.verb == "set":
             declare(given.table, options, context, given.engine, Epoch(given.epoch))
         sys.stdout.write(show(given.table, options, context, given.engine) + "\n")

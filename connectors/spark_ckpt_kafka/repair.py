@@ -11,12 +11,12 @@ publishes the epoch after 42 next, and does not publish 42 and older ones again.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from spark_ckpt.connector_parts.options_file import read_options
 from spark_ckpt.errors import CkptError, EnvironmentUnfit, PublishFailed
 from spark_ckpt.wording import counted
 from spark_ckpt_kafka.control import ControlError, KafkaControl
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     given = _parser().parse_args(arguments)
     try:
-        security, others = split_options(_options(given.options_file))
+        security, others = split_options(read_options(given.options_file))
         connection = Connection(given.servers, security)
         if given.verb == "show":
             _say(show(connection, given.group, given.topic))
@@ -132,11 +132,6 @@ def _parser() -> argparse.ArgumentParser:
     for verb in ("find", "set"):
         verbs.add_parser(verb).add_argument("epoch", type=int)
     return parser
-
-
-def _options(path: Path | None) -> dict[str, object]:
-    options: dict[str, object] = json.loads(path.read_text()) if path else {}
-    return options
 
 
 def _say(text: str) -> None:

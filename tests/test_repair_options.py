@@ -1,0 +1,55 @@
+"""The repair commands refuse an unusable `--options-file` with a typed error, and never show a value of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from spark_ckpt_delta.repair import main as repair_table
+from spark_ckpt_kafka.repair import main as repair_topic
+
+from spark_ckpt.connector_parts.options_file import read_options
+from spark_ckpt.errors import ConfigInvalid
+
+COMMANDS = [
+    pytest.param(repair_topic, ["--servers", "127.0.0.1:1", "--topic", "t", "--group", "s.out.0"], id="kafka"),
+    pytest.param(repair_table, ["--table", "t", "--store-id", "s", "--sink", "out"], id="delta"),
+]
+FILES = {
+    "damaged": b'{"sasl.password": "secret"',
+    "binary": b"\xff\xfesecret",
+    "a list": b'["secret"]',
+    "nested": b'{"sasl.password": {"of": "secret"}}',
+    "null": b'{"sasl.password": null}',
+}
+
+
+@pytest.mark.parametrize("kind", ["missing", "a folder", *FILES])
+@pytest.mark.parametrize(("command", "names"), COMMANDS)
+def test_an_unusable_options_file_is_an_error_with_advice(
+    command: Callable[[Sequence[str]], int],
+    names: list[str],
+    kind: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path if kind == "a folder" else tmp_path / "options.json"
+    if kind in FILES:
+        path.write_bytes(FILES[kind])
+
+    code = command([*names, "--options-file", str(path), "show"])
+
+    shown = capsys.readouterr().err
+    assert code == ConfigInvalid.exit_code
+    assert shown.startswith(f"[{ConfigInvalid.condition}] {path}")
+    assert "next: write one JSON object" in shown
+    assert "secret" not in shown
+
+
+def test_options_are_the_texts_that_clients_read(tmp_path: Path) -> None:
+    path = tmp_path / "options.json"
+    path.write_text('{"name": "Café", "allow_http": true, "timeout": 5}', "utf-8")
+
+    assert read_options(path) == {"name": "Café", "allow_http": "true", "timeout": "5"}
+    assert read_options(None) == {}
