@@ -217,7 +217,7 @@ def serve(descriptor: int) -> None:
     publisher = ShardPublisher(asked.get(), replies.progress)
     while True:
         # Initialise the next producer before its epoch arrives: the init is then not part of the publish.
-        _prepare(publisher)
+        publisher.prepare()
         try:
             request = asked.get(timeout=publisher.idle_s)
         except queue.Empty:
@@ -272,13 +272,6 @@ def _handled(publisher: ShardPublisher, request: object, verified: Callable[[], 
     except Exception as error:
         raise ProducerFailed(f"{type(error).__name__}: {error}") from error
     raise ProducerFailed(f"the publisher asked for {request!r}")
-
-
-def _prepare(publisher: ShardPublisher) -> None:
-    try:
-        publisher.prepare()
-    except ProducerFailed:
-        return  # the next request tries again and reports what is wrong
 
 
 def _idle(publisher: ShardPublisher) -> None:

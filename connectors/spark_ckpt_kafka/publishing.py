@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -137,10 +138,14 @@ class ShardPublisher:
     def prepare(self) -> None:
         """Initialise the producer of the next transaction in advance. Each transaction still has one init of its own.
 
-        Does nothing while early-sent rows are in an open transaction: an init would abort it.
+        Does nothing while early-sent rows are in an open transaction: an init would abort it. After a failure the next
+        request tries again, and reports why.
         """
         if self._ready is None and self._ahead.transaction is None:
-            self._ready = self._initialised()
+            with suppress(ProducerFailed):
+                self._ready = self._initialised()
+            # A request may wait behind a failed init, and goes through the same timeouts.
+            self._progress()
 
     def publish(self, request: ShardRequest, verified: Callable[[], None] = lambda: None) -> ShardResult:
         """Publish the epoch, unless the marker shows that it is published. Raises `ProducerFailed` or a `CkptError`.
@@ -219,6 +224,8 @@ class ShardPublisher:
             if last is not None
             else open_producer(settings.connection, settings.tuning, self._group, self._progress)
         )
+        # Connect and init may take `INIT_TIMEOUT_S` each, and the driver kills a process that is silent for both.
+        self._progress()
         producer.init()
         hit(Failpoint.PUBLISH_INIT)
         return producer

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from spark_ckpt_kafka.marker import TopicMarker, decode
 from spark_ckpt_kafka.options import Connection, Tuning
-from spark_ckpt_kafka.producer import ProducerFailed
+from spark_ckpt_kafka.producer import ProducerFailed, Progress
 from spark_ckpt_kafka.publishing import ShardPublisher, ShardRequest, ShardResult, ShardSettings
 from spark_ckpt_kafka.record_batches import Chunk
 from spark_ckpt_kafka.rows import StagedPart
@@ -117,10 +117,10 @@ class World:
         self.folder = folder
         self.kind = kind
 
-    def publisher(self, clock: Clock = time.monotonic) -> ShardPublisher:
+    def publisher(self, clock: Clock = time.monotonic, progress: Progress = lambda: None) -> ShardPublisher:
         place = Connection("b:1")
         lane = ShardSettings(place, Tuning(), "store", "out", 0, "t", "t", audit_headers=False)
-        return self.kind(lane, lambda: None, clock, ModelControl(self.log))  # type: ignore[arg-type]
+        return self.kind(lane, progress, clock, ModelControl(self.log))  # type: ignore[arg-type]
 
     def request(self, epoch: int) -> ShardRequest:
         part = self.part(f"{epoch}", [b"%d:%d" % (epoch, row) for row in range(ROWS)])

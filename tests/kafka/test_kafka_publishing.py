@@ -8,14 +8,17 @@ notice.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from publishing_kit import ROWS, ModelProducer, World
+from spark_ckpt_kafka import publishing
 from spark_ckpt_kafka.marker import TopicMarker
-from spark_ckpt_kafka.producer import ProducerFailed, TransactionalProducer
+from spark_ckpt_kafka.producer import INIT_TIMEOUT_S, ProducerFailed, TransactionalProducer
+from spark_ckpt_kafka.publisher import STALL_MARGIN_S
 from spark_ckpt_kafka.publishing import ShardPublisher, ShardRequest, ShardResult
 
 from spark_ckpt.errors import CkptError
@@ -145,6 +148,40 @@ def test_prepare_initialises_once_for_each_transaction(world: Callable[..., Worl
 
     assert one.log.newest == 2
     assert one.log.committed == one.expected(2)
+
+
+@pytest.mark.parametrize("fails_at", ["connect", "init"])
+def test_a_process_that_waits_for_its_brokers_is_never_silent_for_longer_than_its_driver_allows(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, fails_at: str
+) -> None:
+    """A driver that kills it first would report the silence, and not the reason."""
+    now_s = 0.0
+    signs_s = [now_s]
+
+    def waited(at: str) -> None:
+        nonlocal now_s
+        now_s += INIT_TIMEOUT_S
+        if at == fails_at:
+            raise ProducerFailed(f"{at}: the brokers are away")
+
+    class Waiting(ModelProducer):
+        def init(self) -> None:
+            waited("init")
+
+    def connected(*_: object) -> ModelProducer:
+        waited("connect")
+        return Waiting(one.log)
+
+    one = world()
+    monkeypatch.setattr(publishing, "open_producer", connected)
+    publisher = one.publisher(progress=lambda: signs_s.append(now_s))
+
+    publisher.prepare()
+    with pytest.raises(ProducerFailed, match="the brokers are away"):
+        publisher.publish(one.request(1))
+
+    silent_s = [later - earlier for earlier, later in itertools.pairwise([*signs_s, now_s])]
+    assert max(silent_s) < STALL_MARGIN_S
 
 
 def test_an_error_for_the_operator_leaves_nothing_behind(world: Callable[..., World]) -> None:
