@@ -70,9 +70,10 @@ class KafkaPublisher:
         self._new_process = process
         self._processes: dict[int, PublisherProcess] = {}
         self._given_up = threading.Event()
+        self._starting = threading.Lock()
         # The processes start now: 0.5 s of imports and the init are over when the first epoch commits.
         for lane in range(lanes):
-            self._process(lane).start()
+            self._running(lane)
 
     def publish(self, output: EpochOutput) -> PublishReceipt:
         """Publish every shard of the epoch. Shards that the sink already has answer at once.
@@ -119,8 +120,9 @@ class KafkaPublisher:
 
     def give_up(self) -> None:
         """End a running `publish` from another thread, without another attempt."""
-        self._given_up.set()
-        # A copy is walked, because threads of the shards may start processes meanwhile.
+        with self._starting:
+            self._given_up.set()
+        # A copy, because `close` may empty it meanwhile.
         for process in list(self._processes.values()):
             process.kill()
 
@@ -133,11 +135,16 @@ class KafkaPublisher:
             self._processes[lane] = self._started(replace(self._settings, lane=lane))
         return self._processes[lane]
 
-    def _unless_given_up(self, lane: int) -> PublisherProcess:
-        # A new process would fence the publisher of the next incarnation.
-        if self._given_up.is_set():
-            raise ProducerFailed("its run has ended")
-        return self._process(lane)
+    def _running(self, lane: int) -> PublisherProcess:
+        """Return the shard's process, started if it does not run. Raises `ProducerFailed` after `give_up`."""
+        # Under the lock of `give_up`: a process that starts after it would fence the publisher of the next
+        # incarnation.
+        with self._starting:
+            if self._given_up.is_set():
+                raise ProducerFailed("its run has ended")
+            process = self._process(lane)
+            process.start()
+        return process
 
     def _started(self, settings: ShardSettings) -> PublisherProcess:
         margin_s = settings.tuning.delivery_timeout_ms / 1000 + STALL_MARGIN_S
@@ -146,7 +153,7 @@ class KafkaPublisher:
     def _send_lane(self, lane: int, request: ShardRequest) -> int:
         try:
             # One attempt only: rows that an early send cannot send are sent when their epoch is published.
-            return self._process(lane).send_ahead(request)
+            return self._running(lane).send_ahead(request)
         except ProducerFailed as failure:
             raise PublishFailed(
                 f"rows of epoch {request.epoch} could not be sent early: {failure.what}",
@@ -165,7 +172,7 @@ class KafkaPublisher:
         fencings = 0
         while True:
             try:
-                return self._unless_given_up(lane).ask(request, lambda: gate.arrive(lane))
+                return self._running(lane).ask(request, lambda: gate.arrive(lane))
             except ProducerFailed as failure:
                 # A single fencing may come from a transaction that timed out at its coordinator. Two drivers fence
                 # each other in turns.

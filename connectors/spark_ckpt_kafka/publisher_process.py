@@ -53,7 +53,7 @@ class EarlySend:
 
 
 class PublisherProcess:
-    """The driver's handle. The process starts at first use and again after it ended; one request at a time.
+    """The driver's handle. `start` starts the process, also after it ended; one request at a time.
 
     `stall_s`: a process that is silent for so many seconds is killed.
     """
@@ -100,13 +100,12 @@ class PublisherProcess:
         self._send(self._settings)
 
     def ask(self, request: ShardRequest, verified: Callable[[], None] = lambda: None) -> ShardResult:
-        """Publish one epoch and return the result. Raises `ProducerFailed` if another attempt may succeed, else a
-        `CkptError`.
+        """Publish one epoch and return the result. Raises `ProducerFailed` if another attempt may succeed, as when no
+        process runs, else a `CkptError`.
 
         `verified` is called when the rows match the committed manifest. The rows are published when it returns; if it
         raises, they are not.
         """
-        self.start()
         return self._answer(request, ShardResult, self._stall_s, verified)
 
     def send_ahead(self, request: ShardRequest) -> int:
@@ -114,7 +113,6 @@ class PublisherProcess:
 
         Raises like `ask`.
         """
-        self.start()
         return self._answer(EarlySend(request), int, self._stall_s)
 
     def drop_ahead(self) -> None:

@@ -16,12 +16,15 @@ import pytest
 from spark_ckpt_kafka.options import Connection as Brokers
 from spark_ckpt_kafka.options import Tuning
 from spark_ckpt_kafka.producer import ProducerFailed
+from spark_ckpt_kafka.publisher import KafkaPublisher, PublishPatience
 from spark_ckpt_kafka.publisher_process import PublisherProcess, Replies, Signal, failure_of
 from spark_ckpt_kafka.publishing import ShardRequest, ShardResult, ShardSettings
 from spark_ckpt_kafka.rows import StagedPart
 
+from checkpoint_protocols.ids import Epoch, Incarnation
+from spark_ckpt.connector import EpochOutput
 from spark_ckpt.content import damaged
-from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
+from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict, PublishFailed
 
 SETTINGS = ShardSettings(Brokers("127.0.0.1:1", {"sasl.password": "secret"}), Tuning(), "s", "out", 0, "t", "t", False)
 REQUEST = ShardRequest(7, 4, 2, (5, 6), 3, "/root", {"k": "v"}, [StagedPart("a.parquet", 5, 9, "d")], newest=9)
@@ -96,6 +99,31 @@ def test_a_frozen_process_is_killed_after_the_bound_of_its_silence(frozen: Publi
         frozen.ask(REQUEST)
     assert frozen.pid is None
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_publisher_that_is_given_up_right_before_its_request_starts_no_process() -> None:
+    """It would fence the publisher of the next incarnation."""
+
+    class GivenUp(PublisherProcess):
+        def start(self) -> None:
+            starts.append(self.pid)
+            super().start()
+
+        def ask(self, request: ShardRequest, verified: Callable[[], None] = lambda: None) -> ShardResult:
+            publisher.give_up()
+            self.close()  # waits until the killed process is dead
+            return super().ask(request, verified)
+
+    starts: list[int | None] = []
+    publisher = KafkaPublisher(SETTINGS, 1, 1, PublishPatience(stall_s=0.3), GivenUp)
+    starts.clear()
+    output = EpochOutput(Epoch(3), Incarnation(1), Epoch(2), "/root", {}, ())
+
+    with pytest.raises(PublishFailed):
+        publisher.publish(output)
+
+    assert None not in starts
+    assert publisher.pids() == [None]
 
 
 @pytest.fixture
