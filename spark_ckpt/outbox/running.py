@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event
@@ -366,6 +366,9 @@ class OutboxRun:
             sink: self._pool.submit(self._publish_patiently, sink, output, spark)
             for sink, output in effect.outputs.items()
         }
+        # All of them, after any error of one: a publish that still ran would overlap with the close of its publisher,
+        # or with the next attempt's publisher of the same sink.
+        wait(tries.values())
         done: list[str] = []
         learned: dict[str, Parts] = {}
         first: CkptError | None = None
@@ -374,8 +377,6 @@ class OutboxRun:
                 learned |= attempt.result()
                 done.append(sink)
             except CkptError as error:
-                # The pool is waited for to its end: a publish that still ran would overlap with the next attempt's
-                # publisher of the same sink.
                 first = first or error
         return PublishResult(done, learned, first)
 

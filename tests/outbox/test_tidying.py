@@ -1,12 +1,14 @@
-"""What follows a publish is no part of it: deleting what dead drivers staged, asking for a new table's id."""
+"""What follows a publish is no part of it: deleting what dead drivers staged, a new table's id, a close."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Event
 from typing import Any
 
+import pytest
 from pyspark.sql.types import LongType, StructType
 
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, SinkRows, StagePlan
@@ -63,14 +65,46 @@ class Created(Untidy):
         return {"kind": "created", "id": "7"}
 
 
-def called(folder: Path, sink: Untidy, batches: int = 2) -> list[BatchVerdict]:
+class Broken(Untidy):
+    """A sink whose identity fails with a plain error as soon as another sink publishes."""
+
+    def __init__(self, publishes: Event) -> None:
+        super().__init__()
+        self.publishes = publishes
+
+    def identity(self, spark: Any) -> Mapping[str, str]:
+        if self.published:
+            self.publishes.wait()
+            raise RuntimeError("a bug of the sink")
+        return {"kind": "broken", "id": ""}
+
+
+class Slow(Untidy):
+    """A sink that publishes for a moment longer than the other one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.publishes, self.closed = Event(), Event()
+        self.closed_within_a_publish = False
+
+    def publish(self, output: EpochOutput) -> PublishReceipt:
+        self.publishes.set()
+        self.closed_within_a_publish = self.closed.wait(0.2)
+        return super().publish(output)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def called(folder: Path, sink: Untidy, batches: int = 2, **others: Untidy) -> list[BatchVerdict]:
     """Call an outbox for batches without rows."""
     checkpoint = folder / "checkpoint"
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "metadata").write_text(json.dumps({"id": "3c9c2f2e-8a3a-4f6a-9f0e-0a2f3d7a5b11"}))
     for number in range(batches):
         (checkpoint / f"offsets/{number}").write_text(f"v1\n{{}}\n{number}")
-    settings = OutboxSettings(str(folder / "store"), "orders", str(checkpoint), {"gold": SinkRows(sink)})
+    sinks = {name: SinkRows(each) for name, each in {"gold": sink, **others}.items()}
+    settings = OutboxSettings(str(folder / "store"), "orders", str(checkpoint), sinks)
     run = OutboxRun(settings)
     try:
         return [run.call(MessageBatch(number, StructType().add("id", LongType()), [])) for number in range(batches)]
@@ -90,3 +124,13 @@ def test_an_id_that_is_not_known_behind_a_publish_does_not_end_a_query(tmp_path:
 
     assert called(tmp_path, sink, 3) == [BatchVerdict.NEW] * 3
     assert (sink.published, sink.asked) == ([1, 2, 3], 2)
+
+
+def test_a_run_closes_no_publisher_that_still_publishes(tmp_path: Path) -> None:
+    slow = Slow()
+
+    with pytest.raises(RuntimeError, match="a bug of the sink"):
+        called(tmp_path, Broken(slow.publishes), 1, later=slow)
+
+    assert slow.published == [1]
+    assert not slow.closed_within_a_publish
