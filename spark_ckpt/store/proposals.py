@@ -147,6 +147,8 @@ def incarnation(
 def epoch(log_state: LogState, manifest: Manifest, now_ms: int, index: int = 0) -> NewRow | None:
     """Return the row that commits `manifest` and renews the lease. Return None if the log has it already.
 
+    After its release the lease stays free: a commit without an answer may land after the end of its run.
+
     `index`: the index that the epoch serves at least; 0 without `protocol="index"`.
 
     Raises `Fenced`, and `RunFailed` if the manifest does not extend the log.
@@ -167,7 +169,8 @@ def epoch(log_state: LogState, manifest: Manifest, now_ms: int, index: int = 0) 
     # A base without an index may have read rows of older lines, so its successor serves its own index only.
     entering = index - 1 if log_state.latest and index and not log_state.index else 0
     after = max(log_state.stamp, entering)
-    brief = EpochBrief.of(manifest, now_ms + log_state.lease_ms, max(index, after) if index else 0, after)
+    expires_ms = 0 if log_state.is_free else now_ms + log_state.lease_ms
+    brief = EpochBrief.of(manifest, expires_ms, max(index, after) if index else 0, after)
     body = manifest.model_dump_json()
     return NewRow("epoch", manifest.epoch, manifest.incarnation, manifest.attempt, brief.model_dump_json(), body)
 

@@ -274,6 +274,19 @@ def test_a_renewal_that_comes_behind_the_release_does_not_take_the_lease_back(wo
     assert World(tmp_path / "store", world.clock).begin(takeover=False).incarnation == 2
 
 
+def test_a_commit_that_comes_behind_the_release_does_not_take_the_lease_back(world: World, tmp_path: Path) -> None:
+    """A commit without an answer goes on, and may land after the run has ended."""
+    world.begin(lease_ms=10_000)
+    world.epoch({"a": 1})
+    world.snapshot({"a": 2})
+    late = world.manifest()
+    world.store.log.release(1)
+    world.decide(late)
+    assert world.store.log.state().is_free
+    following = World(tmp_path / "store", world.clock).store.log.begin_incarnation(ELSEWHERE)
+    assert (following.incarnation, following.manifest.epoch) == (2, late.epoch)
+
+
 def test_a_late_release_does_not_free_the_successors_lease(world: World, tmp_path: Path) -> None:
     world.begin(lease_ms=10_000)
     World(tmp_path / "store", world.clock).begin(takeover=True)
