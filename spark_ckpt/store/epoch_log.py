@@ -279,7 +279,18 @@ class EpochLog:
         Its epoch is subject to retention again. Raises `EpochNotFound` if there is no such savepoint.
         """
         valid_name("savepoint", name)
-        self.append(lambda state: proposals.savepoint_dropped(state, name))
+        found = False
+
+        def propose(log_state: LogState) -> NewRow | None:
+            nonlocal found
+            # The row of a lost answer may have landed, and may be gone again: retention keeps no row of a dropped name.
+            if found and name not in log_state.savepoints:
+                return None
+            row = proposals.savepoint_dropped(log_state, name)
+            found = True
+            return row
+
+        self.append(propose)
 
     def move_reader(self, moved: ReaderMoved) -> None:
         """Register a reader of an edge, or move it. The reader's process calls it on the log of the sender."""

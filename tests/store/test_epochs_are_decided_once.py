@@ -399,3 +399,25 @@ def test_a_row_counts_although_the_store_is_away_when_the_log_is_folded(
     world.store.log.drop_savepoint("kept")
     assert world.begin().incarnation == 2
     assert world.store.log.state().savepoints == {}
+
+
+def test_a_savepoint_is_dropped_although_retention_takes_the_row_before_its_lost_answer_is_resolved(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.begin()
+    world.epoch({"a": 1})
+    world.store.log.add_savepoint("kept", 1)
+    world.epoch({"a": 2})
+    commit, other = delta_log.commit, world.store.reopened()
+
+    def lost(*args: object, **kwargs: object) -> int:
+        monkeypatch.setattr(delta_log, "commit", commit)
+        commit(*args, **kwargs)  # type: ignore[arg-type]
+        other.log.shorten(lambda log_state: {log_state.latest})
+        raise CommitLost("no answer")
+
+    monkeypatch.setattr(delta_log, "commit", lost)
+    world.store.log.drop_savepoint("kept")
+    assert world.store.log.state().savepoints == {}
+    with pytest.raises(EpochNotFound, match="no savepoint 'kept'"):
+        world.store.log.drop_savepoint("kept")
