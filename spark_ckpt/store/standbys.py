@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from spark_ckpt.epochs.names import valid_name
 from spark_ckpt.epochs.records import Count, Holder
-from spark_ckpt.errors import CkptError
+from spark_ckpt.errors import CkptError, StoreOutage
 from spark_ckpt.store.holder import provably_dead
 from spark_ckpt.store.location import Location
 
@@ -63,7 +63,7 @@ class Standbys:
 
     def waiting(self) -> list[StandbyNote]:
         """Return the notes of standbys that may be waiting, longest first by their own clocks: all but the provably
-        dead.
+        dead. Raises a `StoreOutage`.
         """
         notes = [note for _, note in self._notes() if not provably_dead(note.holder)]
         return sorted(notes, key=lambda note: (note.waits_since_ms, str(note.holder)))
@@ -95,9 +95,12 @@ class Standbys:
         return [(path, note) for path, note in found if note is not None]
 
     def _read(self, path: str) -> StandbyNote | None:
-        """Return the note; None if it is gone or was written by another version."""
+        """Return the note; None if it is gone or was written by another version. Raises a `StoreOutage`."""
         try:
             return StandbyNote.model_validate_json(self._location.read_bytes(path))
+        # The note of a standby that may wait: a handover must not be refused for it.
+        except StoreOutage:
+            raise
         except (FileNotFoundError, ValidationError, CkptError):
             return None
 

@@ -6,8 +6,9 @@ import pytest
 from store_world import ELSEWHERE, JOB, Clock, World
 
 from spark_ckpt.epochs.retention import Retention
-from spark_ckpt.errors import StoreInUse
+from spark_ckpt.errors import StoreInUse, StoreUnreachable
 from spark_ckpt.store.holder import current_holder
+from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.standbys import StandbyNote, Standbys
 from spark_ckpt.store.store import Store
@@ -120,3 +121,16 @@ def test_standbys_are_told_of_until_they_withdraw_or_are_provably_dead(world):
 def test_a_note_that_cannot_be_read_is_no_standby(world, damage):
     world.store.location.child("standbys").write_bytes("torn.json", damage)
     assert Standbys(world.store.location).waiting() == []
+
+
+def test_a_note_in_an_outage_is_no_standby_that_has_gone(world, monkeypatch):
+    standbys = Standbys(world.store.location)
+    standbys.write("far", StandbyNote(holder=ELSEWHERE, waits_since_ms=1, told_ms=2))
+
+    def away(location, path):
+        raise StoreUnreachable("no answer")
+
+    monkeypatch.setattr(Location, "read_bytes", away)
+    for look in (standbys.waiting, standbys.named, standbys.forget_dead):
+        with pytest.raises(StoreUnreachable):
+            look()
