@@ -8,6 +8,7 @@ from spark_ckpt.epochs.records import CreatedRecord
 from spark_ckpt.errors import EpochDamaged, StoreForeign
 from spark_ckpt.store.epoch_log import wall_ms
 from spark_ckpt.store.location import Location
+from spark_ckpt.store.log_rows import record_of
 from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.schemes import store_location
 from spark_ckpt.store.store import HINT_NO_STORE, Store
@@ -21,18 +22,19 @@ def existing_store(uri: str, storage_options: Mapping[str, str] | None = None) -
 def job_of(location: Location) -> str:
     """Return the job that owns the store at `location`, from the first row of its log.
 
-    Raises `StoreForeign`, `EpochDamaged`.
+    Raises `StoreForeign`, `EpochDamaged` (also for a field of another version).
     """
     table = LogTable.open(location.child("epochs"), wall_ms, create=False)
     if table is None:
         raise StoreForeign("there is no store here", store=location.uri, hint=HINT_NO_STORE)
     table.refresh()
     # The newest one counts: the store of an outbox may have become a job's.
-    created = next((row for row in reversed(table.rows) if row.kind == "created"), None)
-    if created is None:
+    newest = next((row for row in reversed(table.rows) if row.kind == "created"), None)
+    created = None if newest is None else record_of(newest)
+    if not isinstance(created, CreatedRecord):
         raise EpochDamaged(
             "the store's log does not say whose it is",
             store=location.uri,
             hint="its creation was cut short: start the job, it completes it",
         )
-    return CreatedRecord.model_validate_json(created.brief).job
+    return created.job

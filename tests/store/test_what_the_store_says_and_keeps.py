@@ -31,11 +31,11 @@ from spark_ckpt.errors import (
     StoreUnreachable,
 )
 from spark_ckpt.store import delta_log, proposals
-from spark_ckpt.store.existing import existing_store
+from spark_ckpt.store.existing import existing_store, job_of
 from spark_ckpt.store.location import SEAL, Location
 from spark_ckpt.store.log_content import LogFile, refuse_if_lacking
 from spark_ckpt.store.log_rows import manifest_of
-from spark_ckpt.store.log_table import SCHEMA, LogTable
+from spark_ckpt.store.log_table import SCHEMA, LogTable, NewRow
 from spark_ckpt.store.schemas import committed_schema
 from spark_ckpt.store.state_rows import snapshot_of
 from spark_ckpt.store.store import Store
@@ -276,6 +276,19 @@ def test_a_field_that_only_another_version_knows_is_named(world: World) -> None:
         manifest_of(newest, json.dumps(body))
 
     assert refused.value.context["field"] == f"operators.{OPERATOR}.novel"
+
+
+def test_a_first_row_with_a_field_of_another_version_names_it(world: World) -> None:
+    table = LogTable.open(world.store.location.child("epochs"), world.clock, create=False)
+    assert table is not None
+    table.refresh()
+    text = json.dumps({**json.loads(table.rows[0].brief), "novel": 1})
+    table.append(NewRow("created", 0, 0, "attempt", text, text))
+
+    with pytest.raises(EpochDamaged) as refused:
+        job_of(world.store.location)
+
+    assert refused.value.context["field"] == "novel"
 
 
 def test_a_log_with_columns_of_another_version_is_refused_with_them(tmp_path: Path) -> None:
