@@ -122,13 +122,16 @@ class Location:
             check(file, stream, **where)
 
     def download(self, file: Committed, target: Path, **where: object) -> None:
-        """Copy a committed file to a new local file, and compare the bytes on their way. After an error there is no such file.
+        """Copy a committed file to a new local file, and compare the bytes on their way. An error leaves no part of it.
 
         Raises `EpochDamaged` with the context `where`, a `StoreOutage`.
         """
         stream = self._opened_committed(file, where)
+        # Outside of the block that deletes: a file that is there already is another one's.
+        with typed_errors_at(str(target)):
+            opened = target.open("xb")
         try:
-            with typed_errors_at(str(target)), target.open("xb") as output, self._errors(file.path):
+            with typed_errors_at(str(target)), opened as output, self._errors(file.path):
                 check(file, _Copied(stream, output), **where)
         except CkptError:
             target.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import pickle
 from pathlib import Path
@@ -32,10 +33,11 @@ from pyspark.sql.types import (
 )  # fmt: skip
 
 from spark_ckpt.epochs.names import valid_name
-from spark_ckpt.errors import ConfigInvalid, EpochDamaged, StoreIoFailed, StoreUnreachable
+from spark_ckpt.errors import ConfigInvalid, EpochDamaged, StoreIoFailed, StoreOutage, StoreUnreachable
 from spark_ckpt.store import durable
 from spark_ckpt.store.ddl import arrow_schema, column_names
 from spark_ckpt.store.location import Location
+from spark_ckpt.store.spark_state import IndexedFile
 from spark_ckpt.tasks.rows import arrow_schema as sparks_schema
 
 TABLE = pa.table({"k": ["a", "b"], "v": [1, 2]})
@@ -125,6 +127,22 @@ def test_reading_creates_nothing(location: Location, tmp_path: Path) -> None:
     location.list()
     location.size("x")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_download_leaves_a_file_that_is_there_already(location: Location, tmp_path: Path) -> None:
+    location.write_bytes("f.bin", b"new")
+    digest = hashlib.sha256(b"new").hexdigest()
+    file = IndexedFile(path="f.bin", place="0/f.bin", size_bytes=3, sha256=digest)
+    target = tmp_path / "target"
+    target.write_bytes(b"older")
+    with pytest.raises(StoreOutage):
+        location.download(file, target)
+    assert target.read_bytes() == b"older"
+    target.unlink()
+    location.write_bytes("f.bin", b"bad")
+    with pytest.raises(EpochDamaged):
+        location.download(file, target)
+    assert not target.exists()
 
 
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a\\b", "a\0b"])
