@@ -33,13 +33,14 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)[\s,]*")
 def duration_ms(value: object) -> int:
     """Return the milliseconds of a duration: "5 seconds", "5m", "1 hour 30 min", a `timedelta`, or a number of seconds.
 
-    Raises TypeError for another type, ValueError for another text or for more than 366 days.
+    Raises ValueError for anything else, and for more than 366 days.
     """
     if isinstance(value, timedelta):
         return _checked_ms(value / timedelta(milliseconds=1), value)
     # A bool is an int in Python: True must not mean one second.
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise TypeError(f"a duration such as '5 seconds' was expected, not {value!r}")
+        # No TypeError: pydantic adds the setting's name to a ValueError only.
+        raise ValueError(f"a duration such as '5 seconds' was expected, not {value!r}")  # noqa: TRY004
     if isinstance(value, int | float):
         return _checked_ms(value * 1000, value)
     # Spark's own texts may begin with "interval".
@@ -60,7 +61,7 @@ def checked_duration_ms(what: str, value: object) -> int:
     """Return the milliseconds of a duration that a user gave as `what`. Raises `ConfigInvalid`, which names it."""
     try:
         return duration_ms(value)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise ConfigInvalid(
             f"{what}: {error}", hint="a duration is for example '5 seconds', '5m' or a timedelta"
         ) from None
@@ -74,7 +75,7 @@ EVERY_BATCH = "every batch"
 
 
 def interval_ms(value: object) -> int:
-    """Return the milliseconds from one epoch to the next, 0 for `EVERY_BATCH`. Raises TypeError, ValueError."""
+    """Return the milliseconds from one epoch to the next, 0 for `EVERY_BATCH`. Raises ValueError."""
     if isinstance(value, str) and value.strip().lower() == EVERY_BATCH:
         return 0
     try:
@@ -315,7 +316,7 @@ class JobConfig(BaseModel):
         settings |= {_known(name): value for name, value in arguments.items() if value is not None}
         try:
             return cls.model_validate(settings)
-        except (ValidationError, TypeError) as error:
+        except ValidationError as error:
             raise ConfigInvalid(_first_complaint(error), hint=f"known settings: {', '.join(setting_names())}") from None
 
 
@@ -335,8 +336,6 @@ def _known(name: str, written: str | None = None) -> str:
     raise ConfigInvalid(f"there is no setting '{written or name}'", hint=meant)
 
 
-def _first_complaint(error: ValidationError | TypeError) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
+def _first_complaint(error: ValidationError) -> str:
     first = error.errors()[0]
     return f"setting '{'.'.join(str(part) for part in first['loc'])}': {first['msg']}"

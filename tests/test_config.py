@@ -66,6 +66,12 @@ def test_a_value_out_of_range_is_refused(setting):
         JobConfig.of(setting, {})
 
 
+@pytest.mark.parametrize("setting", ["interval", "lease", "stop_timeout", "line_interval"])
+def test_a_duration_of_another_type_names_its_setting(setting):
+    with pytest.raises(ConfigInvalid, match=f"setting '{setting}': .*a duration such as"):
+        JobConfig.of({setting: ["5"]}, {})
+
+
 def test_confirmed_names_are_a_text_with_commas_or_several_texts():
     conf = JobConfig.of({}, {"spark.ckpt.accept.new.sink": "out, side", "spark.ckpt.accept.moved": "in"})
 
