@@ -53,3 +53,14 @@ def test_the_newest_logs_stay_and_those_of_running_processes(cache):
         os.utime(log, (number, number))
     driver_log.options("")
     assert sorted(cache.iterdir()) == sorted([running, *ended[-20:]])
+
+
+def test_a_log_that_cannot_be_deleted_stays(cache):
+    cache.mkdir(parents=True)
+    ended = [cache / f"spark-{2**22 + number}.log" for number in range(22)]
+    ended[0].mkdir()  # no user can unlink a folder
+    for number, log in enumerate(ended):
+        log.touch()
+        os.utime(log, (number, number))
+    assert driver_log.options("")
+    assert sorted(cache.iterdir()) == [ended[0], *ended[2:]]
