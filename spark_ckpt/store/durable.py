@@ -2,18 +2,20 @@
 
 Object stores acknowledge durable writes themselves, so these calls are not made there.
 
-A failed fsync is never repeated: the kernel may have dropped the pages that it could not write. The file counts as lost
-and its writer must fail. Errors of the file system are raised as a `StoreOutage`; a missing file stays a
-FileNotFoundError.
+A failed fsync is never repeated: the kernel may have dropped the pages that it could not write. The call fails, and the
+next one for this file writes the content to another file first. Others may have read a commit, so it cannot be withdrawn.
+Errors of the file system are raised as a `StoreOutage`; a missing file stays a FileNotFoundError.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from spark_ckpt.errors import StoreOutage
 from spark_ckpt.storage_errors import typed_errors_at
 
 Step = Callable[[str, str], None]
@@ -30,6 +32,10 @@ durable_folders: set[str] = set()
 """Folders that this process has made durable."""
 
 
+_failed: set[Path] = set()
+"""Files whose fsync failed in this process."""
+
+
 def step(what: str, path: str) -> None:
     """Announce a durable step on `path`. Crash tests stop the program here."""
     on_step(what, path)
@@ -38,8 +44,15 @@ def step(what: str, path: str) -> None:
 def sync_file(path: Path) -> None:
     """Make the file's contents and its name in its folder survive a power loss. Raises a `StoreOutage`."""
     step("fsync", str(path))
-    _fsync(path)
-    sync_folder(path.parent)
+    if path in _failed:
+        _write_again(path)
+    try:
+        _fsync(path)
+        sync_folder(path.parent)
+    except StoreOutage:
+        _failed.add(path)
+        raise
+    _failed.discard(path)
 
 
 def sync_folder(path: Path) -> None:
@@ -84,3 +97,16 @@ def _fsync(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _write_again(path: Path) -> None:
+    """Replace a file by a copy of it, whose fsync says something again."""
+    # Hidden, so that no reader takes a part of it for the file.
+    copy = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with typed_errors_at(str(path)):
+        try:
+            shutil.copy2(path, copy)
+            _fsync(copy)
+            copy.replace(path)
+        finally:
+            copy.unlink(missing_ok=True)

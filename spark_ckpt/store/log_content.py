@@ -60,9 +60,11 @@ class LogContent:
         """Paths of the files with one row."""
         return [path for path, file in self.files.items() if len(file.rows) == 1]
 
-    def has(self, attempt: str) -> bool:
-        """Return True if the log has a row of this attempt."""
-        return any(row.attempt == attempt for file in self.files.values() for row in file.rows)
+    def newest_of(self, attempts: Collection[str]) -> LogRow | None:
+        """Return the newest row of one of these attempts; None if the log has none of them."""
+        # From the newest on: an author mostly asks for the row that it has just appended.
+        files = sorted(self.files.values(), key=lambda file: file.rows[-1].seq, reverse=True)
+        return next((row for file in files for row in reversed(file.rows) if row.attempt in attempts), None)
 
     def path_of(self, row: LogRow) -> str:
         """Return the path of the file that holds `row`. Raises `EpochNotFound` if the row was dropped."""

@@ -123,7 +123,7 @@ class LogTable:
         self._location = location
         self._table = table
         self._acknowledged = acknowledged
-        self._owed: LogRow | None = None
+        self._owed: set[str] = set()
         self._now_ms = now_ms
         self._content = LogContent()
         self._own: dict[str, LogFile] = {}
@@ -220,6 +220,8 @@ class LogTable:
         # file.
         self._own = {path: LogFile(size, _rows(table), table)}
         action = delta_log.added(path, size, _stats(table), data_change=True)
+        # Before the commit: one that raises may have landed, and is then acknowledged after the log was read.
+        self._owed.add(new.attempt)
         try:
             delta_log.commit(self._table, self._location, [action], SCHEMA, after=self._loaded_version)
         except CommitLost as lost:
@@ -231,18 +233,19 @@ class LogTable:
                 self._refreshed_at = began_s
             else:
                 self._prove(new.attempt, path)
-        self._owed = _rows(table)[0]
         self.acknowledge()
 
     def acknowledge(self) -> None:
-        """Record that the row appended last is acknowledged: its author may rely on it.
+        """Record that the newest row appended here is acknowledged: its author may rely on it.
 
         Repeat after a failure; otherwise a no-op.
         """
-        if self._owed is not None:
-            self._acknowledged = self._owed.acknowledged
+        # The row as the log has it: an earlier attempt with this id may have landed, and another time has another seal.
+        row = self._content.newest_of(self._owed) if self._owed else None
+        if row is not None:
+            self._acknowledged = row.acknowledged
             acknowledge(self._location, self._acknowledged)
-            self._owed = None
+            self._owed.clear()
 
     def body(self, row: LogRow) -> str:
         """Return the body of `row`, checked against its digest. Raises `EpochDamaged`."""
@@ -344,13 +347,13 @@ class LogTable:
         ]
         actions += [delta_log.removed(old, self._content.files[old].size, data_change=dropping) for old in tables]
         try:
+            self._owed.add(extra.attempt)
             self._replaced_version = delta_log.commit(
                 self._table, self._location, actions, SCHEMA, after=self._loaded_version
             )
         except CommitLost:
             return False
         self.refresh()
-        self._owed = _rows(new)[0]
         self.acknowledge()
         # Only now: the summary row itself is acknowledged and vouches for all rows before it.
         forget_older(self._location, _rows(new)[0].acknowledged)
@@ -374,7 +377,7 @@ class LogTable:
         before = self._loaded_version
         self._reopen()
         self.refresh()
-        if self._content.has(attempt):
+        if self._content.newest_of({attempt}):
             return
         self._own.pop(path, None)
         if self._table.version() > before:
@@ -390,7 +393,7 @@ class LogTable:
         """
         self._reopen()
         self.refresh()
-        if not self._content.has(attempt):
+        if not self._content.newest_of({attempt}):
             self._own.pop(path, None)
             raise CommitLost("the log moved on while this process slept")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -11,12 +13,14 @@ from pathlib import Path
 import pytest
 from store_world import ELSEWHERE, JOB, SINK, World
 
+from spark_ckpt.delta_files import commit_name
 from spark_ckpt.epochs import continuity
 from spark_ckpt.epochs.log_state import At, LogState, folded
 from spark_ckpt.epochs.records import EpochBrief, Manifest
 from spark_ckpt.epochs.retention import Retention
-from spark_ckpt.errors import CkptError, EpochDamaged
+from spark_ckpt.errors import CkptError, EpochDamaged, StoreIoFailed
 from spark_ckpt.store import delta_log, log_table
+from spark_ckpt.store.delta_log import CommitLost
 from spark_ckpt.store.location import Location
 from spark_ckpt.store.log_table import LogTable
 from spark_ckpt.store.store import Store
@@ -274,3 +278,62 @@ def test_an_answer_lost_after_the_commit_is_acknowledged_by_who_asks_again(
     max((tmp_path / "store/epochs/_delta_log").glob("0*.json")).unlink()
     with pytest.raises(EpochDamaged, match=r"row 3 \(epoch 1\) was acknowledged"):
         Store.open(str(tmp_path / "store"), JOB)
+
+
+@pytest.mark.parametrize("read_between", [False, True])
+def test_a_commit_whose_fsync_failed_is_written_again_and_acknowledged_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_between: bool
+) -> None:
+    """The kernel may have dropped the bytes: a second fsync of the same file would succeed and prove nothing."""
+    world = World(tmp_path / "store")
+    world.begin()
+    world.snapshot({"a": 1})
+    manifest, log = world.manifest(), tmp_path / "store/epochs/_delta_log"
+    commit, fsync, failed = log / commit_name(world.store.log.state().lease_token + 1), os.fsync, list[int]()
+
+    def failing(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        if commit.exists() and os.path.samestat(found, commit.stat()):
+            assert found.st_ino not in failed, "a failed fsync is never repeated"
+            if not failed:
+                failed.append(found.st_ino)
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(StoreIoFailed):
+        world.store.log.commit_epoch(manifest)
+    content = commit.read_bytes()
+    if read_between:
+        assert world.store.log.state().latest == 1
+    world.clock.ms += 1
+    world.store.log.commit_epoch(manifest)
+    assert commit.read_bytes() == content
+    assert [path.name for path in log.iterdir() if path.name.startswith(".")] == [], "no copy is left"
+    again = Store.open(str(tmp_path / "store"), JOB)
+    assert again.log.manifest(1) == manifest
+    commit.unlink()
+    with pytest.raises(EpochDamaged, match=r"\(epoch 1\) was acknowledged"):
+        Store.open(str(tmp_path / "store"), JOB)
+
+
+def test_a_commit_that_landed_in_an_outage_is_acknowledged_as_it_is_by_who_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path / "store")
+    world.begin()
+    world.snapshot({"a": 1})
+    manifest, real = world.manifest(), delta_log.commit
+
+    def lost(*args: object, **kwargs: object) -> int:
+        monkeypatch.setattr(delta_log, "open_table", lambda *_: (_ for _ in ()).throw(StoreIoFailed("away")))
+        real(*args, **kwargs)  # type: ignore[arg-type]
+        raise CommitLost("no answer")
+
+    monkeypatch.setattr(delta_log, "commit", lost)
+    with pytest.raises(StoreIoFailed):
+        world.store.log.commit_epoch(manifest)
+    monkeypatch.undo()
+    world.clock.ms += 1
+    world.store.log.commit_epoch(manifest)
+    assert Store.open(str(tmp_path / "store"), JOB).log.manifest(1) == manifest
