@@ -236,9 +236,15 @@ def _by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tupl
         codes = codes * (none + 1) + pc.fill_null(text.indices, none).to_numpy(zero_copy_only=False)
         texts.append(text)
     data = rows.drop_columns(list(columns))
-    for code in pd.unique(codes):
-        at = np.flatnonzero(codes == code)
-        yield tuple(text[at[0]].as_py() for text in texts), data.take(pa.array(at))
+    numbers, found = pd.factorize(codes)
+    # One stable sort for all values, which is a radix sort for the smallest type. A comparison of all rows with each value took
+    # ten times as long for a thousand values (measured).
+    order = np.argsort(numbers.astype(np.min_scalar_type(len(found))), kind="stable")
+    if len(found) > 1:
+        data = data.take(pa.array(order))
+    ends = np.cumsum(np.bincount(numbers))
+    for first, end in zip([0, *ends], ends, strict=False):
+        yield tuple(text[order[first]].as_py() for text in texts), data.slice(first, end - first)
 
 
 def _by_lane(rows: pa.Table, lanes: int, column: str | None) -> Iterator[tuple[int, pa.Table]]:
