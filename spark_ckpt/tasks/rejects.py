@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -44,25 +45,22 @@ class Diverter:
 
     def divert(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the valid rows without the hidden column; report the rejected ones at the end."""
-        rejected: list[str] = []
-        for batch in batches:
-            column = batch.column(REJECT)
-            # Most batches reject nothing, and a filter would copy them.
-            if column.null_count < len(column):
-                rejected += column.drop_null().to_pylist()
-                batch = batch.filter(pc.is_null(column))
-            yield batch.drop_columns([REJECT])
-        if rejected:
-            self._report(rejected)
-
-    def _report(self, rejected: list[str]) -> None:
-        self.reports.send("input", f"{REJECTED}/{self.step}", {"rejected": len(rejected)})
-        if self.stage is None:
-            return
-        # one writer at the end: most tasks reject nothing and write no file
-        with StageWriter(self.stage, running_batch()) as writer:
-            writer.write(rejected_table(rejected))
-            for file in writer.close():
+        rejected = 0
+        with nullcontext() if self.stage is None else StageWriter(self.stage, running_batch()) as writer:
+            for batch in batches:
+                column = batch.column(REJECT)
+                # Most batches reject nothing, and a filter would copy them.
+                if column.null_count < len(column):
+                    texts = column.drop_null()
+                    rejected += len(texts)
+                    # Now, not at the end: a task may reject every one of its records, and would keep all of them in memory.
+                    if writer is not None:
+                        writer.write(rejected_table(texts.to_pylist()))
+                    batch = batch.filter(pc.is_null(column))
+                yield batch.drop_columns([REJECT])
+            if rejected:
+                self.reports.send("input", f"{REJECTED}/{self.step}", {"rejected": rejected})
+            for file in [] if writer is None else writer.close():
                 self.reports.send("input", f"{REJECTED}/{self.step}{FILE}", asdict(file))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -86,6 +87,24 @@ def test_a_failure_while_the_side_table_is_written_is_the_tasks(tmp_path):
     with pytest.raises(RuntimeError, match="upstream"):
         list(Diverter(reported, stage, 1).divert(batches()))
     assert (reported.sent, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_a_task_that_rejects_every_record_keeps_one_batch_of_them_in_memory(tmp_path):
+    """Python's memory is measured: the texts are Python's until they are written."""
+    count, per_batch, size = 20, 100, 10_000
+    batches = (batch(*[rejection(record="x" * size)] * per_batch) for _ in range(count))
+    stage = SinkStage("rejected", StagePlan(compression="none"), Location(str(tmp_path)), 2)
+    reported = Reported()
+    tracemalloc.start()
+    try:
+        for _ in Diverter(reported, stage, 0).divert(batches):
+            pass
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < count * per_batch * size / 2
+    assert reported.sent[0][2] == {"rejected": count * per_batch}
+    assert reported.sent[1][2]["rows"] == count * per_batch
 
 
 def test_a_record_without_a_position_has_an_empty_one():
