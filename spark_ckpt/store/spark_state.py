@@ -30,6 +30,8 @@ from spark_ckpt.store import durable
 from spark_ckpt.store.location import FileInfo, Location, Written
 
 _AT_A_TIME = 8
+_UNSWEPT = 64
+"""Number of indexes of new epochs that are kept in memory until a sweep."""
 _CHECKSUM = ".crc"
 """Ending of Hadoop's checksums. The digests of the index replace them."""
 
@@ -98,6 +100,7 @@ class SparkStates:
     def __init__(self, location: Location) -> None:
         self.location = location
         self._indexes: dict[str, StateIndex] = {}
+        self._most = _UNSWEPT
 
     # -- an epoch gets its files -----------------------------------------------------------------------------------------
 
@@ -121,6 +124,9 @@ class SparkStates:
         with self.location.open_output(name) as output:
             output.write(content)
         known.keep_only(files)
+        # A standby may do the retention, and then nothing here forgets the epochs that it drops.
+        if len(self._indexes) >= self._most:
+            self._indexes.clear()
         self._indexes[name] = index
         return SparkState(
             incarnation=moment.incarnation,
@@ -247,6 +253,7 @@ class SparkStates:
         self.location.delete(gone)
         for path in gone:
             self._indexes.pop(path, None)
+        self._most = len(self._indexes) + _UNSWEPT
         return [found[path] for path in gone]
 
     def _paths(self, manifests: Iterable[Manifest], *, lost: bool = False) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import zipfile
 from pathlib import Path
@@ -15,7 +16,7 @@ from spark_ckpt.errors import EpochDamaged
 from spark_ckpt.spark_internals import state_selection
 from spark_ckpt.spark_internals.state_selection import select
 from spark_ckpt.store.location import Location
-from spark_ckpt.store.spark_state import Known, Moment, SparkStates
+from spark_ckpt.store.spark_state import Known, Moment, SparkStates, StateIndex
 
 OTHER_ID = "00000000-0000-0000-0000-000000000001"
 ID = "00000000-0000-0000-0000-000000000002"
@@ -218,6 +219,14 @@ def test_an_epoch_that_is_about_to_be_committed_keeps_its_files(bench: Bench) ->
     assert bench.stored() == stored
     bench.states.sweep([manifest(1, committed)], [], incarnation=2)
     assert bench.stored() == {committed.index, *(file.path for file in bench.states.index(committed).files)}
+
+
+def test_a_driver_whose_standby_does_the_retention_forgets_old_indexes(bench: Bench) -> None:
+    bench.checkpoint.deltas(1)
+    for _ in range(200):
+        newest = bench.keep(0)
+    assert sum(isinstance(each, StateIndex) for each in gc.get_objects()) < 100
+    assert len(bench.states.index(newest).files) == newest.files
 
 
 def test_nothing_is_deleted_while_the_index_of_a_kept_epoch_cannot_be_read(bench: Bench) -> None:
