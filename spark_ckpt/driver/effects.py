@@ -237,21 +237,28 @@ class Effects:
         """
         record = partial(self._plan.store.log.record_acks, self._announcer.incarnation, acks)
         try:
-            # The row renews the lease: the next renewal is a term's third away.
-            self._served(answer_within(self._plan.config.timeout_ms / 1000, record))
+            before = answer_within(self._plan.config.timeout_ms / 1000, record)
         except NoAnswer:
             # The rules ask again later: until the log has them, the worst is that the next incarnation asks the sinks again.
             return StoreUnreachable("the log did not answer when acknowledgements were recorded")
         except CkptError as error:
             _log.info("job=%s acknowledgements are not in the log yet: %s", self._plan.job, error)
             return error
+        # The row renews the lease: the next renewal is a term's third away. Without news there is none, as after an answer
+        # that came too late.
+        if any(ack.epoch > before.acked.get(ack.sink, 0) for ack in acks):
+            self._served(before)
         return None
 
     def _name(self, savepoint: str, epoch: int) -> None:
         try:
             # After the commit: a name without its epoch would be worse than an epoch without a name, which the caller requests
             # again.
-            self._plan.store.log.add_savepoint(savepoint, epoch)
+            name = partial(self._plan.store.log.add_savepoint, savepoint, epoch)
+            answer_within(self._plan.config.timeout_ms / 1000, name)
+        # As after any other outage here: the incarnation ends, and the run tries the next one.
+        except NoAnswer:
+            raise StoreUnreachable(f"the log did not answer when epoch {epoch} was named '{savepoint}'") from None
         # Another epoch took the name meanwhile; this one stays committed, and the job continues.
         except ConfigInvalid as error:
             _log.warning("job=%s epoch=%d is kept without a name: %s", self._plan.job, epoch, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -13,13 +14,17 @@ from incarnation_kit import JOB, WAIT_S, Bench, FakeSink, FakeSource, an_operato
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
+from spark_ckpt.config import JobConfig
 from spark_ckpt.content import damaged
 from spark_ckpt.coordination.markers import OPEN, ControlMarker
-from spark_ckpt.coordination.messages import Outcome
+from spark_ckpt.coordination.messages import AcksRecorded, Outcome, RecordAcks
 from spark_ckpt.coordination.reports import Report
 from spark_ckpt.driver import incarnation as incarnation_module
+from spark_ckpt.driver.effects import Effects
 from spark_ckpt.driver.maintenance import duty, materializing
 from spark_ckpt.driver.query.stage import Stage
+from spark_ckpt.epochs.log_state import LogState
+from spark_ckpt.epochs.records import SinkAck
 from spark_ckpt.errors import (
     EpochDamaged,
     Fenced,
@@ -524,6 +529,37 @@ def test_a_savepoints_name_that_is_taken_meanwhile_does_not_end_the_job(bench):
     assert life.stopped().outcome is Outcome.STOPPED
     assert bench.state().savepoints == {"named": 1}
     assert bench.sink.rows == [1]
+
+
+def test_a_log_that_does_not_answer_when_an_epoch_is_named_ends_the_incarnation(bench_of, monkeypatch):
+    monkeypatch.setattr(epoch_log, "Turns", partial(Turns, wait_s=0.2))
+    bench, go_on, append = bench_of(timeout="2 seconds"), threading.Event(), LogTable.append
+
+    def slow(table, row):
+        assert row.kind != "savepoint" or go_on.wait(60)
+        append(table, row)
+
+    monkeypatch.setattr(LogTable, "append", slow)
+    life = bench.born()
+    life.life.request_savepoint("named")
+    life.barrier(2)
+    life.batch(1)
+    ending = life.ended()
+    assert (ending.outcome, type(ending.error)) == (Outcome.FAILED, StoreUnreachable)
+    assert "epoch 2 was named 'named'" in str(ending.error)
+    go_on.set()
+
+
+@pytest.mark.parametrize(("known", "renewed"), [(0, 1), (1, 0)])
+def test_only_a_row_of_acknowledgements_postpones_the_renewal_of_the_lease(known, renewed):
+    """The row of a call that got no answer may have landed before the next call."""
+    acks, before, answers, served = (SinkAck(sink="out", epoch=1),), LogState(acked={"out": known}), [], []
+    log = SimpleNamespace(record_acks=lambda by, acks: before)
+    plan = SimpleNamespace(store=SimpleNamespace(log=log), config=JobConfig.of({}, {}), graph=())
+    loop, announcer = SimpleNamespace(handle=answers.append), SimpleNamespace(incarnation=1)
+    effects = Effects(plan, announcer, None, None, None, None, loop, None, None, served.append, None)
+    effects.carry_out(RecordAcks(acks))
+    assert (answers, served) == ([AcksRecorded(acks, None)], [before] * renewed)
 
 
 def test_an_unknown_outcome_of_the_decision_is_left_to_the_next_life(bench, monkeypatch):
