@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -661,6 +663,20 @@ def test_local_levels_that_a_standby_kept_are_the_incarnations(bench):
     assert list(folder.path.iterdir()) == [], "what is not there costs time and nothing else"
 
 
+def test_an_incarnation_begins_although_another_one_removes_the_empty_folder_of_both(bench, monkeypatch):
+    folder, mkdir = LocalFolder(bench.plan.cache, 7), os.mkdir
+
+    def raced(path, mode=0o777):
+        if Path(path) == folder.path and bench.plan.cache.exists():
+            monkeypatch.setattr(os, "mkdir", mkdir)
+            bench.plan.cache.rmdir()
+        mkdir(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", raced)
+    folder.make()
+    assert folder.path.is_dir()
+
+
 def level_of(bench, incarnation):
     """A level of an incarnation on this host; its path."""
     level = LocalFolder(bench.plan.cache, incarnation).path / "sum" / "some.level"
@@ -685,6 +701,14 @@ def test_a_stopped_incarnation_leaves_no_levels(bench):
     before, life, own = level_of(bench, 0), bench.born(), level_of(bench, 1)
     life.stopped()
     assert not before.exists() and not own.exists()
+    assert list((bench.folder / "local").iterdir()) == [], "the job's folder would stay for ever"
+
+
+def test_a_stopped_incarnation_leaves_the_levels_of_a_standby_on_its_host(bench):
+    life, standby = bench.born(), bench.plan.cache / "standby-1-2-x" / "sum"
+    standby.mkdir(parents=True)
+    life.stopped()
+    assert standby.exists()
 
 
 def test_spark_plans_no_batch_before_the_rules_have_the_one_before(bench_of, monkeypatch):

@@ -19,6 +19,7 @@ from spark_ckpt.driver.standby.rehearsal import can_rehearse, rehearse, remove, 
 from spark_ckpt.epochs.records import Manifest
 from spark_ckpt.errors import CkptError, EpochDamaged, EpochNotFound
 from spark_ckpt.store.holder import current_holder, provably_dead
+from spark_ckpt.tasks.state.local_folder import remove_empty
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
@@ -72,11 +73,12 @@ class Follower(threading.Thread):
             return self._folder
 
     def leave(self) -> None:
-        """End, and remove the folder."""
+        """End, and remove the folder, with the job's own if it was the last in it."""
         self._over.set()
         if self.is_alive() and not self._handed_over:
             self.join(_LEAVE_S)
         shutil.rmtree(self._folder, ignore_errors=True)
+        remove_empty(self._folder.parent)
 
     # -- thread body -----------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,9 @@ class LocalFolder:
             with suppress(OSError):  # derived data: without it the first batch creates it
                 levels.rename(self.path)
         with typed_errors_at(str(self.path)):
+            # The end of another run on this host may remove the empty parent between the two steps of the call.
+            with suppress(FileNotFoundError):
+                self.path.mkdir(parents=True, exist_ok=True)
             self.path.mkdir(parents=True, exist_ok=True)
 
     def remove_earlier(self) -> None:
@@ -34,9 +37,16 @@ class LocalFolder:
         shutil.rmtree(self.earlier, ignore_errors=True)
 
     def remove(self) -> None:
-        """Remove both folders."""
+        """Remove both folders, and their parent if nothing is left in it."""
         self.remove_earlier()
         shutil.rmtree(self.path, ignore_errors=True)
+        remove_empty(self.path.parent)
+
+
+def remove_empty(cache: Path) -> None:
+    """Remove a job's folder, unless another driver or a standby on this host has its own there."""
+    with suppress(OSError):
+        cache.rmdir()
 
 
 def remove_older(own: Path) -> None:
