@@ -11,6 +11,7 @@ import os
 import shutil
 import socket
 import weakref
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
@@ -32,7 +33,8 @@ class TemporaryFolder:
         prefix = f"spark-ckpt-{kind}-"
         _delete_left(Path(base or gettempdir()), prefix)
         self.path = Path(mkdtemp(prefix=prefix, dir=base))
-        self._delete = weakref.finalize(self, _end, self.path, _locked(self.path), os.getpid())
+        held = _locked(self.path), _kept_from_ageing(self.path)
+        self._delete = weakref.finalize(self, _end, self.path, held, os.getpid())
 
     def __enter__(self) -> Path:
         return self.path
@@ -55,11 +57,20 @@ def _locked(folder: Path) -> int:
     return held
 
 
-def _end(folder: Path, held: int, owner: int) -> None:
+def _kept_from_ageing(folder: Path) -> int:
+    """Return the descriptor of a lock for systemd-tmpfiles, which deletes what is old in /tmp unless its folder is locked."""
+    held = os.open(folder, os.O_RDONLY)
+    with suppress(OSError):
+        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return held
+
+
+def _end(folder: Path, held: Iterable[int], owner: int) -> None:
     # A fork inherits this call, and its end must not take the folder from the process that made it.
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(held)
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def _delete_left(base: Path, prefix: str) -> None:

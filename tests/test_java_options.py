@@ -1,12 +1,15 @@
 """What a session tells Java beside the user's own options."""
 
+import tempfile
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 from spark_ckpt.spark_session import class_archive
 from spark_ckpt.spark_session import session as spark_session
 from spark_ckpt.spark_session.class_archive import DRIVER_OPTIONS
+from spark_ckpt.temporary_folder import LOCK
 
 ARCHIVE = "-XX:SharedArchiveFile=ours.jsa"
 
@@ -71,3 +74,15 @@ def test_without_an_archive_only_the_optimisation_is_late(monkeypatch):
     monkeypatch.setattr(class_archive, "options", lambda: "")
     assert "Archive" not in options()
     assert "Tier4" in options()
+
+
+def test_the_workers_sockets_have_a_folder_that_a_killed_driver_does_not_leave():
+    folder = spark_session.session("app")["spark.python.unix.domain.socket.dir"]
+    assert (Path(folder) / LOCK).is_file()
+    assert spark_session.session("app")["spark.python.unix.domain.socket.dir"] == folder, "one for the process"
+
+
+def test_where_a_folder_of_their_own_has_too_long_a_path_the_sockets_are_among_the_temporary_files(monkeypatch):
+    room = len(tempfile.gettempdir())
+    monkeypatch.setattr(spark_session, "unix_sockets", lambda folder: {"at": folder} if len(folder) <= room else {})
+    assert spark_session.session("app")["at"] == tempfile.gettempdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,3 +106,15 @@ def test_a_process_that_looks_at_no_lock_is_found(
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     with pytest.raises(AssertionError):
         test_the_folder_of_a_process_that_runs_stays(process, tmp_path)
+
+
+def test_the_folder_of_a_living_process_is_not_aged_out_of_the_temporary_files(process: Process) -> None:
+    """systemd-tmpfiles takes this lock before it deletes an old folder, and leaves a locked one with all that is in it."""
+    held = os.open(process.folder, os.O_RDONLY)
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        process.is_killed()
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(held)

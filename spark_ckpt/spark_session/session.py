@@ -6,6 +6,7 @@ start.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ from spark_ckpt.spark_session import class_archive, driver_log
 from spark_ckpt.spark_session.class_archive import DRIVER_OPTIONS
 from spark_ckpt.spark_session.console import tidy
 from spark_ckpt.spark_versions import require_spark_of_jobs
+from spark_ckpt.temporary_folder import TemporaryFolder
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM)
 
@@ -81,7 +83,7 @@ def session(
     # Workers must be this interpreter: another Python on the path would miss pyarrow and this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     here = (master or ("" if is_under_spark_submit() else "local[*]")).startswith("local")
-    settings = _DEFAULTS | (unix_sockets(tempfile.gettempdir()) if here else {})
+    settings = _DEFAULTS | (_sockets() if here else {})
     # The user's settings come last and win.
     settings |= connectors.spark_settings(chosen) | dict(conf or {})
     if paths := [str(path) for path in connectors.jar_paths(chosen)]:
@@ -100,6 +102,17 @@ def session(
         spark = builder.getOrCreate()
     tidy(spark)
     return spark
+
+
+def _sockets() -> dict[str, str]:
+    """Return the settings of the workers' sockets; a killed Java leaves them, so they get a folder that is deleted then."""
+    # A temporary folder with a long path may leave room for the sockets, but not for a folder of their own.
+    return unix_sockets(str(_socket_folder().path)) or unix_sockets(tempfile.gettempdir())
+
+
+@functools.cache
+def _socket_folder() -> TemporaryFolder:
+    return TemporaryFolder("sockets")
 
 
 def _with_java_options(settings: dict[str, str]) -> dict[str, str]:
