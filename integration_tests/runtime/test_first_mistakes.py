@@ -13,6 +13,7 @@ from runtime_kit import Bench, drain
 
 import spark_ckpt as ckpt
 from spark_ckpt.connector import Source
+from spark_ckpt.tasks.operators import aggregations
 
 pytestmark = pytest.mark.spark
 
@@ -192,24 +193,27 @@ def test_a_mistake_in_a_graph_says_what_to_write(
     assert advice in f"{refused.value.what} {refused.value.hint}"
 
 
-def test_functions_of_spark_are_the_aggregates_of_a_job(bench: Bench) -> None:
-    grouped = bench.job().source("in", bench.source()).groupBy("k")
-    by_spark = grouped.agg(
-        F.sum("v").alias("total"), F.count("*").alias("n"), name="by_spark", most=F.max("v"), mean=F.avg(F.col("v")),
-        least=F.min("v"), some=F.count("v"), newest=F.last("v", ignorenulls=True),
-    )  # fmt: skip
-    ours = grouped.agg(
-        name="ours", total=ckpt.sum("v"), n=ckpt.count(), most=ckpt.max("v"), mean=ckpt.avg("v"),
-        least=ckpt.min("v"), some=ckpt.count("v"), newest=ckpt.last("v", ignore_nulls=True),
-    )  # fmt: skip
-    assert by_spark.schema == ours.schema
+def test_functions_of_spark_give_what_they_give_in_spark(bench: Bench) -> None:
+    names = [name for name in ckpt.__all__ if hasattr(aggregations, name) and hasattr(F, name)]
+    of_spark = {name: getattr(F, name)("v") for name in names} | {
+        "rows": F.count("*"), "newest": F.last("v", ignorenulls=True), "oldest": F.first("v", ignorenulls=True),
+        "of_column": F.avg(F.col("v")),
+    }  # fmt: skip
+    of_ours = {name: getattr(ckpt, name)("v") for name in names} | {
+        "rows": ckpt.count(), "newest": ckpt.last("v", ignore_nulls=True), "oldest": ckpt.first("v", ignore_nulls=True),
+        "of_column": ckpt.avg("v"),
+    }  # fmt: skip
+    bench.put(("a", None), ("a", 1), ("a", 5), ("a", None), ("b", 5), ("c", None))
 
     job = bench.job()
-    rows = job.source("in", bench.source())
-    rows.groupBy("k").agg(F.sum("v").alias("total"), n=F.count("*"), some=F.count("v")).to(bench.sink())
-    bench.put(("a", 1), ("a", None), ("b", 5))
+    grouped = job.source("in", bench.source()).groupBy("k")
+    grouped.agg(*(each.alias(name) for name, each in of_spark.items())).to(bench.sink())
     drain(job)
-    assert sorted(bench.values()) == [("a", 1, 2, 1), ("b", 5, 1, 1)]
+
+    sparks = bench.spark.read.parquet(str(bench.input())).groupBy("k")
+    expected = sparks.agg(*(each.alias(name) for name, each in of_spark.items()))
+    assert bench.values() == sorted(map(tuple, expected.collect()), key=repr)
+    assert grouped.agg(name="ours", **of_ours).schema.simpleString() == expected.schema.simpleString()
 
 
 def test_the_view_that_the_hint_names_is_read_inside_of_transform(bench: Bench) -> None:
