@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_ckpt.errors import BadRecord, ConfigInvalid, EnvironmentUnfit, SourceInvalid
 
@@ -47,14 +47,18 @@ class Registry:
 
     def client(self) -> SchemaRegistryClient:
         """Return this process's client, which caches schemas."""
-        return _client(self.url, tuple(sorted(self.options.items())))
+        return _client(self)
+
+    def __hash__(self) -> int:
+        # By the names only: values may be lists and mappings, which have no hash. Equal registries have equal names.
+        return hash((self.url, frozenset(self.options)))
 
 
 @lru_cache(maxsize=8)
-def _client(url: str, options: tuple[tuple[str, Any], ...]) -> SchemaRegistryClient:
+def _client(registry: Registry) -> SchemaRegistryClient:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
-    return SchemaRegistryClient({"url": url, **dict(options)})
+    return SchemaRegistryClient({"url": registry.url, **registry.options})
 
 
 def typed(error: Exception, where: str) -> Exception:

@@ -210,3 +210,20 @@ def test_a_message_inside_itself_is_refused():
 
 def test_secrets_of_the_registry_are_not_shown():
     assert "hunter2" not in repr(Avro(Registry("http://x:1", {"basic.auth.user.info": "me:hunter2"}), READER))
+
+
+def test_a_registry_takes_options_with_lists_and_mappings_and_keeps_one_client():
+    """As Confluent's client wants them for a login of one's own."""
+
+    def registry(scopes):
+        return Registry(
+            "http://x:1",
+            {
+                "bearer.auth.credentials.source": "CUSTOM",
+                "bearer.auth.custom.provider.function": dict,
+                "bearer.auth.custom.provider.config": {"scopes": scopes},
+            },
+        )
+
+    assert registry(["read"]).client() is registry(["read"]).client()
+    assert registry(["read"]).client() is not registry(["write"]).client()
