@@ -80,8 +80,8 @@ class DeltalakePublisher:
         # The marker comes before the files: those of a published epoch may be gone by OPTIMIZE and VACUUM.
         if is_published(marker, output, self._context):
             # The attempt that committed may have died before its fsync.
-            version = self._harden(range(opened.version(), -1, -1)[:_REPLAY_SEARCH_VERSIONS])
-            return PublishReceipt(output.epoch, rows, replayed=True, detail={"version": version})
+            self._harden(range(opened.version(), -1, -1)[:_REPLAY_SEARCH_VERSIONS])
+            return PublishReceipt(output.epoch, rows, replayed=True)
         # An epoch without rows needs no commit once the table has a marker, unless it empties the table.
         if not output.files and marker is not None and not output.replaces:
             return PublishReceipt(output.epoch, 0, replayed=False)
@@ -92,8 +92,8 @@ class DeltalakePublisher:
         hit(Failpoint.PRE_COMMIT)
         replayed = self._commit(opened, output, actions)
         hit(Failpoint.PUBLISH_COMMITTED)
-        version = self._harden(itertools.count(before + 1))
-        return PublishReceipt(output.epoch, rows, replayed, {"version": version, "files": len(output.files)})
+        self._harden(itertools.count(before + 1))
+        return PublishReceipt(output.epoch, rows, replayed)
 
     def tidy(self) -> int:
         """Remove the files that dead incarnations staged in the table's folder and no commit names. Return their
@@ -168,26 +168,22 @@ class DeltalakePublisher:
             ),
         )
 
-    def _harden(self, versions: Iterable[int]) -> int | None:
-        """Find this sink's commit among `versions` and return it. Fsync every entry on the way, which deltalake does
-        not.
-        """
-        system, root = self._system(), local_root(self._table)
+    def _harden(self, versions: Iterable[int]) -> None:
+        """Fsync the log's entries up to this sink's commit, the first one among `versions`: deltalake does not."""
+        root = local_root(self._table)
+        # An object store has an entry for good once it has answered.
+        if root is None:
+            return
+        system = filesystem(self._table, self._storage_options)
         # Every entry on the way is synced: after a power loss, a log with a gap before this commit could not be read.
         for version in versions:
             commit = read_commit(system, version)
             if commit is None:
-                break
-            if root is not None:
-                _fsync(root / commit_path(version))
+                return
+            _fsync(root / commit_path(version))
             if any(application == self._application for application, _ in commit.commit.transactions):
-                if root is not None:
-                    _fsync(root / LOG)
-                return version
-        return None
-
-    def _system(self) -> pafs.FileSystem:
-        return filesystem(self._table, self._storage_options)
+                _fsync(root / LOG)
+                return
 
 
 def _add_action(file: StagedFile, info: pafs.FileInfo) -> AddAction:
