@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict, dataclass
 from enum import Enum
 
+from spark_ckpt.connector_parts.sink_rules import follows
 from spark_ckpt.errors import Fenced, PublishConflict
 
 VERSION = 1
@@ -79,11 +80,7 @@ class Wanted:
 
     def follows(self, published: int) -> bool:
         """Return True if the wanted epoch comes directly after `published` (0: no epoch was published)."""
-        # A topic that is in use again after another one may have an old marker. The epochs after it went to the other
-        # topic.
-        if self.begun_after is not None and published <= self.begun_after:
-            return True
-        return published == self.previous or (published > self.previous and published in self.dropped)
+        return follows(published, self.previous, self.dropped, self.begun_after)
 
 
 class MarkerDecision(Enum):

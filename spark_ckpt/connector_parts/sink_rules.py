@@ -6,7 +6,7 @@ the marker, calls `is_published`, and writes the rows and the `marker_of` the ou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,12 +67,24 @@ def is_published(marker: SinkMarker | None, output: EpochOutput, context: SinkCo
     if at >= output.epoch:
         return True
     # An epoch between is missing in the target, or the target has one that the log does not expect.
-    if not _follows(at, output):
+    if not follows(at, output.previous, output.dropped, output.begun_after):
         found = f"epoch {at}" if at else "no marker"
         raise _conflict(
             f"before it the log has epoch {output.previous} published, the target has {found}", at, output, context
         )
     return False
+
+
+def follows(published: int, previous: int, dropped: Collection[int], begun_after: int | None) -> bool:
+    """Return True if an epoch comes directly after the epoch `published` of a target (0: none is).
+
+    The other parameters are fields of the epoch's `EpochOutput`.
+    """
+    # A target that is in use again after another one may have an old marker. The epochs after it went to the other
+    # target.
+    if begun_after is not None and published <= begun_after:
+        return True
+    return published == previous or (published > previous and published in dropped)
 
 
 def staged_tables(output: EpochOutput, context: SinkContext) -> Iterator[pa.Table]:
@@ -86,12 +98,6 @@ def staged_tables(output: EpochOutput, context: SinkContext) -> Iterator[pa.Tabl
     place = Location(output.root, dict(output.storage_options))
     for file in output.files:
         yield place.read_committed(file, file.rows, epoch=output.epoch, sink=context.sink)
-
-
-def _follows(at: int, output: EpochOutput) -> bool:
-    if output.begun_after is not None and at <= output.begun_after:
-        return True
-    return at == output.previous or (at > output.previous and at in output.dropped)
 
 
 def _conflict(what: str, at: int, output: EpochOutput, context: SinkContext) -> PublishConflict:
