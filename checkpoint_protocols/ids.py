@@ -10,9 +10,6 @@ Epoch = NewType("Epoch", int)
 Incarnation = NewType("Incarnation", int)
 """Number of one life of the job between recoveries, from 1. Durable before anything else carries it."""
 
-KeyGroup = NewType("KeyGroup", int)
-"""Index of one share of an operator's keys, in [0, key groups)."""
-
 TaskId = NewType("TaskId", str)
 """One participant that takes snapshots: a source's cursor, or one key group of an operator (`totals/3`)."""
 

@@ -55,17 +55,6 @@ def age(
     return Age.UNDONE if any(undone) else Age.DELAYED
 
 
-def adopt(mine: RollbackTable, theirs: RollbackTable) -> dict[Incarnation, Line]:
-    """Return the rows of both tables.
-
-    Recoveries are serialised, so rows of one incarnation are equal. Raises `ProtocolViolation` if two of them differ.
-    """
-    torn = [number for number in mine.keys() & theirs.keys() if mine[number] != theirs[number]]
-    if torn:
-        raise ProtocolViolation(f"two recoveries took the incarnations {sorted(torn)}: the fence did not hold")
-    return {**mine, **theirs}
-
-
 def _row(table: RollbackTable, recovery: Incarnation) -> Line:
     try:
         return table[recovery]

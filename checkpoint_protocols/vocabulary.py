@@ -26,7 +26,6 @@ __all__ = [
     "Hold",
     "Json",
     "Note",
-    "PeerChanged",
     "Received",
     "Release",
     "Restore",
@@ -183,15 +182,6 @@ class SinkReplied(Event):
 
     transaction: str
     ok: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PeerChanged(Event):
-    """Another process started as incarnation `peer_incarnation`, or stopped."""
-
-    peer: str
-    up: bool
-    peer_incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)

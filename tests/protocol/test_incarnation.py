@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from checkpoint_protocols.ids import Epoch, Incarnation, ProcessId
-from checkpoint_protocols.incarnation import Age, Line, RollbackTable, adopt, age
+from checkpoint_protocols.incarnation import Age, Line, RollbackTable, age
 from checkpoint_protocols.machine import ProtocolViolation
 
 A, B = ProcessId("a"), ProcessId("b")
@@ -61,15 +61,6 @@ def test_t14_a_doubly_stale_message_is_dropped_and_the_literal_rule_takes_it() -
 def test_a_missing_row_is_an_error_and_no_guess() -> None:
     with pytest.raises(ProtocolViolation, match="row of incarnation 2"):
         judge(A, 1, 4, 3, row(3, 6))
-
-
-def test_adopting_a_table_keeps_all_rows_of_both() -> None:
-    assert adopt(row(2, 3), row(2, 3) | row(3, 6)) == row(2, 3) | row(3, 6)
-
-
-def test_two_recoveries_of_one_number_are_an_error() -> None:
-    with pytest.raises(ProtocolViolation, match=r"incarnations \[2\]"):
-        adopt(row(2, 3), row(2, 4))
 
 
 @dataclass

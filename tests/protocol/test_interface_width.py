@@ -22,12 +22,12 @@ NEEDS: dict[str, tuple[type[Event] | type[Effect], ...]] = {
     "Chandy-Lamport": (*COMMON, v.AppSent, v.Commanded, v.CaptureState),
     "epochs with deficit counting": (*COMMON, v.AppSent, v.Commanded, v.CaptureState, v.Restore, v.Erase),
     "cyclic barriers": (*COMMON, v.Commanded, v.CaptureState, v.Hold, v.Release, v.Restore),
-    "sender-based logging": (*COMMON, v.AppSent, v.PeerChanged, v.Hold, v.Release, v.Erase, v.SetTimer, v.TimerElapsed),
+    "sender-based logging": (*COMMON, v.AppSent, v.Hold, v.Release, v.Erase, v.SetTimer, v.TimerElapsed),
     "uncoordinated": (*COMMON, v.AppSent, v.CaptureState, v.SetTimer, v.TimerElapsed, v.Restore, v.Erase),
     "Koo-Toueg": (*COMMON, v.AppSent, v.Commanded, v.CaptureState, v.Erase, v.Hold, v.Release, v.Restore),
     "index-based": (*COMMON, v.AppSent, v.CaptureState, v.SetTimer, v.TimerElapsed, v.Restore),
     "receiver logging, both kinds": (*COMMON, v.Hold, v.Release, v.Erase, v.SinkTransaction, v.SinkReplied),
-    "lease": (v.Received, v.Send, v.SetTimer, v.TimerElapsed, v.PeerChanged, v.StoreRecord, v.Stored, v.Note),
+    "lease": (v.Received, v.Send, v.SetTimer, v.TimerElapsed, v.StoreRecord, v.Stored, v.Note),
 }
 """Rules that need more than one life use `Restore` and the incarnation in every envelope."""
 
