@@ -118,7 +118,7 @@ def compare(
     """Run all protocols through the same failures, in simulated time, and put their costs side by side."""
     seeds, job, killed = range(seed, seed + runs), None, crash or ()
     if store is None:
-        chosen, times = chosen_graph(graph or GRAPH), _times(interval_ms, timeout_ms)
+        chosen, times = chosen_graph(graph or GRAPH, inputs), _times(interval_ms, timeout_ms)
         held = STATE_BYTES if state_bytes is None else state_bytes
         load = Workload(chosen, seeds, inputs, skew_ms, _crashes(killed, chosen), lambda _: held, times)
         stores_state = f"{held:,} bytes"
@@ -144,7 +144,7 @@ def compare(
 
 
 def _recorded_workload(job: RecordedJob, seeds: range, inputs: int, skew_ms: float, killed: Sequence[str]) -> Workload:
-    refuse_many_ways(job.name, job.graph)
+    refuse_many_ways(job.name, job.graph, inputs)
     crashes = [(ms / job.ms, name) for ms, name in _crashes(killed, job.graph, 1.25 * job.interval_ms)]
     return Workload(
         job.graph,

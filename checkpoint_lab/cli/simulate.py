@@ -23,12 +23,17 @@ from spark_ckpt.cli.options import AsJson, Interval, ProtocolOptions, Timeout, p
 from spark_ckpt.cli.output import print_facts, print_json, print_line
 from spark_ckpt.connector import Json
 from spark_ckpt.errors import ConfigInvalid
+from spark_ckpt.wording import counted
 
 # -- Graphs by name, or from a JSON file: `{"processes": ["s", "a", "k"], "channels": [["s", "a"], ["a", "k"]]}`.
 
 
 WAYS_MAX = 1_000
 """Maximal number of paths from sources to processes, loops once around. Each row becomes a message for each path."""
+
+LINEAGES_MAX = 50_000
+"""Maximal number of rows of all sources times their paths. A run keeps one bit for each, and masks of them: this
+number takes 160 MB, and ten times as many take a hundred times as much."""
 
 BYTES_MAX = 100_000
 
@@ -57,17 +62,20 @@ class GraphFile(BaseModel):
         return self
 
 
-def chosen_graph(named: str) -> Graph:
-    """Return a graph by name, or from a file if the name ends in `.json`. Raises `ConfigInvalid`."""
+def chosen_graph(named: str, inputs: int) -> Graph:
+    """Return a graph by name, or from a file if the name ends in `.json`. Raises `ConfigInvalid`.
+
+    `inputs`: rows that each source will have.
+    """
     if named.endswith(".json"):
-        return _read(Path(named))
+        return _read(Path(named), inputs)
     if named not in sim.GRAPHS:
         there = ", ".join(sim.GRAPHS)
         raise ConfigInvalid(f"no graph {named!r}", hint=f"there are: {there}; or name a file that ends in .json")
     return sim.GRAPHS[named]
 
 
-def _read(path: Path) -> Graph:
+def _read(path: Path, inputs: int) -> Graph:
     try:
         with path.open("rb") as file:
             text = file.read(BYTES_MAX + 1)
@@ -84,7 +92,7 @@ def _read(path: Path) -> Graph:
         raise _invalid(path, f"{where}: {first['msg']}") from error
     except ProtocolViolation as error:
         raise _invalid(path, error.what) from error
-    refuse_many_ways(str(path), graph)
+    refuse_many_ways(str(path), graph, inputs)
     return graph
 
 
@@ -93,8 +101,8 @@ def _invalid(name: object, what: str) -> ConfigInvalid:
     return ConfigInvalid(f"graph {name}: {what}", hint=hint)
 
 
-def refuse_many_ways(name: str, graph: Graph) -> None:
-    """Raise `ConfigInvalid` for a graph on which the lineage of one row would fill the memory."""
+def refuse_many_ways(name: str, graph: Graph, inputs: int) -> None:
+    """Raise `ConfigInvalid` for a graph on which the lineages of so many inputs per source would fill the memory."""
     ways, new = 0, deque((source, 0) for source in graph.sources)
     while new:
         at, hops = new.popleft()
@@ -103,6 +111,11 @@ def refuse_many_ways(name: str, graph: Graph) -> None:
             raise _invalid(name, f"more than {WAYS_MAX} ways lead from the sources to the processes")
         looped = ((graph.ends[channel][1], hops + (channel in graph.back_edges)) for channel in graph.outputs[at])
         new.extend(each for each in looped if each[1] <= 1)
+    if ways * inputs > LINEAGES_MAX:
+        raise ConfigInvalid(
+            f"graph {name}: {counted(inputs, 'input')} on {counted(ways, 'way')} would fill the memory",
+            hint=f"give --inputs of at most {LINEAGES_MAX // ways}, or describe a graph with fewer ways",
+        )
 
 
 # -- `simulate --record` and `--replay`: a simulated run as a file.
@@ -139,8 +152,9 @@ def read_replay(file: Path) -> tuple[Recording, str | None]:
     """
     recorded = read_recording(file)
     # A graph in a file is bounded wherever it comes from: a row becomes a message for each path.
-    if (own := recorded.begun.scenario.own) is not None:
-        refuse_many_ways(str(file), own)
+    scenario = recorded.begun.scenario
+    if scenario.own is not None:
+        refuse_many_ways(str(file), scenario.own, scenario.inputs)
     return recorded, difference(recorded)
 
 
@@ -215,7 +229,7 @@ def simulate(
         _again(replay, diagram, everything, as_json)
         return
     graph = graph or _asked(lambda: sim.graphs_of(protocol))[0]
-    own = chosen_graph(graph) if graph.endswith(".json") else None
+    own = chosen_graph(graph, inputs) if graph.endswith(".json") else None
     crashes = tuple(sim.Crash(*process_at(each, "STEP", "a@20")) for each in crash or ())
     scenario = sim.Scenario(
         protocol,

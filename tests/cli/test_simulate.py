@@ -204,6 +204,20 @@ def test_a_graph_file_that_cannot_be_is_told_by_what_is_wrong(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_more_inputs_than_a_graph_has_memory_for_are_refused(capsys: Captured, tmp_path: Path, command: str) -> None:
+    """With 1,000 inputs the bits of 512 ways take 16 GB."""
+    names = "abcdefghij"
+    channels = [[a, b] for a in names for b in names if a < b]
+    graph = graph_file(tmp_path, processes=list(names), channels=channels)
+
+    assert exit_code((command, "--graph", graph, "--inputs", "1000")) == 2
+
+    told = capsys.readouterr().err
+    assert "1,000 inputs on 512 ways would fill the memory" in told
+    assert "--inputs of at most 97" in told
+
+
 def test_protocols_that_need_no_loops_are_not_compared_on_one(capsys: Captured) -> None:
     rows = json.loads(out(capsys, "compare", "--graph", "cycle", "--runs", "1", "--json"))
 
