@@ -119,8 +119,9 @@ class Transport(Machine[TransportPhase]):
         numbered = _numbered(event.message, self.newest)
         self.said[numbered.target, numbered.seq] = numbered
         effects: list[Effect] = [_on_its_way(numbered)]
-        # The running timer repeats every unacknowledged message, so this one needs no timer of its own.
-        return effects if self.phase is W else [*effects, *self._wait()]
+        # The running timer repeats every unacknowledged message, so this one needs no timer of its own. A timer that a
+        # peer out of reach has made long would keep it waiting, and begins again.
+        return effects if self.phase is W and not self._tries else [*effects, *self._wait()]
 
     def _on_received(self, event: Received) -> list[Effect]:
         message = event.message

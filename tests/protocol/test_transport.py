@@ -82,6 +82,19 @@ def test_what_nobody_acknowledges_is_said_again_and_ever_more_slowly() -> None:
     assert delays == [REPEAT_MS * 2**doublings for doublings in (*range(DOUBLINGS_MAX + 1), DOUBLINGS_MAX)]
 
 
+def test_a_message_is_repeated_soon_although_an_older_one_was_repeated_often() -> None:
+    """One peer out of reach delays no message that is lost on its way to another."""
+    here = Transport(P, ONE)
+    effects = here.handle(Asked(word("to a peer out of reach")))
+    for _ in range(DOUBLINGS_MAX):
+        slow = effects = rings(here, effects)
+
+    effects = here.handle(Asked(word()))
+    assert [effect.delay_ms for effect in effects if isinstance(effect, SetTimer)] == [REPEAT_MS]
+    assert [each.kind for each in sent(rings(here, effects))] == ["to a peer out of reach", "vote"]
+    assert rings(here, slow) == []
+
+
 def test_what_was_acknowledged_is_not_said_again() -> None:
     here, there = Transport(P, ONE), Transport(Q, ONE)
     effects = here.handle(Asked(word()))
