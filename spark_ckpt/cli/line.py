@@ -18,7 +18,14 @@ from spark_ckpt.epochs.recovery import RestorePlan, plan
 from spark_ckpt.epochs.recovery_text import sink_lines
 from spark_ckpt.errors import ConfigInvalid, EpochNotFound
 from spark_ckpt.json_values import plain
-from spark_ckpt.program_edges.line_stores import Outside, StoreLines, before_restore, read_stores, restore_line
+from spark_ckpt.program_edges.line_stores import (
+    Outside,
+    StoreLines,
+    before_restore,
+    freed_before,
+    read_stores,
+    restore_line,
+)
 from spark_ckpt.program_edges.wall_clock import WallClockCut, wall_clock_cut
 from spark_ckpt.store.store import Store
 from spark_ckpt.wording import counted, epochs
@@ -77,10 +84,11 @@ def restore_stores(stores: Sequence[Store], target: str, dry_run: bool, fence: b
     known = read_stores(stores, branch_ends(target, len(stores)))
     chosen = to_target(known.programs, target)
     # Asked before the restore, which makes its epochs the newest ones.
-    before = named_by(before_restore(known, target))
+    before, freed = named_by(before_restore(known, target)), freed_before(known, target)
     plans = {
         name: plan(each.log_state, chosen.epochs[name], each.store.log.manifest, each.store.verify)
         for name, each in known.stores.items()
+        if name not in freed
     }
     began = {} if dry_run else restore_line(known, chosen, target, fence)
     if as_json:
@@ -97,6 +105,8 @@ def restore_stores(stores: Sequence[Store], target: str, dry_run: bool, fence: b
         return
     for name, planned in plans.items():
         _print_plan(known, name, planned)
+    for name in sorted(freed):
+        print_line(f"program {name} was restored before the command was interrupted, and stays as it is")
     for reason in chosen.reasons:
         print_line(f"\n{reason}")
     for each in known.outside:

@@ -2,7 +2,8 @@
 
 The logs are the journal of a restore. It begins an incarnation in every store that continues from the epoch of the line,
 which fences a driver that still runs. Its lease has a name that blocks every start until the restore has reached all
-stores. A restore that was killed is run again with the same target: it finds its own leases and continues.
+stores. A restore that was killed is run again with the same target: it finds its own leases and continues. Once all
+stores are restored, one log says so: from then on the restore only frees leases, and programs that started stay as they are.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import dropwhile
 
 from spark_ckpt.epochs.lines import UNDONE, CutEpoch, Input, Line, Program
 from spark_ckpt.epochs.log_state import LogState
@@ -86,13 +88,14 @@ def restore_line(known: StoreLines, line: Line, target: str, fence: bool) -> dic
 
     Raises `StoreInUse` before anything is changed if a driver runs and `fence` is false.
     """
-    name = f"{RESTORING_LINE}{target}"
+    name, freed = f"{RESTORING_LINE}{target}", freed_before(known, target)
+    left = [program for program in _readers_first(known.programs) if program not in freed]
     if not fence:
-        for each in known.stores.values():
-            _refuse_running(each, name)
+        for program in left:
+            _refuse_running(known.stores[program], name)
     holder, done = current_holder(name), {}
     # Readers first: none of them runs on with rows that its sender has undone already.
-    for program in _readers_first(known.programs):
+    for program in left:
         log, epoch = known.stores[program].store.log, line.epochs[program]
         log_state = log.state()
         if _is_own(log_state, name) and log_state.latest == epoch:
@@ -102,21 +105,35 @@ def restore_line(known: StoreLines, line: Line, target: str, fence: bool) -> dic
         takes = fence or _is_own(log_state, name)
         done[program] = log.begin_incarnation(holder, epoch, _LEASE_MS, takeover=takes).incarnation
     # No lease is freed before all stores are restored: a program that starts earlier could read rows that its sender then undoes.
+    # The lease that is freed last says so first. Otherwise a second try would undo epochs of a program that started between.
+    last = left[-1]
+    known.stores[last].store.log.release(done[last], f"restored to {target}", keeps=True)
     for program, incarnation in done.items():
         known.stores[program].store.log.release(incarnation, f"restored to {target}")
     return done
 
 
+def freed_before(known: StoreLines, target: str) -> set[str]:
+    """Return the programs that an interrupted restore to `target` has freed. They may have started since."""
+    name = f"{RESTORING_LINE}{target}"
+    own = {program: each.log_state for program, each in known.stores.items() if _is_own(each.log_state, name)}
+    over = any(log_state.incarnations[-1].ended_ms for log_state in own.values())
+    return known.stores.keys() - own.keys() if over else set()
+
+
 def before_restore(known: StoreLines, target: str) -> dict[str, int]:
     """Return the newest epoch of each program before a restore to `target`, also of one that was interrupted."""
-    name = f"{RESTORING_LINE}{target}"
-    return {program: _left(each.log_state, name) for program, each in known.stores.items()}
+    name, freed = f"{RESTORING_LINE}{target}", freed_before(known, target)
+    return {program: _left(each.log_state, name, program in freed) for program, each in known.stores.items()}
 
 
-def _left(log_state: LogState, name: str) -> int:
+def _left(log_state: LogState, name: str, freed: bool) -> int:
     # An interrupted restore has begun incarnations without an epoch, and may have released them already.
     ours = f"{name} (process "
-    before = next((each for each in reversed(log_state.incarnations) if not each.holder.startswith(ours)), None)
+    newest_first = iter(log_state.incarnations[::-1])
+    if freed:  # a program that started since is no part of the time before the restore
+        newest_first = dropwhile(lambda each: not each.holder.startswith(ours), newest_first)
+    before = next((each for each in newest_first if not each.holder.startswith(ours)), None)
     if before is None:  # its rows are forgotten
         return log_state.latest
     taken = (brief.epoch for brief in log_state.by_id.values() if brief.incarnation == before.incarnation)

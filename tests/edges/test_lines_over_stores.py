@@ -190,6 +190,28 @@ def test_a_restore_that_was_killed_at_its_end_says_how_to_undo_it(
     assert "--to orders@4,totals@4,alerts@4" in command("restore", *trio.uris, "--to", "orders@2").out
 
 
+@pytest.mark.parametrize("released", [1, 2, 3], ids=["all_restored", "one_freed", "two_freed"])
+def test_a_program_that_started_before_its_restore_was_run_again_keeps_its_epochs(
+    command: CommandLine, trio: Trio, monkeypatch: pytest.MonkeyPatch, released: int
+) -> None:
+    trio.stop()
+    target = "orders@2,totals@2,alerts@2"
+    killed_after(trio, target, stores=released, monkeypatch=monkeypatch, call="release")
+    started = [each for each in trio.programs if each.store.log.state().is_free]
+    assert len(started) == released - 1
+    for each in started:
+        each.begin("latest")
+        each.commit()
+    newest = trio.latest()
+    again = command("restore", *trio.uris, "--to", target)
+    assert again.code == 0, again.err
+    assert "--to orders@4,totals@4,alerts@4" in again.out
+    assert trio.latest() == newest
+    assert [each.name for each in trio.programs if not each.store.log.state().is_free] == [
+        each.name for each in started
+    ]
+
+
 def test_a_restore_of_one_store_can_be_undone(command: CommandLine, tmp_path: Path) -> None:
     orders = ProgramKit(tmp_path, "orders")
     for _ in range(4):
