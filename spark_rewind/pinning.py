@@ -269,12 +269,14 @@ def _over_budget(request: PinRequest, new: KeptPoint, points: Sequence[KeptPoint
     staying, dropped = list(points), list[KeptPoint]()
     # By file and not by point: the removal of a point frees only files that no other point shares.
     while (needed := _bytes([files[each.folder] for each in [*staying, new]])) > request.budget_bytes:
-        # an unreadable point counts as one without a name
-        victim = next((each for each in staying if each.point is None or each.point.name is None), None)
+        # An unreadable point stays: it may have a name, and a later version may have written it.
+        victim = next((each for each in staying if each.point is not None and each.point.name is None), None)
         if victim is None:
-            named = _bytes([files[each.folder] for each in staying])
-            what = f"the new point and the named ones hold {needed:,} bytes, {request.budget_bytes:,} are allowed"
-            hint = f"raise --budget, or take named points away (they hold {named:,} bytes): spark-ckpt rewind unpin"
+            held_bytes = _bytes([files[each.folder] for each in staying])
+            broken = [each.folder.name for each in staying if each.point is None]
+            also = f" and the unreadable {', '.join(broken)}" if broken else ""
+            what = f"the new point and the named ones{also} hold {needed:,} bytes, {request.budget_bytes:,} are allowed"
+            hint = f"raise --budget, or take points away (they hold {held_bytes:,} bytes): spark-ckpt rewind unpin"
             raise PinsOverBudget(what, hint=hint)
         staying.remove(victim)
         dropped.append(victim)

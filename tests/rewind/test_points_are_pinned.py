@@ -249,6 +249,18 @@ def test_a_named_point_never_goes_for_another_one(chain):
     assert content_of(chain.pins / "points") == before
 
 
+@pytest.mark.parametrize("content", ["{", '{"format": 99, "id": "x", "name": "named"}', None], ids=["torn", "newer", "gone"])
+def test_a_point_that_cannot_be_read_never_goes_for_another_one(chain, content):
+    broken = chain.pin("named").kept.folder
+    (broken / "point.json").unlink() if content is None else (broken / "point.json").write_text(content)
+    unnamed = chain.pin(now_ms=NOW_MS + 1).kept.folder
+    with pytest.raises(PinsOverBudget, match=f"the unreadable {broken.name} hold"):
+        chain.pin(budget_bytes=1000, now_ms=NOW_MS + 2)
+    assert points_in(chain.pins) == [broken.name, unnamed.name]
+    unpin(chain.pins, broken.name)
+    assert points_in(chain.pins) == [unnamed.name]
+
+
 def test_a_point_is_taken_away_by_its_name_or_id(chain):
     named, other = chain.pin("a"), chain.pin(now_ms=NOW_MS + 1)
     unpin(chain.pins, "a")
