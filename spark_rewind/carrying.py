@@ -7,12 +7,12 @@ and begins again, after the decision it continues. Fences stop queries from star
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from spark_ckpt.delta_files import LOG
-from spark_ckpt.errors import CheckpointDamaged, RewindOutOfReach, RewindStale
+from spark_ckpt.errors import CheckpointDamaged, CkptError, RewindOutOfReach, RewindStale, RewindUnderWay
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_rewind import folders, outbox_logs
 from spark_rewind.checkpoint import read_checkpoint
@@ -61,10 +61,14 @@ def _draft(record: RewindRecord, change: TableChange, table: Table, queries: Seq
     An undo restores the content of before, with the late version if it was not written between rewind and undo.
     """
     stamp = stamp_of(table, record.identity, record.made_at_ms, _ENGINE)
-    wish = TableWish(table, change.line, [*change.transactions], raised=record.raised(change.path))
+    kept_in = sorted({source.removesuffix(f"/{path}") for path, source in change.put_back.items()})
+    wish = TableWish(table, change.line, [*change.transactions], kept_in, record.raised(change.path))
     draft = table_draft(wish, queries, stamp)
-    between = table.versions[0].number >= change.first
-    return TableDraft(draft.change.model_copy(update={"newest": change.newest}), draft.texts) if between else draft
+    # Files that were put back already are not missing now, but VACUUM may still take them: no commit names them.
+    update: dict[str, object] = {"put_back": {**change.put_back, **draft.change.put_back}}
+    if table.versions[0].number >= change.first:
+        update["newest"] = change.newest
+    return TableDraft(draft.change.model_copy(update=update), draft.texts)
 
 
 def _endings(change: QueryChange) -> tuple[str, str]:
@@ -73,6 +77,9 @@ def _endings(change: QueryChange) -> tuple[str, str]:
 
 
 _STALE = "plan again, and apply that plan; nothing was changed"
+_IN_PART = "the rewind is carried out in part: remove the cause, and run the same command again"
+_OVERTAKEN_MAX = 10
+"""Versions of other writers that one call undoes. More come from a writer that runs, which a user has to stop."""
 
 
 class _OvertakenError(Exception):
@@ -111,6 +118,10 @@ class Carrier:
         """
         # tables first: a checkpoint in place names versions that its tables must have
         record = self._committed(record)
+        with _in_part():
+            return self._published(record)
+
+    def _published(self, record: RewindRecord) -> RewindRecord:
         # A log that continues from an older epoch refuses a table that still has the marker of a newer one.
         for outbox in record.outboxes:
             outbox_logs.branch(outbox, record.identity)
@@ -229,6 +240,7 @@ class Carrier:
 
     def _committed(self, record: RewindRecord) -> RewindRecord:
         """Publish every table's commits. Versions of other writers since the decision are undone, too, with a note."""
+        late = 0
         while True:
             try:
                 for table in record.tables:
@@ -242,7 +254,12 @@ class Carrier:
                 if not any(map(is_public, record.tables)):
                     self.clean_up(record)
                     raise RewindStale(f"{overtaken} while the rewind was carried out", hint=_STALE) from None
-                record = self._redrafted(record, str(overtaken))
+                late += 1
+                if late > _OVERTAKEN_MAX:
+                    hint = "stop the program that writes it, and run the same command again"
+                    raise RewindUnderWay(f"{overtaken}; the rewind is carried out in part", hint=hint) from None
+                with _in_part():
+                    record = self._redrafted(record, str(overtaken))
             else:
                 return record
 
@@ -276,6 +293,17 @@ class Carrier:
         notes = [*record.notes, f"{told} while the rewind was carried out: that version is undone, too"]
         update = {"queries": changes, "tables": tables, "notes": notes, "outboxes": outboxes}
         return self.journal.write(record.model_copy(update=update))
+
+
+@contextmanager
+def _in_part() -> Iterator[None]:
+    """Correct the advice of errors that are raised before a decision as well, and say there that nothing was changed."""
+    try:
+        yield
+    except CkptError as error:
+        if "nothing was changed" in error.hint:
+            error.hint = _IN_PART
+        raise
 
 
 def _with_identity(outbox: OutboxChange, queries: Sequence[QueryChange]) -> OutboxChange:

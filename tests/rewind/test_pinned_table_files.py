@@ -11,14 +11,17 @@ from integration_tests.campaign.rewinds import settings_for
 from integration_tests.rewind.small_lake import SmallLake, checkpoints
 from spark_ckpt import failpoints
 from spark_ckpt.errors import RewindOutOfReach
-from spark_ckpt.failpoints import FailpointHit
+from spark_ckpt.failpoints import Failpoint, FailpointHit
+from spark_rewind import carrying
 from spark_rewind.applying import apply
+from spark_rewind.journal import Journal
 from spark_rewind.pinning import PinRequest, take_pin
 from spark_rewind.pins import KeptPoint
 from spark_rewind.plan import RewindPlan
 from spark_rewind.planning import RewindRequest, plan_rewind
 from spark_rewind.point_reports import report_points
 from spark_rewind.positions import DeltaPosition
+from spark_rewind.records import RewindRecord
 from spark_rewind.table_holding import hold
 from spark_rewind.tables import read_table
 
@@ -54,6 +57,11 @@ class Story:
 
     def plan(self) -> RewindPlan:
         return plan_rewind(self.request, 0)
+
+    def lost(self) -> list[Path]:
+        """Data files that only the point still has."""
+        kept = [(self.lake.root / Path(each.path).name, each.files) for each in self.point.point.tables]
+        return [root / file.path for root, files in kept for file in files if not (root / file.path).exists()]
 
 
 FROM_THE_BEGINNING = {"ingest": -1, "dedup": -1, "publish": -1}
@@ -136,14 +144,7 @@ def test_a_command_that_died_with_files_put_back_is_run_again(tmp_path):
 
 def test_files_that_vacuum_takes_between_the_decision_and_the_commit_come_back_again(tmp_path):
     story = Story(tmp_path)
-    plan = story.plan()
-    roots = {Path(each.path).name: Path(each.path) for each in plan.tables}
-    lost = [
-        roots[Path(each.path).name] / file.path
-        for each in story.point.point.tables
-        for file in each.files
-        if not (roots[Path(each.path).name] / file.path).exists()
-    ]
+    plan, lost = story.plan(), story.lost()
     with failpoints.armed("REWIND_DECIDED:raise:1"), pytest.raises(FailpointHit):
         apply(plan, settings_for(plan))
     for path in lost:
@@ -153,6 +154,39 @@ def test_files_that_vacuum_takes_between_the_decision_and_the_commit_come_back_a
     mended.settle()
     assert lost
     assert mended.held() == mended.wanted()
+
+
+def test_files_that_vacuum_takes_come_back_also_for_a_table_that_got_later_numbers(tmp_path, monkeypatch):
+    """The command is killed once the record names the new commits."""
+    story = Story(tmp_path)
+    plan, lost = story.plan(), story.lost()
+    late: list[Failpoint] = []
+
+    def hit(reached: Failpoint) -> None:
+        if reached is Failpoint.REWIND_TABLE_COMMITTED and not late:
+            late.append(reached)
+            story.lake.tables["gold"].append([])
+
+    def write(journal: Journal, record: RewindRecord) -> RewindRecord:
+        written = real(journal, record)
+        if late:
+            raise FailpointHit
+        return written
+
+    real = Journal.write
+    with monkeypatch.context() as dying, pytest.raises(FailpointHit):
+        dying.setattr(carrying, "hit", hit)
+        dying.setattr(Journal, "write", write)
+        apply(plan, settings_for(plan))
+    gold = [path for path in lost if path.parent.name == "gold"]
+    assert gold
+    for path in gold:
+        path.unlink()
+    apply(plan, settings_for(plan))
+    mended = SmallLake(story.lake.root)
+    mended.settle()
+    assert mended.held() == mended.wanted()
+    assert all(path.exists() for path in gold)
 
 
 def test_held_files_count_in_the_budget(tmp_path):

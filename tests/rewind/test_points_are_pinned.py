@@ -249,7 +249,9 @@ def test_a_named_point_never_goes_for_another_one(chain):
     assert content_of(chain.pins / "points") == before
 
 
-@pytest.mark.parametrize("content", ["{", '{"format": 99, "id": "x", "name": "named"}', None], ids=["torn", "newer", "gone"])
+@pytest.mark.parametrize(
+    "content", ["{", '{"format": 99, "id": "x", "name": "named"}', None], ids=["torn", "newer", "gone"]
+)
 def test_a_point_that_cannot_be_read_never_goes_for_another_one(chain, content):
     broken = chain.pin("named").kept.folder
     (broken / "point.json").unlink() if content is None else (broken / "point.json").write_text(content)

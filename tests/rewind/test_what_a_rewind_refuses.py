@@ -219,6 +219,44 @@ def test_a_command_that_dies_while_it_gives_a_table_later_numbers_is_run_again(s
     assert mended.held() == mended.wanted()
 
 
+def test_a_table_that_a_program_keeps_writing_is_given_up_and_taken_back_once_the_program_has_stopped(
+    story, monkeypatch
+):
+    written = []
+
+    def hit(reached: Failpoint) -> None:
+        # first between two tables, then before each new try
+        if reached is (Failpoint.REWIND_COPIED if written else Failpoint.REWIND_TABLE_COMMITTED):
+            written.append(1)
+            story.lake.tables["silver"].append([[77_777]])
+            assert len(written) < 50, "the command never ends"
+
+    with monkeypatch.context() as writing:
+        writing.setattr(carrying, "hit", hit)
+        with pytest.raises(RewindUnderWay, match="silver: somebody else wrote version") as raised:
+            apply(story.plan, settings_for(story.plan))
+    assert "stop the program that writes it" in raised.value.hint
+    apply(story.plan, settings_for(story.plan))
+    mended = SmallLake(story.lake.root)
+    mended.settle()
+    assert mended.held() == mended.wanted()
+
+
+def test_an_error_after_the_first_public_commit_does_not_say_that_nothing_was_changed(story, monkeypatch):
+    def refuse(*given: object) -> None:
+        raise RewindUnsupported("table silver cannot be rolled back", hint="plan again; nothing was changed")
+
+    def hit(reached: Failpoint) -> None:
+        if reached is Failpoint.REWIND_TABLE_COMMITTED:
+            monkeypatch.setattr(carrying, "table_draft", refuse)
+            story.lake.tables["silver"].append([[77_777]])
+
+    monkeypatch.setattr(carrying, "hit", hit)
+    with pytest.raises(RewindUnsupported, match="silver cannot") as raised:
+        apply(story.plan, settings_for(story.plan))
+    assert raised.value.hint == "the rewind is carried out in part: remove the cause, and run the same command again"
+
+
 def test_a_folder_that_may_not_be_written(story, monkeypatch):
     monkeypatch.setattr(applying.os, "access", lambda path, mode: Path(path).name != "_delta_log")
     story.refused(RewindNotPermitted, "_delta_log may not be written")
