@@ -46,11 +46,11 @@ class Seen:
 
 
 def seen(folder: Path) -> Seen:
-    """Return the files of a folder and all folders below it."""
+    """Return the files of a folder and all folders below it. Raises `CheckpointUnreadable`."""
     found = Seen(0, 0, "")
     count = 0
     with typed_errors(folder):
-        for root, _, listed in os.walk(folder):
+        for root, _, listed in os.walk(folder, onerror=_raise_unless_gone):
             for name in listed:
                 path = Path(root, name)
                 try:
@@ -62,6 +62,12 @@ def seen(folder: Path) -> Seen:
                 if at_ns > found.newest_ns:
                     found = Seen(0, at_ns, str(path))
     return Seen(count, found.newest_ns, found.newest)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    # By itself `os.walk` passes over a folder that it cannot list, and a query that writes there would not be seen.
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def watch(queries: Mapping[str, Iterable[Path]], wait: Callable[[], None], now_ns: int) -> list[str]:

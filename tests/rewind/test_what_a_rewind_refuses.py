@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from integration_tests.rewind.small_lake import SmallLake, checkpoints, history
 from spark_ckpt import failpoints
 from spark_ckpt.errors import (
     CheckpointForeign,
+    CheckpointUnreadable,
     CkptError,
     ConfigInvalid,
     FormatUnknown,
@@ -108,6 +110,21 @@ def test_a_query_that_writes_while_it_is_watched(story):
     with pytest.raises(RewindQueryRuns, match="ingest is running"):
         apply(story.plan, replace(settings_for(story.plan), wait=run))
     assert story.content().keys() - before.keys() == {"checkpoints/ingest/offsets/.9.tmp"}
+
+
+def test_a_folder_that_cannot_be_watched(story, monkeypatch):
+    scandir = os.scandir
+
+    def refusing(folder: str) -> object:
+        if str(folder).endswith("dedup/state/0/0"):
+            raise PermissionError(13, "Permission denied", folder)
+        return scandir(folder)
+
+    before = story.content()
+    with monkeypatch.context() as watching, pytest.raises(CheckpointUnreadable, match="dedup: Permission denied"):
+        settings = replace(settings_for(story.plan), wait=lambda: watching.setattr(os, "scandir", refusing))
+        apply(story.plan, settings)
+    assert story.content() == before
 
 
 def test_a_query_that_begins_a_batch_just_before_its_fence(story, monkeypatch):
