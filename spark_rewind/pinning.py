@@ -48,11 +48,12 @@ from spark_rewind.pins import (
     PinnedTable,
     digests_of,
     held,
+    hide,
     kept_points,
     listed,
     named_point,
+    remove_for_now,
     remove_point,
-    take_away,
 )
 from spark_rewind.planning import RewindRequest
 from spark_rewind.positions import DeltaPosition
@@ -123,7 +124,7 @@ def take_pin(request: PinRequest, now_ms: int) -> Taken:
             sync_folder(final.parent)
         # old points are removed after the new one is in place: an error keeps them all
         for each in dropped:
-            take_away(each)
+            remove_for_now(hide(each))
         return Taken(KeptPoint(final, point), tuple(dropped))
 
 

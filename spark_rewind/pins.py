@@ -22,10 +22,12 @@ from spark_ckpt.errors import (
     CkptError,
     ConfigInvalid,
     EpochNotFound,
+    LogDamaged,
     PinNotFound,
     PinsForeign,
     PinsInUse,
     StoreForeign,
+    StoreOutage,
 )
 from spark_rewind.durable import remove_tree, sync_folder, written
 from spark_rewind.reading import entries, text_of
@@ -244,7 +246,8 @@ def held(pins: Path) -> Iterator[None]:
     Raises `PinsInUse`.
     """
     with written(pins):
-        (pins / POINTS).mkdir(parents=True, exist_ok=True)
+        if not (pins / ".lock").exists():  # the lock comes last, so that a call after a kill flushes the names again
+            _make_durable(pins / POINTS)
         lock = (pins / ".lock").open("a")
     with lock:
         try:
@@ -255,18 +258,39 @@ def held(pins: Path) -> Iterator[None]:
         # under the lock, a hidden folder belongs to no living process
         for each in entries(pins / POINTS):
             if each.name[0] == ".":
-                remove_point(pins / POINTS / each.name)
+                remove_for_now(pins / POINTS / each.name)
         yield
+
+
+def _make_durable(points: Path) -> None:
+    """Create the folder of points. A power failure must lose none of the names that lead to it."""
+    missing = [each for each in (points, *points.parents) if not each.exists()]
+    points.mkdir(parents=True, exist_ok=True)
+    for parent in {points.parent, points.parent.parent, *(each.parent for each in missing)}:
+        # a folder that cannot even be listed is not of this process
+        with suppress(PermissionError):
+            sync_folder(parent)
 
 
 def take_away(kept: KeptPoint) -> None:
     """Remove a point atomically. Files with other links stay there."""
-    # the rename hides the point at once; a crash in the slow removal leaves a hidden folder that the next pin clears
+    remove_point(hide(kept))
+
+
+def hide(kept: KeptPoint) -> Path:
+    """Give a point a hidden name, which takes it away at once, and return its folder. The next pin clears that."""
     hidden = kept.folder.with_name(f".gone-{kept.folder.name}")
     with written(kept.folder):
         kept.folder.rename(hidden)
         sync_folder(hidden.parent)
-    remove_point(hidden)
+    return hidden
+
+
+def remove_for_now(folder: Path) -> None:
+    """Remove a hidden point. If the store of an outbox does not answer or is damaged, a later call does."""
+    # one store that is away must not end every later pin of this folder, also of other queries
+    with suppress(StoreOutage, LogDamaged):
+        remove_point(folder)
 
 
 def remove_point(folder: Path) -> None:

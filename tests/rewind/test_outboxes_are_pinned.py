@@ -8,9 +8,10 @@ import pytest
 from outbox_world import World, settings, wanted
 
 from spark_ckpt import failpoints
-from spark_ckpt.errors import RewindOutOfReach
+from spark_ckpt.errors import RewindOutOfReach, StoreUnreachable
 from spark_ckpt.store.epoch_log import EpochLog
-from spark_rewind import pins
+from spark_ckpt.store.store import Store
+from spark_rewind import outboxes, pins
 from spark_rewind.applying import apply
 from spark_rewind.pinning import PinRequest, take_pin
 from spark_rewind.pins import unpin
@@ -92,6 +93,34 @@ def test_a_pin_that_dies_leaves_no_savepoint(world: World, monkeypatch: pytest.M
 
 def _die() -> None:
     raise failpoints.FailpointHit
+
+
+def test_a_store_that_is_away_blocks_no_pin_of_other_queries(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    pin(world, None)
+    old = world.pins / "points" / report_points(world.pins).points[0].id
+    old.rename(old.with_name(".gone-dead"))
+    with monkeypatch.context() as away:
+        away.setattr(outboxes, "existing_store", _is_away)
+        take_pin(PinRequest(world.request("", outboxes=[]), world.pins, "other"), 2)
+    assert len(world.log().state().savepoints) == 1
+    pin(world, "next", now_ms=3)
+    assert len(world.log().state().savepoints) == 1, "the dead point's savepoint is dropped once its store answers"
+
+
+def test_a_new_point_is_there_although_the_store_of_the_one_it_displaces_is_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin(world, None)
+    size = report_points(world.pins).held_bytes
+    with monkeypatch.context() as away:
+        away.setattr(outboxes, "existing_store", _is_away)
+        request = PinRequest(world.request("", outboxes=[]), world.pins, "other", size + size // 3)
+        assert len(take_pin(request, 2).dropped) == 1
+    assert [each.name for each in report_points(world.pins).points] == ["other"]
+
+
+def _is_away(uri: str) -> Store:
+    raise StoreUnreachable(f"{uri} cannot be read")
 
 
 def test_points_name_an_epoch_that_is_gone(world: World) -> None:

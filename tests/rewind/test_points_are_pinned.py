@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from pin_kit import BATCHES, Chain, batches_of, lines_of, points_in, redone, replaced, state
-from rewind_kit import NOW_MS, WrittenQuery, content_of, query_of
+from rewind_kit import NOW_MS, WrittenQuery, content_of, query_of, synced
 
 from spark_ckpt.errors import (
     CheckpointDamaged,
@@ -284,6 +284,13 @@ def test_mistakes_are_told(chain, tmp_path):
         report_points(tmp_path / "lake")
     with held(chain.pins), pytest.raises(PinsInUse):
         chain.pin("b")
+
+
+def test_a_power_failure_loses_no_name_that_leads_to_a_point(chain, tmp_path, monkeypatch):
+    chain.pins = tmp_path / "backup" / "today" / "pins"
+    durable = synced(monkeypatch)
+    chain.pin()
+    assert {str(chain.pins / "points"), *(str(each) for each in (chain.pins, *chain.pins.parents[:3]))} <= set(durable)
 
 
 # -- while queries run -----------------------------------------------------------------------------------------------------
