@@ -25,6 +25,7 @@ from spark_rewind.checkpoint import Batch, QueryCheckpoint
 from spark_rewind.positions import DeltaPosition, FilesPosition, KafkaPosition, TopicPartition
 from spark_rewind.reading import file_of
 from spark_rewind.sink_logs import SinkLog
+from spark_rewind.source_files import FileLog
 from spark_rewind.tables import Table
 from spark_rewind.topics import TopicIndex, boundaries
 
@@ -258,7 +259,8 @@ def through_folder(writer: QueryCheckpoint, reader: QueryCheckpoint, written: Si
     """Return the channel of files from a file sink to a file source, None if the source read none."""
     # The sink's log and the source's may spell one file as a path and as a URI.
     batches = {_spelled(path): batch for path, batch in written.batches.items()}
-    received = {index: _files_batch(reader, index, batches) + 1 for index in query_points(reader)}
+    furthest = {source: _furthest(log, batches) for source, log in reader.files.items()}
+    received = {index: _files_batch(batch_at(reader, index), furthest) + 1 for index in query_points(reader)}
     if not any(received.values()):
         return None
     sent = {index: _number(writer, index) + 1 for index in query_points(writer)}
@@ -266,13 +268,21 @@ def through_folder(writer: QueryCheckpoint, reader: QueryCheckpoint, written: Si
     return Channel(label, ConnectionKind.FOLDER, _of(writer), _of(reader), str(written.folder), sent, received)
 
 
-def _files_batch(reader: QueryCheckpoint, index: Index, batches: Mapping[str, int]) -> int:
-    batch = batch_at(reader, index)
+def _furthest(log: FileLog, batches: Mapping[str, int]) -> tuple[list[int], list[int]]:
+    """Return the entries of a source's log in order, and the newest batch of the files up to each."""
+    # Once for all points of a reader: each path is parsed, and a folder may have a hundred thousand.
+    found = sorted((entry, batches.get(_spelled(path), -1)) for path, entry in log.entries.items())
+    return [entry for entry, _ in found], list(accumulate((batch for _, batch in found), max))
+
+
+def _files_batch(batch: Batch | None, furthest: Mapping[str, tuple[Sequence[int], Sequence[int]]]) -> int:
+    """Return the newest batch of the writer that a reader has files of; -1 for none."""
     found = -1
     for source, position in batch.ends.items() if batch else ():
-        if isinstance(position, FilesPosition) and source in reader.files:
-            read = reader.files[source].up_to(position.log_offset)
-            found = max(found, *(batches.get(_spelled(path), -1) for path in read), -1)
+        if isinstance(position, FilesPosition) and source in furthest:
+            entries, newest = furthest[source]
+            read = bisect_right(entries, position.log_offset)
+            found = max(found, newest[read - 1] if read else -1)
     return found
 
 

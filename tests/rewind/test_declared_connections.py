@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Mapping
+from pathlib import Path
 from random import Random
 
 import pytest
 from rewind_kit import BATCH_MS, WrittenQuery, WrittenTable, began, planned, query_of, table_of
 
 from spark_ckpt.errors import CheckpointForeign, ConfigInvalid, RewindOutOfReach
+from spark_rewind.checkpoint import Batch, QueryCheckpoint
+from spark_rewind.connections import through_folder
 from spark_rewind.declared import read_declared
+from spark_rewind.positions import FilesPosition
+from spark_rewind.sink_logs import SinkLog
+from spark_rewind.source_files import FileLog
 
 
 class FakeBroker:
@@ -254,6 +260,30 @@ def test_who_reads_files_of_a_sink_goes_back_with_it(tmp_path):
     assert query_of(plan, "reader").batch == 1
     assert query_of(plan, "reader").reasons[-1].exact
     assert (plan.folders[0].batch, plan.folders[0].files_gone, plan.folders[0].read_by) == (1, 2, ["reader"])
+
+
+def test_each_file_of_a_reader_is_looked_up_once_and_each_point_has_its_newest_batch():
+    draw, files, batches = Random(7), 40, 12
+
+    class Counted(dict[str, int]):
+        def items(self):
+            walks.append(1)
+            return super().items()
+
+    for _ in range(20):
+        walks: list[int] = []
+        entries = {f"file:///out/part-{number}": draw.randrange(batches) for number in range(files)}
+        written = SinkLog(Path("/out"), {f"/out/part-{number}": draw.randrange(50) for number in range(0, files, 3)})
+        ends = [Batch(each, each, each, {"0": FilesPosition(each)}, None) for each in range(batches)]
+        log = FileLog(Counted(entries))
+        writer, reader = (
+            QueryCheckpoint(name, Path(name), name, tuple(ends), (), {"0": log}, "", {}) for name in ("w", "r")
+        )
+        found = through_folder(writer, reader, written)
+        assert len(walks) == 1
+        for each in range(batches):
+            read = [written.batches.get(path.removeprefix("file://"), -1) for path in log.up_to(each)]
+            assert found.received[each] == max(read, default=-1) + 1
 
 
 def test_the_reader_of_a_folder_is_not_its_writer(tmp_path):
