@@ -33,6 +33,7 @@ JAVA_VERSION = 17
 SETTINGS_VARIABLE = "SPARK_CKPT_IVY_SETTINGS"
 _INSTALL_JAVA = f"install a JDK {JAVA_VERSION} or newer and set JAVA_HOME"
 _JAVA_OPTIONS = frozenset({"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"})
+VERSION_TIMEOUT_S = 60
 _DOWNLOAD_TIMEOUT_S = 900
 _LOCK_FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -165,10 +166,16 @@ def pyspark_jars() -> Path:
 def reported_version(java: Path) -> str:
     """Return the output of `java -version`. It runs once per program, because it starts a JVM.
 
-    Options that Java reads from the environment are removed, because Java would print them.
+    Options that Java reads from the environment are removed, because Java would print them. Raises `EnvironmentUnfit`.
     """
     plain = {name: value for name, value in os.environ.items() if name not in _JAVA_OPTIONS}
-    run = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False, env=plain)
+    command, limit_s = [str(java), "-version"], VERSION_TIMEOUT_S
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, env=plain)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        slow = isinstance(error, subprocess.TimeoutExpired)
+        why = f"java tells no version within {limit_s} s" if slow else f"java cannot be run: {error}"
+        raise EnvironmentUnfit(why, hint="set JAVA_HOME to a working JDK", java=java) from error
     return run.stderr + run.stdout
 
 

@@ -165,6 +165,24 @@ def test_java_must_be_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         jars.find_java.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("program", "told"), [("#!/bin/sh\nexec sleep 60\n", "no version within"), ("no program", "cannot be run")]
+)
+def test_a_java_that_does_not_answer_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, told: str
+) -> None:
+    _fake_java(tmp_path, "")
+    (tmp_path / "bin" / "java").write_text(program)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(jars, "VERSION_TIMEOUT_S", 0.01)
+    jars.find_java.cache_clear()
+    try:
+        with pytest.raises(EnvironmentUnfit, match=told):
+            jars.find_java()
+    finally:
+        jars.find_java.cache_clear()
+
+
 def test_no_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
