@@ -80,7 +80,8 @@ def copy_checkpoint(query: QueryCheckpoint, cut: CheckpointCut, target: Path) ->
     of the checkpoint is unknown), FileExistsError.
     """
     check_known(query)
-    make_folder(target.parent, query.folder.parent) if not target.parent.exists() else None
+    if not target.parent.exists():
+        make_folder(target.parent, query.folder.parent)
     # A folder that exists raises: files of an earlier try would count as part of the copy.
     target.mkdir()
     make_folder(target, query.folder)
@@ -126,7 +127,10 @@ def link_with_checksum(source: Path, target: Path) -> None:
 
 def _copy_logs(query: QueryCheckpoint, kept: Sequence[Batch], cut: CheckpointCut, target: Path) -> None:
     for log in (query_logs.OFFSETS, query_logs.COMMITS):
-        make_folder(target / log, query.folder / log) if (query.folder / log).is_dir() else (target / log).mkdir()
+        if (query.folder / log).is_dir():
+            make_folder(target / log, query.folder / log)
+        else:
+            (target / log).mkdir()
     for batch in kept:
         offsets = Path(query_logs.OFFSETS, str(batch.number))
         if (ends := cut.ends.get(batch.number)) is not None:

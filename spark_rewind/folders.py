@@ -149,7 +149,8 @@ def move(files: Sequence[str], source: Path, target: Path) -> None:
     for each in files:
         old, new = source / each, target / each
         with written(new):
-            make_folder(new.parent, old.parent) if not new.parent.exists() else None
+            if not new.parent.exists():
+                make_folder(new.parent, old.parent)
             # Hadoop reads a file together with its checksum file: both move
             checksum = old.with_name(f".{old.name}.crc")
             if checksum.exists():

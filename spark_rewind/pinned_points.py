@@ -103,9 +103,11 @@ def whole_copy(folder: Path, name: str) -> QueryCheckpoint:
 
     Raises `RewindOutOfReach` if the point was removed or its files are damaged.
     """
-    # the folder is PINS/points/<id>/queries/<number>
-    kept = next((each for each in kept_points(folder.parents[3]) if each.folder == folder.parents[1]), None)
     hint = "plan again, and apply that plan; nothing was changed"
+    # the folder is PINS/points/<id>/queries/<number>
+    if len(folder.parents) < 4:
+        raise RewindOutOfReach(f"{name}: {folder} is no part of a pinned point", hint=hint)
+    kept = next((each for each in kept_points(folder.parents[3]) if each.folder == folder.parents[1]), None)
     if kept is None or kept.point is None:
         raise RewindOutOfReach(f"{name}: pinned point {folder.parents[1]} was taken away since the plan", hint=hint)
     for each in kept.point.queries:

@@ -10,7 +10,7 @@ from pin_kit import BATCHES, Chain
 from rewind_kit import planned, query_of
 
 from integration_tests.rewind.small_lake import SmallLake, checkpoints, history, run_some_steps
-from spark_ckpt.errors import RewindOutOfReach
+from spark_ckpt.errors import PinsForeign, RewindOutOfReach
 from spark_rewind.applying import ApplySettings, apply, undo
 from spark_rewind.checkpoint import read_checkpoint
 from spark_rewind.pinning import PinRequest, take_pin
@@ -95,6 +95,17 @@ def test_after_a_rewind_to_a_pin_taken_before_the_bug_nothing_is_lost_or_repeate
     apply(plan, settings_for(plan))
     mended(lake).settle()
     assert mended(lake).held() == mended(lake).wanted()
+
+
+@pytest.mark.parametrize("kept_in", ["copy", "/copy", "points/id/queries/0"])
+def test_a_plan_that_names_no_part_of_a_point_is_refused(tmp_path, kept_in):
+    chain = Chain(tmp_path)
+    chain.run(1)
+    plan = chain.plan("first@2", pins=False)
+    queries = [each.model_copy(update={"kept_in": kept_in}) for each in plan.queries]
+    edited = plan.model_copy(update={"queries": queries})
+    with pytest.raises((RewindOutOfReach, PinsForeign)):
+        apply(edited, settings_for(edited))
 
 
 @pytest.mark.parametrize("harm", ["damaged", "taken away"])
