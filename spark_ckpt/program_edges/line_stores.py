@@ -98,7 +98,8 @@ def restore_line(known: StoreLines, line: Line, target: str, fence: bool) -> dic
     for program in left:
         log, epoch = known.stores[program].store.log, line.epochs[program]
         log_state = log.state()
-        if _is_own(log_state, name) and log_state.latest == epoch:
+        # Programs that were freed may have changed the line that the target names; a store that was restored stays.
+        if _is_own(log_state, name) and (freed or log_state.latest == epoch):
             done[program] = log_state.incarnation
             continue
         # A try that died holds the lease under this name, and its process may still count as alive.
@@ -117,8 +118,13 @@ def freed_before(known: StoreLines, target: str) -> set[str]:
     """Return the programs that an interrupted restore to `target` has freed. They may have started since."""
     name = f"{RESTORING_LINE}{target}"
     own = {program: each.log_state for program, each in known.stores.items() if _is_own(each.log_state, name)}
-    over = any(log_state.incarnations[-1].ended_ms for log_state in own.values())
+    over = any(_is_over(log_state) for log_state in own.values())
     return known.stores.keys() - own.keys() if over else set()
+
+
+def _is_over(log_state: LogState) -> bool:
+    """Return true if the log says that the incarnation which holds its lease has ended."""
+    return any(each.ended_ms and each.incarnation == log_state.incarnation for each in log_state.incarnations)
 
 
 def before_restore(known: StoreLines, target: str) -> dict[str, int]:
