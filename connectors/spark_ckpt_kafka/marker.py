@@ -166,8 +166,9 @@ def lane_is_new(first: TopicMarker | None, wanted: Wanted) -> bool:
         return False
     if wanted.follows(first.epoch):
         # If the previous epoch had this shard, its marker was lost. Then the shard may have the rows, and is not
-        # published.
-        return first.lanes <= wanted.lane
+        # published. A diverged epoch may have ended between the shards: only the first ones have it then.
+        before = first.lanes_before if first.epoch in wanted.dropped else first.lanes
+        return min(first.lanes, before) <= wanted.lane
     return first.epoch == wanted.epoch and first.lanes_before <= wanted.lane
 
 

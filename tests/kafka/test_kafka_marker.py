@@ -139,6 +139,25 @@ def test_a_lane_is_new_if_the_epoch_before_had_fewer(first: TopicMarker | None, 
     assert lane_is_new(first, _wanted(9, 8, lane=1)) is new
 
 
+@pytest.mark.parametrize(
+    ("first", "new"),
+    [
+        (_marker(9, lanes=4, before=2), True),
+        (_marker(9, lanes=2, before=4), True),
+        (_marker(9, lanes=4, before=4), False),
+        (_marker(8, lanes=2, before=4), True),
+        (_marker(8, lanes=4, before=2), False),
+    ],
+)
+def test_a_lane_is_new_if_a_driver_died_before_it_had_its_first_epoch_and_a_restore_left_that(
+    first: TopicMarker, new: bool
+) -> None:
+    """8 is acked; 9 was published by lane 0 only and then dropped; 10 is next."""
+    wanted = replace(_wanted(10, 8, lane=3), dropped=(9,))
+    assert decide(None, wanted) is MarkerDecision.ASK_FIRST_LANE
+    assert lane_is_new(first, wanted) is new
+
+
 @pytest.mark.parametrize(("found", "publishes"), [(None, True), (3, True), (7, True), (8, False)])
 def test_a_topic_in_the_place_of_another_may_have_any_marker_of_the_time_before(
     found: int | None, publishes: bool
