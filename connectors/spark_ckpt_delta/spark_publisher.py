@@ -108,8 +108,8 @@ class SparkPublisher:
         marker = self._marker()
         if is_published(marker, output, self._context):
             return PublishReceipt(output.epoch, rows, replayed=True)
-        # An epoch without rows needs no commit once the table has a marker.
-        if not output.files and marker is not None:
+        # An epoch without rows needs no commit once the table has a marker, unless it empties the table.
+        if not output.files and marker is not None and not output.replaces:
             return PublishReceipt(output.epoch, 0, replayed=False)
         # Spark reads the staged files without comparing them with the manifest.
         verified(output, self._context.sink)

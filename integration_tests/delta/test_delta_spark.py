@@ -519,6 +519,18 @@ def test_an_epoch_without_rows_marks_an_existing_table_once(spark: SparkSession,
     assert (rows_of(spark, table), versions(table)) == ([("a", 1)], 2)
 
 
+def test_a_whole_result_without_rows_empties_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    outbox, table = tmp_path / "outbox", tmp_path / "table"
+    side = DeltaSink(str(table), engine="spark")
+    side.stage(ROWS)
+    writer = side.publisher(spark, context())
+    writer.publish(replace(output(outbox, 1, [stage(outbox, [("a", 1)])]), replaces=True))
+    empty = replace(output(outbox, 2, []), replaces=True)
+
+    assert [writer.publish(empty).replayed for _ in range(2)] == [False, True]
+    assert (rows_of(spark, table), versions(table)) == ([], 2)
+
+
 def test_a_merge_killed_after_its_commit_is_a_replay(spark: SparkSession, tmp_path: Path) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
     side = publisher(spark, table, keys=["key"])
