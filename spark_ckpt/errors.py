@@ -394,14 +394,14 @@ class BadRecord(CkptError):
 
 
 class SourceInvalid(CkptError):
-    """A source does not exist, cannot be reached, or lost data that the job still needs."""
+    """A source does not exist, refuses the job, or lost data that the job still needs."""
 
     condition = "CKPT_SOURCE_INVALID"
     exit_code = 8
 
 
 class SourceSilent(SourceInvalid):
-    """A source does not answer when the job queries its identity. The next incarnation queries again."""
+    """A source does not answer, when the job starts or queries its identity. The next incarnation queries again."""
 
     condition = "CKPT_SOURCE_SILENT"
     retriable = True

@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from spark_ckpt.connector import Adopted, Cursor
 from spark_ckpt.connector_parts.arguments import checks_arguments
 from spark_ckpt.connector_parts.table_id import TableId
-from spark_ckpt.errors import ConfigInvalid, SourceInvalid
+from spark_ckpt.errors import ConfigInvalid, SourceInvalid, SourceSilent
 from spark_ckpt.place import check_table_path
 from spark_ckpt_delta.changes import (
     History,
@@ -238,7 +238,7 @@ class DeltaSource:
         except TableNotFoundError as error:
             raise SourceInvalid(f"{table} is not a Delta table", hint="create the table, then start the job") from error
         except (DeltaError, OSError) as error:
-            raise SourceInvalid(f"{table} cannot be opened: {error}") from error
+            raise SourceSilent(f"{table} cannot be opened: {error}") from error
 
     def _check_start(self, version: int, newest: int) -> None:
         system = filesystem(self._settings.table, self._settings.storage_options)

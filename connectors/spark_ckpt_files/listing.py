@@ -21,7 +21,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from spark_ckpt.errors import SourceInvalid
+from spark_ckpt.errors import SourceInvalid, SourceSilent
 from spark_ckpt.place import local_path
 from spark_ckpt.spark_internals.query_logs import SINK_LOG
 from spark_ckpt_files.sink_log import SparkSinkLog
@@ -118,7 +118,7 @@ class Directory:
         except FileNotFoundError as error:
             raise vanished(self.path, file.name) from error
         except OSError as error:
-            raise SourceInvalid(f"{self.path}/{file.name} cannot be read: {error}") from error
+            raise SourceSilent(f"{self.path}/{file.name} cannot be read: {error}") from error
         # A file that is still being written would be read in part, and its rest never.
         if opened.size() != file.size:
             raise grown(self.path, file.name, file.size, opened.size())
@@ -278,7 +278,9 @@ def _listing_errors(path: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise SourceInvalid(f"{path} does not exist", hint="create the directory, then start the job") from error
-    except (OSError, pa.ArrowException, UnicodeError) as error:
+    except OSError as error:
+        raise SourceSilent(f"{path} cannot be listed: {error}") from error
+    except (pa.ArrowException, UnicodeError) as error:
         raise SourceInvalid(f"{path} cannot be listed: {error}") from error
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from spark_ckpt.connector import Adopted, Cursor
 from spark_ckpt.connector_parts.arguments import checks_arguments
-from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit, SourceInvalid
+from spark_ckpt.errors import ConfigInvalid, EnvironmentUnfit, SourceInvalid, SourceSilent
 from spark_ckpt.wording import did_you_mean
 from spark_ckpt_kafka import positions
 from spark_ckpt_kafka.control import ControlError, KafkaControl, KeptControl
@@ -333,8 +333,9 @@ def _split_reader_options(options: Mapping[str, str]) -> tuple[dict[str, str], d
 
 @contextmanager
 def _as_source_error() -> Iterator[None]:
-    """Raise a `ControlError` as `SourceInvalid`."""
+    """Raise a `ControlError` as `SourceInvalid`, and as `SourceSilent` if the cluster does not answer."""
     try:
         yield
     except ControlError as error:
-        raise SourceInvalid(error.what, hint=error.hint) from error
+        # A job begins its next incarnation while the brokers are away, too: that must not end it as a missing topic does.
+        raise (SourceSilent if error.retriable else SourceInvalid)(error.what, hint=error.hint) from error

@@ -141,8 +141,8 @@ _STORES: Mapping[str, ErrorCause] = {
         "start re-creates the log. If it is another table, its owner has to repair it.",
     ),
     "CKPT_SOURCE_SILENT": ErrorCause(
-        "Before the job commits an epoch, it asks each source for the identity of its topic, table or folder. A "
-        "source did not answer, so the job did not commit the epoch.",
+        "A start asks each source for its end, and each commit for the identity of its topic, table or folder. A "
+        "source did not answer, so the job did not start, or did not commit the epoch.",
         "Check that the brokers or the table can be reached. A running job asks again by itself in its next "
         "incarnation. If the job has ended, start it again.",
     ),

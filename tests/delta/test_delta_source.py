@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
-from spark_ckpt_delta import DeltaSource, changes
+from spark_ckpt_delta import DeltaSource, changes, source
 from spark_ckpt_delta.changes import Position
 from spark_ckpt_delta.source import table_schema
 from spark_ckpt_delta.stream import DeltaSettings, DeltaStreamReader
@@ -142,6 +142,19 @@ def test_available_now_ends_at_the_version_that_was_newest(table: Path) -> None:
     append(table, [[1]])
 
     assert rows_between(plan, at, plan.latestOffset(at, ReadMaxFiles(10))) == [{"id": 0}]
+
+
+@pytest.mark.parametrize("call", [DeltaSource.start, DeltaSource.end])
+def test_a_table_that_does_not_answer_is_asked_again_by_the_next_incarnation(
+    table: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[DeltaSource, Any], object]
+) -> None:
+    def away(table: str, options: object) -> DeltaTable:
+        raise OSError("Generic S3 error: connection reset")
+
+    monkeypatch.setattr(source, "open_table", away)
+    with pytest.raises(SourceInvalid, match="cannot be opened") as caught:
+        call(DeltaSource(str(table)), None)
+    assert caught.value.retriable
 
 
 def test_an_offset_without_news_stays_the_same_text(table: Path) -> None:

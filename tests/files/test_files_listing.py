@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from pathlib import Path
@@ -70,6 +71,19 @@ def test_a_name_that_is_not_utf8_is_refused_and_renaming_it_is_the_cure(call: An
 def test_a_missing_directory_is_an_error_with_its_path(call: Any, tmp_path: Path) -> None:
     with pytest.raises(SourceInvalid, match="nowhere does not exist"):
         call(Directory(str(tmp_path / "nowhere")))
+
+
+@pytest.mark.parametrize("call", [Directory.files, Directory.names])
+def test_a_listing_that_fails_for_now_is_asked_again_by_the_next_incarnation(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(path: str) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle", path)
+
+    monkeypatch.setattr(os, "scandir", away)
+    with pytest.raises(SourceInvalid, match="cannot be listed") as caught:
+        call(Directory(str(tmp_path)))
+    assert caught.value.retriable
 
 
 def test_a_uri_lists_the_same_files_as_the_path(tmp_path: Path) -> None:

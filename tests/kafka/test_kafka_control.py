@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from spark_ckpt_kafka import control
+from spark_ckpt_kafka import KafkaSource, control
 from spark_ckpt_kafka.control import ControlError, KafkaControl
 from spark_ckpt_kafka.library import kafka_errors
 from spark_ckpt_kafka.options import Connection
+
+from spark_ckpt.errors import SourceInvalid
 
 
 class Admin:
@@ -40,6 +43,27 @@ def cluster(monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> tuple[KafkaC
 
     monkeypatch.setattr(control, "open_admin", opened)
     return KafkaControl(Connection("broker:9092")), admin
+
+
+@pytest.mark.parametrize("call", [KafkaSource.start, KafkaSource.end, KafkaSource.identity])
+def test_a_source_whose_brokers_are_away_is_asked_again_by_the_next_incarnation(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[KafkaSource, Any], object]
+) -> None:
+    def away(settings: Mapping[str, object]) -> Admin:
+        raise kafka_errors.KafkaConnectionError("no broker answers")
+
+    monkeypatch.setattr(control, "open_admin", away)
+    with pytest.raises(SourceInvalid) as caught:
+        call(KafkaSource("broker:9092", "in"), None)
+    assert caught.value.retriable
+
+    def refused(settings: Mapping[str, object]) -> Admin:
+        raise kafka_errors.TopicAuthorizationFailedError
+
+    monkeypatch.setattr(control, "open_admin", refused)
+    with pytest.raises(SourceInvalid) as caught:
+        call(KafkaSource("broker:9092", "in"), None)
+    assert not caught.value.retriable
 
 
 def test_a_broker_that_names_no_node_yet_is_asked_again_through_a_new_client(monkeypatch: pytest.MonkeyPatch) -> None:
