@@ -122,6 +122,16 @@ class Supervisor:
             self._release_lease()
             raise
 
+    def pause_after(self, error: CkptError) -> float:
+        """Return the seconds until a standby may try again, after its first incarnation failed to begin with `error`.
+
+        Raises the error if the restart policy gives up.
+        """
+        verdict = self._patience.after(Ended(error, time.monotonic(), 0.0, progressed=False))
+        if isinstance(verdict, GiveUp):
+            raise _given_up(error, verdict, self._stopping.is_set()) from error
+        return verdict.pause_s
+
     def live(self) -> CkptError | None:
         """Run incarnations until one stops or fails for good; return the error in the second case.
 

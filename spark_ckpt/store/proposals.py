@@ -75,6 +75,12 @@ def is_held(log_state: LogState, now_ms: int) -> bool:
     return log_state.holder is not None and log_state.lease_expires_ms > now_ms and not provably_dead(log_state.holder)
 
 
+def is_restoring(log_state: LogState) -> bool:
+    """Return True while a restore of several stores has this one."""
+    known = log_state.holder
+    return known is not None and not log_state.is_free and known.name.startswith(RESTORING_LINE)
+
+
 def refuse_if_restoring(log_state: LogState, holder: Holder) -> None:
     """Raise `RestoreUnderWay` while a restore of several stores, other than `holder`, has this one.
 
@@ -82,7 +88,7 @@ def refuse_if_restoring(log_state: LogState, holder: Holder) -> None:
     """
     known = log_state.holder
     # The name marks the lease also after its term: the restore may have died between two stores, and is then run again.
-    if known is None or log_state.is_free or not known.name.startswith(RESTORING_LINE) or known.name == holder.name:
+    if known is None or not is_restoring(log_state) or known.name == holder.name:
         return
     target = known.name.removeprefix(RESTORING_LINE)
     raise RestoreUnderWay(

@@ -6,11 +6,13 @@ import pytest
 from incarnation_kit import ELSEWHERE, JOB, WAIT_S, eventually
 from run_kit import Bench, ended, failed
 
+from spark_ckpt.driver.query.failures import QueryFailed
 from spark_ckpt.driver.standby import follower as follower_module
 from spark_ckpt.driver.standby import lookout as lookout_module
 from spark_ckpt.driver.standby.lookout import Lookout
 from spark_ckpt.epochs.records import Manifest, OperatorSnapshot
-from spark_ckpt.errors import GraphInvalid, StoreInUse, StoreUnreachable
+from spark_ckpt.epochs.restore import RESTORING_LINE
+from spark_ckpt.errors import GraphInvalid, SourceSilent, StoreInUse, StoreUnreachable
 from spark_ckpt.events.listener import RunListener
 from spark_ckpt.store.holder import current_holder
 from spark_ckpt.store.standbys import Standbys
@@ -167,6 +169,40 @@ def test_a_takeover_that_another_driver_won_goes_on_waiting(bench, elsewhere, mo
     eventually(lambda: elsewhere.state().incarnation == 2, "the other one's")
     eventually(lambda: run.lastProgress["standby"]["leaseOf"] == 2, "it waits behind that one")
     assert bench.lives == []
+    elsewhere.release(2)
+    assert led(bench, run).incarnation == 3
+    assert run.stop(WAIT_S)
+
+
+def test_a_takeover_that_fails_for_now_is_tried_again(bench, elsewhere):
+    """What ended the driver may be felt here, too: a job that runs would begin its next incarnation."""
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    run = waiting(bench, beginnings=[SourceSilent("no broker"), QueryFailed("no executors")])
+    elsewhere.release(1)
+    eventually(lambda: not run.isStandby, "takeover")
+    assert (run.incarnation, len(bench.lives)) == (4, 3)
+    assert run.stop(WAIT_S)
+
+
+def test_a_takeover_that_fails_again_and_again_ends_the_wait(bench, elsewhere):
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    run = waiting(bench, beginnings=[QueryFailed("no executors")] * 9, max_failed_epochs=2)
+    elsewhere.release(1)
+    error = ended(run)
+    assert "3 incarnations in a row failed" in error.what
+    assert elsewhere.state().is_free
+
+
+def test_a_standby_waits_until_a_restore_of_several_stores_is_over(bench, elsewhere):
+    """Its command was killed between two stores, and is run again."""
+    here = current_holder(f"{RESTORING_LINE}line-20")
+    dead = here.model_copy(update={"pid_start": here.pid_start + 1})
+    elsewhere.begin_incarnation(ELSEWHERE, "latest", 600_000)
+    run = waiting(bench)
+    elsewhere.begin_incarnation(dead, "latest", 60_000, takeover=True)
+    eventually(lambda: run.lastProgress["standby"]["leaseOf"] == 2, "the restore is seen")
+    assert not run.awaitTermination(0.2)
+    assert (run.isStandby, bench.lives) == (True, [])
     elsewhere.release(2)
     assert led(bench, run).incarnation == 3
     assert run.stop(WAIT_S)

@@ -16,9 +16,10 @@ from spark_ckpt.driver.maintenance.upkeep import Upkeep
 from spark_ckpt.driver.standby.follower import Follower, name_of_a_wait
 from spark_ckpt.driver.standby.lookout import Lookout
 from spark_ckpt.epochs.restore import LATEST
-from spark_ckpt.errors import StoreInUse, StoreOutage
+from spark_ckpt.errors import CkptError, RestoreUnderWay, StoreInUse, StoreOutage
 from spark_ckpt.events.announcer import Announcer
 from spark_ckpt.events.listener import RunListener, StandbyEvent, UpkeepEvent
+from spark_ckpt.store.proposals import is_restoring
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
@@ -92,10 +93,17 @@ class StandingBy:
             self._away = True
             return None
         self._away = False
-        return taking
+        if taking is None or not is_restoring(self._lookout.log_state):
+            return taking
+        # Its command was killed, and blocks every start until it is run again. That frees the lease.
+        self._lookout.rules.handle(TakeoverLost())
+        return None
 
     def _taken_over(self, taking: TakeOver) -> bool:
-        """Try to take over. The log refuses if it has moved on since; an outage is waited for."""
+        """Try to take over. The log refuses if it has moved on since; an outage is waited for.
+
+        Any other failure counts like that of an incarnation: the cause may pass, and no other driver may be there.
+        """
         follower, before = self._follower, self._lookout.log_state
         if self._upkeep is not None:
             # Not waited for: a step in progress ends late, and the log and the tables guard its writes.
@@ -104,11 +112,15 @@ class StandingBy:
         levels = None if follower is None else follower.handed_over()
         try:
             self._supervisor.begin(LATEST, takeover=False, ended=taking.token, levels=levels)
-        except (StoreInUse, StoreOutage) as error:
+        except CkptError as error:
+            is_held = isinstance(error, StoreInUse | RestoreUnderWay)
             # The caller of `begin` sees an outage at once; a standby that already waits keeps waiting.
-            if isinstance(error, StoreOutage) and follower is None:
+            if not (isinstance(error, StoreInUse) or (follower is not None and (is_held or error.retriable))):
                 raise
             _log.info("job=%s standby: not taken over: %s", self._plan.job, error)
+            if not (is_held or isinstance(error, StoreOutage)):
+                # The failed start has freed the lease, so another standby may go on meanwhile.
+                self._supervisor.stopping.wait(self._supervisor.pause_after(error))
             self._lookout.rules.handle(TakeoverLost())
             if follower is not None:
                 self._follow()
