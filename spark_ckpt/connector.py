@@ -259,7 +259,8 @@ class HoldsRows(Protocol):
         """Ask the system to keep every row after the first of `kept`.
 
         `kept`: cursors of the job's newest kept epochs without a gap, oldest first. A savepoint before a gap is no
-        part of it. Called when the job starts and after it has forgotten epochs.
+        part of it. Called with the first position before it is committed, when the job starts, and after it has
+        forgotten epochs.
         """
 
 

@@ -18,7 +18,7 @@ from spark_ckpt.cli.restore import restore
 from spark_ckpt.cli.store_check import store_findings
 from spark_ckpt.connector import Sink
 from spark_ckpt.driver.job_plan import JobPlan
-from spark_ckpt.driver.query.inputs import InputRetention, check_inputs, with_epoch_to_restore
+from spark_ckpt.driver.query.inputs import InputRetention, check_inputs, first_position, with_epoch_to_restore
 from spark_ckpt.epochs.records import FORMAT, Manifest
 from spark_ckpt.epochs.retention import Retention, RetentionReport, kept_epochs
 from spark_ckpt.errors import (
@@ -315,6 +315,18 @@ def test_the_stores_retention_keeps_the_rows_of_a_registered_reader(sender: Send
     published(sender)
     assert sender.store.retain(Retention(1, readers_ms=10**15, slack=0)).epochs == ()
     assert read(source, dict(source.start(NO_SPARK))) == due
+
+
+def test_a_reader_that_dies_at_its_start_finds_its_rows_at_the_next_one(sender: SendingStore) -> None:
+    """It has pinned its start, and not one epoch of its own; the sender goes on and forgets epochs."""
+    due = [row for _ in range(2) for row in _sent(sender)]
+    source, folder = edge(sender), MemoryFolder()
+    source.remember_in(folder)
+    start = first_position("reader", source, NO_SPARK)
+    due += [row for _ in range(2) for row in _sent(sender)]
+    published(sender)
+    sender.store.retain(Retention(1, readers_ms=10**15, slack=0))
+    assert read(edge(sender), dict(start)) == due
 
 
 def _sent(sender: SendingStore) -> list[dict[str, object]]:

@@ -64,6 +64,21 @@ def test_the_sources_starts_are_the_first_epoch(bench):
     assert life.stopped().outcome is Outcome.STOPPED
 
 
+@pytest.mark.parametrize("error", [None, SourceInvalid("no right to write there")])
+def test_the_rows_after_a_sources_start_are_kept_for_it_before_the_start_is_pinned(bench, error):
+    held = []
+
+    def hold(kept):
+        held.append((kept, bench.manifests()))
+        if error is not None:
+            raise error
+
+    bench.plan.sources[0].source.hold = hold
+    life = bench.born()
+    assert (held, len(bench.manifests())) == ([([{"n": 0}], [])], 1)
+    assert life.stopped().outcome is Outcome.STOPPED
+
+
 def test_a_driver_that_is_replaced_while_it_pins_its_sources_does_not_begin(bench, monkeypatch):
     start = FakeSource.start
 

@@ -5,17 +5,19 @@ input.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from spark_ckpt.connector import HoldsRows, Remembers
+from spark_ckpt.connector import Cursor, HoldsRows, Remembers, Source
 from spark_ckpt.epochs.parts import differing
 from spark_ckpt.errors import CkptError, SourceInvalid, SourceUndone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from pyspark.sql import SparkSession
 
     from spark_ckpt.driver.job_plan import JobPlan
     from spark_ckpt.epochs.records import Manifest
@@ -92,6 +94,24 @@ def _newest_readable(plan: JobPlan, name: str, source: Remembers, epoch: int) ->
     return None
 
 
+def first_position(job: str, source: Source, spark: SparkSession) -> Cursor:
+    """Return the configured start of a source, and register it where rows are kept for the job."""
+    start = source.start(spark)
+    if isinstance(source, HoldsRows):
+        # Before the position is pinned: a driver that dies in between would leave one whose rows may be deleted before the
+        # next start.
+        hold(job, source, [start])
+    return start
+
+
+def hold(job: str, source: HoldsRows, kept: Sequence[Cursor]) -> None:
+    """Register positions of job `job` where `source` keeps rows for it. A failure is only logged."""
+    try:
+        source.hold(kept)
+    except CkptError as error:
+        _log.warning("job=%s the position of a source could not be registered: %s", job, error)
+
+
 class InputRetention:
     """Releases input that no retained epoch needs, after the log has forgotten epochs."""
 
@@ -127,10 +147,11 @@ class InputRetention:
             # The lineage ends at a gap, so old savepoints do not hold rows of another system.
             branch = sorted(brief.epoch for brief in log.state().lineage())
             cursors = [each.cursors for each in log.manifests(branch)]
-            for name, source in holding.items():
-                source.hold([each[name] for each in cursors if name in each])
         except CkptError as error:
-            _log.warning("job=%s the position of a source could not be registered: %s", self._plan.job, error)
+            _log.warning("job=%s positions of sources could not be registered: %s", self._plan.job, error)
+            return
+        for name, source in holding.items():
+            hold(self._plan.job, source, [each[name] for each in cursors if name in each])
 
     def _release(self) -> None:
         log = self._plan.store.log

@@ -17,6 +17,7 @@ from spark_ckpt.driver.query.admission import Admission
 from spark_ckpt.driver.query.control_source import Control
 from spark_ckpt.driver.query.edge_stream import EdgeStream
 from spark_ckpt.driver.query.frames import StageDescription
+from spark_ckpt.driver.query.inputs import first_position
 from spark_ckpt.driver.query.offset_log import BatchOffsets
 from spark_ckpt.driver.query.stage_query import RunningQuery, StageQuery
 from spark_ckpt.epochs.parts import differing
@@ -77,7 +78,7 @@ class Stage:
         before, now = base.source_identities.get(name), self._protocol.publication.standing.sources.get(name, {})
         if before and name in base.cursors and isinstance(node.source, KeepsUnchanged):
             return node.source.renewed(spark, base.cursors[name], differing(before, now))
-        return node.source.start(spark)
+        return first_position(self._plan.job, node.source, spark)
 
     def is_behind(self) -> bool:
         """Return true if rows wait at the sources; false for a run that drains, since it ends soon anyway."""
