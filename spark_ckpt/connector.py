@@ -452,6 +452,17 @@ class Publisher(Protocol):
         """Release connections. Never publishes or aborts."""
 
 
+@runtime_checkable
+class Fences(Protocol):
+    """A publisher whose opening alone does not keep those of older incarnations from publishing."""
+
+    def fence(self) -> None:
+        """Keep them from publishing from now on. Idempotent. Raises as `Publisher.publish`.
+
+        Called after a restore has left epochs that a driver which was paused may be about to publish.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class PublishedEpoch:
     """Content of a sink's marker. `incarnation`: the one that published it; 0 if the marker does not say."""

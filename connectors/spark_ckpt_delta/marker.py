@@ -123,11 +123,7 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
         if output.acked:
             raise _behind(f"epoch {output.acked} is published, but the table has no marker of this sink", 0, context)
         return False
-    if marker.incarnation > context.incarnation:
-        raise Fenced(
-            f"incarnation {marker.incarnation} publishes to sink {context.sink}, this one is {context.incarnation}",
-            sink=context.sink,
-        )
+    refuse_if_fenced(marker.incarnation, context)
     if output.newest is not None and marker.epoch > output.newest:
         raise _unknown(marker, f"the log has committed none above {output.newest}", context)
     if marker.epoch in output.beside and output.files:
@@ -150,6 +146,15 @@ def is_published(marker: TableMarker | None, output: EpochOutput, context: SinkC
     if marker.epoch > max(output.previous, output.begun_after or 0) and marker.epoch not in output.dropped:
         raise _unknown(marker, f"the log committed {output.previous} before {output.epoch}", context)
     return False
+
+
+def refuse_if_fenced(newest: int, context: SinkContext) -> None:
+    """Raise `Fenced` if the newest incarnation of the sink in a table is newer than the publisher's."""
+    if newest > context.incarnation:
+        raise Fenced(
+            f"incarnation {newest} publishes to sink {context.sink}, this one is {context.incarnation}",
+            sink=context.sink,
+        )
 
 
 def _unknown(marker: TableMarker, log: str, context: SinkContext) -> PublishConflict:
@@ -187,4 +192,12 @@ def commit_metadata(context: SinkContext, output: EpochOutput, engine: Engine) -
         "userMetadata": f"spark-ckpt job={context.job} sink={context.sink} epoch={output.epoch} "
         f"incarnation={context.incarnation} engine={engine} decision={output.decision or _UNDECIDED} "
         f"application={application_id(context, engine)}"
+    }
+
+
+def fence_metadata(context: SinkContext) -> Mapping[str, str]:
+    """Return the text that DESCRIBE HISTORY shows for a commit that only fences older publishers."""
+    return {
+        "userMetadata": f"spark-ckpt job={context.job} sink={context.sink} incarnation={context.incarnation} "
+        "fences older publishers"
     }

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, StagedFile
 from spark_ckpt.delta_files import LOG, commit_path
+from spark_ckpt.errors import PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
 from spark_ckpt.storage_errors import one_line
 from spark_ckpt_delta.fits import StagedColumns, check_fits
@@ -23,9 +24,11 @@ from spark_ckpt_delta.marker import (
     application_id,
     check_owner,
     commit_metadata,
+    fence_metadata,
     incarnation_id,
     is_published,
     read_marker,
+    refuse_if_fenced,
     transaction_version,
 )
 from spark_ckpt_delta.refusals import another_table, cannot_be_opened, publish_failed
@@ -95,6 +98,33 @@ class DeltalakePublisher:
         self._harden(itertools.count(before + 1))
         return PublishReceipt(output.epoch, rows, replayed)
 
+    def fence(self) -> None:
+        """Record the incarnation in a commit without rows, unless the table has it or a newer one.
+
+        A commit that an older publisher has prepared is then a conflict, and its next look at the marker fences it.
+        """
+        application, ours = incarnation_id(self._application), self._context.incarnation
+        failure: Exception | None = None
+        for _ in range(_ATTEMPTS_MAX):
+            opened = self._open()
+            if (opened.transaction_version(application) or 0) >= ours:
+                return
+            try:
+                opened.create_write_transaction(
+                    [],
+                    mode="append",
+                    schema=opened.schema(),
+                    partition_by=list(opened.metadata().partition_columns),
+                    commit_properties=CommitProperties(
+                        custom_metadata=dict(fence_metadata(self._context)),
+                        app_transactions=[Transaction(application, ours)],
+                    ),
+                )
+            except (DeltaError, OSError) as error:
+                failure = error
+        said = one_line(failure) if failure is not None else "it takes no commit"
+        raise PublishFailed(f"{self._table}: older publishers could not be fenced: {said}", sink=self._context.sink)
+
     def tidy(self) -> int:
         """Remove the files that dead incarnations staged in the table's folder and no commit names. Return their
         number.
@@ -114,6 +144,8 @@ class DeltalakePublisher:
         except (DeltaError, OSError) as error:
             raise cannot_be_opened(self._table, error, self._context) from error
         self._check_identity(opened)
+        # A table may have a fence and no marker yet.
+        refuse_if_fenced(opened.transaction_version(incarnation_id(self._application)) or 0, self._context)
         return opened
 
     def _check_identity(self, opened: DeltaTable) -> None:

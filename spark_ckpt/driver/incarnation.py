@@ -125,7 +125,7 @@ class SparkIncarnation:
         self._loop = CoordinatorLoop(self._rules, self._carry_out, self._fail)
         self._phases = PhaseWatch(self._phases_of, self._loop.set_timer, self._tell_phases)
         standing_now, post = protocol.publication.standing, self._loop.post
-        self._lanes = Lanes(plan, point.incarnation, point.last, standing_now, post, self._publish_took)
+        self._lanes = Lanes(plan, point, standing_now, post, self._publish_took)
         self._materializing = Materializing(plan, point.incarnation, announcer.kept_up, self._fail, self._watched)
         self._watch = SourceWatch(plan, self._known_sources, self._fail)
         self._effects = Effects(

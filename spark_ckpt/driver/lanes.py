@@ -20,6 +20,7 @@ from spark_ckpt.plan.graph import SinkBinding
 
 if TYPE_CHECKING:
     from spark_ckpt.driver.job_plan import JobPlan
+    from spark_ckpt.epochs.restore import RecoveryPoint
 
 
 _log = logging.getLogger(__name__)
@@ -28,23 +29,22 @@ _log = logging.getLogger(__name__)
 class Lanes:
     """Publisher threads of one incarnation.
 
-    `inherited`: the highest epoch that earlier incarnations committed. `ended`: receives the result of each attempt.
-    `measured`: called before `ended` with a sink, an epoch and the durations of the publish in ms. Both are called on
-    a publisher's thread.
+    `point`: start of the incarnation. `ended`: receives the result of each attempt. `measured`: called before `ended`
+    with a sink, an epoch and the durations of the publish in ms. Both are called on a publisher's thread.
     """
 
     def __init__(
         self,
         plan: JobPlan,
-        incarnation: int,
-        inherited: int,
+        point: RecoveryPoint,
         standing: Standing,
         ended: Callable[[PublishEnded | AheadEnded], None],
         measured: Callable[[str, int, Mapping[str, int]], None],
     ) -> None:
         self._plan = plan
-        self._incarnation = incarnation
-        self._inherited = inherited
+        self._dropped = frozenset(point.dropped)
+        self._incarnation = point.incarnation
+        self._inherited = point.last
         self._ended = ended
         self._measured = measured
         self._sinks = {binding.name: binding.sink for binding in plan.bindings}
@@ -96,6 +96,7 @@ class Lanes:
             ask_identity=None if known else lambda: parts_of(binding.sink, plan.spark),
             measured=self._measured,
             opens_at_once=plan.place(binding.name).is_sent_ahead,
+            fences=binding.name in self._dropped,
         )
 
     def _with_ways_back(self, event: PublishEnded | AheadEnded) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from enum import Enum
 
-from spark_ckpt.connector import AheadPublisher, EpochOutput, GivesUp, Json, Publisher, StagedAhead, Tidies
+from spark_ckpt.connector import AheadPublisher, EpochOutput, Fences, GivesUp, Json, Publisher, StagedAhead, Tidies
 from spark_ckpt.coordination.messages import AheadEnded, PublishEnded
 from spark_ckpt.errors import CkptError, PublishFailed
 from spark_ckpt.failpoints import Failpoint, hit
@@ -39,6 +39,8 @@ class SinkLane(threading.Thread):
     - `ask_identity` runs once, after the first publish, when the sink has created its table or topic.
     - `measured` receives the durations of a publish before `report`, if the publisher reports them.
     - `opens_at_once`: open the publisher before there is work, so that early sends of a dead driver do not stay open.
+    - `fences`: open it at once, too, and fence older publishers. A restore has left epochs that one of them, of a driver
+      that was paused, may be about to publish.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class SinkLane(threading.Thread):
         ask_identity: Callable[[], Mapping[str, str]] | None = None,
         measured: Callable[[str, int, Mapping[str, int]], None] = lambda sink, epoch, parts_ms: None,
         opens_at_once: bool = False,
+        fences: bool = False,
     ) -> None:
         super().__init__(name=f"ckpt-publish-{sink}", daemon=True)
         self.sink = sink
@@ -63,7 +66,8 @@ class SinkLane(threading.Thread):
         self._inherited = inherited
         self._ask_identity = ask_identity
         self._measured = measured
-        self._opens_at_once = opens_at_once
+        self._opens_at_once = opens_at_once or fences
+        self._fences = fences
         self._tidied = False
         self._ahead = False
         self._given_up = threading.Event()
@@ -126,6 +130,7 @@ class SinkLane(threading.Thread):
             self._opened()
         except Exception as error:  # noqa: BLE001 - the first attempt tries again, and reports it
             _log.info("sink %s: could not be opened before there was anything to publish: %s", self.sink, error)
+            self._drop_publisher()
 
     def _opened(self) -> Publisher:
         """Return the publisher, opened if necessary. A replaced driver opens none."""
@@ -135,6 +140,8 @@ class SinkLane(threading.Thread):
             # A sink that answered late: the run may be over, and its next incarnation may have a publisher already.
             if self._given_up.is_set():
                 raise PublishFailed("the run ended while its publisher was opened", sink=self.sink)
+            if self._fences and isinstance(self._publisher, Fences):
+                self._publisher.fence()
         return self._publisher
 
     def _send(self, staged: StagedAhead) -> None:

@@ -196,6 +196,33 @@ def test_a_zombie_that_loses_the_race_to_its_successor_is_fenced(table: Path, mo
     assert (ids(table), DeltaTable(str(table)).version()) == ([1], 1)
 
 
+def test_a_zombie_does_not_publish_an_epoch_that_a_restore_has_left(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was paused before its commit. Its successor has begun after an older epoch, and has no epoch of its own yet."""
+    opened(table).publish(output(table, 1, [stage(table, {"id": [1]})]))
+    left = output(table, 2, [stage(table, {"id": [2]})])
+    before_commit(monkeypatch, lambda: opened(table, incarnation=2).fence())
+    with pytest.raises(Fenced):
+        opened(table).publish(left)
+    assert ids(table) == [1]
+
+    following = output(table, 3, [stage(table, {"id": [3]}, incarnation=2)], incarnation=2, previous=1)
+    opened(table, incarnation=2).publish(replace(following, dropped=(Epoch(2),)))
+    assert ids(table) == [1, 3]
+
+
+def test_a_table_is_fenced_once(table: Path) -> None:
+    zombie = opened(table)
+    for _ in range(2):
+        opened(table, incarnation=2).fence()
+    assert DeltaTable(str(table)).version() == 1
+    for late in (zombie.fence, lambda: zombie.publish(output(table, 1, [stage(table, {"id": [1]})]))):
+        with pytest.raises(Fenced):
+            late()
+    assert ids(table) == []
+
+
 def test_a_zombie_is_fenced_by_a_newer_incarnation(table: Path) -> None:
     zombie = opened(table, incarnation=1)
     opened(table, incarnation=2).publish(output(table, 5, [stage(table, {"id": [5]})], incarnation=2))

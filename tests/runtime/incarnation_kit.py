@@ -81,6 +81,7 @@ class FakeSink:
         self.published: list[tuple[int, list[int]]] = []
         self.outputs: list[EpochOutput] = []
         self.opened_by: list[int] = []
+        self.fences = 0
         self.script: list[BaseException | None] = []
         self.released = threading.Event()
         self.released.set()
@@ -97,6 +98,9 @@ class FakeSink:
     def publisher(self, spark, context):
         self.opened_by.append(context.incarnation)
         return self
+
+    def fence(self):
+        self.fences += 1
 
     def publish(self, output):
         assert self.released.wait(WAIT_S)
@@ -212,9 +216,13 @@ class Bench:
         return self.queries[-1]
 
     def born(
-        self, targets: Mapping[str, object] | None = None, takeover=False, standing: Standing | None = None
+        self,
+        targets: Mapping[str, object] | None = None,
+        takeover=False,
+        standing: Standing | None = None,
+        restore: str | int = "latest",
     ) -> Spark:
-        point = self.store.log.begin_incarnation(HERE, "latest", self.plan.config.lease_ms, takeover)
+        point = self.store.log.begin_incarnation(HERE, restore, self.plan.config.lease_ms, takeover)
         announcer = Announcer(JOB, point.incarnation, [self.heard])
         progress = Progress(JOB)
         life = SparkIncarnation(self.plan, point, announcer, progress, targets or {}, standing)

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from incarnation_kit import eventually
 
 from spark_ckpt.connector import EpochOutput, PublishReceipt, StagedAhead
 from spark_ckpt.driver.publishing import SinkLane
@@ -40,6 +41,11 @@ class FakePublisher:
     def drop_ahead(self):
         self.log.append(("drop", self.number))
 
+    def fence(self):
+        self.log.append(("fence", self.number))
+        if self.script:
+            raise self.script.pop(0)
+
     def close(self):
         self.log.append(("close", self.number))
         raise OSError("closing is best effort")
@@ -49,12 +55,26 @@ class Lane:
     """A lane with fake publishers, its calls in `log`, its reports in order. `had`: epochs that the sink has already."""
 
     def __init__(
-        self, *script, current=lambda: None, opening=None, opens_at_once=False, measured=lambda *_: None, had=()
+        self,
+        *script,
+        current=lambda: None,
+        opening=None,
+        opens_at_once=False,
+        fences=False,
+        measured=lambda *_: None,
+        had=(),
     ):
         self.log, self.reports, self.opened = [], queue.Queue(), 0
         self.script, self.opening, self.had = list(script), list(opening or ()), had
         self.thread = SinkLane(
-            "out", self._open, current, self._newest, self.reports.put, opens_at_once=opens_at_once, measured=measured
+            "out",
+            self._open,
+            current,
+            self._newest,
+            self.reports.put,
+            opens_at_once=opens_at_once,
+            fences=fences,
+            measured=measured,
         )
         self.thread.start()
 
@@ -254,6 +274,20 @@ def test_a_sink_that_cannot_be_opened_early_is_opened_when_it_is_needed(lane_of)
     lane = lane_of(opening=[OSError("no route")], opens_at_once=True)
     assert lane.publish(1).error is None
     assert lane.opened == 2
+
+
+def test_a_lane_fences_older_publishers_before_there_is_anything_to_publish(lane_of):
+    lane = lane_of(fences=True)
+    eventually(lambda: lane.log, "the fence")
+    assert lane.log == [("fence", 1)]
+    assert lane.publish(1).error is None
+    assert lane.log[1:] == [("publish", 1, 1)]
+
+
+def test_a_fence_that_failed_is_repeated_before_the_publish(lane_of):
+    lane = lane_of(OSError("no route"), fences=True)
+    assert lane.publish(1).error is None
+    assert lane.log == [("fence", 1), ("close", 1), ("fence", 2), ("publish", 2, 1)]
 
 
 class OpensLate(Lane):

@@ -348,6 +348,26 @@ def test_rows_after_the_last_epoch_are_read_again_by_the_next_life(bench):
     assert bench.sink.rows == [1, 2]
 
 
+def test_a_restore_fences_the_publishers_of_epochs_that_it_leaves(bench):
+    """A driver that was paused within its publish must not show such an epoch afterwards."""
+    life = bench.born()
+    life.life.request_epoch()
+    life.epoch(2, 1)
+    eventually(lambda: bench.sink.published, "publish")
+    bench.sink.script = [PublishFailed("no answer")] * 9
+    life.life.request_epoch()
+    life.epoch(3, 2)
+    life.query.die(StreamingQueryException("executor lost"))
+    life.ended()
+    bench.sink.script = []
+    assert bench.sink.fences == 0
+    following = bench.born(restore=2)
+    eventually(lambda: bench.sink.fences == 1, "the fence")
+    assert bench.sink.rows == [1]
+    following.stopped(2)
+    assert bench.sink.rows == [1, 2]
+
+
 def test_a_query_that_dies_says_why(bench):
     life = bench.born()
     life.query.die(StreamingQueryException("x: [CKPT_SOURCE_INVALID] the topic is gone\n  topic: orders\n"))
