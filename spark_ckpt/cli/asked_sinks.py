@@ -7,6 +7,7 @@ from __future__ import annotations
 from checkpoint_protocols.ids import Incarnation
 from spark_ckpt import connectors
 from spark_ckpt.connector import PublishedEpoch, SinkContext
+from spark_ckpt.epochs.identity import newest_readable
 from spark_ckpt.epochs.sinks_behind import Behind, behind, refusal, rows_published
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
 from spark_ckpt.store.store import Store
@@ -28,8 +29,9 @@ def sinks_behind(store: Store) -> tuple[list[Behind], dict[str, str]]:
     markers: dict[str, PublishedEpoch | None] = {}
     unknown: dict[str, str] = {}
     published = rows_published(log_state, newest, store.log.manifest)
+    identities = newest_readable(log_state, newest, store.log.manifest).sink_identities
     for sink in published:
-        parts = newest.sink_identities[sink].parts if sink in newest.sink_identities else {}
+        parts = identities[sink].parts if sink in identities else {}
         # The names of markers are made of these: with another store's id the sink would answer that it has nothing.
         context = SinkContext(store.job, sink, store.id, Incarnation(log_state.incarnation))
         try:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from spark_ckpt.connector import PublishedEpoch
+from spark_ckpt.epochs.identity import newest_readable
 from spark_ckpt.epochs.log_state import LogState, taken_back
-from spark_ckpt.epochs.records import Manifest
+from spark_ckpt.epochs.records import Manifest, SinkIdentity
 from spark_ckpt.epochs.restore import Read, Verify, whole_at_most
 from spark_ckpt.errors import EpochDamaged, PublishConflict
 from spark_ckpt.wording import epochs
@@ -46,11 +47,15 @@ def rows_published(log_state: LogState, newest: Manifest, read: Read) -> dict[st
 
     A sink that replaced another endpoint may lack the epochs before.
     """
-    found = {sink: _newest_published(log_state, newest, sink, read) for sink in newest.rows_so_far}
+    # Of the newest epoch of any branch, as everywhere: a restore takes no sink back to the endpoint of an older epoch.
+    now = newest_readable(log_state, newest, read).sink_identities
+    found = {sink: _newest_published(log_state, newest, sink, read, now.get(sink)) for sink in newest.rows_so_far}
     return {sink: epoch for sink, epoch in found.items() if epoch}
 
 
-def _newest_published(log_state: LogState, newest: Manifest, sink: str, read: Read) -> int:
+def _newest_published(
+    log_state: LogState, newest: Manifest, sink: str, read: Read, identity: SinkIdentity | None
+) -> int:
     epoch, owed = newest.rows_so_far[sink], log_state.owed.get(sink, frozenset[int]())
     try:
         # Unpublished epochs prove nothing. Go back to the newest one with rows that the sink has acknowledged.
@@ -59,7 +64,6 @@ def _newest_published(log_state: LogState, newest: Manifest, sink: str, read: Re
     except EpochDamaged:
         return 0  # unknown; a start refuses the damaged epoch, or skips it
     # The acknowledgement may be of the endpoint before the present one, which never had these rows.
-    identity = newest.sink_identities.get(sink)
     return 0 if identity is not None and epoch <= identity.after else epoch
 
 

@@ -94,6 +94,16 @@ def test_a_table_in_the_place_of_another_need_not_have_the_epochs_before_it(worl
     assert published(world, 5) == {}
 
 
+def test_a_restore_before_a_table_took_the_place_of_another_misses_nothing_there(world: World) -> None:
+    """A driver died after the first epoch for the new table, before its publish: the table has no marker."""
+    identity = SinkIdentity(parts={"id": "b"}, after=4)
+    world.decide(world.manifest().model_copy(update={"sink_identities": {SINK: identity}}))
+
+    assert sinks_taken_back(bound(0), world.store, 2, frozenset()) == {}
+    world.store.log.begin_incarnation(world.holder, 2, takeover=True)
+    assert sinks_taken_back(bound(0), world.store, "latest", frozenset()) == {}
+
+
 def test_a_start_is_refused_before_anything_changes_and_names_the_ways_to_continue(world: World) -> None:
     before = world.store.log.state()
 
