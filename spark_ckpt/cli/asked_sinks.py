@@ -7,8 +7,7 @@ from __future__ import annotations
 from checkpoint_protocols.ids import Incarnation
 from spark_ckpt import connectors
 from spark_ckpt.connector import PublishedEpoch, SinkContext
-from spark_ckpt.epochs.identity import newest_readable
-from spark_ckpt.epochs.sinks_behind import Behind, behind, refusal, rows_published
+from spark_ckpt.epochs.sinks_behind import Behind, behind, endpoints_now, lacking_after, refusal, rows_published
 from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict
 from spark_ckpt.store.store import Store
 
@@ -29,7 +28,7 @@ def sinks_behind(store: Store) -> tuple[list[Behind], dict[str, str]]:
     markers: dict[str, PublishedEpoch | None] = {}
     unknown: dict[str, str] = {}
     published = rows_published(log_state, newest, store.log.manifest)
-    identities = newest_readable(log_state, newest, store.log.manifest).sink_identities
+    identities = endpoints_now(log_state, store.log.manifest)
     for sink in published:
         parts = identities[sink].parts if sink in identities else {}
         # The names of markers are made of these: with another store's id the sink would answer that it has nothing.
@@ -46,10 +45,11 @@ def sinks_behind(store: Store) -> tuple[list[Behind], dict[str, str]]:
 
 def refusal_of(store: Store, late: list[Behind]) -> PublishConflict | None:
     """Return the error of a start of the job, or None. It lacks the command that only the job's own sinks know."""
+    log_state = store.log.state()
     return refusal(
         late,
-        store.log.state(),
+        log_state,
         store.log.manifest,
-        store.verify_for({each.sink: each.has for each in late}),
+        store.verify_for(lacking_after(late, log_state, store.log.manifest)),
         lambda sink, epoch: "",
     )

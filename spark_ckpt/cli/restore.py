@@ -21,6 +21,7 @@ from spark_ckpt.epochs.log_state import LogState, taken_back
 from spark_ckpt.epochs.records import Kind, ReaderMoved
 from spark_ckpt.epochs.recovery import RestorePlan, SinkPlan, plan
 from spark_ckpt.epochs.recovery_text import restore_call, sink_lines
+from spark_ckpt.epochs.sinks_behind import lacking_after
 from spark_ckpt.errors import ConfigInvalid
 from spark_ckpt.json_values import plain
 from spark_ckpt.wording import epochs, one_or_many
@@ -84,7 +85,8 @@ def _of_one_store(
     found, not_compared = sinks_behind(opened)
     late = [each for each in found if each.sink not in new]
     # A sink from an older backup lacks epochs that the log counts as published: the plan has to publish them again.
-    log_state = taken_back(opened.log.state(), {each.sink: each.has for each in late})
+    log_state = opened.log.state()
+    log_state = taken_back(log_state, lacking_after(late, log_state, opened.log.manifest))
     planned = plan(log_state, wanted, opened.log.manifest, opened.verify, frozenset(new))
     inputs = inputs_again(opened, log_state, planned)
     if as_json:

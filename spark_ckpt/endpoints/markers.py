@@ -53,7 +53,7 @@ def sinks_taken_back(
     found = [late for each in published for late in sinks_behind.behind(told, each)]
     if found and restore == LATEST:
         _raise(found, bindings, store, log_state)
-    return {each.sink: each.has for each in found}
+    return sinks_behind.lacking_after(found, log_state, store.log.manifest)
 
 
 def _published(store: Store, log_state: LogState, newest: int) -> Mapping[str, int]:
@@ -68,7 +68,7 @@ def _raise(late: list[sinks_behind.Behind], bindings: Sequence[NamedSink], store
         context = SinkContext(store.job, name, store.id, Incarnation(log_state.incarnation))
         return sink.declaring(context, Epoch(epoch)) if isinstance(sink, DeclaresPublished) else ""
 
-    verify = store.verify_for({each.sink: each.has for each in late})
+    verify = store.verify_for(sinks_behind.lacking_after(late, log_state, store.log.manifest))
     error = sinks_behind.refusal(late, log_state, store.log.manifest, verify, declaring)
     if error is not None:
         raise error

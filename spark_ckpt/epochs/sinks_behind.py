@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_ckpt.connector import PublishedEpoch
-from spark_ckpt.epochs.identity import newest_readable
 from spark_ckpt.epochs.log_state import LogState, taken_back
 from spark_ckpt.epochs.records import Manifest, SinkIdentity
 from spark_ckpt.epochs.restore import Read, Verify, whole_at_most
@@ -42,13 +42,29 @@ class Behind:
         return f"sink {self.sink} is behind the store: it has published epoch {self.published}, but {has}"
 
 
+def endpoints_now(log_state: LogState, read: Read) -> Mapping[str, SinkIdentity]:
+    """Return the endpoint of each sink, as the newest readable epoch of any branch has it."""
+    # A restore takes no sink back to the endpoint of an older epoch.
+    for brief in reversed(log_state.epochs):
+        with suppress(EpochDamaged):
+            return read(brief.epoch).sink_identities
+    return {}
+
+
+def lacking_after(found: Iterable[Behind], log_state: LogState, read: Read) -> dict[str, int]:
+    """Return per sink the epoch after which it lacks rows: its newest one, or the last before it replaced another endpoint."""
+    now = endpoints_now(log_state, read)
+    # Epochs before a replacement are no rows of this endpoint. Counted as lost, they would be due to it, and no start could
+    # publish them.
+    return {each.sink: max(each.has, now[each.sink].after if each.sink in now else 0) for each in found}
+
+
 def rows_published(log_state: LogState, newest: Manifest, read: Read) -> dict[str, int]:
     """Return per sink the newest epoch with rows, on the branch of `newest`, that the sink has acknowledged.
 
     A sink that replaced another endpoint may lack the epochs before.
     """
-    # Of the newest epoch of any branch, as everywhere: a restore takes no sink back to the endpoint of an older epoch.
-    now = newest_readable(log_state, newest, read).sink_identities
+    now = endpoints_now(log_state, read)
     found = {sink: _newest_published(log_state, newest, sink, read, now.get(sink)) for sink in newest.rows_so_far}
     return {sink: epoch for sink, epoch in found.items() if epoch}
 
@@ -82,7 +98,8 @@ def refusal(
         return None
     # The advice has to hold after the operator has followed it: then the missing epochs are unpublished, and their rows
     # are needed.
-    to = whole_at_most(taken_back(log_state, {each.sink: each.has for each in found}), log_state.latest, read, verify)
+    without = taken_back(log_state, lacking_after(found, log_state, read))
+    to = whole_at_most(without, log_state.latest, read, verify)
     newest = {each.sink: log_state.acked.get(each.sink, each.published) for each in found}
     commands = [command for sink, epoch in newest.items() if (command := declaring(sink, epoch))]
     ways = ["bring back what the sink had: a newer backup, or its newest commits"]

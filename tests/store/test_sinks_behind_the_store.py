@@ -152,6 +152,21 @@ def test_the_error_names_an_older_epoch_if_staged_rows_are_gone(world: World, tm
     assert sinks_taken_back(bound(2), Store.open(world.store.location.uri, JOB), "latest", frozenset()) == {}
 
 
+def test_a_table_that_lost_everything_gets_no_epoch_of_the_table_before_it(world: World) -> None:
+    """It took the place of another one after epoch 4."""
+    identity = SinkIdentity(parts={"id": "b"}, after=4)
+    for epoch in (5, 6):
+        manifest = world.manifest(world.acks(epoch - 1))
+        world.decide(manifest.model_copy(update={"sink_identities": {SINK: identity}}))
+
+    with pytest.raises(PublishConflict, match="has published epoch 5, but it has no epoch") as caught:
+        sinks_taken_back(bound(0), world.store, "latest", frozenset())
+    assert caught.value.context["restore"] == 6
+    back = sinks_taken_back(bound(0), world.store, 6, frozenset())
+    point = world.store.log.begin_incarnation(world.holder, 6, takeover=True, taken_back=back)
+    assert (back, [each.epoch for each in point.unpublished[SINK]]) == ({SINK: 4}, [5, 6])
+
+
 def gone_back(world: World, tmp_path: Path) -> None:
     """The sink lost epoch 3, the job restored epoch 2, and went on."""
     world.begin(2, taken_back={SINK: 2})
