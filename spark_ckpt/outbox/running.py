@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +17,17 @@ from threading import Event
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from checkpoint_protocols.ids import Incarnation
-from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, Sink, SinkContext, SinkRows, StagePlan, Tidies
+from spark_ckpt.connector import (
+    EpochOutput,
+    Fences,
+    Publisher,
+    PublishReceipt,
+    Sink,
+    SinkContext,
+    SinkRows,
+    StagePlan,
+    Tidies,
+)
 from spark_ckpt.endpoints.identities import parts_of, reconciled
 from spark_ckpt.endpoints.markers import refuse_newer_sinks, sinks_taken_back
 from spark_ckpt.epochs.epoch_output import StagingPlace
@@ -314,8 +324,26 @@ class OutboxRun:
         self._incarnation, self._inherited = point.incarnation, point.last
         sinks = {name: (each.rows.sink, each.schema) for name, each in self._sinks.items()}
         self._events.began(self._store.id, point, sinks)
+        self._fence(point.dropped, spark)
         places = {name: each.place for name, each in self._sinks.items()}
         return IncarnationBegun(point, log.state(), standing, places)
+
+    def _fence(self, sinks: Iterable[str], spark: SparkSession) -> None:
+        """Fence older publishers of these sinks, whose epochs a branch leaves: one of them, of a driver that was paused, may
+        be about to publish such an epoch.
+        """
+        for sink in [*self._publishers]:
+            self._drop(sink)  # of the incarnation before this one, within the same call
+        for sink in self._sinks.keys() & set(sinks):
+            try:
+                publisher = self._opened(sink, spark)
+                if isinstance(publisher, Fences):
+                    publisher.fence()
+            except Exception as error:  # noqa: BLE001 - the first publish opens the sink again, and reports it
+                self._drop(sink)
+                _log.warning(
+                    "outbox=%s sink=%s: older publishers are not fenced yet: %s", self._settings.name, sink, error
+                )
 
     def _standing(self, spark: SparkSession, target: RestoreTarget) -> Standing:
         """Compare the sinks with those that the epochs were published to. Raises `IdentityChanged`."""
@@ -434,21 +462,8 @@ class OutboxRun:
 
     def _publish_to(self, sink: str, output: EpochOutput, spark: SparkSession) -> PublishReceipt:
         """Try once. A failed publisher is replaced: it no longer knows how the sink stands."""
-        kind = self._sinks[sink].rows.sink
         try:
-            # A new publisher's init fences others in the sink, so that the log is asked first. An open one is fenced
-            # by the sink itself.
-            if sink not in self._publishers:
-                self._still_newest()
-                context = SinkContext(
-                    self._settings.name,
-                    sink,
-                    self._store.id,
-                    Incarnation(self._incarnation),
-                    self._settings.publish_timeout_ms / 1000,
-                )
-                self._publishers[sink] = kind.publisher(spark, context)
-            receipt = self._publishers[sink].publish(output)
+            receipt = self._opened(sink, spark).publish(output)
         except Exception as error:
             self._drop(sink)
             if isinstance(error, CkptError):
@@ -456,6 +471,21 @@ class OutboxRun:
             raise PublishFailed(f"{type(error).__name__}: {error}", sink=sink, epoch=output.epoch) from error
         hit(Failpoint.ACKED)
         return receipt
+
+    def _opened(self, sink: str, spark: SparkSession) -> Publisher:
+        # A new publisher's init fences others in the sink, so that the log is asked first. An open one is fenced by the
+        # sink itself.
+        if sink not in self._publishers:
+            self._still_newest()
+            context = SinkContext(
+                self._settings.name,
+                sink,
+                self._store.id,
+                Incarnation(self._incarnation),
+                self._settings.publish_timeout_ms / 1000,
+            )
+            self._publishers[sink] = self._sinks[sink].rows.sink.publisher(spark, context)
+        return self._publishers[sink]
 
     def _still_newest(self) -> None:
         """Raise `Fenced` if another driver has begun: a zombie must not fence it in the sink."""
