@@ -26,7 +26,7 @@ def parent(epochs: Epochs, brief: EpochBrief, ancestors: Ancestors) -> int:
 def lineage(epochs: Epochs, newest: int, ancestors: Ancestors = MappingProxyType({})) -> Iterator[EpochBrief]:
     """Return the kept epochs of the branch that ends with `newest`, newest first.
 
-    `ancestors`: how the branch goes on before a gap; by default it ends there.
+    `ancestors`: how the branch continues before a gap; by default it ends there.
     """
     brief = epochs.get(newest)
     while brief is not None:

@@ -67,7 +67,8 @@ class GroupHost:
     - `base_epoch`, `base_watermark_ms`: the restored epoch and its watermark in epoch milliseconds.
     - `base_late_ms`: the watermark that decides which rows of the first batch are late, in epoch milliseconds.
     - `chains`: state files to restore from, per key group, oldest first.
-    - `cache`: folder on each host for local levels; `earlier`: the incarnation's before, which may still be there.
+    - `cache`: folder on each host for local levels.
+    - `earlier`: that of the incarnation before, which may still exist.
     - `outgrown`: True if the files' columns have narrower types than the operator's.
     """
 
