@@ -1,6 +1,6 @@
-"""All measurements in one run: `python -m benchmarks`, result lines to benchmarks/results.jsonl, the report beside them.
+"""Run all measurements: `python -m benchmarks`. Result lines go to benchmarks/results.jsonl, the report to the same folder.
 
-Alone it measures everything, which takes hours. Options select; what is measured again replaces its former lines.
+Without options it measures everything, which takes hours. Options select; a new measurement replaces its former lines.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 def cells(measure: str, jobs: Sequence[str], workloads: Sequence[str]) -> Iterator[Cell]:
-    """What is selected. By default every job on the usual workload, and the stateful job on the other usual ones too: its
-    state is what they differ in. Latency, parts and recovery: of that job on the usual workload. NEXMark's queries have a
-    measurement of their own.
+    """Selected cells. By default every job on the usual workload, and the stateful job on the other usual workloads, which differ
+    in their state only. Latency, parts and recovery measure that job on the usual workload. NEXMark's queries have a measurement
+    of their own.
     """
     if measure == "drain":
         yield from (Cell(measure, job, NEXMARK) for job in jobs or JOBS if is_nexmark(job) and not workloads)
@@ -56,13 +56,13 @@ def cells(measure: str, jobs: Sequence[str], workloads: Sequence[str]) -> Iterat
 
 
 def say(text: str) -> None:
-    """Progress."""
+    """Print a line of progress."""
     typer.echo(text)
     sys.stdout.flush()
 
 
 def run_inside(modules: Sequence[str], rounds: int, results: Results) -> None:
-    """Each a process of its own, so that one does not warm up, or fill, another's JVM."""
+    """Run each module in its own process, so that one cannot warm up or fill the JVM of another."""
     for module in modules:
         say(f"inside {module}")
         command = [sys.executable, "-m", f"benchmarks.inside.{module}"]
@@ -75,14 +75,14 @@ def run_inside(modules: Sequence[str], rounds: int, results: Results) -> None:
 
 
 def run_side_by_side(campaign: Campaign, environments: Mapping[str, Prepared], results: Results) -> None:
-    """All on one broker."""
+    """Run all cells on one broker."""
     with bench(campaign.plan, environments, say) as on:
         for line in measure_all(campaign, on):
             results.add(line)
 
 
 def set_up(contenders: Iterable[System]) -> dict[str, Prepared]:
-    """Their environments, by name: all before the first measurement, since downloads fail more often than systems."""
+    """Prepared environments by name: all before the first measurement, since downloads fail more often than systems."""
     environments = {system.environment.name: system.environment for system in contenders}
     prepared = {}
     for name, environment in environments.items():
@@ -92,12 +92,12 @@ def set_up(contenders: Iterable[System]) -> dict[str, Prepared]:
 
 
 def versions(prepared: Iterable[Prepared]) -> dict[str, str]:
-    """Of what is compared."""
+    """Versions of the systems that are compared."""
     return dict(sorted(pair for each in prepared for pair in each.versions))
 
 
 def planned(quick: bool, sizes: Mapping[str, int | None], warm_up_s: int | None) -> Plan:
-    """The usual sizes, but for those that are given."""
+    """The usual sizes, except those that are given."""
     plan = replace(QUICK if quick else Plan(), **{name: size for name, size in sizes.items() if size is not None})
     return plan if warm_up_s is None else replace(plan, throughput=replace(plan.throughput, warm_up_s=warm_up_s))
 
@@ -108,9 +108,7 @@ def main(
     job: Annotated[list[Job] | None, typer.Option(help="Default: all, and those inside.")] = None,
     workload: Annotated[list[Workload] | None, typer.Option(help="Default: the usual ones.")] = None,
     system: Annotated[list[Contender] | None, typer.Option(help="Default: all.")] = None,
-    only: Annotated[
-        list[Inside] | None, typer.Option(help="Nothing but these measurements of spark_ckpt alone.")
-    ] = None,
+    only: Annotated[list[Inside] | None, typer.Option(help="Only these measurements of spark_ckpt alone.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Of every measurement, and rounds of those inside.")] = 3,
     records: Annotated[int | None, typer.Option(min=1, help="In each workload's topic, and NEXMark's.")] = None,
     interval_ms: Annotated[int | None, typer.Option(min=1, help="Between commits; latency has its own.")] = None,
@@ -122,7 +120,7 @@ def main(
     quick: Annotated[
         bool, typer.Option("--quick", help="Small and once: does it work? Not among the results.")
     ] = False,
-    report_only: Annotated[bool, typer.Option("--report-only", help="Write the report anew.")] = False,
+    report_only: Annotated[bool, typer.Option("--report-only", help="Only write the report again.")] = False,
     folder: Annotated[Path | None, typer.Option(help="Of results and report. Default: benchmarks/.")] = None,
 ) -> None:
     """Measure, and write the report."""

@@ -1,9 +1,9 @@
-"""What a second and a third operator cost behind a first one: per record, and per idle epoch.
+"""Cost of a second and a third operator after a first one: per record, and per idle epoch.
 
-Run: python -m benchmarks.inside.chains [--quick]. Files to nowhere, running sums over 10,000 keys, all in one query. Small and
-large batches take turns: what a record costs is the slope between them, what a batch costs anyway is in both. Each round
-measures the lengths in another order, since Java gets faster for minutes. Prints a table; ratios matter, absolute numbers are
-this machine's.
+Run: python -m benchmarks.inside.chains [--quick]. Source files, a null sink, running sums over 10,000 keys, all in one query.
+Small and large batches take turns: the slope between them is the cost of a record, both contain the fixed cost of a batch. Each
+round measures the lengths in another order, since Java gets faster for minutes. Prints a table; ratios matter, absolute numbers
+belong to this machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WARM_BATCHES = 4
 
 
 class Measured(NamedTuple):
-    """One drain and the idle epochs behind it: ms of a small and of a large batch, of an idle epoch; us of a record."""
+    """One drain and the idle epochs after it: ms of a small and of a large batch, of an idle epoch; us of a record."""
 
     small_ms: float
     large_ms: float
@@ -49,7 +49,7 @@ def chain(rows: ckpt.Stream, length: int) -> ckpt.Stream:
 
 
 def job(spark: SparkSession, folder: Path, inbox: Path, length: int) -> ckpt.Job:
-    """A job of its own store, whose every file is a batch."""
+    """A job with its own store; every file is a batch."""
     made = ckpt.Job(spark, f"chain{length}", str(folder / f"store{length}"), interval="1 hour", local_dir=folder)
     source = FilesSource(str(inbox), "parquet", SCHEMA, maxFilesPerTrigger=1)
     chain(made.source("in", source), length).to(NullSink(), name="out")
@@ -57,13 +57,13 @@ def job(spark: SparkSession, folder: Path, inbox: Path, length: int) -> ckpt.Job
 
 
 def batches_ms(run: ckpt.Run, rows: int) -> float:
-    """Median of the warm batches of so many rows."""
+    """Median duration of the warm batches with this many rows."""
     batches = [each for each in run.recentProgress if each["numInputRows"]][WARM_BATCHES:]
     return median(float(each["durationMs"]["batch"]) for each in batches if each["numInputRows"] == rows)  # type: ignore[index, call-overload, arg-type]
 
 
 def idle_epoch_ms(run: ckpt.Run, times: int) -> float:
-    """Median from asking for an epoch to its commit, without any row."""
+    """Median time from a requested epoch to its commit, without any row."""
     took = []
     for number in range(times):
         began_s = time.monotonic()
@@ -75,7 +75,7 @@ def idle_epoch_ms(run: ckpt.Run, times: int) -> float:
 def measured(
     spark: SparkSession, folder: Path, inbox: Path, length: int, sizes: tuple[int, int], epochs: int
 ) -> Measured:
-    """A chain of `length` operators in small and large batches of `sizes` rows, and `epochs` idle epochs behind them."""
+    """Measure a chain of `length` operators in batches of each of `sizes`, then `epochs` idle epochs."""
     made = job(spark, folder, inbox, length)
     drained = made.start(availableNow=True)
     drained.awaitTermination()
@@ -88,8 +88,8 @@ def measured(
     return Measured(small_ms, large_ms, (large_ms - small_ms) * 1000 / (sizes[1] - sizes[0]), idle_ms)
 
 
-def told(found: Mapping[int, list[Measured]]) -> None:
-    """The table."""
+def print_table(found: Mapping[int, list[Measured]]) -> None:
+    """Print the table."""
     middle = {length: Measured(*map(median, zip(*each, strict=True))) for length, each in found.items()}
     first_us = middle[1].record_us - middle[0].record_us
     print(
@@ -119,7 +119,7 @@ def main() -> None:
                     found[length].append(measured(spark, Path(place), inbox, length, sizes, epochs))
     finally:
         spark.stop()
-    told(found)
+    print_table(found)
 
 
 if __name__ == "__main__":

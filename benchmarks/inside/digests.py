@@ -1,4 +1,4 @@
-"""What digests cost: staging rows and reading them for a publish, with and without, in turns in one process.
+"""Cost of digests: staging rows and reading them for a publish, with and without digests, in turns in one process.
 
 Run: python -m benchmarks.inside.digests [--rounds N]. CPU time of one thread; ratios matter.
 """
@@ -27,22 +27,22 @@ ROWS = 1_000_000
 
 
 class NoDigest:
-    """Stands in for `hashlib.sha256`."""
+    """Replaces `hashlib.sha256`."""
 
     def __init__(self, content: bytes = b"") -> None:
-        """Nothing is computed."""
+        """Compute nothing."""
 
     def update(self, content: bytes) -> None:
-        """Nothing is computed."""
+        """Compute nothing."""
 
     def hexdigest(self) -> str:
-        """Not known."""
+        """Return no digest."""
         return ""
 
 
 @contextmanager
 def without_digests() -> Iterator[None]:
-    """Writers compute none."""
+    """Let writers compute no digest."""
     with mock.patch("spark_ckpt.store.location.hashlib.sha256", NoDigest):
         yield
 
@@ -64,14 +64,14 @@ def staged(folder: Path, rows: pa.Table, plan: StagePlan) -> list[StagedFile]:
 
 
 def published(folder: Path, files: list[StagedFile], known: bool) -> int:
-    """Read the rows as a Kafka lane does, all but the sending."""
+    """Read the rows as a Kafka publisher does, without sending them."""
     parts = [StagedPart(file.path, file.rows, file.size_bytes, file.sha256 if known else "") for file in files]
     rows = StagedRows(str(folder), {}, parts, "t", [])
     return sum(len(chunk.values) for group in rows.verified().row_groups() for chunk in group)
 
 
 def cpu_ms(work: Callable[[], object]) -> float:
-    """CPU time of this process."""
+    """CPU time of this process for `work`."""
     before = time.process_time()
     work()
     return (time.process_time() - before) * 1000

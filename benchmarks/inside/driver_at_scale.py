@@ -47,7 +47,7 @@ from spark_ckpt.store.store import Store
 
 OPERATOR, SINK = "sums", "out"
 CHAIN = 8
-"""Files of a key group's chain before it starts over with a full file."""
+"""Files in a key group's chain before a full file starts a new chain."""
 _MS = 1000
 _ROW = pa.table(
     {
@@ -81,7 +81,7 @@ class Clock:
 
 
 class Folder:
-    """A store's folder, into which stub tasks put files of one row, without a sync."""
+    """A store's folder, into which stub tasks write files of one row, without a sync."""
 
     def __init__(self, path: Path) -> None:
         whole = pa.BufferOutputStream()
@@ -98,7 +98,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Number of tasks behind the shuffle, and of key groups of its one operator."""
+    """Number of tasks after the shuffle, and of key groups of its one operator."""
 
     tasks: int
     groups: int
@@ -142,7 +142,7 @@ class Job:
 
 
 def received(updates: list[bytes]) -> list[Report]:
-    """Return the reports that count, as the driver's end of the accumulator takes them in."""
+    """Return the reports that count, as the driver's accumulator collects them."""
     reports: list[Report] = []
     for update in updates:
         for report in pickle.loads(update):
@@ -172,7 +172,7 @@ class Driver:
         self.carry_out(self.rules.handle(QueryStarting(behind=False)))
 
     def run_batch(self, epoch: int | None = None) -> None:
-        """Run a batch; with `epoch` it holds that barrier."""
+        """Run a batch; with `epoch` it holds that epoch's barrier."""
         self.batch += 1
         updates = self.job.updates(self.batch, epoch, self.folder)
         name = "batch" if epoch is None else "barrier's batch"
@@ -184,7 +184,7 @@ class Driver:
         self.carry_out(effects)
 
     def run_epoch(self, batches: int = 2) -> None:
-        """Run an epoch of so many batches, up to its publish."""
+        """Run an epoch of `batches` batches, up to its publish."""
         for _ in range(batches - 1):
             self.run_batch()
         assert self.interval is not None
@@ -194,7 +194,7 @@ class Driver:
         self.run_batch(self.rules.open_epoch)
 
     def carry_out(self, effects: list[Effect]) -> None:
-        """Do what the host of the rules does."""
+        """Carry out effects as the host of the rules does."""
         for effect in effects:
             name = type(effect).__name__
             if isinstance(effect, ArmTimer) and isinstance(effect.elapsed, IntervalElapsed):
@@ -209,7 +209,7 @@ class Driver:
                 self.carry_out(following)
 
     def commit(self, effect: CommitEpoch) -> None:
-        """Commit an epoch and let its tables follow."""
+        """Commit an epoch and let its tables catch up."""
         with self.clock.part("commit"):
             manifest = stamped(effect.manifest, uuid.uuid4().hex, time.time_ns() // 1_000_000)
             self.store.log.commit_epoch(manifest)
@@ -246,7 +246,7 @@ def measured(job: Job, epochs: int) -> list[str]:
         with clock.part("retention"):
             again.retain(Retention(keep_last=epochs // 2, slack=0))
     parts = [f"{driver.clock.median(part):,.1f}" for part in PARTS]
-    # The mean has the collections of Python's garbage, which come every few epochs.
+    # The mean includes garbage collections of Python, which run every few epochs.
     epoch = sum(statistics.mean(driver.clock.parts[part]) for part in EPOCH)
     sizes = f"{len(body) / 1e6:,.2f}"
     return [
@@ -260,7 +260,7 @@ def measured(job: Job, epochs: int) -> list[str]:
 
 
 def lengthen(driver: Driver, epochs: int) -> None:
-    """Commit copies of the newest manifest, without retention, until the log has so many epochs."""
+    """Commit copies of the newest manifest, without retention, until the log has this many epochs."""
     newest = driver.newest
     for epoch in range(newest.epoch + 1, epochs + 1):
         acks = (SinkAck(sink=SINK, epoch=epoch - 1),)

@@ -34,7 +34,7 @@ def live_heap(spark: SparkSession) -> int:
 
 
 def resident() -> int:
-    """Bytes of this Python process in memory, without what Arrow's pool could give back."""
+    """Resident bytes of this Python process, without memory that Arrow's pool could return."""
     pa.default_memory_pool().release_unused()
     return status_kib("self", "VmRSS") * 1024
 

@@ -1,8 +1,8 @@
-"""What an edge between two stages costs over one query, in rows per second of the last stage.
+"""Cost of an edge between two stages against one query, in rows per second of the last stage.
 
-Run: python -m benchmarks.inside.edges [--rounds 3] [--seconds 20]. Both shapes have the same two running sums over 10,000 keys.
-Endless rows, a sink that forgets. The two take turns in one session on two cores, so the stages share the cores that the
-one query has alone.
+Run: python -m benchmarks.inside.edges [--rounds 3] [--seconds 20]. Both shapes compute the same two running sums over 10,000
+keys, from endless rows into a null sink. They take turns in one session on two cores, so the two stages share the cores that
+the one query has alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def shaped(spark: SparkSession, shape: str, store: Path, interval: object) -> ck
 
 
 def rate(spark: SparkSession, shape: str, store: Path, interval: object, seconds: float) -> float:
-    """Rows per second of the last stage, behind a warm-up."""
+    """Rows per second of the last stage, after a warm-up."""
     with running(shaped(spark, shape, store, interval), "" if shape == SHAPES[0] else "last") as run:
         end_of_batch(run)
         time.sleep(min(WARM_UP_S, seconds))

@@ -1,4 +1,4 @@
-"""An endless input of numbered rows from the JVM. No files and no reader in Python: a batch is the operator and the epochs."""
+"""An endless input of numbered rows from the JVM, without files or a Python reader: a batch is only the operator and the epochs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EndlessSource:
         return {"rows": 0}
 
     def read(self, spark: SparkSession, cursor: Cursor) -> DataFrame:
-        """Spark's source counts from 0 at every start. Its clock, which is part of its offset, goes on counting rows."""
+        """Spark's source counts from 0 at every start. Its clock, which is part of its offset, continues to count rows."""
         reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows_per_batch)
         reader = reader.option("startTimestamp", str(cursor["rows"])).option(
             "advanceMillisPerBatch", self.rows_per_batch

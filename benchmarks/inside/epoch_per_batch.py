@@ -1,7 +1,7 @@
-"""Whether an epoch per batch stays as cheap as it begins: commit time, time to read the log, files, over a long run.
+"""Growth of an epoch per batch over a long run: commit time, time to read the log, files.
 
-An endless input from the JVM, a running sum, a sink that stages and forgets. `--minutes 60` for an hour. Times are shares of one
-machine: what is told is whether they grow.
+An endless input from the JVM, a running sum, a null sink. `--minutes 60` for an hour. Times depend on the machine; the result
+is their growth.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FOLDERS = ("epochs", "state", "edges", "runs")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look. `commits_ms`: of the epochs since the last one. `reading_ms`: the log read from nothing. `files`: by folder."""
+    """One sample. `commits_ms`: of the epochs since the last sample. `reading_ms`: reading the whole log. `files`: by folder."""
 
     minute: float
     epochs: int
@@ -48,27 +48,27 @@ class Sample:
 
 @dataclass
 class Commits(ckpt.RunListener):
-    """How long decisions take. Heard on the coordinator's thread, taken on another."""
+    """Durations of commits. The coordinator's thread records them, another thread takes them."""
 
     _ms: list[int] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def onEpochCommitted(self, event: ckpt.EpochEvent) -> None:
-        """One more."""
+        """Record one commit."""
         parts_ms = event.detail["parts_ms"]
         if isinstance(parts_ms, Mapping):
             with self._lock:
                 self._ms.append(int(str(parts_ms["decision"])))
 
     def taken(self) -> list[int]:
-        """Those since the last call."""
+        """Take the durations since the last call."""
         with self._lock:
             found, self._ms = self._ms, []
         return found
 
 
 def measured(store: Path, minutes: float, every_s: float) -> list[Sample]:
-    """Start, look every `every_s`, stop. A run that ends by itself is an error."""
+    """Run the job and sample it every `every_s`. A run that ends by itself is an error."""
     commits = Commits()
     job = ckpt.Job(benchmark_session(), JOB, store=str(store), interval=EVERY_BATCH)
     job.addListener(commits)
@@ -76,8 +76,8 @@ def measured(store: Path, minutes: float, every_s: float) -> list[Sample]:
     run = job.start()
     began_s, samples = time.monotonic(), list[Sample]()
     try:
-        while (spent_s := time.monotonic() - began_s) < minutes * 60:
-            if run.awaitTermination(min(every_s, minutes * 60 - spent_s)):
+        while (elapsed_s := time.monotonic() - began_s) < minutes * 60:
+            if run.awaitTermination(min(every_s, minutes * 60 - elapsed_s)):
                 raise RuntimeError("the run has ended") from run.exception()
             before = samples[-1].epochs if samples else 0
             samples.append(sample(store, (time.monotonic() - began_s) / 60, before, commits.taken()))
@@ -87,7 +87,7 @@ def measured(store: Path, minutes: float, every_s: float) -> list[Sample]:
 
 
 def sample(store: Path, minute: float, before: int, commits_ms: Sequence[int]) -> Sample:
-    """A look at the store, beside the run."""
+    """Sample the store while the run continues."""
     began_s = time.perf_counter()
     Store.open(str(store), JOB).log.state()
     reading_ms = (time.perf_counter() - began_s) * 1000
@@ -96,7 +96,7 @@ def sample(store: Path, minute: float, before: int, commits_ms: Sequence[int]) -
 
 
 def files_in(store: Path) -> tuple[dict[str, int], int]:
-    """Files by folder of the store, and bytes of all. What vanishes meanwhile was deleted by the run."""
+    """Files by folder of the store, and bytes of all. A file that vanishes during the walk was deleted by the run."""
     counts, size = Counter[str](), 0
     for folder, _, names in os.walk(store):
         counts[Path(folder).relative_to(store).parts[0] if Path(folder) != store else "."] += len(names)
@@ -109,16 +109,16 @@ def files_in(store: Path) -> tuple[dict[str, int], int]:
 
 
 def growth(values: Sequence[float]) -> float:
-    """The last third's median over the middle third's: the first one has the warm-up of Java, and what is kept fills up.
+    """Median of the last third over that of the middle third. The first third holds Java's warm-up and the retention that fills up.
 
-    Not a number if there are too few values, or nothing was there before."""
+    NaN if there are too few values, or the middle third is zero."""
     third = len(values) // 3
     middle = statistics.median(values[third : 2 * third]) if third else 0
     return statistics.median(values[-third:]) / middle if middle else float("nan")
 
 
 def table(samples: Sequence[Sample]) -> list[str]:
-    """Up to ten rows over the run, and how everything grew."""
+    """Up to ten rows over the run, and the growth of every column."""
     head = (
         "minute",
         "epochs",
@@ -165,6 +165,6 @@ def main(minutes: float, every_s: float) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--every", type=float, default=10, help="seconds between looks")
+    parser.add_argument("--every", type=float, default=10, help="seconds between samples")
     options = parser.parse_args()
     main(options.minutes, options.every)

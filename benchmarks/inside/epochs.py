@@ -1,8 +1,8 @@
-"""What epochs cost as the interval shrinks: an endless job with one every 60 to 1 seconds, between two runs of it with none.
+"""Cost of epochs as the interval shrinks: an endless job with an epoch every 60 to 1 seconds, between two runs without epochs.
 
 Java gets faster for minutes, so each run is compared with the mean of the runs without epochs before and after it. Rows per
-second between two ends of batches, whole intervals apart, so that every window holds its share of epochs. The input comes
-from the JVM and the sink forgets: what is left is the operator and its epochs.
+second count between two ends of batches that are whole intervals apart, so every window holds its share of epochs. The input
+comes from the JVM and the sink publishes nothing: the rest is the operator and its epochs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WARM_UP_S, WINDOW_S, WITHOUT_S, SHORT_S, SHORT_EPOCHS = 5.0, 25.0, 15.0, 5, 8
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one run showed between its warm-up and its stop. `lost`: share of the throughput without epochs."""
+    """One run between its warm-up and its stop. `lost`: share of the throughput without epochs."""
 
     rows_per_s: float
     epoch_ms: Sequence[int]
@@ -45,7 +45,7 @@ class Window:
 
 
 def window_s(interval_s: float | None, least_s: float) -> float:
-    """At least `least_s`, a whole number of intervals, and eight of them where they are short."""
+    """At least `least_s`, a whole number of intervals, and at least eight of them if they are short."""
     if interval_s is None:
         return least_s
     epochs = math.ceil(least_s / interval_s)
@@ -53,7 +53,7 @@ def window_s(interval_s: float | None, least_s: float) -> float:
 
 
 def measured(spark: SparkSession, store: Path, interval_s: float | None, least_s: float, operators: int) -> Window:
-    """Start, warm up, measure, stop."""
+    """Start the job, warm it up, and measure it."""
     job = ckpt.Job(spark, "epochs", store=str(store), interval=f"{interval_s or NEVER_S} seconds", key_groups=16)
     chain(job.source("input", EndlessSource(ROWS, KEY)), operators).to(NullSink())
     run = job.start()
@@ -109,10 +109,8 @@ def _row(interval_s: float, runs: Sequence[Window]) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--seconds", type=float, default=WINDOW_S, help="shortest window; intervals longer than it still fit in"
-    )
-    parser.add_argument("--operators", type=int, default=1, help="running sums, each of the one before")
+    parser.add_argument("--seconds", type=float, default=WINDOW_S, help="shortest window; a longer interval extends it")
+    parser.add_argument("--operators", type=int, default=1, help="number of running sums in a chain")
     parser.add_argument("--interval", type=int, action="append", help="seconds between epochs; default: 60 to 1")
     options = parser.parse_args()
     main(options.rounds, options.seconds, options.operators, options.interval or INTERVALS_S)

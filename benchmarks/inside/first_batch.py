@@ -1,7 +1,7 @@
-"""From the start of a program to the end of its first batch: a job with an operator beside an empty Spark query.
+"""From the start of a program to the end of its first batch: a job with an operator against an empty Spark query.
 
-Each in a process of its own, in turn, with the same session settings. The job's batch has as many rows as a job that is behind
-takes first. What is between them is this library's price of a start.
+Each runs in its own process, in turn, with the same session settings. The job's batch has as many rows as the first batch of a
+job with a backlog. The difference is this library's cost of a start.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ TIMEOUT_S = 120
 
 
 class Started(NamedTuple):
-    """A program's query: whether its first batch is done, and its end."""
+    """A program's query: a test for its first batch, and its end."""
 
     done: Callable[[], bool]
     stop: Callable[[], object]
 
 
 def empty_query(spark: SparkSession, folder: str) -> Started:
-    """One row a batch, and nobody who takes it."""
+    """A query with one row a batch and a sink that drops it."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     query = rows.writeStream.format("noop").option("checkpointLocation", folder).start()
     return Started(lambda: query.lastProgress is not None, query.stop)
@@ -57,7 +57,7 @@ PROGRAMS = {"empty Spark query": empty_query, f"spark_ckpt, built-in, {WORKLOAD}
 
 
 def first_batch_s(program: str) -> float:
-    """Measured by a process of its own."""
+    """Seconds to the first batch, measured in a new process."""
     command = [
         sys.executable,
         "-m",
@@ -72,7 +72,7 @@ def first_batch_s(program: str) -> float:
 
 
 def child(program: str, started_s: float) -> None:
-    """Print the seconds since `started_s`, a wall clock's."""
+    """Print the seconds since `started_s`, a wall-clock time."""
     spark = benchmark_session()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         started = PROGRAMS[program](spark, str(Path(name) / "run"))
@@ -97,7 +97,7 @@ def main(rounds: int) -> None:
 
 
 def table(taken: Mapping[str, Sequence[float]]) -> list[str]:
-    """Milliseconds: the spread is a tenth of a second."""
+    """A Markdown table in milliseconds, since the spread is a tenth of a second."""
     head = ["| from the start of the program to the end of its first batch | ms, median (min-max) |", "|---|---|"]
     return head + [
         f"| {program} | {median_and_spread([1000 * s for s in found])} |" for program, found in taken.items()

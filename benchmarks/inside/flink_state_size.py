@@ -1,6 +1,6 @@
-"""What a checkpoint and a restart of Flink with RocksDB cost with many keys: the peer of `benchmarks.inside.state_size`.
+"""Cost of a checkpoint and a restart of Flink with RocksDB and many keys: the peer of `benchmarks.inside.state_size`.
 
-A process fills the state and is killed. A second one starts from its newest checkpoint and changes 1 % of the keys.
+A process fills the state and is killed. A second process starts from its newest checkpoint and changes 1 % of the keys.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Values = dict[str, float]
 
 
 class Cluster:
-    """One process with the job, observed by its REST interface."""
+    """One process with the job, observed through its REST interface."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, began_s: float) -> None:
         self._process = process
@@ -44,7 +44,7 @@ class Cluster:
         self._job = ""
 
     def rows(self) -> int:
-        """Rows that the sources of this process have passed on so far."""
+        """Rows that the sources of this process have emitted so far."""
         vertices = self._asked(f"/jobs/{self._job}")["vertices"]
         return int(vertices[0]["metrics"]["write-records"])
 
@@ -54,12 +54,12 @@ class Cluster:
         return int(vertices[-1]["metrics"]["read-records"])
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """The completed ones that Flink still lists, oldest first."""
+        """Completed checkpoints that Flink still lists, oldest first."""
         history = self._asked(f"/jobs/{self._job}/checkpoints")["history"]
         return [each for each in reversed(history) if each["status"] == "COMPLETED"]
 
     def until(self, holds: Callable[[Cluster], object], timeout_s: float) -> float:
-        """Seconds from the start of the process until `holds(self)`."""
+        """Wait until `holds(self)`; return the seconds since the start of the process."""
         deadline_s = time.monotonic() + timeout_s
         while not self._has(holds):
             if self._process.poll() is not None or time.monotonic() > deadline_s:
@@ -79,7 +79,7 @@ class Cluster:
         return int(self._asked(f"/jobs/{self._job}")["start-time"])
 
     def memory_mib(self) -> float:
-        """Of the process and its Java, without mapped files."""
+        """Memory of the process and its Java, without mapped files."""
         return sum(status_kib(each.pid, "RssAnon") for each in processes([self._process.pid])) / 1024
 
     def _asked(self, path: str) -> Any:
@@ -89,7 +89,7 @@ class Cluster:
 
 @contextmanager
 def cluster(prepared: Prepared, folder: Path, keys: int) -> Iterator[Cluster]:
-    """Start the job in a session of its own; kill all of it at the end."""
+    """Start the job in an operating-system session of its own; kill the session at the end."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -116,18 +116,18 @@ def fill(prepared: Prepared, folder: Path, keys: int) -> float:
     with cluster(prepared, folder, keys) as job:
         fill_s = job.until(lambda it: it.rows() >= keys, FILL_TIMEOUT_S)
         newest = max((each["id"] for each in job.checkpoints()), default=0)
-        # The one that is under way may have begun before the last key.
+        # The checkpoint in progress may have begun before the last key.
         job.until(lambda it: it.checkpoints()[-1]["id"] > newest + 1, FILL_TIMEOUT_S)
     return fill_s
 
 
 def restarted(prepared: Prepared, folder: Path, keys: int, checkpoints: int) -> Values:
-    """Restart from the newest checkpoint. The medians over `checkpoints` checkpoints, and the times to the first ones."""
+    """Restart from the newest checkpoint. Return medians over `checkpoints` checkpoints, and the times to the first ones."""
     found: dict[int, dict[str, Any]] = {}
     rows: list[tuple[float, int]] = []
 
     def has_enough(job: Cluster) -> bool:
-        # Flink lists the last ten only, and answers with counts of the look before.
+        # Flink lists the last ten only; its answers carry the counts of the previous request.
         found.update({each["id"]: each for each in job.checkpoints()})
         if len(found) >= WARM_UP_CHECKPOINTS:
             rows.append((time.monotonic(), job.answers()))

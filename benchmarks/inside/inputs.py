@@ -14,7 +14,7 @@ SCHEMA = "k string, v long, seq long"
 
 
 def write_files(folder: Path, files: int, rows: int | Sequence[int], keys: int, seed: int = 1) -> Path:
-    """`files` files of `rows` rows (of each number in turn) over `keys` keys, uniformly distributed."""
+    """Write `files` files of `rows` rows (a sequence of row counts is cycled through) over `keys` uniformly distributed keys."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(seed)
     sizes = cycle([rows] if isinstance(rows, int) else rows)
@@ -29,7 +29,7 @@ def write_files(folder: Path, files: int, rows: int | Sequence[int], keys: int, 
 
 
 def write_every_key(folder: Path, keys: int, rows_per_file: int) -> Path:
-    """Every key once: fills a state of `keys` keys."""
+    """Write every key once, to fill a state of `keys` keys."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, start in enumerate(range(0, keys, rows_per_file)):
         seq = np.arange(start, min(keys, start + rows_per_file))

@@ -1,8 +1,9 @@
-"""What it costs when rows come round a loop: an iteration beside a micro-batch that gets the same rows from files.
+"""Cost of rows that pass a loop: an iteration against a micro-batch that gets the same rows from files.
 
-Run: python -m benchmarks.inside.loops [--quick]. Files to nowhere, a running sum over 10,000 keys. In the loop, one file's rows
-come round again and again. It is put beside two jobs: one with the sums' sink alone, and one that writes what would go round to a
-second sink, as the loop's close does. Prints a table, from batch to batch; ratios matter, absolute numbers are this machine's.
+Run: python -m benchmarks.inside.loops [--quick]. Source files, a null sink, a running sum over 10,000 keys. In the loop, the
+rows of one file iterate. Two jobs are compared with it: one with the sums' sink alone, and one that writes the rows which would
+iterate to a second sink, as the loop's close does. Prints the time between batches; ratios matter, absolute numbers belong to
+this machine.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KINDS = ("files", "files to two sinks", "loop")
 
 
 def job(spark: SparkSession, folder: Path, inbox: Path, kind: str, times: int) -> ckpt.Job:
-    """A job of its own store: every file is a batch, or all rows of one file go round `times` times."""
+    """A job with its own store: every file is a batch, or all rows of one file iterate `times` times."""
     name = kind.replace(" ", "_")
     made = ckpt.Job(spark, name, str(folder / f"store-{name}"), interval="1 hour", local_dir=folder)
     rows = made.source("in", FilesSource(str(inbox), "parquet", SCHEMA, maxFilesPerTrigger=1))
@@ -45,7 +46,7 @@ def job(spark: SparkSession, folder: Path, inbox: Path, kind: str, times: int) -
 
 
 def _onward(sums: ckpt.Stream, times: int, columns: Sequence[str]) -> ckpt.Stream:
-    """What goes round."""
+    """Rows of the next iteration."""
     return sums.filter(f"round < {times}").withColumn("round", F.expr("round + 1")).select(*columns)
 
 
@@ -64,7 +65,7 @@ def between_batches_ms(run: ckpt.Run) -> float:
 
 
 def measured(spark: SparkSession, folder: Path, inbox: Path, kind: str, times: int) -> float:
-    """ms from batch to batch."""
+    """Milliseconds between batches."""
     run = job(spark, folder, inbox, kind, times).start(availableNow=True)
     run.awaitTermination()
     return between_batches_ms(run)

@@ -1,10 +1,10 @@
-"""What metrics cost: an endless job with an epoch every second, with metrics on between two runs of it with none.
+"""Cost of metrics: an endless job with an epoch every second, with metrics, between two runs of it without metrics.
 
-On means all of it: Prometheus' endpoint, scraped every second, OpenTelemetry's metrics, and a trace per epoch. Java gets faster for
-minutes, so each run is compared with the mean of the runs before and after it. The target is less than one percent. By the clock
-such runs differ by more on a machine that does something else, so each is told by its processor time for a row, too: all processes
-of this session, the scraper's own share included, which is to the disadvantage of metrics. The error of the mean says whether one
-percent could have been seen at all. What metrics do is measured by itself as well.
+"With metrics" means all of them: a Prometheus endpoint that is scraped every second, OpenTelemetry's metrics, and a trace per
+epoch. Java gets faster for minutes, so each run is compared with the mean of the runs before and after it. The target is less
+than one percent. Wall-clock times differ by more on a machine with other work, so processor time per row is reported too: of all
+processes of this session, the scraper included, which counts against metrics. The error of the mean shows if one percent could
+have been detected. The cost of one record of metrics is also measured by itself.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MOST = 0.01
 
 @contextmanager
 def scraped(on: bool) -> Iterator[list[int]]:
-    """The sizes of the answers to a scraper that asks every second."""
+    """Scrape every second; yield the sizes of the answers."""
     sizes: list[int] = []
     ended = threading.Event()
 
@@ -67,37 +67,37 @@ def scraped(on: bool) -> Iterator[list[int]]:
 
 
 class Rate(NamedTuple):
-    """Of one run: by the clock, and processor time for a million rows."""
+    """Rate of one run: rows per second, and processor time for a million rows."""
 
     rows_per_s: float
     cpu_s: float
 
 
 def used_s() -> float:
-    """Processor time of this session's living processes: the driver, its JVM, Python workers, which live as long as the session."""
+    """Processor time of this session's processes: the driver, its JVM, and Python workers, which live as long as the session."""
     return sum(each.cpu_s for each in processes([os.getsid(0)]))
 
 
 def lost(measured: float, before: float, after: float) -> float:
-    """How much more it is than its neighbours' mean, as a part of one."""
+    """Increase over the mean of both neighbours, as a share."""
     return measured / statistics.mean((before, after)) - 1
 
 
-def told(parts: Sequence[float]) -> str:
-    """Mean with its standard error, and from what to what."""
+def with_error(parts: Sequence[float]) -> str:
+    """Mean with its standard error, and the range."""
     error = statistics.stdev(parts) / math.sqrt(len(parts)) if len(parts) > 1 else math.inf
     return f"{statistics.mean(parts):.2%} +- {error:.2%} ({min(parts):.2%} to {max(parts):.2%})"
 
 
 def verdict(parts: Sequence[float]) -> str:
-    """Two standard errors on either side decide; between them nothing is known."""
+    """Compare with the limit; two standard errors on either side must agree, else the result is undecided."""
     mean = statistics.mean(parts)
     error = statistics.stdev(parts) / math.sqrt(len(parts)) if len(parts) > 1 else math.inf
     return "yes" if mean + 2 * error < MOST else "no" if mean - 2 * error > MOST else "cannot be seen: more rounds"
 
 
 def rate(spark: SparkSession, store: Path, seconds: float, settings: Mapping[str, object]) -> Rate:
-    """Between two ends of batches. Raises `RuntimeError` if metrics are on and nothing was scraped."""
+    """Measure between two ends of batches. Raises `RuntimeError` if metrics are on and nothing was scraped."""
     job = ckpt.Job(spark, "metrics", store=str(store), interval="1 second", key_groups=16, **settings)
     rows = job.source("input", EndlessSource(ROWS, f"pmod(hash(n), {KEYS})"))
     rows.groupBy("k").agg("each row", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
@@ -117,7 +117,7 @@ def rate(spark: SparkSession, store: Path, seconds: float, settings: Mapping[str
 
 
 def provide_opentelemetry() -> None:
-    """An SDK that takes everything and keeps it in memory: what a program sets up, without a network."""
+    """Install an SDK that keeps everything in memory, without a network."""
     from opentelemetry import metrics, trace
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -131,8 +131,8 @@ def provide_opentelemetry() -> None:
     trace.set_tracer_provider(provider)
 
 
-def told_ms(events: int = 2000) -> tuple[float, float]:
-    """Processor time of one batch's record, told to Prometheus and OpenTelemetry, and of one scrape, in ms."""
+def cost_ms(events: int = 2000) -> tuple[float, float]:
+    """Processor time in ms of one batch's record in Prometheus and OpenTelemetry, and of one scrape."""
     listeners = listeners_of(["prometheus://127.0.0.1:0", "otel"], "alone")
     progress = {
         "numInputRows": ROWS,
@@ -172,11 +172,11 @@ def main(rounds: int, seconds: float) -> None:
             before = after
     print("| metrics, traces, a scrape a second | rows/s, median | more, mean +- its error (min to max) | under 1 % |")
     print("|---|---|---|---|")
-    batch_ms, scrape_ms = told_ms()
+    batch_ms, scrape_ms = cost_ms()
     print(f"| processor time of a batch's record, {batch_ms:.2f} ms; of a scrape, {scrape_ms:.2f} ms | | | |")
     head = f"{rounds} rounds of {seconds:g} s, for a row"
-    print(f"| {head}, processor time | {statistics.median(rates):,.0f} | {told(dearer)} | {verdict(dearer)} |")
-    print(f"| {head}, by the clock | | {told(slower)} | {verdict(slower)} |")
+    print(f"| {head}, processor time | {statistics.median(rates):,.0f} | {with_error(dearer)} | {verdict(dearer)} |")
+    print(f"| {head}, by the clock | | {with_error(slower)} | {verdict(slower)} |")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A sink that stages like any other and publishes nothing: what remains is the cost of the stage and its epochs."""
+"""A sink that stages like any other and publishes nothing: the rest is the cost of staging and of its epochs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_ckpt.connector import EpochOutput, Publisher, PublishReceipt, SinkCon
 
 
 class NullPublisher:
-    """Forgets."""
+    """Publishes nothing."""
 
     def publish(self, output: EpochOutput) -> PublishReceipt:
         return PublishReceipt(output.epoch, sum(file.rows for file in output.files), replayed=False)

@@ -1,4 +1,4 @@
-"""Operators without Spark: CPU per batch of 100,000 rows over 16 key groups, and how it grows with the state.
+"""Operators without Spark: CPU per batch of 100,000 rows over 16 key groups, and its growth with the state.
 
 Run: python benchmarks/operators.py [--quick]. Prints a table; ratios matter, absolute numbers are this machine's.
 """
@@ -146,7 +146,7 @@ def cpu_ms(work: Callable[[], object]) -> float:
 
 
 def per_batch(job: Job, rows: int, keys: np.ndarray, rounds: int) -> float:
-    """Median CPU of a batch, a snapshot between any two."""
+    """Median CPU of a batch; a snapshot follows each batch."""
     times = []
     for seed in range(rounds + 1):
         frames = packed(rows, keys, seed)

@@ -25,7 +25,7 @@ from spark_ckpt_kafka import KafkaSink
 sink = KafkaSink({servers!r}, topic={topic!r})
 out = ckpt.Outbox({store!r}, name="bench", sinks={{"records": sink}})
 """
-"""For `format("outbox")`: the module that names its outbox."""
+"""The module that defines the outbox for `format("outbox")`."""
 RECORD = ("CAST(k AS STRING) AS key", "to_json(struct(*)) AS value")
 
 
@@ -50,7 +50,7 @@ def batch_ms(query: object) -> list[int]:
 
 
 def plain(spark: SparkSession, servers: str, topic: str, inbox: Path, folder: Path) -> list[int]:
-    """At least once, as Spark's own sink writes."""
+    """Write at least once, as Spark's own sink does."""
 
     def write(frame: DataFrame, number: int) -> None:
         rows = frame.selectExpr(*RECORD).write.format("kafka").option("kafka.bootstrap.servers", servers)
@@ -63,7 +63,7 @@ def plain(spark: SparkSession, servers: str, topic: str, inbox: Path, folder: Pa
 def outbox(
     spark: SparkSession, servers: str, topic: str, inbox: Path, folder: Path, overlap: bool = False
 ) -> list[int]:
-    """Exactly once. `overlap`: publish a batch while the next one runs."""
+    """Write exactly once. `overlap`: publish a batch while the next one runs."""
     sink = KafkaSink(servers, topic=topic).rows(*RECORD)
     out = ckpt.Outbox(
         str(folder / "store"),
@@ -79,7 +79,7 @@ def outbox(
 
 
 def data_source(spark: SparkSession, servers: str, topic: str, inbox: Path, folder: Path) -> list[int]:
-    """Exactly once, without a function."""
+    """Write exactly once with the data source, without a function."""
     module = f"outbox_of_{topic.replace('-', '_')}"
     text = MODULE.format(servers=servers, topic=topic, store=str(folder / "store"))
     (inbox.parent / f"{module}.py").write_text(text)
@@ -91,7 +91,7 @@ def data_source(spark: SparkSession, servers: str, topic: str, inbox: Path, fold
 def main(rounds: int) -> None:
     """Print a line for each size and kind: medians, ratio and difference."""
     with tempfile.TemporaryDirectory() as name, running_broker(Path(name) / "broker") as broker:
-        # Java hands it on to the Python processes of the data source.
+        # Java passes it on to the Python processes of the data source.
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [name, os.environ.get("PYTHONPATH")]))
         conf = {
             "spark.ui.enabled": "false",
@@ -111,8 +111,8 @@ def main(rounds: int) -> None:
                     found[kind] += run(spark, broker.servers, topic, inbox, Path(name) / f"{rows}-{turn}-{kind}")
             before, *others = (statistics.median(each) for each in found.values())
             for kind, after in zip([*found][1:], others, strict=True):
-                told = f"{after:.0f} ms, {after / before:.2f}, {after - before:+.0f} ms"
-                print(f"{rows} rows a batch: plain {before:.0f} ms, {kind} {told}")
+                shown = f"{after:.0f} ms, {after / before:.2f}, {after - before:+.0f} ms"
+                print(f"{rows} rows a batch: plain {before:.0f} ms, {kind} {shown}")
         spark.stop()
 
 

@@ -1,9 +1,9 @@
-"""How long a store of ten thousand epochs takes to be looked at: `spark-ckpt ui` asked as a browser asks it, and a browser's page.
+"""Time to show a store of ten thousand epochs: requests to `spark-ckpt ui`, and the page in a browser.
 
-The store is a real one on the local disk, each epoch decided by the log as a driver does it. `first`: a process that was just
-started and has read nothing yet reads the whole log. `again`: the same process, with one epoch more. Each by the clock, and by the
-processor time that the process used meanwhile; `start`: the time that it used until it said where it listens. `drawn`: Chromium
-opens a file with that answer in it, and its own clock says when the page's script has drawn it.
+The store is a real one on the local disk; its log commits each epoch as a driver does. `first`: a newly started process reads
+the whole log. `again`: the same process, after one more epoch. Each is measured as wall-clock time and as processor time of the
+process; `start`: processor time until the process prints its address. `drawn`: Chromium opens a file with that answer, and the
+page's script reports when it has drawn it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAMES = ("start, CPU", "first", "first, CPU", "again", "again, CPU", "drawn")
 
 
 class Filled:
-    """A store that epochs are decided in, without rows."""
+    """A store with committed epochs without rows."""
 
     def __init__(self, folder: Path) -> None:
         self.uri = str(folder)
@@ -49,7 +49,7 @@ class Filled:
         self._last = 0
 
     def decide(self, count: int) -> None:
-        """So many more epochs, one commit of the log each."""
+        """Commit `count` more epochs, each with its own commit of the log."""
         for _ in range(count):
             self._store.log.commit_epoch(self._next())
             self._last += 1
@@ -82,7 +82,7 @@ class Filled:
 
 
 class Asked(NamedTuple):
-    """What a browser is given when it opens the page, how long it waits for all of it, and what that costs."""
+    """Answers that a browser gets when it opens the page, the time until all have arrived, and their processor time."""
 
     jobs: bytes
     ms: float
@@ -98,14 +98,14 @@ class Served:
 
     @property
     def cpu_ms(self) -> float:
-        """Processor time since it was started; the system counts it in hundredths of a second."""
+        """Processor time since the start of the process, in steps of the system's clock tick of 10 ms."""
         process = parsed(self.pid, Path(f"/proc/{self.pid}/stat").read_text())
         if process is None:
             raise RuntimeError("the page's process has ended")
         return 1000 * process.cpu_s
 
     def asked(self) -> Asked:
-        """One path after the other; the jobs come last. Raises `RuntimeError` if the store could not be read."""
+        """Request the paths in order, the jobs last. Raises `RuntimeError` if the store could not be read."""
         before_ms, began_s = self.cpu_ms, time.perf_counter()
         for path in PATHS:
             with urllib.request.urlopen(self.url + path, timeout=WAIT_S) as answer:
@@ -118,7 +118,7 @@ class Served:
 
 @contextmanager
 def served(store: str) -> Iterator[Served]:
-    """As a user starts it. Raises `RuntimeError` if it does not say where it listens."""
+    """Start `spark-ckpt ui` as a user does. Raises `RuntimeError` if it does not print its address."""
     command = [sys.executable, "-m", "spark_ckpt", "ui", store, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -131,7 +131,7 @@ def served(store: str) -> Iterator[Served]:
 
 
 def drawn_ms(chromium: str, jobs: bytes, folder: Path) -> float:
-    """What the page itself says. Raises `RuntimeError` if it has drawn nothing."""
+    """Milliseconds that the page's script reports. Raises `RuntimeError` if it has drawn nothing."""
     folder.mkdir()
     page = folder / "page.html"
     page.write_text(drawn("page", json.loads(jobs)))
@@ -147,7 +147,7 @@ def drawn_ms(chromium: str, jobs: bytes, folder: Path) -> float:
 
 
 def measured(rounds: int, epochs: int) -> dict[str, list[float]]:
-    """Milliseconds by what was asked."""
+    """Milliseconds by request."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     found: dict[str, list[float]] = {name: [] for name in NAMES}
     with tempfile.TemporaryDirectory() as name:
@@ -171,7 +171,7 @@ def _note(found: Mapping[str, list[float]], when: str, answer: Asked) -> None:
 
 
 def table(found: Mapping[str, Sequence[float]], epochs: int) -> list[str]:
-    """Against the target of a second."""
+    """A Markdown table against the target of a second."""
     head = [f"| the page of {epochs:,} epochs | ms, median (min-max) | under {TARGET_MS} ms |", "|---|---|---|"]
     return head + [
         f"| {what} | {median_and_spread(ms)} | {'yes' if ms and max(ms) < TARGET_MS else 'no' if ms else 'no browser'} |"

@@ -74,7 +74,7 @@ OURS: dict[str, Grouped] = {
 
 
 def plain(spark: SparkSession, folder: Path, work: Path) -> list[int]:
-    """Plain PySpark on the same files."""
+    """Run plain PySpark on the same files."""
     times = BatchTimes(spark)
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
     grouped = rows.groupBy("k").applyInPandasWithState(
@@ -91,7 +91,7 @@ def plain(spark: SparkSession, folder: Path, work: Path) -> list[int]:
 
 
 def ours(spark: SparkSession, folder: Path, work: Path, operate: Grouped) -> list[int]:
-    """spark_ckpt on the same files, epochs every 5 seconds."""
+    """Run spark_ckpt on the same files, with an epoch every 5 seconds."""
     times = BatchTimes(spark)
     store = work / "store"
     job = ckpt.Job(spark, "per-key", store=str(store), interval="5 seconds", key_groups=16)
@@ -103,7 +103,7 @@ def ours(spark: SparkSession, folder: Path, work: Path, operate: Grouped) -> lis
 
 
 def main() -> list[str]:
-    """A result line, then the rows of a Markdown table."""
+    """Print a result line; return the rows of a Markdown table."""
     spark = benchmark_session()
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)

@@ -1,6 +1,6 @@
-"""Requests of a whole job to an object store, by epoch: with `--epochs` epochs of `--interval` seconds, after as many to settle.
+"""Requests of a whole job to an object store, per epoch: `--epochs` epochs of `--interval` seconds, after as many to settle.
 
-The store is on moto, an S3 server; source and sink need no store. Counted from its log, by method and by place in the store.
+The store is on moto, an S3 server; source and sink use no store. Requests are counted in moto's log, by method and folder.
 
 Run: python -m benchmarks.inside.requests
 """
@@ -54,7 +54,7 @@ def main(epochs: int, interval_s: int) -> None:
 
 
 class Commits(ckpt.RunListener):
-    """Counts committed epochs. It asks the store for nothing, which would count, too."""
+    """Counts committed epochs, without requests to the store, which would count too."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -67,13 +67,13 @@ class Commits(ckpt.RunListener):
             self._more.notify_all()
 
     def onIncarnationEnded(self, event: ckpt.IncarnationEvent) -> None:
-        """Wake whoever waits for further epochs."""
+        """Wake a thread that waits for further epochs."""
         with self._more:
             self.count = -1
             self._more.notify_all()
 
     def wait(self, count: int) -> None:
-        """Wait for so many epochs."""
+        """Wait for `count` epochs."""
         with self._more:
             if not self._more.wait_for(lambda: self.count < 0 or self.count >= count, ENOUGH_S) or self.count < 0:
                 raise RuntimeError(f"epoch {count} was not committed")

@@ -1,7 +1,7 @@
 """Restore of one million keys, and the driver's part of an epoch: commit time, memory.
 
-A job fills the state, stops; a second run restores it.  Restored means: the first batch, which touches every key group, is
-done and a look-up in every group has been answered.  The driver's memory is its Python process's resident size, before and after.
+A job fills the state and stops; a second run restores it. The restore ends when the first batch, which touches every key group,
+has ended and a look-up in every group was answered. The driver's memory is its Python process's resident size, before and after.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEYS, ROWS_PER_FILE = 1_000_000, 200_000
 
 
 def run_over(spark: SparkSession, folder: Path, store: Path) -> tuple[ckpt.Run, float]:
-    """Drain the folder; the run and the seconds it took."""
+    """Drain the folder; return the run and its duration in seconds."""
     job = ckpt.Job(spark, "restore", store=str(store), interval="5 seconds", key_groups=16)
     source = job.source("input", FilesSource(str(folder), "parquet", SCHEMA, maxFilesPerTrigger=1))
     source.groupBy("k").agg("each row", total=ckpt.sum("v"), n=ckpt.count()).to(NullSink())
@@ -42,11 +42,11 @@ def batches_ms(run: ckpt.Run) -> list[int]:
 
 
 def commit_ms(store: Path, repeats: int = 50) -> float:
-    """Median milliseconds of one more commit to the log of a store, a manifest as large as the newest."""
+    """Median milliseconds of one more commit to a store's log, with a manifest as large as the newest."""
     copy = store.with_name("commit-timing")
     shutil.copytree(store, copy)
     log = existing_store(str(copy)).log
-    point = log.begin_incarnation(_nobody(), "latest", 60_000, takeover=True)
+    point = log.begin_incarnation(_new_owner(), "latest", 60_000, takeover=True)
     base, taken = point.manifest, []
     for number in range(repeats):
         epoch = point.last + 1 + number
@@ -60,7 +60,7 @@ def commit_ms(store: Path, repeats: int = 50) -> float:
     return statistics.median(taken)
 
 
-def _nobody():
+def _new_owner():
     from spark_ckpt.epochs.records import Holder
 
     return Holder(host="benchmark")

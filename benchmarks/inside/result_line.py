@@ -13,7 +13,7 @@ def result_line(
     values: dict[str, float],
     system: str = "spark_ckpt-builtin",
 ) -> str:
-    """As `docs/design/benchmarks.md` says; the job is the running sum by built-in aggregation."""
+    """A line in the format of `docs/design/benchmarks.md`; the job is the running sum by built-in aggregation."""
     return json.dumps(
         {
             "measure": measure,

@@ -1,9 +1,9 @@
-"""How long `spark-ckpt rewind plan` takes, from the start of the command to its end, over folders of realistic size.
+"""Duration of `spark-ckpt rewind plan`, from the start of the command to its end, over folders of realistic size.
 
-Twenty queries over three pipelines, two of them declarative: each reads the Delta table of the one before it. A hundred batches
-are in each checkpoint; half of the queries have a state of 200 partitions, in turns HDFS-backed and RocksDB with changelogs, with
-a snapshot every tenth version and the checksum files that a local file system gets; logs of tables have some hundred versions, a
-checkpoint every tenth, and have been cleaned up at their beginning.
+Twenty queries in three pipelines, two of them declarative: each query reads the Delta table of the one before it. Each checkpoint
+has a hundred batches. Half of the queries have a state of 200 partitions, alternately HDFS-backed and RocksDB with changelogs,
+with a snapshot every tenth version and the checksum files that a local file system gets. Logs of tables have some hundred
+versions and a checkpoint every tenth; their oldest entries have been cleaned up.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _touch(path: Path) -> None:
 
 
 def _write_table(root: Path, table: str, query: str) -> None:
-    """Its first quarter has left the log; a checkpoint is right before what is left."""
+    """Write the log without its first quarter; a checkpoint precedes the rest."""
     log, oldest = root / "_delta_log", VERSIONS // 4
     log.mkdir(parents=True)
     for version in range(oldest, VERSIONS):
@@ -156,7 +156,7 @@ def _write_checkpoint(path: Path, table: str, query: str, version: int) -> None:
 
 
 def measured(arguments: Sequence[str], rounds: int) -> list[float]:
-    """Seconds of each run of the command, its start included. The first is not counted: it warms the disk's cache."""
+    """Seconds of each run of the command, its start included. The first run, which warms the disk's cache, is left out."""
     command = [sys.executable, "-m", "spark_ckpt", "rewind", "plan", *arguments, "--json"]
     found = []
     for _ in range(rounds + 1):
@@ -170,7 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--partitions", type=int, default=PARTITIONS)
-    parser.add_argument("--into", type=Path, help="keep the folders here, or use those that are there")
+    parser.add_argument("--into", type=Path, help="keep the folders here, or use the existing ones")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         root = chosen.into or Path(temporary)

@@ -1,4 +1,4 @@
-"""A job that runs, and how fast an endless one goes: rows between two ends of batches."""
+"""Run a job, and measure the rate of an endless one: rows between two ends of batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def running(job: ckpt.Job, stage: str = "") -> Iterator[ckpt.Run]:
 
 
 def rows_per_s(run: ckpt.Run, seconds: float) -> float:
-    """Between the end of a batch and the first one that is at least `seconds` later."""
+    """Rate between the end of a batch and the first end that is at least `seconds` later."""
     began_s, before = end_of_batch(run)
     time.sleep(max(0.0, began_s + seconds - time.monotonic()))
     ended_s, after = end_of_batch(run)
@@ -37,7 +37,7 @@ def rows_per_s(run: ckpt.Run, seconds: float) -> float:
 
 
 def end_of_batch(run: ckpt.Run) -> tuple[float, int]:
-    """When the next batch has ended, and the rows up to there."""
+    """Moment at which the next batch has ended, and the rows up to then."""
     known = rows = _rows(run)
     while rows == known:
         if not run.isActive:

@@ -1,4 +1,4 @@
-"""Random schedules of every protocol, all oracles on: processor time of one core, three processes, fifty steps."""
+"""Random schedules of every protocol with all oracles: processor time of one core, three processes, fifty steps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What sending ahead takes off a publish: the time of `publish` with an epoch's rows in the transaction already, and without.
+"""Time that an early send saves in a publish: `publish` with and without an epoch's rows already in the open transaction.
 
-Run: python -m benchmarks.inside.sending_ahead [--rounds N]. A broker of its own; both kinds in turns, wall clock,
-from the call to the answer, which is when a committed reader can see the rows. The sending itself is told beside it.
+Run: python -m benchmarks.inside.sending_ahead [--rounds N]. It starts a broker; both kinds take turns. Wall-clock time from the
+call to the answer, when a committed reader can see the rows. The duration of the early send is in the last column.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from spark_ckpt.tasks.staging import SinkStage, StageWriter
 SIZES = (100, 10_000, 100_000)
 PARTITIONS = 4
 PREPARED_S = 1.0
-"""Between two epochs, so that the next producer is initialised: as a batch is."""
+"""Pause between two epochs, in which the next producer is initialised, as in a batch."""
 
 
 def rows(count: int) -> pa.Table:
-    """About 100 bytes each."""
+    """Rows of about 100 bytes."""
     numbers = np.random.default_rng(3).integers(0, 1 << 60, count).tolist()
     values = [b'{"id": %d, "name": "customer %d", "amount": %d.25}' % (n, n % 9973, n % 100_000) for n in numbers]
     return pa.table({"key": [b"%d" % (n % 50_000) for n in numbers], "value": values})
 
 
 def staged(folder: Path, table: pa.Table) -> list[StagedFile]:
-    """As a task leaves them."""
+    """Stage the rows as a task does."""
     with StageWriter(
         SinkStage("out", StagePlan(compression="lz4", dictionary=False), Location(str(folder)), 1), 0
     ) as writer:
@@ -66,7 +66,7 @@ class Published:
         )
 
     def epoch(self, files: list[StagedFile], ahead: bool) -> tuple[float, float]:
-        """(ms of sending ahead, ms of the publish)."""
+        """Publish one epoch; return ms of the early send, and ms of the publish."""
         time.sleep(PREPARED_S)
         self._epoch += 1
         epoch, root = Epoch(self._epoch), str(self._folder)
@@ -75,7 +75,7 @@ class Published:
         return _ms(lambda: self._publisher.send_ahead(send)), _ms(lambda: self._publisher.publish(output))
 
     def close(self) -> None:
-        """End its processes."""
+        """End the publisher's processes."""
         self._publisher.close()
 
 
@@ -92,7 +92,7 @@ def main(rounds: int) -> None:
         with running_broker(folder / "broker") as broker:
             (folder / "rows").mkdir()
             published = Published(broker, folder / "rows")
-            print("| rows | publish, ms | least | with rows ahead | least | sending them |")
+            print("| rows | publish, ms | least | after an early send | least | early send, ms |")
             for count in SIZES:
                 files = staged(folder / "rows", rows(count))
                 found = [(*published.epoch(files, False), *published.epoch(files, True)) for _ in range(rounds + 1)][1:]

@@ -67,7 +67,7 @@ class BatchTimes:
 
 
 def median_and_spread(values: Sequence[float], digits: int = 0) -> str:
-    """`median (min-max)`, with so many digits after the point."""
+    """`median (min-max)`, with `digits` digits after the point."""
     if not values:
         return "-"
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"

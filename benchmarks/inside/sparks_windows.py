@@ -1,10 +1,10 @@
-"""A job's cost over the plain query, for a window aggregation of Spark itself: in turns, each ratio of two neighbours.
+"""Cost of a job over the plain query, for a window aggregation of Spark itself: in turns, each ratio of two neighbours.
 
-Both read the same endless rows and compute the same windows; the plain query writes to `noop`, the job stages and forgets.
-10,000 keys on the HDFS-backed store, a million on RocksDB with a changelog. The job commits an epoch per batch, which is the
-plain query's own interval of checkpoints, or one every 5 seconds. By the clock other work on the machine counts, so
-processor time for a row is told, too. Restarts: from the start of a process, whose predecessor was killed, to the end of
-its first batch; both make the same Spark session.
+Both read the same endless rows and compute the same windows; the plain query writes to `noop`, the job to a null sink. 10,000
+keys on the HDFS-backed store, a million on RocksDB with a changelog. The job commits an epoch per batch, which is the plain
+query's own interval of checkpoints, or one every 5 seconds. Wall-clock times include other work on the machine, so processor
+time per row is reported too. Restarts: from the start of a process, whose predecessor was killed, to the end of its first
+batch; both create the same Spark session.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ POLL_S = 0.02
 
 @dataclass(frozen=True)
 class Setup:
-    """One kind of state. `rows`: of a batch."""
+    """One kind of state. `rows`: rows per batch."""
 
     name: str
     keys: int
@@ -92,7 +92,7 @@ Rows = Callable[[], int]
 
 @contextmanager
 def plain(spark: SparkSession, setup: Setup, folder: Path) -> Iterator[Rows]:
-    """The plain query, running."""
+    """Run the plain query; yield its count of rows."""
     frame = windows(source_of(setup).read(spark, {"rows": 0}))
     query = frame.writeStream.format("noop").option("checkpointLocation", str(folder)).start()
     seen: dict[int, int] = {}
@@ -111,7 +111,7 @@ def plain(spark: SparkSession, setup: Setup, folder: Path) -> Iterator[Rows]:
 
 @contextmanager
 def job(spark: SparkSession, setup: Setup, folder: Path, interval: object) -> Iterator[Rows]:
-    """The job, running."""
+    """Run the job; yield its count of rows."""
     made = ckpt.Job(spark, "windows", store=str(folder), interval=interval, key_groups=2)
     made.source("input", source_of(setup)).transform(windows).to(NullSink())
     run = made.start()
@@ -134,7 +134,7 @@ ENDED = b"ended"
 
 
 def next_end(rows: Rows) -> tuple[float, int]:
-    """Return when the next batch has ended, and the rows up to there."""
+    """Return the moment at which the next batch has ended, and the rows up to then."""
     known = found = rows()
     while found == known:
         time.sleep(POLL_S)
@@ -143,7 +143,7 @@ def next_end(rows: Rows) -> tuple[float, int]:
 
 
 def rate(rows: Rows, seconds: float) -> Rate:
-    """Between two ends of batches, behind two for warming up."""
+    """Measure between two ends of batches, after two batches of warm-up."""
     next_end(rows)
     began_s, before = next_end(rows)
     used = used_s()
@@ -171,7 +171,7 @@ def compare(spark: SparkSession, setup: Setup, folder: Path, rounds: int, second
 
 
 def until_batch(kind: str, number: int, folder: Path, batches: int) -> float:
-    """Run a driver as a process of its own, and kill it. Return seconds from its start to the end of so many batches."""
+    """Run a driver in its own process and kill it. Return seconds from its start to the end of `batches` batches."""
     command = [sys.executable, "-m", "benchmarks.inside.sparks_windows", "--driver", kind, "--folder", str(folder)]
     command += ["--setup", str(number), "--batches", str(batches)]
     began_s = time.monotonic()
@@ -185,7 +185,7 @@ def until_batch(kind: str, number: int, folder: Path, batches: int) -> float:
 
 
 def drive(kind: str, setup: Setup, folder: Path, batches: int) -> None:
-    """Be such a driver: say when the batches have ended, and wait for the kill."""
+    """Be that driver: print a line when the batches have ended, and wait for the kill."""
     with KINDS[kind](session_for(setup), setup, folder) as rows:
         for _ in range(batches):
             next_end(rows)
@@ -203,8 +203,8 @@ def restarts(number: int, folder: Path, rounds: int) -> str:
             took[kind] = until_batch(kind, number, folder / f"{kind}-{turn}", 1)
         ratios.append(took["job"] / took["plain"])
         seconds.append(took["job"])
-    told = f"{median_and_spread(seconds, 2)} s | {median_and_spread(ratios, 2)}"
-    return f"| {SETUPS[number].name}, restart of the process to its first batch, {told} | |"
+    shown = f"{median_and_spread(seconds, 2)} s | {median_and_spread(ratios, 2)}"
+    return f"| {SETUPS[number].name}, restart of the process to its first batch, {shown} | |"
 
 
 def session_for(setup: Setup) -> SparkSession:

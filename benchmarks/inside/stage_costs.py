@@ -1,11 +1,11 @@
-"""What stages cost a row, a line and each other: the latency of a hop, lines behind a backlog, a restart beside other stages.
+"""Costs of stages: the latency of a hop, lines after a backlog, a restart while other stages run.
 
 Run: python -m benchmarks.inside.stage_costs [hop|backlog|restart ...] [--rounds 3] [--seconds 20].
 
 - hop: 1,000 rows/s through one query, and through two stages with an edge between them, in turns, an epoch per batch. Seconds
-  from a row to the commit that shows it, and what the edge adds, beside a batch of the second stage.
+  from a row to the commit that shows it, the seconds that the edge adds, and those beyond a batch of the second stage.
 - backlog: a million rows of half a KiB wait on the edge of a slow stage. Seconds from its start until a line that begins
-  later is decided, and until the backlog is read, by protocol.
+  later is committed, and until the backlog is read, by protocol.
 - restart: two stages read a third one. The query of one is stopped from outside: the longest time between two commits of
   each table, before the failure and across it.
 """
@@ -91,13 +91,13 @@ def latency(spark: SparkSession, root: Path, shape: str, seconds: float) -> tupl
 
 
 def batches_s(records: Sequence[Mapping[str, Any]]) -> list[float]:
-    """How long each batch with rows took, from Spark's trigger to its end."""
+    """Seconds of each batch with rows, from Spark's trigger to its end."""
     full = [each for each in records if each["numInputRows"] and "triggerExecution" in each["durationMs"]]
     return [each["durationMs"]["triggerExecution"] / 1000 for each in full]
 
 
 def hop(spark: SparkSession, folders: Iterator[Path], rounds: int, seconds: float) -> None:
-    """Print what an edge adds to the latency."""
+    """Print the latency that an edge adds."""
     found: dict[str, list[tuple[float, float]]] = {shape: [] for shape in SHAPES}
     for _, shape in itertools.product(range(rounds), SHAPES):
         found[shape].append(latency(spark, next(folders), shape, seconds))
@@ -113,11 +113,11 @@ def _ms(seconds: Iterable[float]) -> str:
     return median_and_spread([each * 1000 for each in seconds])
 
 
-# -- a line behind a backlog -------------------------------------------------------------------------------------------
+# -- a line after a backlog --------------------------------------------------------------------------------------------
 
 BACKLOG, FILES, SLOW_S = 1_000_000, 10, 1.0
 PIECES = 16
-"""Hashes in a row's payload: 32 bytes each, which no codec makes smaller."""
+"""Hashes in a row's payload: 32 bytes each, which no codec can compress."""
 LINE_S = 2
 
 
@@ -131,7 +131,7 @@ def _slow(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 
 def behind_backlog(spark: SparkSession, root: Path, protocol: Between) -> tuple[float, float]:
-    """Return the seconds until the first line is decided that begins behind the backlog, and until the backlog is read."""
+    """Return seconds until the first line that begins after the backlog is committed, and until the backlog is read."""
     numbers = spark.range(0, BACKLOG, 1, FILES).select(F.col("id").alias("v"), _payload().alias("payload"))
     numbers.write.parquet(str(root / "in"))
     job, heard = _job(spark, root, f"{LINE_S} seconds", protocol), Heard()
@@ -160,7 +160,7 @@ def _committed(run: ckpt.Run) -> int:
 
 
 def backlog(spark: SparkSession, folders: Iterator[Path], rounds: int, seconds: float) -> None:
-    """Print when a line is decided that begins behind a backlog."""
+    """Print when a line that begins after a backlog is committed."""
     print("| protocol | the line is decided, s | the backlog is read, s |\n|---|---|---|")
     chosen = (Between.UNALIGNED, Between.ALIGNED)
     found: dict[Between, list[tuple[float, float]]] = {protocol: [] for protocol in chosen}
@@ -171,7 +171,7 @@ def backlog(spark: SparkSession, folders: Iterator[Path], rounds: int, seconds: 
         print(f"| {protocol} | {median_and_spread(decided, 1)} | {median_and_spread(read, 1)} |", flush=True)
 
 
-# -- a restart beside other stages -------------------------------------------------------------------------------------
+# -- a restart while other stages run ----------------------------------------------------------------------------------
 
 VICTIM, OTHERS = "second", ("main", "third")
 
@@ -180,7 +180,7 @@ def restart(spark: SparkSession, folders: Iterator[Path], rounds: int, seconds: 
     """Print how long each table waits for its next commit, before the failure of one stage and across it."""
     found: dict[str, list[tuple[float, float]]] = {stage: [] for stage in (VICTIM, *OTHERS)}
     for _ in range(rounds):
-        for stage, gaps in beside_a_restart(spark, next(folders), seconds).items():
+        for stage, gaps in commit_gaps_s(spark, next(folders), seconds).items():
             found[stage].append(gaps)
     print("| longest time between commits, s | before | across the failure |\n|---|---|---|")
     for stage, pairs in found.items():
@@ -189,7 +189,7 @@ def restart(spark: SparkSession, folders: Iterator[Path], rounds: int, seconds: 
         print(f"| {name} | {median_and_spread(before, 1)} | {median_and_spread(across, 1)} |", flush=True)
 
 
-def beside_a_restart(spark: SparkSession, root: Path, seconds: float) -> Mapping[str, tuple[float, float]]:
+def commit_gaps_s(spark: SparkSession, root: Path, seconds: float) -> Mapping[str, tuple[float, float]]:
     """Return the longest gaps between commits of each stage's table, before the failure and across it, in seconds."""
     job = _job(spark, root, "1 second")
     tables = {stage: root / f"of-{stage}" for stage in (*OTHERS, VICTIM)}
@@ -213,7 +213,7 @@ def beside_a_restart(spark: SparkSession, root: Path, seconds: float) -> Mapping
 
 
 def gaps_s(table: Path, began_ms: int, failed_ms: int, ended_ms: int) -> tuple[float, float]:
-    """Return the longest time between two commits up to the failure, and the longest that ends behind it, in seconds."""
+    """Return the longest time between two commits up to the failure, and the longest that ends after it, in seconds."""
     times_ms = [commit.at_ms for _, commit in commits(table) if began_ms <= commit.at_ms <= ended_ms]
     pairs = list(itertools.pairwise(times_ms))
     before = [second - first for first, second in pairs if second <= failed_ms]

@@ -2,15 +2,15 @@
 
 Run: python -m benchmarks.inside.stage_protocols RESULTS [--seconds 20] [--of q3 ...], then the same with --show PLOTS.
 
-Each cell is a program of two stages that reads a fixed rate. When it is warm, its rows are timed, from their creation to the
-Delta commit that shows them. Then the query of one stage is stopped from outside. A row of the table tells
+Each cell is a program of two stages that reads at a fixed rate. After the warm-up, its rows are timed from their creation to the
+Delta commit that shows them. Then the query of one stage is stopped from outside. Columns of the table:
 
 - p50, p99: seconds from a row to its commit, before the failure;
-- epoch: milliseconds from barrier to commit, mean of all stages; epochs: per stage and minute, with those that a line forces;
+- epoch: milliseconds from barrier to commit, mean of all stages; epochs: per stage and minute, including those that a line forces;
 - line: seconds from the first stage that serves a line to the last one;
 - restart: seconds from the failure to the next commit of the last table;
 - again: rows that the failed stage read a second time;
-- given up: share of all epochs that a restore of every stage to the newest line would take back;
+- discarded: share of all epochs that a restore of every stage to the newest line would undo;
 - log: bytes of the logs per epoch.
 """
 
@@ -128,13 +128,13 @@ def q8(job: ckpt.Job, load: Load) -> Stream:
 
 
 def q12(job: ckpt.Job, load: Load) -> Stream:
-    """Count the bids of each bidder; the new count is an answer to each bid."""
+    """Count the bids of each bidder; each bid is answered with the new count."""
     bids = _slowed(_source(job, "bids", RATE, load).through("to-bids", stage="count"), load)
     return bids.groupBy("k").agg("each row", "counts", n=ckpt.count())
 
 
 def cycle(job: ckpt.Job, load: Load) -> Stream:
-    """Each row passes both stages, and once more both, through a loop."""
+    """Each row passes both stages, and both once more through a loop."""
     back = job.feedback("again", "at timestamp, k int, round int")
     rows = _source(job, "edges", RATE, load).select("at", "k", F.lit(0).alias("round"))
     first = rows.union(back).groupBy("k").agg("each row", "first", met=ckpt.count())
@@ -157,7 +157,7 @@ QUERIES: Mapping[str, tuple[Query, str]] = {
 
 @dataclass
 class Heard(ckpt.RunListener):
-    """What the stages say, with the time. `begun` and `served`: by line when a stage serves it first, and the last one does."""
+    """Events of the stages with their times. `begun`, `served`: by line, when the first stage and the last stage serve it."""
 
     epochs_ms: list[int] = field(default_factory=list)
     begun: dict[int, float] = field(default_factory=dict)
@@ -166,40 +166,40 @@ class Heard(ckpt.RunListener):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def onEpochCommitted(self, event: ckpt.EpochEvent) -> None:
-        """Its duration."""
+        """Record its duration."""
         parts_ms = event.detail["parts_ms"]
         if isinstance(parts_ms, Mapping):
             with self._lock:
                 self.epochs_ms.append(sum(int(str(each)) for each in parts_ms.values()))
 
     def onLines(self, event: ckpt.LineEvent) -> None:
-        """The newest line of each stage."""
+        """Record the newest line of each stage."""
         now_s = time.monotonic()
         with self._lock:
             self.begun.setdefault(max(event.served.values()), now_s)
             self.served.setdefault(event.common, now_s)
 
     def onProgress(self, event: ckpt.ProgressEvent) -> None:
-        """Its rows."""
+        """Record its rows."""
         key = event.job, event.incarnation
         with self._lock:
             self.rows[key] = self.rows.get(key, 0) + int(str(event.progress["numInputRows"]))
 
     def lines_s(self) -> list[float]:
-        """How long each line took from stage to stage."""
+        """Seconds of each line from the first stage to the last."""
         return [self.served[number] - self.begun[number] for number in self.served if number in self.begun and number]
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit of the last table: when, and the creation of its rows."""
+    """A commit of the last table: its time, and the creation times of its rows."""
 
     at_ms: int
     rows_ms: Sequence[int]
 
 
 def commits(table: Path, after: int = -1) -> list[tuple[int, Commit]]:
-    """Each version of the table behind `after` that has rows."""
+    """Versions of the table after `after` that have rows."""
     found = []
     for path in sorted((table / "_delta_log").glob("*.json")):
         version = int(path.stem)
@@ -220,7 +220,7 @@ def _created_ms(file: Path) -> list[int]:
 
 
 def latencies_s(table: Path, began_ms: int, ended_ms: int) -> list[float]:
-    """The time from each row to the commit that shows it, of the rows made in between."""
+    """Seconds from each row to the commit that shows it, of the rows created between `began_ms` and `ended_ms`."""
     return [
         (commit.at_ms - row) / 1000
         for _, commit in commits(table)
@@ -231,7 +231,7 @@ def latencies_s(table: Path, began_ms: int, ended_ms: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Cell:
-    """What is measured."""
+    """Query, load and protocol of one measurement."""
 
     query: str
     load: Load
@@ -240,7 +240,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a cell gave."""
+    """Results of a cell."""
 
     p50_s: float
     p99_s: float
@@ -270,7 +270,7 @@ def measured(spark: SparkSession, root: Path, cell: Cell, seconds: float) -> Fig
         ended_ms, counted = now_ms(), len(heard.epochs_ms) - epochs
         wait_until(lambda: newest_row_ms(table) >= ended_ms, f"{cell} does not show the last rows")
         restart_s = fail(spark, table, f"{JOB}.{victim}")
-        if cell.protocol.indexed:  # the newest line is then one of a running program
+        if cell.protocol.indexed:  # so that the newest line is one of a running program
             known = max(heard.served)
             wait_until(lambda: max(heard.served) > known, f"{cell} serves no line after its failure")
     finally:
@@ -291,13 +291,13 @@ def measured(spark: SparkSession, root: Path, cell: Cell, seconds: float) -> Fig
 
 
 def newest_row_ms(table: Path) -> int:
-    """The creation of the newest row in the last commit."""
+    """Creation time of the newest row in the last commit."""
     found = commits(table, newest_version(table) - 1)
     return max(found[-1][1].rows_ms) if found else 0
 
 
 def newest_version(table: Path) -> int:
-    """Of a Delta table; -1 without one."""
+    """Newest version of a Delta table; -1 without one."""
     return max((int(path.stem) for path in (table / "_delta_log").glob("*.json")), default=-1)
 
 
@@ -307,7 +307,7 @@ def fail(spark: SparkSession, table: Path, job: str) -> float:
     known = newest_version(table)
     began_s = time.monotonic()
     query.stop()
-    # What the stage has committed before may still be published: the first rows that are younger than the failure count.
+    # Epochs that the stage committed before may still be published: the first rows younger than the failure count.
     failed_ms = now_ms()
     wait_until(
         lambda: any(max(commit.rows_ms) > failed_ms for _, commit in commits(table, known)), f"{job} does not go on"
@@ -345,7 +345,7 @@ def _log_bytes(root: Path, stages: Sequence[str]) -> float:
 
 
 def now_ms() -> int:
-    """The wall clock, ms since 1970."""
+    """Wall-clock time, ms since 1970."""
     return time.time_ns() // 1_000_000
 
 
@@ -358,7 +358,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(POLL_S)
 
 
-HEAD = "query | protocol | p50, s | p99, s | epoch, ms | epochs/min | line, s | restart, s | again | given up | log, B"
+HEAD = "query | protocol | p50, s | p99, s | epoch, ms | epochs/min | line, s | restart, s | again | discarded | log, B"
 PROTOCOLS = tuple(Between)
 
 Line = Mapping[str, Any]

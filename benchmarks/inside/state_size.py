@@ -1,8 +1,8 @@
-"""What an epoch and a restart cost as the state grows: 1 % of the keys change, of a thousand to ten million.
+"""Cost of an epoch and a restart as the state grows: 1 % of the keys change, of a thousand to ten million keys.
 
-A process fills the state and is killed. A second run restarts on the local levels that it left, and is stopped, which removes
-them. A third one makes them from the store, as a restart on another host does. These two change the same 1 % of the keys, spread
-over all key groups, in every batch, so that an epoch changes 1 % however many batches it has.
+A process fills the state and is killed. A second run restarts on its local levels, and is stopped, which removes them. A third
+run rebuilds them from the store, as a restart on another host does. Both runs change the same 1 % of the keys, spread over all
+key groups, in every batch, so an epoch changes 1 % regardless of its number of batches.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Values = dict[str, float]
 
 
 def measured(spark: SparkSession, store: Path, keys: int, epochs: int) -> Values:
-    """The medians over `epochs` epochs of a state of `keys` keys."""
+    """Medians over `epochs` epochs of a state of `keys` keys."""
     command = [sys.executable, "-m", "benchmarks.inside.state_size", "--fill", str(store), "--sizes", str(keys)]
     ended = subprocess.run(command, check=False)
     if ended.returncode != -signal.SIGKILL:
@@ -73,7 +73,7 @@ def measured(spark: SparkSession, store: Path, keys: int, epochs: int) -> Values
 
 
 def fill(store: Path, keys: int) -> None:
-    """Run until the state holds all keys, and die like a killed driver."""
+    """Run until the state holds all keys, and kill the process."""
     source = EndlessSource(min(keys, max(FILL_ROWS, keys // SHARE)), f"n % {keys}")
     run = _job(benchmark_session(), store, source).start()
     while _rows_committed(store, run) < keys:
@@ -91,7 +91,7 @@ def _rows_committed(store: Path, run: ckpt.Run) -> int:
 
 
 def _restarted(spark: SparkSession, store: Path, source: EndlessSource) -> tuple[ckpt.Run, float]:
-    """The run, and the seconds to its first epoch."""
+    """Start a run; return it, and the seconds to its first epoch."""
     began_s = time.monotonic()
     run = _job(spark, store, source).start()
     _after(run, 1)
@@ -106,7 +106,7 @@ def _job(spark: SparkSession, store: Path, source: EndlessSource) -> ckpt.Job:
 
 
 def _after(run: ckpt.Run, epochs: int) -> list[EpochBrief]:
-    """This run's epochs, as soon as there are so many."""
+    """Wait for `epochs` epochs of this run."""
     found: list[EpochBrief] = []
     while len(found) < epochs:
         if not run.isActive:
@@ -117,7 +117,7 @@ def _after(run: ckpt.Run, epochs: int) -> list[EpochBrief]:
 
 
 def _workers_mib() -> float:
-    """Memory of Spark's Python workers that is no file: local levels are mapped, and the system may drop their pages."""
+    """Anonymous memory of Spark's Python workers: local levels are mapped files, whose pages the system may drop."""
     found = 0
     for each in processes([os.getsid(0)]):
         with suppress(OSError):
@@ -127,7 +127,7 @@ def _workers_mib() -> float:
 
 
 def _bytes(manifest: Manifest) -> int:
-    """Of the state files that the epoch itself wrote; all others are older epochs'."""
+    """Bytes of the state files that the epoch itself wrote, without those of older epochs."""
     files = [file for operator in manifest.operators.values() for file in operator.files]
     return sum(file.size_bytes for file in files if file.epoch == manifest.epoch)
 

@@ -1,4 +1,4 @@
-"""NEXMark q11, user sessions: how many bids each bidder made until a pause of more than ten seconds."""
+"""NEXMark q11, user sessions: each bidder's number of bids until a pause of more than ten seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COLUMNS = {"bidder": "long", "bid_count": "long", "starttime": "time", "endtime": "time"}
 GAP_MS = 10_000
-"""A bid exactly so long after another one is in the same session, as in Flink."""
+"""A bid exactly this long after another one is in the same session, as in Flink."""
 
 
 def expected(events: Events) -> pd.DataFrame:
@@ -38,7 +38,7 @@ SESSION = "first_ms long, last_ms long, bids long"
 
 
 def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
-    """Bids become parts of sessions where they are read, and only these are moved."""
+    """Source tasks turn bids into parts of sessions, and only these are shuffled."""
     parts = records.select("value").mapInArrow(sessions_of_task, f"bidder long, {SESSION}, at timestamp")
     return (
         parts.withWatermark("at", "4 seconds")
@@ -69,7 +69,7 @@ def sessions_of_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 def merged(
     key: np.ndarray, first_ms: np.ndarray, last_ms: np.ndarray, bids: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The sessions that parts of sessions are of, sorted by key and time."""
+    """Merge parts into sessions, sorted by key and time."""
     import numpy as np
 
     if not len(key):
@@ -77,7 +77,7 @@ def merged(
     order = np.lexsort((first_ms, key))
     key, first_ms, last_ms, bids = (values[order] for values in (key, first_ms, last_ms, bids))
     other = np.diff(key, prepend=key[0]) != 0
-    # The end so far within the key: keys are moved so far apart that no time of one reaches the next.
+    # Shift each key's times so far that no two keys overlap; the running maximum is then the end so far within the key.
     apart = np.cumsum(other) * (int(last_ms.max() - last_ms.min()) + 1)
     end_ms = np.maximum.accumulate(last_ms + apart) - apart
     begins = other | (first_ms - np.roll(end_ms, 1) > GAP_MS)
@@ -87,7 +87,7 @@ def merged(
 
 
 def user_sessions(batch: KeyBatch) -> KeyResult:
-    """Sessions that the watermark has passed, and for each bidder those that are open."""
+    """Emit sessions that the watermark has passed; keep the open ones of each bidder."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,6 +1,6 @@
-"""NEXMark q12, processing-time windows: how many bids each bidder made in ten seconds of the machine's clock.
+"""NEXMark q12, processing-time windows: each bidder's number of bids in ten seconds of the machine's clock.
 
-Which window a bid falls into is the machine's affair, so what is compared is each bidder's sum over the windows.
+The machine's clock assigns a bid to its window, so only each bidder's sum over the windows is compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def expected(events: Events) -> pd.DataFrame:
 
 
 def settled(found: pd.DataFrame) -> pd.DataFrame:
-    """A window of another length, or a second row of one, is no answer."""
+    """Sum each bidder's windows. Ignore windows of another length and duplicate rows."""
     whole = (found["endtime"] - found["starttime"] == WINDOW_MS) & ~found.duplicated(["bidder", "starttime"])
     return found[whole].groupby("bidder", as_index=False)["bid_count"].sum()
 
@@ -45,7 +45,7 @@ def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
 
 
 def bids_per_window(batch: KeyBatch) -> KeyResult:
-    """The windows that are over, and for each bidder the one that is open."""
+    """Emit windows that are over; keep the open one of each bidder."""
     import numpy as np
     import pyarrow as pa
 

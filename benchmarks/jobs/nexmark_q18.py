@@ -1,6 +1,6 @@
 """NEXMark q18, last bid: of each bidder on each auction.
 
-A running answer: the last row of a bidder and an auction is the one that holds. Of bids at one millisecond any may be the last.
+A running answer: the last row of a bidder and an auction counts. Of bids in the same millisecond any may be the last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BID = "auction long, bidder long, price long, channel string, url string, dateTi
 
 
 def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
-    """The newest bids of what a task reads, then of all that was read. Only the time of the newest is kept."""
+    """Select the newest bids in each source task, then of the batch. State holds only the newest bid's time."""
     newest = records.select("value").mapInArrow(newest_of_task, BID)
     last = newest.groupBy(*KEY).applyVectorized(last_bids, BID, "at long")
     return last.selectExpr(
@@ -54,7 +54,7 @@ def newest_of_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def last_bids(batch: KeyBatch) -> KeyResult:
-    """Where a bid is as new as the newest so far, or newer."""
+    """Emit the bids that are at least as new as the newest so far."""
     import numpy as np
     import pyarrow as pa
 

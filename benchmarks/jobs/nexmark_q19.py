@@ -1,6 +1,6 @@
 """NEXMark q19, top ten: the highest bids of each auction.
 
-A running answer: the last row of an auction and a rank is the one that holds. Bids of one price may be ranked either way.
+A running answer: the last row of an auction and a rank counts. Bids of one price may be ranked either way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST = 10
 
 
 def expected(events: Events) -> pd.DataFrame:
-    """Each bid at its rank, then at the other ranks of the bids of its price."""
+    """Each bid at its rank, then at the other ranks of bids with its price."""
     import pandas as pd
 
     bids = events.bid.sort_values(["auction", "price"], ascending=[True, False], kind="stable")
@@ -42,7 +42,7 @@ def expected(events: Events) -> pd.DataFrame:
 
 
 def settled(found: pd.DataFrame) -> pd.DataFrame:
-    """A bid at two ranks has only one."""
+    """Keep only one rank of a bid that has two."""
     return found.drop_duplicates([name for name in COLUMNS if name != "rank_number"])
 
 
@@ -50,7 +50,7 @@ BID = "bidder long, price long, channel string, url string, dateTime long, extra
 
 
 def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
-    """The highest bids of what a task reads, then of all that was read."""
+    """Select the highest bids in each source task, then of the batch."""
     highest = records.select("value").mapInArrow(highest_of_task, f"auction long, {BID}")
     ranked = highest.groupBy("auction").applyVectorized(
         top_bids, f"auction long, {BID}, rank_number long", f"bids array<struct<{BID}>>"
@@ -72,8 +72,7 @@ def highest_of_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def highest(auction: np.ndarray, price: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which bids are among the highest of their auctions, by auction and rank, and their ranks from 0. Of one price the first is
-    the higher."""
+    """Indices of the highest bids, by auction and rank, and their ranks from 0. Of bids with one price the first ranks higher."""
     import numpy as np
 
     order = np.lexsort((-price, auction))
@@ -83,7 +82,7 @@ def highest(auction: np.ndarray, price: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def top_bids(batch: KeyBatch) -> KeyResult:
-    """The ranks that have another bid than before."""
+    """Emit the ranks whose bid has changed."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,5 +1,5 @@
-"""NEXMark q20, expanded bids: every bid on an auction in one category, with the auction. They are joined as they come, whichever is
-first; auctions of the category are kept for ever.
+"""NEXMark q20, expanded bids: every bid on an auction in one category, with the auction. The join runs in both orders of arrival;
+auctions of the category stay in the state for ever.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ AUCTION = {
 
 
 def fields(kind: str, columns: dict[str, str]) -> str:
-    """As the output names them."""
+    """Fields under the names of the output."""
     return ", ".join(f"{named(kind, name)} {of}" for name, of in columns.items())
 
 
@@ -54,7 +54,7 @@ ROW = f"auction long, {fields('bid', BID)}, {fields('auction', AUCTION)}"
 
 
 def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
-    """The topic is read once. An auction comes once, so that bids wait only until then; those on other categories go."""
+    """Read the topic once. An auction comes once, so bids wait only until then; bids on other categories are dropped."""
     both = records.select("value").mapInArrow(bids_and_auctions, ROW)
     state = f"{fields('auction', AUCTION)}, waiting array<struct<{fields('bid', BID)}>>"
     expanded = both.groupBy("auction").applyVectorized(expanded_bids, ROW, state)
@@ -64,7 +64,7 @@ def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
 
 
 def bids_and_auctions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """As rows of one form. Of an auction in another category only that is moved."""
+    """Bids and auctions as rows of one schema. An auction in another category keeps only its id and category."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -86,7 +86,7 @@ def bids_and_auctions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def expanded_bids(batch: KeyBatch) -> KeyResult:
-    """The bids on auctions that are known, each once; the others wait."""
+    """Emit each bid on a known auction once; keep the others."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

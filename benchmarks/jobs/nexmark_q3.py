@@ -1,5 +1,5 @@
-"""NEXMark q3, local item suggestion: who sells in Oregon, Idaho and California in one category. People and auctions are joined as
-they come, whichever is first, and kept for ever.
+"""NEXMark q3, local item suggestion: sellers in Oregon, Idaho and California in one category. The join of people and auctions runs
+in both orders of arrival, and its state stays for ever.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SELLER = "name string, city string, state string, waiting array<long>"
 
 
 def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
-    """The topic is read once. A person comes once, so that auctions wait only until then."""
+    """Read the topic once. A person comes once, so auctions wait only until then."""
     from benchmarks.nexmark.streams import of
 
     person, auction = "id LONG, name STRING, city STRING, state STRING", "id LONG, seller LONG, category LONG"
@@ -51,7 +51,7 @@ def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
 
 
 def local_items(batch: KeyBatch) -> KeyResult:
-    """The auctions of those sellers who are known, each once; the others' wait."""
+    """Emit each auction of a known seller once; keep the others."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

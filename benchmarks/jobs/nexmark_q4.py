@@ -1,7 +1,7 @@
-"""NEXMark q4, average price: of the winning bids so far, per category. A bid counts if it comes, by its time, while the auction is
-open; the average is a whole number, as Flink's of whole numbers is.
+"""NEXMark q4, average price of the winning bids so far, per category. A bid counts if its event time is within the auction; the
+average is an integer, as Flink's average of integers is.
 
-A running answer: the last row of a category is the one that holds.
+A running answer: the last row of a category counts.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
 
 
 def winning_bids(batch: KeyBatch) -> KeyResult:
-    """By how much the highest bid in time of each auction rises, and whether it is the auction's first. Bids that come before their
-    auction wait for it.
+    """Increase of each auction's highest bid in time, and a flag for the auction's first one. Bids that come before their auction
+    wait for it.
     """
     import numpy as np
     import pyarrow as pa

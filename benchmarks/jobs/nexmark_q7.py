@@ -1,4 +1,4 @@
-"""NEXMark q7, highest bid: of every ten seconds."""
+"""NEXMark q7, highest bid of every ten seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HIGHEST = f"bids array<struct<{BID}>>"
 
 
 def spark_ckpt_dropin(records: ckpt.Stream) -> ckpt.Stream:
-    """The highest bids of every window, first where they are read, then of all that was read."""
+    """Select the highest bids of every window, first in the source tasks, then of the batch."""
     from pyspark.sql import functions as F
 
     from benchmarks.nexmark.streams import of
@@ -47,7 +47,7 @@ def spark_ckpt_dropin(records: ckpt.Stream) -> ckpt.Stream:
 
 
 def highest_of_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Only they are moved."""
+    """Only these are shuffled."""
     import pyarrow as pa
 
     found: pa.Table | None = None
@@ -59,7 +59,7 @@ def highest_of_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def highest_of(bids: pa.Table) -> pa.Table:
-    """Of each window, by price."""
+    """Highest bids of each window, by price."""
     import numpy as np
 
     window = bids["dateTime"].to_numpy() // WINDOW_MS
@@ -71,7 +71,7 @@ def highest_of(bids: pa.Table) -> pa.Table:
 
 
 def highest_bids(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[tuple[object, ...]]:
-    """The highest so far, and all of them when the watermark has passed the window."""
+    """Keep the highest bids so far, and emit all of them after the watermark has passed the window."""
     bids = [tuple(bid) for bid in state.get[0]] if state.exists else []
     if state.hasTimedOut:
         yield from bids

@@ -1,4 +1,4 @@
-"""NEXMark q8, monitor new users: who came and opened an auction in the same ten seconds."""
+"""NEXMark q8, monitor new users: people who came and opened an auction in the same ten seconds."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def expected(events: Events) -> pd.DataFrame:
 
 
 def spark_ckpt_builtin(records: ckpt.Stream) -> ckpt.Stream:
-    """A person comes once. The row goes out with the one, person or first auction, that completes it; nothing waits for the end of
-    the window, which only lets the state go.
+    """A person comes once. The record that completes a row, person or first auction, emits it; no row waits for the end of the
+    window, which only clears the state.
     """
     from pyspark.sql import functions as F
 

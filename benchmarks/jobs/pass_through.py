@@ -1,4 +1,4 @@
-"""Every record unchanged: no state, what Kafka to Kafka costs at least."""
+"""Emit every record unchanged: no state, the least cost from Kafka to Kafka."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def expected(inputs: pd.DataFrame) -> pd.Series:
-    """`amount,event_ms`, as it came."""
+    """`amount,event_ms`, unchanged."""
     return inputs["amount"].astype(str) + "," + inputs["event_ms"].astype(str)
 
 
@@ -30,7 +30,7 @@ flink_sql = "SELECT `key`, n, amount, event_ms FROM input"
 
 
 def pyflink(lines: DataStream) -> DataStream:
-    """From source to sink in the JVM: there is no function to call."""
+    """From source to sink in the JVM, without a Python function."""
     return lines
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def expected(inputs: pd.DataFrame) -> pd.Series:
-    """The sum of the key's amounts so far."""
+    """Sum of the key's amounts so far."""
     return inputs.groupby("key", sort=False)["amount"].cumsum().astype(str)
 
 
@@ -51,7 +51,7 @@ def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
 
 
 def add_up(batch: KeyBatch) -> KeyResult:
-    """All keys of a key group at once."""
+    """Add up all keys of a key group at once."""
     import pyarrow as pa
 
     import spark_ckpt as ckpt
@@ -71,7 +71,7 @@ def spark_ckpt_dropin(records: ckpt.Stream) -> ckpt.Stream:
 
 
 def add_up_one_key(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[tuple[str, str]]:
-    """Spark's own signature; tuples, because a key has few rows in a batch."""
+    """Spark's own signature; it yields tuples, because a key has few rows in a batch."""
     n, total = state.getOption or (0, 0)
     for frame in frames:
         for amount in frame["amount"].tolist():
@@ -121,7 +121,7 @@ def quix(records: StreamingDataFrame) -> StreamingDataFrame:
 
 
 def add_one(value: bytes, state: State) -> bytes:
-    """The state is the last output's `count,sum`, as bytes: no JSON in the store or the changelog."""
+    """State is the last output's `count,sum`, as bytes: no JSON in the store or the changelog."""
     key, _, amount, _ = value.split(b",")
     count, total = state.get_bytes(b"sum", b"0,0").split(b",")
     text = b"%d,%d" % (int(count) + 1, int(total) + int(amount))
@@ -133,7 +133,7 @@ def add_one(value: bytes, state: State) -> bytes:
 
 
 def bytewax(records: Stream[KafkaSourceMessage[bytes, bytes]]) -> Stream[KafkaSinkMessage[bytes, bytes]]:
-    """Batch operators and the lowest stateful one, which call Python least; only key and amount go between processes."""
+    """Batch operators and the lowest-level stateful one, which call Python least; processes exchange only key and amount."""
     from bytewax import operators as op
     from bytewax.connectors.kafka import KafkaSinkMessage
 
@@ -224,7 +224,7 @@ def sum_processor() -> StatefulProcessor:
 
 
 def running_sums(frame: pd.DataFrame, n: int, total: int) -> tuple[pd.DataFrame, int, int]:
-    """Some records of one key, in the order of their topic: a key has one Kafka partition, and the sort before is stable."""
+    """Some records of one key, in the order of their topic: a key has one Kafka partition, and the preceding sort is stable."""
     import numpy as np
     import pandas as pd
 

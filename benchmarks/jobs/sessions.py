@@ -38,7 +38,7 @@ def expected(inputs: pd.DataFrame) -> pd.Series:
 
 # -- Flink ----------------------------------------------------------------------------------------------------------------
 
-# A window per (key, session) would keep each session for ever. So: the key's rows and sum so far, less what they were before the
+# A window per (key, session) would keep each session for ever. So: the key's rows and sum so far, minus their values before the
 # session, which LAST_VALUE keeps because it passes over NULL.
 flink_sql = f"""
     SELECT `key`, n, session, so_far - rows_before AS `rows`, summed - total_before AS total
@@ -97,7 +97,7 @@ def quix(records: StreamingDataFrame) -> StreamingDataFrame:
 
 
 def extend_one(value: bytes, state: State) -> bytes:
-    """The state is `n,session,rows,total,event_ms`, as bytes: no JSON in the store or the changelog."""
+    """State is `n,session,rows,total,event_ms`, as bytes: no JSON in the store or the changelog."""
     key, _, amount, event = value.split(b",")
     event_ms = int(event)
     kept = state.get_bytes(b"session")
@@ -113,7 +113,7 @@ def extend_one(value: bytes, state: State) -> bytes:
 
 
 def bytewax(records: Stream[KafkaSourceMessage[bytes, bytes]]) -> Stream[KafkaSinkMessage[bytes, bytes]]:
-    """Batch operators and the lowest stateful one, which call Python least; only what the job needs goes between processes."""
+    """Batch operators and the lowest-level stateful one, which call Python least; processes exchange only the fields of the job."""
     from bytewax import operators as op
     from bytewax.connectors.kafka import KafkaSinkMessage
 
@@ -211,7 +211,7 @@ def running_sessions(frame: pd.DataFrame, carried: tuple[int, ...] | None) -> tu
     event_ms, amount = frame["event_ms"].to_numpy(), frame["amount"].to_numpy()
     n, session, rows, total, last_ms = carried or (0, 1, 0, 0, event_ms[0])
     begins, place = np.diff(event_ms, prepend=last_ms) > PAUSE_MS, np.arange(len(frame))
-    # The place where each row's session began; -1: before this frame, so that what is carried counts too.
+    # Index at which each row's session began; -1: before this frame, so that the carried part counts too.
     first, sums = np.maximum.accumulate(np.where(begins, place, -1)), amount.cumsum()
     columns = {
         "n": n + 1 + place,
@@ -232,7 +232,7 @@ def spark_ckpt_vectorised(records: ckpt.Stream) -> ckpt.Stream:
 
 
 def extend_all(batch: KeyBatch) -> KeyResult:
-    """All keys of a key group at once."""
+    """Extend the sessions of all keys of a key group at once."""
     import numpy as np
     import pyarrow as pa
 
@@ -245,7 +245,7 @@ def extend_all(batch: KeyBatch) -> KeyResult:
     first_ms = batch.first_per_key(event_ms)
     previous_ms[rows.first_rows] = np.where(batch.exists, batch.state_values("last_ms"), first_ms)
     begins, place = event_ms - previous_ms > PAUSE_MS, batch.cumulative_count()
-    # Where in the batch each row's session began, from 1; 0: before it, so that the state's part counts too.
+    # Index in the batch at which each row's session began, from 1; 0: before it, so that the state's part counts too.
     began = batch.cumulative_max(np.where(begins, place, 0))
     first = rows.order[rows.starts[batch.key_index] + np.maximum(began, 1) - 1]
     sums = batch.cumulative_sum(amount)
@@ -267,7 +267,7 @@ def spark_ckpt_dropin(records: ckpt.Stream) -> ckpt.Stream:
 
 
 def extend_one_key(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[tuple[str, str]]:
-    """Spark's own signature; tuples, because a key has few rows in a batch."""
+    """Spark's own signature; it yields tuples, because a key has few rows in a batch."""
     n, session, rows, total, last_ms = state.getOption or (0, 1, 0, 0, None)
     for frame in frames:
         for amount, event_ms in zip(frame["amount"].tolist(), frame["event_ms"].tolist(), strict=True):

@@ -1,8 +1,8 @@
-"""What is wrong with a query's output, from its records alone: nothing of the system, nothing of the operators.
+"""Compares a query's output with its expected answer, from the output's records alone: independent of systems and operators.
 
-A query's file has `expected(events)`, the rows of the answer. Of a running answer, which has a `KEY`, the last record of each key
-counts; if the query leaves open which of several rows that is, all of them are expected, and one is due. `settled(found)` makes an
-answer of an output that says more: sums over windows of the machine's clock.
+A query's file has `expected(events)`, the rows of the answer. A running answer has a `KEY`; the last record of each key counts. If
+the query allows several rows as the last one, `expected` has all of them, and one is due. `settled(found)` reduces an output with
+more detail to the answer, such as sums over windows of the machine's clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _THOUSANDTHS = 1000
 
 
 def judge(job: str, partitions: Sequence[Outputs], expected: pd.DataFrame) -> tuple[Verdict, Progress]:
-    """Every expected row is to be there as often as expected. Progress is in records."""
+    """Compare: every expected row must be present as often as expected. Progress is in records."""
     query = job_module(job)
     found = rows([outputs.values for outputs in partitions], query.COLUMNS)
     key = list(getattr(query, "KEY", ()))
@@ -38,8 +38,8 @@ def judge(job: str, partitions: Sequence[Outputs], expected: pd.DataFrame) -> tu
 
 
 def rows(values: Sequence[pa.ChunkedArray], columns: dict[str, str]) -> pd.DataFrame:
-    """Records of all partitions, one partition behind another, as columns. Kinds: `long`; `text`; `time`, as milliseconds of the
-    epoch; `thousandths`, of a decimal number.
+    """Records of all partitions, one partition after another, as columns. Kinds: `long`; `text`; `time`, as ms since 1970;
+    `thousandths`, of a decimal number.
     """
     schema = pa.schema([(name, _READ_AS[kind]) for name, kind in columns.items()])
     options = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
@@ -69,7 +69,7 @@ def _column(column: pa.ChunkedArray, kind: str) -> np.ndarray | pd.Series:
 
 
 def _differences(found: pd.DataFrame, expected: pd.DataFrame) -> tuple[int, int, int]:
-    """Rows too many of those that are expected, too few of them, and rows that are not expected at all."""
+    """Surplus copies of expected rows, missing expected rows, and rows that are not expected."""
     rows, places = np.unique(np.concatenate([_digests(found), _digests(expected)]), return_inverse=True)
     found_times = np.bincount(places[: len(found)], minlength=len(rows))
     times = np.bincount(places[len(found) :], minlength=len(rows))
@@ -79,20 +79,20 @@ def _differences(found: pd.DataFrame, expected: pd.DataFrame) -> tuple[int, int,
 
 
 def _due(found: pd.DataFrame, expected: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """One of the expected rows of each key: the one that was found, if any was."""
+    """One of the expected rows of each key: the one that was found, if any."""
     was_found = np.isin(_digests(expected), _digests(found))
     return expected.iloc[np.argsort(~was_found, kind="stable")].drop_duplicates(key)
 
 
 def _digests(table: pd.DataFrame) -> np.ndarray:
-    """64 bits of each row's text: two different rows in a million have one digest with a chance of one in forty million."""
+    """64 bits of each row's text: two different rows in a million share a digest with a probability of one in forty million."""
     texts = [pa.array(table[name]).cast(pa.string()) for name in table.columns]
     joined = pc.binary_join_element_wise(*texts, "\x1f")
     return pd.util.hash_array(joined.to_numpy(zero_copy_only=False).astype(object))
 
 
 def expected(job: str, events: Events) -> pd.DataFrame:
-    """The rows of the answer, in the columns of the output."""
+    """Rows of the answer, in the columns of the output."""
     answer = job_module(job).expected(events)
     names = list(job_module(job).COLUMNS)
     return answer[names if set(names) <= set(answer.columns) else list(answer.columns)].reset_index(drop=True)

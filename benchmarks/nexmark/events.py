@@ -1,7 +1,7 @@
 """The auction house's events, computed: the proportions, ids, prices and skew of NEXMark's reference generator.
 
-Of fifty events in a row the first is a person, the next three are auctions, the rest bids. A record is JSON, one object named after
-the event's kind beside `event_type`; times are milliseconds of the epoch.
+Of fifty consecutive events the first is a person, the next three are auctions, the rest bids. A record is JSON: `event_type`, and
+one object named after the event's kind; times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ HOT = 100
 """Every hundredth auction and person is hot while it is among the last hundred: half of the bids, three quarters of the bidders and
 of the sellers."""
 CLOSING, CLOSING_AFTER_MS = 4, 60_000
-"""The last records of a topic are bids a minute later, one in each partition, which let the watermark pass every window."""
+"""The last records of a topic are bids a minute later, one in each partition, so that the watermark passes every window."""
 WATERMARK_DELAY_MS = 4000
-"""Of the queries that have event time."""
+"""Delay of the watermark in queries with event time."""
 
 STATES = ("AZ", "CA", "ID", "OR", "WA", "WY")
 CITIES = (
@@ -51,8 +51,8 @@ _CHANNELS, _TEXTS, _CHUNK = 10_000, 4096, 100_000
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """A table per kind, rows in order of their number, columns in the order of the record; and the `order` of arrival: numbers of
-    events, persons first, then auctions, then bids.
+    """A table per kind, rows in order of their number, columns in the order of the record. `order`: event numbers in order of
+    arrival; numbers count persons first, then auctions, then bids.
     """
 
     person: pd.DataFrame
@@ -65,11 +65,11 @@ class Events:
 
     @cached_property
     def last_watermark_ms(self) -> int:
-        """What the watermark is in the end, with the queries' delay."""
+        """Final watermark, with the queries' delay."""
         return int(self.bid["dateTime"].max()) - WATERMARK_DELAY_MS
 
     def values(self) -> Iterator[str]:
-        """The records in order of arrival; the n-th belongs into partition n modulo their number."""
+        """Records in order of arrival; the n-th goes to partition n modulo the number of partitions."""
         tables = (self.person, self.auction, self.bid)
         starts = np.cumsum([0, *map(len, tables)])
         for start in range(0, len(self), _CHUNK):
@@ -82,8 +82,8 @@ class Events:
 
 
 def events(count: int, *, per_second: int = 10_000, disorder_ms: int = 1000, seed: int = 1) -> Events:
-    """`count` events, then the closing ones. `per_second` of event time. A record arrives at most `disorder_ms` of event time
-    behind one that is younger.
+    """Make `count` events, then the closing ones. `per_second` of event time. A record arrives after records that are younger by at
+    most `disorder_ms` of event time.
     """
     random = np.random.default_rng(seed)
     number = np.arange(count)
@@ -175,7 +175,7 @@ def _bid_table(auction: np.ndarray, bidder: np.ndarray, at_ms: np.ndarray, rando
 
 
 def _closed(bids: pd.DataFrame) -> pd.DataFrame:
-    """With the closing ones, by nobody, on no auction."""
+    """Append the closing bids, of no bidder and no auction."""
     nobody = np.zeros(CLOSING, np.int64)
     last_ms = int(bids["dateTime"].max()) + CLOSING_AFTER_MS
     closing = _bid_table(nobody, nobody, np.full(CLOSING, last_ms), np.random.default_rng(0))
@@ -201,12 +201,12 @@ def _some_person(number: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def _prices(count: int, random: np.random.Generator) -> np.ndarray:
-    """From 100 to a hundred million, evenly by magnitude."""
+    """Prices from 100 to a hundred million, evenly by magnitude."""
     return np.round(10.0 ** (random.random(count) * 6.0) * 100.0).astype(np.int64)
 
 
 def _words(random: np.random.Generator, length: int) -> list[str]:
-    """Different ones, of `length` letters give or take a fifth."""
+    """Different words of `length` letters, plus or minus a fifth."""
     letters = random.integers(97, 123, (_TEXTS, length + length // 5 + 1), np.uint8)
     lengths = random.integers(length - length // 5, length + length // 5 + 1, _TEXTS)
     found = [row[:size].tobytes().decode() for row, size in zip(letters, lengths, strict=True)]

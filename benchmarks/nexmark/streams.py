@@ -1,4 +1,4 @@
-"""The topic as spark_ckpt's jobs read it, and the record that they write."""
+"""Read the topic and write the records of answers, in spark_ckpt's jobs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def of(records: ckpt.Stream, **kinds: str) -> ckpt.Stream:
     """Events of some kinds, each a struct with the given fields (`bid="auction LONG, price LONG"`), null for an event of another
     kind. A record that cannot be parsed fails the job.
 
-    The record begins with its kind, so that the others need not be parsed. Spark evaluates an expression that later filters share
-    before it asks any of them, so the parser itself is given nothing of the others.
+    A record begins with its kind, so records of other kinds need no parsing. Spark evaluates an expression that later filters share
+    before any of the filters, so the parser itself gets null for these records.
     """
     from pyspark.sql import functions as F
 
@@ -39,9 +39,9 @@ def of(records: ckpt.Stream, **kinds: str) -> ckpt.Stream:
 
 
 def vectorised(records: ckpt.Stream, kind: str, fields: str) -> ckpt.Stream:
-    """Events of one kind, a column for each field, as `of` gives them: parsed by Arrow in a Python worker, many at once.
+    """Events of one kind, a column for each field, as `of` returns them, but parsed by Arrow in a Python worker, many at once.
 
-    Spark's parser takes a buffer of 8 KiB for every record.
+    Spark's parser allocates a buffer of 8 KiB for every record.
     """
     from spark_ckpt.store.ddl import arrow_schema
 
@@ -54,7 +54,7 @@ def vectorised(records: ckpt.Stream, kind: str, fields: str) -> ckpt.Stream:
 
 
 def read(values: pa.BinaryArray, kind: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The events of one kind among records, parsed by Arrow; no batch if there are none."""
+    """Events of one kind among the records, parsed by Arrow; no batch if there are none."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import json
@@ -90,7 +90,7 @@ def lists(values: pa.Array, key: np.ndarray, keys: int) -> pa.ListArray:
 
 
 def as_records(rows: ckpt.Stream, job: str) -> ckpt.Stream:
-    """Every row as a JSON object; the Kafka key of a running answer is what it is the answer for."""
+    """Every row as a JSON object; the Kafka key of a running answer is the answer's key."""
     from pyspark.sql import functions as F
 
     value = F.to_json(F.struct(*rows.columns)).alias("value")

@@ -1,6 +1,6 @@
-"""The topic as Flink SQL reads it: the table and the views of NEXMark's own Flink queries, times from milliseconds.
+"""Read the topic in Flink SQL: the table and the views of NEXMark's own Flink queries, times from milliseconds.
 
-Flink keeps the word dateTime for itself, so it is quoted.
+dateTime is a reserved word in Flink, so it is quoted.
 """
 
 from __future__ import annotations
@@ -36,4 +36,4 @@ SETTINGS = {
     "table.exec.mini-batch.size": "50000",
     "table.optimizer.distinct-agg.split.enabled": "true",
 }
-"""NEXMark's own for Flink."""
+"""Settings of NEXMark's own Flink queries."""

@@ -11,7 +11,7 @@ from benchmarks.report.page import PLOTS, markdown
 
 
 def write(results: Path, folder: Path) -> None:
-    """`folder/RESULTS.md` and its plots, in place of what was there."""
+    """Write `folder/RESULTS.md` and its plots, and replace the old ones."""
     from benchmarks.systems import systems
 
     text, shown = markdown(Contents.over(read(results), systems()))

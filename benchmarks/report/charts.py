@@ -1,4 +1,4 @@
-"""What each plot shows, as plain data; `drawing` makes the pictures."""
+"""Content of each plot, as plain data; `drawing` makes the pictures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECOVERY_AXIS = "seconds from kill -9 to the first new committed record, median;
 
 @dataclass(frozen=True)
 class Bar:
-    """One system. `text` stands at the bar's end; without a value the system failed. `mark`: a second value, a tick across
+    """One system. `text` is at the bar's end; without a value the system failed. `mark`: a second value, a tick across
     the bar. `solid`: filled; else outlined only.
     """
 
@@ -40,7 +40,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars from zero; `axis` says what and in which unit."""
+    """Horizontal bars from zero; `axis` names the measure and its unit."""
 
     file: str
     title: str
@@ -67,7 +67,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Curves:
-    """Panels side by side. `ticks`: where x is labelled, and with what; from left to right."""
+    """Panels in a row. `ticks`: positions and labels of the x axis, from left to right."""
 
     file: str
     title: str
@@ -80,7 +80,7 @@ Chart = Bars | Curves | Stacks
 
 
 def file_name(*parts: str) -> str:
-    """Of a plot; no separators within."""
+    """File name of a plot; no separators within."""
     return (
         "-".join("".join(each if each.isalnum() or each in "-_" else "_" for each in part) for part in parts if part)
         + ".svg"
@@ -177,7 +177,7 @@ def _recovery(contents: Contents, place: Place, entries: Mapping[Entry, Runs]) -
 
 
 def of_intervals(contents: Contents) -> list[Chart]:
-    """Throughput lost, as the interval shrinks."""
+    """Loss of throughput, as the interval shrinks."""
     lines = [
         Series(_of_one(contents, system, place, contents.of("interval")), points)
         for place, entries in contents.places("interval").items()
@@ -202,7 +202,7 @@ def _losses(entries: Mapping[Entry, Runs], system: str) -> tuple[tuple[float, Sp
 
 
 def _of_one(contents: Contents, system: str, place: Place, among: Iterable[Recorded]) -> str:
-    """As much of a name as tells it from the others."""
+    """The parts of a name that distinguish it from the others."""
     among = list(among)
     parts = [contents.label(system)] if len({line.system for line in among}) > 1 else []
     if len({(line.job, line.workload) for line in among}) > 1:

@@ -1,4 +1,4 @@
-"""What a file of result lines holds, by measurement and place, with the systems' names and guarantees."""
+"""Contents of a file of result lines, by measurement and place, with the systems' names and guarantees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUILT_IN, VECTORISED = f"{OURS}-builtin", f"{OURS}-vectorised"
 
 
 class Place(NamedTuple):
-    """What was run."""
+    """A job on a workload."""
 
     job: str
     workload: str
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Who ran it, and how often it made its progress durable."""
+    """A system, and its interval between commits."""
 
     system: str
     interval_ms: int
@@ -43,15 +43,15 @@ class Contents:
 
     @classmethod
     def over(cls, lines: Iterable[Line], systems: Mapping[str, System]) -> Self:
-        """Of a file's lines in order."""
+        """Contents of a file's lines in order."""
         return cls(tuple(by_session(lines)), systems)
 
     def of(self, measure: Measure) -> list[Recorded]:
-        """The lines of one measure."""
+        """Lines of one measure."""
         return [line for line in self.lines if line.measure == measure]
 
     def places(self, measure: Measure) -> dict[Place, dict[Entry, Runs]]:
-        """Its repeats, by what was run, then by who ran it."""
+        """Repeats of a measure, by place, then by entry."""
         places = grouped(self.of(measure), lambda line: Place(line.job, line.workload))
         return {
             place: grouped(runs.lines, lambda each: Entry(each.system, each.interval_ms))
@@ -60,33 +60,33 @@ class Contents:
 
     @cached_property
     def failed(self) -> list[Recorded]:
-        """Every run without numbers."""
+        """All runs without numbers."""
         return [line for line in self.lines if line.failed is not None]
 
     @cached_property
     def rates(self) -> set[float]:
-        """At which records per second latency was measured."""
+        """Rates in records per second at which latency was measured."""
         return {rate for line in self.of("latency") if (rate := line.number("rate")) is not None}
 
     def rate(self, line: Line) -> float | None:
-        """A failed run does not say its own: it is that of the others, if they have one."""
+        """Rate of a line. A failed run has none of its own: it gets that of the others, if there is only one."""
         known = line.number("rate")
         return next(iter(self.rates)) if known is None and len(self.rates) == 1 else known
 
     def label(self, system: str) -> str:
-        """Its name for readers; an unknown one is shown as it is."""
+        """Name of a system for readers; an unknown one is shown unchanged."""
         return self.systems[system].label if system in self.systems else system
 
     def guarantee(self, system: str) -> str:
-        """What it promises for its output."""
+        """Delivery guarantee of its output."""
         return self.systems[system].guarantee if system in self.systems else "-"
 
     def every_input(self, system: str) -> bool:
-        """Whether it answers each input."""
+        """True if it answers each input."""
         return system not in self.systems or self.systems[system].every_input
 
     def reference(self, entries: Mapping[Entry, Runs], interval_ms: int) -> tuple[str, Runs] | None:
-        """The fastest of our exactly-once variants at an interval: what the others are compared with."""
+        """Our fastest exactly-once variant at an interval: the reference for the others."""
         ours = [
             (entry.system, runs)
             for entry, runs in entries.items()
@@ -98,5 +98,5 @@ class Contents:
 
 
 def is_ours(system: str) -> bool:
-    """Whether it is a variant of spark_ckpt."""
+    """True for a variant of spark_ckpt."""
     return system.split("-")[0] == OURS

@@ -1,4 +1,4 @@
-"""Plots as SVG: the same bytes for the same numbers, light or dark as the reader's screen is."""
+"""Plots as SVG: the same bytes for the same numbers, with light and dark colours by the reader's setting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Colours of Okabe and Ito, told apart by colour-blind readers too; darker or lighter where the background asks for it.
+# Colours of Okabe and Ito, which colour-blind readers can distinguish; darker or lighter if the background needs it.
 INK, PAPER, RULE, OURS, PEER = "#1f2329", "#ffffff", "#d5d9de", "#0072b2", "#7f8790"
 LINES = (OURS, "#d55e00", "#009e73", "#cc79a7", "#b8860b")
 MARKERS = ("o", "s", "^", "D", "v")
@@ -39,7 +39,7 @@ CLEAR = {"facecolor": PAPER, "edgecolor": "none", "pad": 1}
 
 
 def draw(chart: Chart, folder: Path) -> Path:
-    """One file."""
+    """Draw one chart to a file."""
     try:
         import matplotlib as mpl
     except ImportError as error:
@@ -65,7 +65,7 @@ def _figure_of(chart: Chart) -> Figure:
 
 
 def for_both_backgrounds(svg: str) -> str:
-    """With rules that swap the colours on a dark screen; a reader that ignores them sees dark on white."""
+    """Add rules that swap the colours on a dark screen; a reader that ignores them sees dark on white."""
     rules = [
         f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
         for light, dark in IN_THE_DARK.items()
@@ -160,7 +160,7 @@ def _stack(axes: Axes, row: int, stack: Stack) -> None:
 
 
 def _legend(figure: Figure, labels: Mapping[int, str]) -> None:
-    """In the parts' order, below the axes."""
+    """Legend in the parts' order, below the axes."""
     from matplotlib.patches import Patch
 
     shown = {number: PARTS[number % len(PARTS)] for number in sorted(labels)}
@@ -203,7 +203,7 @@ def _panel(axes: Axes, chart: Curves, panel: Panel) -> None:
 
 
 def _limits(chart: Curves) -> tuple[float, float]:
-    """From the first tick to the last; they may fall."""
+    """From the first tick to the last; they may decrease."""
     first, last = chart.ticks[0][0], chart.ticks[-1][0]
     room = 1.15 if first <= last else 1 / 1.15
     return first / room, last * room
@@ -222,7 +222,7 @@ def _line(axes: Axes, series: Series, colour: str, marker: str) -> None:
 
 
 def _name_at_the_end(axes: Axes, chart: Curves, panel: Panel) -> None:
-    """Each line's name right of its last point, names kept apart."""
+    """Write each line's name right of its last point, without overlaps."""
     last = chart.ticks[-1][0]
     ends = [(min(each.points, key=lambda point: abs(point[0] - last)), each.label) for each in panel.series]
     heights = [axes.transData.transform((x, value.median))[1] for (x, value), _ in ends]
@@ -236,7 +236,7 @@ def _name_at_the_end(axes: Axes, chart: Curves, panel: Panel) -> None:
 
 
 def apart(heights: list[float], gap: float) -> list[float]:
-    """How far each has to move so that no two are closer than `gap`; their order and their middle stay."""
+    """Shifts that leave at least `gap` between any two heights; their order and their mean stay."""
     order = sorted(range(len(heights)), key=lambda index: heights[index])
     placed: list[float] = []
     for index in order:

@@ -1,4 +1,4 @@
-"""Result lines, read strictly: a line that is not understood stops the report instead of missing from it."""
+"""Read result lines strictly: a line that cannot be parsed stops the report, so that none is silently missing."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "machine": ("cores", "memory_gib", "system", "versions"),
     "table": ("markdown",),
 }
-"""What a line of a measure has in its values, unless its run failed."""
+"""Values that a line of a measure must have, unless its run failed."""
 NOT_NUMBERS = ("machine", "table")
 SUM_OFF_MS = 0.5
-"""By which the parts of a record's time may miss the whole: a line that does not add up is not shown."""
+"""Allowed difference between the sum of the parts and the whole time of a record: other lines are rejected."""
 
 
 class Line(BaseModel):
-    """One run of one system. `values` with `failed`, the reason, is a run that brought no numbers."""
+    """One run of one system. A run without numbers has `failed`, the reason, in `values`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,7 +63,7 @@ class Line(BaseModel):
 
     @property
     def failed(self) -> str | None:
-        """Why it brought no numbers, if it did not."""
+        """Reason why it has no numbers, or None."""
         return (str(self.values["failed"]).strip() or "no reason given") if "failed" in self.values else None
 
     def number(self, name: str) -> float | None:
@@ -76,7 +76,7 @@ PART_MEAN = "_mean_ms"
 
 
 def means_of(line: Line) -> dict[str, float]:
-    """Mean milliseconds of a record by part, in the parts' order; together they are the line's `mean_ms`."""
+    """Mean milliseconds of a record by part, in the parts' order; their sum is the line's `mean_ms`."""
     return {
         name.removesuffix(PART_MEAN): float(value) for name, value in line.values.items() if name.endswith(PART_MEAN)
     }
@@ -87,7 +87,7 @@ def _is_number(value: object) -> bool:
 
 
 class Recorded(Line):
-    """A line, and which of the file's sessions it belongs to: repeats of different ones were not run in turn."""
+    """A line with the number of its session: repeats of different sessions did not run in turn."""
 
     session: int = 0
 

@@ -1,4 +1,4 @@
-"""RESULTS.md: what was measured, what was reached, then every table with its plots."""
+"""RESULTS.md: the measurements, the targets, then every table with its plots."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from benchmarks.report.targets import verdicts
 PLOTS = "plots"
 ONE_REPEAT = "median (least to most)"
 JUDGED = (
-    "The verdict is by the medians; in brackets the range, for a ratio of the ratios within each repeat. Output that is not "
-    "exact misses its target at any speed."
+    "The verdict is by the medians; brackets have the range, for a ratio the range of the ratios within each repeat. Output that "
+    "is not exact misses its target at any speed."
 )
 RATES = (
     "The ratio compares medians at the same checkpoint interval: the fastest exactly-once variant of spark_ckpt over the "
@@ -26,34 +26,34 @@ RATES = (
     "first output: medians. Duplicates, missing and wrong records: all repeats together, as a `read_committed` reader finds "
     "them."
 )
-SOME_INPUTS = "[1] does not answer every input; its rate is of the inputs that its output covers."
-OTHER_SESSION = "[2] not measured in one session with the reference: the machine may have changed between them."
+SOME_INPUTS = "[1] Does not answer every input; its rate is of the inputs that its output covers."
+OTHER_SESSION = "[2] Not measured in one session with the reference: the machine may have changed between them."
 DRAIN = (
     "Each system answers NEXMark's queries over one filled topic of people, auctions and bids in JSON (1:3:46, skewed as in the "
     "reference generator, out of order by up to a second), 10,000 events a second of event time. Events/s: events in the topic "
-    "over the time from the start of the program to the commit of the last record of its answer. spark_ckpt passes over records "
-    "of other kinds by how their text begins; Flink SQL has NEXMark's own queries and settings, state on the heap. Faults are "
-    "rows of the answer, which is computed from the events by itself: of q4, q18 and q19 the last row of each key counts, of q12 "
-    "each bidder's sum over the windows."
+    "over the time from the start of the program to the commit of the last record of its answer. spark_ckpt skips "
+    "records of other kinds by the beginning of their text; Flink SQL has NEXMark's own queries and settings, state on the heap. "
+    "Faults are rows of the answer, which is computed from the events independently: of q4, q18 and q19 the last row of each key "
+    "counts, of q12 each bidder's sum over the windows."
 )
 LATENCY = (
     "From the creation of an input to the receipt of its output by a `read_committed` reader, so exactly-once output waits for the "
     f"checkpoint that commits it. {ONE_REPEAT.capitalize()} of the repeats; largest: over all of them."
 )
-WHERE_TIME_GOES = (
+PARTS = (
     "Every input of the measured window, from its creation to the receipt of its output by a `read_committed` reader, divided by "
-    "what the system itself tells of its batches and epochs: means, which add up to the whole, and percentiles, which do not. What "
-    "no part tells is unexplained. Plain Spark's sink is at-least-once: its rows are readable while the batch runs, so its action "
-    "ends for a record when its output is read. Of several repeats the one in the middle."
+    "the system's own records of its batches and epochs: means, which add up to the whole, and percentiles, which do not. Time that "
+    "no record covers is unexplained. Plain Spark's sink is at-least-once: its rows are readable while the batch runs, so its action "
+    "ends for a record when its output is read. Of several repeats the table shows the middle one."
 )
-RECOVERY = "All processes of the system are killed with SIGKILL and started again at once; what the first start took stands beside."
+RECOVERY = "SIGKILL ends all processes of the system, which start again at once. The last column has the time of the first start."
 INTERVALS = "spark_ckpt alone: the same job with epochs, between two runs without. A negative loss is noise."
 STATE_SIZE = "spark_ckpt alone: epochs that change a share of the keys, over states of different sizes."
-FAILED = "Runs that brought no numbers. They count in no median above."
+FAILED = "Runs without numbers. No median above includes them."
 
 
 def markdown(contents: Contents) -> tuple[str, list[Chart]]:
-    """The page, and the plots that it shows."""
+    """The page and its plots."""
     shown: list[Chart] = []
     blocks: list[str] = []
     for block in _blocks(contents):
@@ -77,9 +77,7 @@ def _blocks(contents: Contents) -> Iterator[str | Chart]:
         yield from _throughput(contents, place, entries)
     yield from _section(contents, "drain", "NEXMark", DRAIN, tables.of_queries, _no_plots)
     yield from _section(contents, "latency", "Latency", LATENCY, tables.of_latency, charts.of_latency)
-    yield from _section(
-        contents, "parts", "Where a record's time goes", WHERE_TIME_GOES, parts.of_parts, parts.charts_of_parts
-    )
+    yield from _section(contents, "parts", "Parts of a record's time", PARTS, parts.of_parts, parts.charts_of_parts)
     yield from _section(contents, "recovery", "Recovery", RECOVERY, tables.of_recovery, charts.of_recovery)
     yield from _section(
         contents, "interval", "The interval between epochs", INTERVALS, tables.of_intervals, charts.of_intervals
@@ -93,18 +91,18 @@ def _blocks(contents: Contents) -> Iterator[str | Chart]:
 
 
 def summed_up(states: Sequence[str]) -> str:
-    """How many of each."""
+    """Count each state."""
     counted = [f"{states.count(state)} {state}" for state in ("reached", "missed", "not decided") if state in states]
     return f"Of {len(states)}: {', '.join(counted)}. {JUDGED}"
 
 
-# -- what it was measured on -------------------------------------------------------------------------------------------
+# -- the machine -------------------------------------------------------------------------------------------------------
 
 
 def statement(contents: Contents) -> str:
-    """What was measured, where, and in which versions."""
+    """The measured jobs, the machine, and the versions."""
     what = (
-        "Every system ran the same jobs over the same Kafka topics, in turns, in parallelism 2, on one machine that it shared "
+        "Every system ran the same jobs over the same Kafka topics, in turns, with parallelism 2, on one machine that it shared "
         "with the broker; its committed output was counted from outside and verified record by record. Ratios hold within a "
         "table; this is not a cluster result. How it is measured: `docs/design/benchmarks.md`."
     )
@@ -125,7 +123,7 @@ def _hardware(session: Mapping[str, Any]) -> str:
 
 
 def _machine(hardware: str, sessions: Sequence[Mapping[str, Any]]) -> str:
-    """One machine's sessions in a sentence: when, with which versions, how busy it was before."""
+    """One machine's sessions in a sentence: their dates, versions, and the load before them."""
     days = sorted({str(each["date"]) for each in sessions if each.get("date")})
     pairs = {(name, version) for each in sessions for name, version in (each.get("versions") or {}).items()}
     versions = {name: [version for _, version in found] for name, found in groupby(sorted(pairs), itemgetter(0))}
@@ -156,9 +154,9 @@ def _throughput(contents: Contents, place: Place, entries: Mapping[Entry, Runs])
 
 
 def _notes(contents: Contents, entries: Iterable[Entry]) -> Iterator[str]:
-    """What the systems' own files say about their numbers."""
-    told = [contents.systems[name] for name in contents.systems if name in {entry.system for entry in entries}]
-    notes = [f"{system.label}: {system.note.rstrip('.')}." for system in told if system.note]
+    """Remarks on the numbers from the systems' own files."""
+    shown = [contents.systems[name] for name in contents.systems if name in {entry.system for entry in entries}]
+    notes = [f"{system.label}: {system.note.rstrip('.')}." for system in shown if system.note]
     if notes:
         yield " ".join(notes)
 
@@ -203,6 +201,6 @@ def _inside_table(line: Line) -> str:
 
 
 def _described(chart: Chart) -> str:
-    """For readers who do not see it."""
+    """Text for readers who cannot see the plot."""
     axis = ", ".join(panel.axis for panel in chart.panels) if isinstance(chart, Curves) else chart.axis
     return f"{chart.title}; {axis}"

@@ -1,4 +1,4 @@
-"""Where a record's time goes: the parts of its mean time from input to committed output, in the order in which it passes them."""
+"""Parts of a record's mean time from input to committed output, in their order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTS: Mapping[str, str] = {
     "barrier": "waiting for the batch with the barrier",
     "decision": "decision",
     "publish": "publish: until the sink begins",
-    "publish_ahead": "publish: rows that were being sent ahead",
+    "publish_ahead": "publish: early send of the rows",
     "publish_init": "publish: init",
     "publish_verify": "publish: verify",
     "publish_send": "publish: send",
@@ -36,7 +36,7 @@ AXIS = "milliseconds of a record from input to committed output, mean; a bar's p
 
 @dataclass(frozen=True)
 class Segment:
-    """One part of a bar; `number`: its place among all parts there are, which its colour follows."""
+    """One part of a bar; `number`: its position among all parts, which determines its colour."""
 
     label: str
     number: int
@@ -45,7 +45,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Stack:
-    """One system. `text` stands at the bar's end. `ours`: one of spark_ckpt."""
+    """One system. `text` is at the bar's end. `ours`: a variant of spark_ckpt."""
 
     label: str
     text: str
@@ -54,7 +54,7 @@ class Stack:
 
     @property
     def whole(self) -> float:
-        """How long the bar is."""
+        """Length of the bar."""
         return sum(segment.value for segment in self.segments)
 
 
@@ -72,7 +72,7 @@ Case = tuple[str, str, str, int]
 
 
 def of_parts(contents: Contents) -> str:
-    """A row per part, in a record's order; a column per system, of its repeat in the middle."""
+    """A row per part, in a record's order; a column per system, of its middle repeat."""
     cases = _cases(contents)
     head = ("ms of a record: mean (p50, p99)", *(_who(contents, case) for case in cases))
     present = [part for part in PARTS if any(part in means_of(line) for line in cases.values())]
@@ -97,8 +97,8 @@ def _faults(line: Recorded) -> str:
 
 
 def _cases(contents: Contents) -> dict[Case, Recorded]:
-    """Plain Spark first, what is compared with it behind it; each with the repeat in the middle, since medians of parts would
-    not add up to a whole."""
+    """Plain Spark first, then the systems compared with it, each with its middle repeat, since medians of parts would not add up
+    to a whole."""
     cases = grouped(contents.of("parts"), lambda line: (line.job, line.workload, line.system, line.interval_ms))
     return {case: _middle(runs) for case, runs in sorted(cases.items(), key=_by_kind) if runs.good}
 
@@ -130,7 +130,7 @@ def _chart(contents: Contents, job: str, workload: str, cases: Mapping[Case, Rec
     own = {case: line for case, line in cases.items() if case[:2] == (job, workload)}
     rates = {wording.number(line.number("rate")) for line in own.values()}
     offered = f", {' and '.join(sorted(rates))} records/s offered"
-    title = f"Where a record's time goes: {', '.join(filter(None, (job, workload)))}{offered}"
+    title = f"Parts of a record's time: {', '.join(filter(None, (job, workload)))}{offered}"
     stacks = tuple(_stack(contents, case, line) for case, line in own.items())
     return Stacks(f"{'-'.join(filter(None, ('parts', job, workload)))}.svg", title, AXIS, stacks)
 

@@ -1,4 +1,4 @@
-"""Repeats of one measurement taken together: medians, spreads, ratios, failures."""
+"""Repeats of one measurement together: medians, spreads, ratios, failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of some repeats, and how far apart they are."""
+    """The median of some repeats, and their range."""
 
     median: float
     least: float
@@ -23,53 +23,53 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Self | None:
-        """None without a value."""
+        """Spread of the values; None without a value."""
         known = [value for value in values if value is not None]
         return cls(statistics.median(known), min(known), max(known), len(known)) if known else None
 
     def times(self, factor: float) -> Spread:
-        """In another unit."""
+        """The spread in another unit."""
         return Spread(self.median * factor, self.least * factor, self.most * factor, self.count)
 
 
 @dataclass(frozen=True)
 class Runs:
-    """All repeats of one measurement, the failed ones among them."""
+    """All repeats of one measurement, including failed ones."""
 
     lines: tuple[Recorded, ...]
 
     @property
     def good(self) -> list[Recorded]:
-        """Those that brought numbers."""
+        """Repeats with numbers."""
         return [line for line in self.lines if line.failed is None]
 
     @property
     def failed(self) -> list[Recorded]:
-        """Those that did not."""
+        """Failed repeats."""
         return [line for line in self.lines if line.failed is not None]
 
     def spread(self, name: str) -> Spread | None:
-        """Of a value over the repeats that have it."""
+        """Spread of a value over the repeats that have it."""
         return Spread.of(line.number(name) for line in self.good)
 
     def median(self, name: str) -> float | None:
-        """Of a value over the repeats that have it."""
+        """Median of a value over the repeats that have it."""
         value = self.spread(name)
         return value.median if value else None
 
     def total(self, name: str) -> int | None:
-        """A value added up over the repeats that have it."""
+        """Sum of a value over the repeats that have it."""
         known = [value for line in self.good if (value := line.number(name)) is not None]
         return int(sum(known)) if known else None
 
     @property
     def exact(self) -> bool:
-        """The oracle found nothing wrong in any repeat."""
+        """True if the oracle found no fault in any repeat."""
         return not any(self.total(fault) for fault in FAULTS)
 
 
 def ratio(ours: Runs, theirs: Runs, name: str) -> Spread | None:
-    """Our median over theirs; least and most of the ratios within each repeat both have (repeats are interleaved)."""
+    """Our median over theirs, and the range of the ratios within each repeat that both have (repeats are interleaved)."""
     above, below = ours.spread(name), theirs.spread(name)
     if above is None or below is None or not below.median:
         return None
@@ -85,12 +85,12 @@ def _within_repeats(ours: Runs, theirs: Runs, name: str) -> list[float]:
 
 
 def in_one_session(ours: Runs, theirs: Runs) -> bool:
-    """Whether some of both were run in turn."""
+    """True if some of both ran in turn."""
     return not {line.session for line in ours.lines}.isdisjoint(line.session for line in theirs.lines)
 
 
 def grouped(lines: Iterable[Recorded], key: Callable[[Recorded], K]) -> dict[K, Runs]:
-    """Lines with the same key together, keys in the order they first appear."""
+    """Group lines by key; keys are in order of their first line."""
     found: dict[K, list[Recorded]] = {}
     for line in lines:
         found.setdefault(key(line), []).append(line)
@@ -98,7 +98,7 @@ def grouped(lines: Iterable[Recorded], key: Callable[[Recorded], K]) -> dict[K, 
 
 
 def best(candidates: Sequence[tuple[str, Runs]], name: str) -> tuple[str, Runs] | None:
-    """The one with the largest median; one with exact output before any without."""
+    """The candidate with the largest median, among those with exact output if there are any."""
     known = [(runs.exact, spread.median, each) for each, runs in candidates if (spread := runs.spread(name))]
     if not known:
         return None

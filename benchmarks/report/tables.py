@@ -15,7 +15,7 @@ ALL_FAILED = "**failed**"
 
 
 def of_targets(rows: Iterable[Verdict]) -> str:
-    """Reached and missed."""
+    """Reached and missed targets."""
     head = ("target", "asked", "measured, median (range)", "verdict")
     return wording.table(head, [(row.target, row.wanted, row.measured, _verdict(row)) for row in rows])
 
@@ -34,7 +34,7 @@ def of_throughput(contents: Contents, entries: Mapping[Entry, Runs]) -> str:
 
 
 def fastest_first(entries: Mapping[Entry, Runs]) -> list[tuple[Entry, Runs]]:
-    """By the median rate; what failed comes last."""
+    """Order by the median rate; failed systems come last."""
     return sorted(entries.items(), key=lambda each: -(each[1].median("records_per_s") or 0))
 
 
@@ -60,7 +60,7 @@ def _name(contents: Contents, system: str) -> str:
 
 
 def compared(contents: Contents, entries: Mapping[Entry, Runs], entry: Entry, runs: Runs) -> str:
-    """Our best at the same interval over this one."""
+    """Ratio of our best at the same interval to this one."""
     reference = contents.reference(entries, entry.interval_ms)
     if reference is None:
         return wording.NONE
@@ -73,12 +73,12 @@ def compared(contents: Contents, entries: Mapping[Entry, Runs], entry: Entry, ru
 
 
 def repeats(runs: Runs) -> str:
-    """How many, and how many of them failed."""
+    """Number of repeats, and of failed ones."""
     return f"{len(runs.good)}" + (f", **{len(runs.failed)} failed**" if runs.failed else "")
 
 
 def faults(runs: Runs) -> str:
-    """What the oracle counted, over all repeats."""
+    """Faults that the oracle counted, over all repeats."""
     counts = [runs.total(fault) for fault in FAULTS]
     if all(count is None for count in counts):
         return wording.NONE
@@ -88,7 +88,7 @@ def faults(runs: Runs) -> str:
 
 
 def of_queries(contents: Contents) -> str:
-    """NEXMark's, each by every system."""
+    """NEXMark's queries, each by every system."""
     head = (
         "query", "system", "checkpoint every", "spark_ckpt over this", "events/s", "repeats", "CPU s per million", "memory, MiB",
         "first output", "duplicates / missing / wrong",
@@ -102,7 +102,7 @@ def of_queries(contents: Contents) -> str:
 
 
 def of_latency(contents: Contents) -> str:
-    """From the creation of an input to the receipt of its output."""
+    """Time from the creation of an input to the receipt of its output."""
     head = ("job, workload", "system", "guarantee", "checkpoint every", "offered records/s", "p50", "p99", "largest",
             "repeats", "duplicates / missing / wrong")  # fmt: skip
     cases = grouped(
@@ -132,7 +132,7 @@ def _who(contents: Contents, line: Line) -> tuple[str, str, str, str]:
 
 
 def of_recovery(contents: Contents) -> str:
-    """From kill -9 to the first new record that a reader may see."""
+    """Time from kill -9 to the first new committed record."""
     head = ("job, workload", "system", "guarantee", "checkpoint every", "kill -9 to first new record",
             "first start to first record", "repeats", "duplicates / missing / wrong")  # fmt: skip
     places = contents.places("recovery").values()
@@ -151,7 +151,7 @@ def _recovery(contents: Contents, runs: Runs) -> tuple[str, ...]:
 
 
 def of_intervals(contents: Contents) -> str:
-    """Throughput with epochs against the same job without."""
+    """Throughput with epochs against the same job without epochs."""
     head = ("job, workload", "system", "epochs every", "throughput lost", "records/s", "repeats")
     rows = []
     for entries in contents.places("interval").values():
@@ -175,7 +175,7 @@ def _interval(contents: Contents, runs: Runs) -> tuple[str, ...]:
 
 
 def of_state_size(contents: Contents) -> str:
-    """What an epoch costs as the number of keys grows."""
+    """Cost of an epoch as the number of keys grows."""
     head = ("system", "keys", "changed in the epoch", "epoch", "bytes written, MiB", "batch", "repeats")
     cases = grouped(
         contents.of("epoch"), lambda line: (line.system, changed_share(line) or 0.0, line.number("keys") or 0.0)
@@ -201,7 +201,7 @@ def _state_size(contents: Contents, system: str, share: float, keys: float, runs
 
 
 def of_failures(contents: Contents) -> str:
-    """Every run that brought no numbers."""
+    """All runs without numbers."""
     head = ("measure", "job, workload", "system", "checkpoint every", "repeat", "why")
     return wording.table(head, [_failure(contents, line) for line in contents.failed])
 

@@ -1,4 +1,4 @@
-"""What the project set out to reach, and whether the lines show it."""
+"""The project's targets, and the verdict of the result lines on each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ State = Literal["reached", "missed", "not decided"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """One row: what was asked, what came out. `remark`: what the verdict alone would hide."""
+    """One row: the target and the result. `remark`: a fact that the verdict alone would hide."""
 
     target: str
     wanted: str
@@ -40,7 +40,7 @@ def _at_most(most: float, text: str) -> Limit:
 
 @dataclass(frozen=True)
 class Rate:
-    """How many times a peer's throughput is to be reached; `workload` None: in each that was measured."""
+    """Ratio to a peer's throughput that is the target; `workload` None: in every measured one."""
 
     job: str
     workload: str | None
@@ -73,7 +73,7 @@ FEW_KEYS, MANY_KEYS, CHANGED_SHARE, GROWTH = 10_000, 1_000_000, 0.01, 2.0
 LATENCY_RATE, LATENCY_SLACK_MS, SHORT_INTERVAL_MS, SHORT_MEDIAN_MS = 10_000, 2000, 1000, 2000
 AN_EPOCH_PER_BATCH = ("spark_ckpt-every-batch", "spark_ckpt-ahead")
 PER_BATCH_MS = {(1000, "p50"): 450, (10_000, "p50"): 600, (10_000, "p99"): 1100, (100_000, "p99"): 1500}
-"""At most, by records per second and quantile."""
+"""Upper limits by records per second and quantile."""
 RECOVERY_S, RECOVERY_BEYOND_SPARK_S, START_BEYOND_SPARK_S = 10.0, 5.0, 3.0
 TAKEOVER_S = {
     ("spark_ckpt-standby", "uniform-10k"): 2.5,
@@ -82,7 +82,7 @@ TAKEOVER_S = {
     ("spark_ckpt-standby-short", "uniform-1m"): 4.0,
     ("spark_ckpt-standby-far", "uniform-10k"): 8.0,
 }
-"""Where a standby waits, by system and workload; far away the lease of 6 s has to end first."""
+"""Upper limits with a standby, by system and workload. On another host the lease of 6 s must expire first."""
 PER_KEY = {"unchanged_ms": 4.0, "tuples_ms": 10.0}
 PER_KEY_ROWS = 100_000
 
@@ -94,7 +94,7 @@ def verdicts(contents: Contents) -> list[Verdict]:
 
 
 def judged(target: str, limit: Limit, value: Spread | None, measured: str, *judged_runs: Runs) -> Verdict:
-    """By the median. Output that is not exact misses every target; so does a system that brought no numbers."""
+    """Verdict by the median. Output that is not exact misses every target; so does a system without numbers."""
     if value is None:
         return Verdict(target, limit.text, "no numbers, all runs failed", "missed")
     if not all(runs.exact for runs in judged_runs):
@@ -156,7 +156,7 @@ def _one_rate(contents: Contents, rate: Rate, title: str, ours: list[tuple[str, 
 
 
 def _queries(contents: Contents) -> Iterator[Verdict]:
-    """In how many queries the rate is the peer's at least. Output that is not exact is no rate."""
+    """Number of queries whose rate is at least the peer's. A query with output that is not exact has no rate."""
     ratios, inexact = {}, []
     for place, entries in contents.places("drain").items():
         for entry, theirs in entries.items():
@@ -172,8 +172,8 @@ def _queries(contents: Contents) -> Iterator[Verdict]:
         return
     least = Limit(f">= {QUERIES_LEAST} of {QUERIES}", lambda count: count >= QUERIES_LEAST)
     reached = sum(value >= 1 - ROUNDING for value in ratios.values())
-    told = ", ".join(f"{query} {wording.times(value)}" for query, value in sorted(ratios.items(), key=_by_number))
-    measured = f"**{reached}**: {told}"
+    by_query = ", ".join(f"{query} {wording.times(value)}" for query, value in sorted(ratios.items(), key=_by_number))
+    measured = f"**{reached}**: {by_query}"
     state: State = (
         "reached" if least.holds(reached) else "missed" if len(ratios) + len(inexact) == QUERIES else "not decided"
     )
@@ -200,7 +200,7 @@ def _per_key(contents: Contents) -> Iterator[Verdict]:
 
 
 def _per_key_against_quix(contents: Contents, runs: Runs) -> Iterator[Verdict]:
-    """Its batches follow one another, so a batch's time is a rate."""
+    """The ratio of rates: batches follow one another, so a batch's time gives a rate."""
     entries = contents.places("throughput").get(Place("running_sum", "uniform-10k"), {})
     rates = [theirs.median("records_per_s") for entry, theirs in entries.items() if entry.system == QUIX]
     if rates and (rate := rates[0]):
@@ -210,7 +210,7 @@ def _per_key_against_quix(contents: Contents, runs: Runs) -> Iterator[Verdict]:
         yield judged(title, limit, times, f"**{wording.spread(times, wording.times)}**", runs)
 
 
-# -- what epochs cost --------------------------------------------------------------------------------------------------
+# -- cost of epochs ----------------------------------------------------------------------------------------------------
 
 
 def _interval_costs(contents: Contents) -> Iterator[Verdict]:
@@ -237,11 +237,11 @@ def _of(contents: Contents, entry: Entry, place: Place) -> str:
     return f" ({named})" if named else ""
 
 
-# -- how an epoch grows with the state ---------------------------------------------------------------------------------
+# -- growth of an epoch with the state ---------------------------------------------------------------------------------
 
 
 def changed_share(line: Line) -> float | None:
-    """Of the keys, in the epoch."""
+    """Share of the keys that changes in the epoch."""
     keys, changed = line.number("keys"), line.number("changed")
     return changed / keys if keys and changed is not None else None
 
@@ -289,7 +289,7 @@ def _latency_bounds_ms(entry: Entry) -> Mapping[tuple[int, str], int]:
 
 
 def _is_at(rate: int, contents: Contents, line: Line) -> bool:
-    """A failed run where no rate is known counts: nothing else would tell that the target has no numbers."""
+    """A failed run counts if no rate is known: otherwise the target would not show that it has no numbers."""
     known = contents.rate(line)
     return not contents.rates if known is None else abs(known - rate) <= rate / 20
 
@@ -320,18 +320,18 @@ def _recoveries(contents: Contents) -> Iterator[Verdict]:
 
 def _recovery(contents: Contents, place: Place, entry: Entry, runs: Runs, flink: Runs | None, most_s: float) -> Verdict:
     value = runs.spread("first_record_s")
-    beside = flink.spread("first_record_s") if flink else None
+    flinks = flink.spread("first_record_s") if flink else None
     measured = f"**{wording.spread(value, wording.seconds)}**"
     if flink:
         measured += (
-            f"; {contents.label('flink_sql')}: {wording.spread(beside, wording.seconds) if beside else 'failed'}"
+            f"; {contents.label('flink_sql')}: {wording.spread(flinks, wording.seconds) if flinks else 'failed'}"
         )
     title = f"{place}, every {wording.interval(entry.interval_ms)}: kill -9 to the first new record, {contents.label(entry.system)}"
     return judged(title, _at_most(most_s, wording.seconds(most_s)), value, measured, runs)
 
 
 def _recovery_beyond_spark(contents: Contents, place: Place, entry: Entry, runs: Runs, sparks: Runs) -> Verdict:
-    """Plain PySpark's own recovery, without Python and without exactly-once, is what Spark takes to start."""
+    """Our time minus that of plain PySpark without Python and without exactly-once, which is Spark's own start."""
     base = sparks.spread("first_record_s")
     value = base and Spread.of(line.values["first_record_s"] - base.median for line in runs.good)
     measured = f"**{wording.spread(value, wording.seconds)}**; {contents.label(NATIVE)}: {wording.spread(base, wording.seconds)}"

@@ -1,4 +1,4 @@
-"""How numbers, intervals and tables are written."""
+"""Text of numbers, intervals and tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NONE = "-"
 
 
 def number(value: float | None) -> str:
-    """Three significant digits at least, thousands separated."""
+    """At least three significant digits, with separated thousands."""
     if value is None:
         return NONE
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
@@ -27,32 +27,32 @@ def percent(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Of seconds."""
+    """Text of a number of seconds."""
     return NONE if value is None else f"{number(value)} s"
 
 
 def seconds_of_ms(value: float | None) -> str:
-    """Of milliseconds."""
+    """Text in seconds of a number of milliseconds."""
     return NONE if value is None else seconds(value / 1000)
 
 
 def milliseconds(value: float | None) -> str:
-    """Of milliseconds, as they are."""
+    """Text of a number of milliseconds."""
     return NONE if value is None else f"{number(value)} ms"
 
 
 def share(value: float) -> str:
-    """Of keys: as few digits as it takes."""
+    """Share of keys with as few digits as necessary."""
     return f"{value * 100:g} %"
 
 
 def keys(count: float) -> str:
-    """A number of keys, short."""
+    """A short number of keys."""
     return f"{count / 1e6:g}M" if count >= 1e6 else f"{count / 1e3:g}k" if count >= 1e3 else f"{count:g}"
 
 
 def spread(value: Spread | None, written: Callable[[float | None], str] = number) -> str:
-    """`median (least-most)`; the median alone of a single repeat."""
+    """`median (least-most)`; the median alone for a single repeat."""
     if value is None:
         return NONE
     middle = written(value.median)
@@ -60,7 +60,7 @@ def spread(value: Spread | None, written: Callable[[float | None], str] = number
 
 
 def interval(ms: int) -> str:
-    """Between checkpoints."""
+    """Interval between checkpoints."""
     return "none" if not ms else f"{ms} ms" if ms % 1000 else f"{ms // 1000} s"
 
 
@@ -70,12 +70,12 @@ def query(job: str) -> str:
 
 
 def query_number(job: str) -> int:
-    """Its number."""
+    """Number of a NEXMark job's query."""
     return int(query(job).removeprefix("q"))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown; columns of numbers are aligned to the right."""
+    """A Markdown table; columns of numbers are aligned to the right."""
     rule = ["---:" if rows and all(_numeric(row[column]) for row in rows) else "---" for column in range(len(head))]
     lines = [head, rule, *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -1,1 +1,1 @@
-"""All systems treated alike: topics, processes, the oracle, the measurements."""
+"""Measures all systems in the same way: topics, processes, the oracle, the measurements."""

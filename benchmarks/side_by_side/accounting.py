@@ -1,8 +1,7 @@
-"""From what a system tells of its batches and epochs to where each record's time went. Pure.
+"""Compute each record's time by part from a system's records of its batches and epochs. Pure functions.
 
-All moments are seconds of one clock. A record passes the spans of its batch, and of its epoch, in turn; what it spent in a span
-is the overlap with its own time from input to visible output. So no moment counts twice, and what lies in no span is the
-unexplained rest.
+All moments are seconds of one clock. A record passes the spans of its batch, then those of its epoch; its time in a span is the
+overlap with its own time from input to visible output. So no moment counts twice, and time in no span is the unexplained rest.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ WAIT, VISIBLE, UNEXPLAINED = "wait", "visible", "unexplained"
 
 
 class Span(NamedTuple):
-    """Some of a record's way, which took from `start` to `end`."""
+    """A part of a record's path, from `start` to `end`."""
 
     part: str
     start: float
@@ -26,12 +25,12 @@ class Span(NamedTuple):
 
 
 Ends = Mapping[int, int]
-"""By partition, the offset behind the last record."""
+"""By partition, the offset after the last record."""
 
 
 @dataclass(frozen=True)
 class Passage:
-    """The spans that all records up to `ends` pass, which no earlier passage has."""
+    """The spans of all records up to `ends` that no earlier passage has."""
 
     ends: Ends
     spans: tuple[Span, ...]
@@ -39,7 +38,7 @@ class Passage:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """An entry per record: when it was due and when a reader had its output, in seconds; where it is in the source."""
+    """An entry per record: its due time, the time at which a reader had its output, in seconds; its position in the source."""
 
     created: np.ndarray
     came: np.ndarray
@@ -50,12 +49,12 @@ class Records:
         return len(self.created)
 
     def where(self, chosen: np.ndarray) -> Records:
-        """Some of them."""
+        """Select records."""
         return Records(self.created[chosen], self.came[chosen], self.partition[chosen], self.offset[chosen])
 
 
 def in_turn(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The spans without overlaps: one that begins before the last one's end begins there, and none ends before it begins."""
+    """Spans without overlaps: a span that begins before the end of the last one begins there, with no negative length."""
     placed: list[Span] = []
     for span in spans:
         start = max(span.start, placed[-1].end) if placed else span.start
@@ -64,7 +63,7 @@ def in_turn(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def passage_of(records: Records, passages: Sequence[Passage]) -> np.ndarray:
-    """The number of the passage that has each record: the first whose end is behind it; -1 for those that none has."""
+    """Number of each record's passage: the first one that ends after it; -1 for a record without a passage."""
     found = np.full(len(records), -1)
     for partition in np.unique(records.partition):
         ends = np.maximum.accumulate([each.ends.get(int(partition), 0) for each in passages])
@@ -74,11 +73,11 @@ def passage_of(records: Records, passages: Sequence[Passage]) -> np.ndarray:
     return found
 
 
-def spent_s(records: Records, passages: Sequence[Passage]) -> dict[str, np.ndarray]:
-    """Seconds of each record by part, with `UNEXPLAINED`: together its time from input to visible output.
+def seconds_by_part(records: Records, passages: Sequence[Passage]) -> dict[str, np.ndarray]:
+    """Seconds of each record by part, including `UNEXPLAINED`; their sum is its time from input to visible output.
 
-    Of a record that no passage has, all is unexplained. Raises ValueError if a record would have spent more than it had, which is
-    a fault of the passages: their spans overlap.
+    The time of a record without a passage is unexplained. Raises ValueError if the parts of a record exceed its time, which is a
+    fault of the passages: their spans overlap.
     """
     names = dict.fromkeys(span.part for each in passages for span in each.spans)
     spent = {name: np.zeros(len(records)) for name in names}
@@ -90,7 +89,7 @@ def spent_s(records: Records, passages: Sequence[Passage]) -> dict[str, np.ndarr
     whole = records.came - records.created
     rest = whole - sum(spent.values(), np.zeros(len(records)))
     if len(rest) and rest.min() < -1e-6:
-        raise ValueError(f"a record spent {-rest.min():.3f} s more than it had: spans overlap")
+        raise ValueError(f"the parts of a record exceed its time by {-rest.min():.3f} s: spans overlap")
     return {**spent, UNEXPLAINED: rest.clip(0)}
 
 
@@ -99,7 +98,7 @@ def _overlap(span: Span, created: np.ndarray, came: np.ndarray) -> np.ndarray:
 
 
 def values_of(spent: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Of each part the mean, which add up to `mean_ms`, and percentiles, which do not, since a record is slow in one part only."""
+    """Means of all parts, which add up to `mean_ms`, and percentiles, which do not, since a record is slow in one part only."""
     values = {"mean_ms": float(np.mean(sum(spent.values()))) * 1000}
     for part, seconds in spent.items():
         p50, p99 = np.percentile(seconds * 1000, [50, 99])

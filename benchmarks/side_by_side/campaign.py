@@ -1,4 +1,4 @@
-"""All measurements of one run: every system once, in turn, then again, so that a machine that changes changes for all."""
+"""All measurements of one run: every system once, in turn, then again, so that a change of the machine affects all systems."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from benchmarks.side_by_side.workloads import WORKLOADS, Expectations, Inputs
 from benchmarks.systems import System, job_module
 from integration_tests.broker import running_broker
 
-# Kafka's own defaults for its JVM: the tests' small one would be the narrowest place of every pipeline.
+# Kafka's own defaults for its JVM: the tests' small one would be the bottleneck of every pipeline.
 BROKER_FLAGS = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 NEXMARK = "nexmark"
 BROKER_PROPERTIES = {"log.segment.delete.delay.ms": "1000", "log.retention.ms": "-1"}
@@ -43,7 +43,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Campaign:
-    """What is measured of which systems, in which sizes."""
+    """The cells, systems and sizes of one run."""
 
     cells: Sequence[Cell]
     systems: Mapping[str, System]
@@ -51,7 +51,7 @@ class Campaign:
     repeats: int
 
     def turns(self) -> Iterator[tuple[int, Cell, System]]:
-        """Repeats are outermost."""
+        """Repeats are the outermost loop."""
         for repeat in range(self.repeats):
             for cell in self.cells:
                 for system in self.systems.values():
@@ -60,13 +60,13 @@ class Campaign:
 
 
 def is_for(system: System, measure: str) -> bool:
-    """Whether it is measured so: some are for few measures, and parts are known of those only that tell them."""
+    """Some systems have few measures only; parts need a system that records them."""
     return measure in (system.measures or [measure]) and (system.tells or measure != "parts")
 
 
 @dataclass
 class Bench:
-    """The broker's topics filled as they are first needed, and the environments. `folder` holds all that is written meanwhile."""
+    """The broker's topics, filled at their first use, and the environments. `folder` holds all files that are written meanwhile."""
 
     topics: Topics
     environments: Mapping[str, Prepared]
@@ -78,11 +78,11 @@ class Bench:
 
     @cached_property
     def expectations(self) -> Expectations:
-        """On the disk: several of them are gigabytes."""
+        """Expectations on disk, since several of them are gigabytes."""
         return Expectations(self.folder)
 
     def source(self, workload: str) -> tuple[str, Inputs]:
-        """The workload's topic, filled, and what is in it."""
+        """The workload's topic, filled, and its records."""
         if workload not in self._sources:
             inputs = WORKLOADS[workload].inputs(self.plan.records)
             self.say(f"topic {workload}: {len(inputs):,} records")
@@ -92,7 +92,7 @@ class Bench:
         return self._sources[workload]
 
     def events(self) -> tuple[str, Events]:
-        """NEXMark's topic, filled, and what is in it."""
+        """NEXMark's topic, filled, and its events."""
         if self.filled_events is None:
             made = events(self.plan.events)
             self.say(f"topic {NEXMARK}: {len(made):,} events")
@@ -102,14 +102,14 @@ class Bench:
         return self.filled_events
 
     def query(self, cell: Cell, system: System) -> Subject:
-        """One of NEXMark's, on the filled topic."""
+        """One of NEXMark's queries on the filled topic."""
         source, made = self.events()
         expected = answers.expected(cell.job, made)
         prepared = self.environments[system.environment.name]
         return Subject(system, prepared, cell.job, source, made, expected, self.plan.interval_ms)
 
     def subject(self, cell: Cell, system: System) -> Subject:
-        """On the filled topic."""
+        """A job on the filled topic."""
         source, inputs = self.source(cell.workload)
         expected = self.expectations.of(cell.job, cell.workload, inputs)
         return Subject(
@@ -125,7 +125,7 @@ class Bench:
 
     @contextmanager
     def paced_subject(self, cell: Cell, system: System) -> Iterator[Subject]:
-        """On a fresh topic, gone afterwards."""
+        """A job on a new topic, which is deleted afterwards."""
         inputs = WORKLOADS[cell.workload].inputs(self.plan.paced_records)
         expected = self.expectations.of(cell.job, f"{cell.workload}-paced", inputs)
         prepared = self.environments[system.environment.name]
@@ -138,7 +138,7 @@ class Bench:
 
 @contextmanager
 def bench(plan: Plan, environments: Mapping[str, Prepared], say: Callable[[str], None]) -> Iterator[Bench]:
-    """A broker with its data in a temporary folder."""
+    """Start a broker with its data in a temporary folder."""
     folder = Path(mkdtemp(prefix="benchmarks-"))
     try:
         with running_broker(folder / "broker", BROKER_PROPERTIES, flags=BROKER_FLAGS) as broker:
@@ -148,7 +148,7 @@ def bench(plan: Plan, environments: Mapping[str, Prepared], say: Callable[[str],
 
 
 def measure_all(campaign: Campaign, on: Bench) -> Iterator[Line]:
-    """One line per turn. A system that fails is a line too, and the others go on."""
+    """One line per turn. The failure of a system is a line too, and the others continue."""
     for repeat, cell, system in campaign.turns():
         started = time.monotonic()
         line = _measured(campaign, on, repeat, cell, system)
@@ -205,4 +205,4 @@ MEASURES = {
     "throughput": _throughput, "latency": _latency, "parts": _parts, "recovery": _recovery, "drain": _drain,
 }  # fmt: skip
 PACED = ("latency", "parts")
-"""At a rate that all keep up with, with an interval of their own."""
+"""Measures at a rate that all systems keep up with; their interval is different."""

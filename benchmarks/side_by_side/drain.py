@@ -1,9 +1,10 @@
-"""How long a system takes from its start until it has answered a whole topic, and whether the answer is right.
+"""Time from a system's start until it has answered a whole topic, and the check of the answer.
 
-What a query puts out need not grow with its input, so progress cannot be read from the output: the topic ends, and the time counts
-until the last record of the answer is committed, the start of the program included. It is over when the answer is right and stands,
-or has not moved for so long that nothing more is to be expected. To read it takes a core for a minute, so it is not read while the
-system works: of two cores, the one with the large batches would lose one whenever a batch takes longer than a quiet target is.
+The output of a query need not grow with its input, so the output does not show progress. Instead the topic ends, and the measured
+time lasts from the start of the program to the commit of the last record of the answer. The trial is over when the answer is
+correct and no longer changes, or has not changed for so long that no more is expected. Reading the answer takes a core for a
+minute, so it is not read while the system works. Otherwise a system with large batches would lose one of two cores whenever a
+batch takes longer than the quiet time that triggers a read.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from benchmarks.side_by_side.trial import Failed, Subject, Trial, faults, trial
 from benchmarks.side_by_side.usage import Cpu, Usage
 
 QUIET_S = 10.0
-"""Without a commit for so long, or for some intervals, the answer stands: what was put out twice has come as well."""
+"""The answer is final after this time, or some intervals, without a commit: duplicates have arrived by then, too."""
 _QUIET_INTERVALS = 2
 RESTING_CORES = 0.5
-"""A system that waits for input uses a tenth of a core, one that has some at least one."""
+"""An idle system uses a tenth of a core, a busy one at least one core."""
 STUCK_S = 120.0
-"""Without a commit for so long there comes none: a system that is cold may take long for a batch."""
+"""After this time without a commit no further one is expected: a system may take long for a first batch."""
 _LONGEST_S = 900.0
 
 
@@ -32,7 +33,7 @@ def measure(subject: Subject, topics: Topics, folder: Path) -> dict[str, float]:
         started = one.start()
         first = one.wait_for_first_record()
         ending = Ending(one, topics, usage.cpu)
-        one.wait(ending.has_come, _LONGEST_S, "commits go on and on")
+        one.wait(ending.is_over, _LONGEST_S, "commits never end")
         one.processes.kill()
         verdict, progress = ending.judged()
         timeline = one.watch.timeline(progress)
@@ -52,7 +53,7 @@ def measure(subject: Subject, topics: Topics, folder: Path) -> dict[str, float]:
 
 
 class Ending:
-    """Whether a trial is over. The target is read once for each time that it stands still."""
+    """The end of a trial. The target is read once per pause in its commits."""
 
     def __init__(self, one: Trial, topics: Topics, cpu: Cpu) -> None:
         self._one, self._topics, self._cpu = one, topics, cpu
@@ -60,8 +61,8 @@ class Ending:
         self._read_at = 0.0
         self._found: tuple[Verdict, Progress] | None = None
 
-    def has_come(self) -> bool:
-        """It stands and is right, or it is stuck."""
+    def is_over(self) -> bool:
+        """True if the answer is final and correct, or the trial is stuck."""
         now, last = self._one.watch.moments[-1], self._last_change
         standing_s = now - last
         rests = self._cpu.between(now - self._quiet_s, now) < RESTING_CORES * self._quiet_s
@@ -76,7 +77,7 @@ class Ending:
         return (watch.changes(0) or [watch.first_moment or 0.0])[-1]
 
     def judged(self) -> tuple[Verdict, Progress]:
-        """Of what is committed now: read anew only if that is more than the last time."""
+        """Judge the committed records; they are read again only if there are more than the last time."""
         last = self._last_change
         if self._found is None or self._read_at != last:
             self._read_at, self._found = last, self._read()

@@ -23,7 +23,7 @@ _OWN_PACKAGES = ("spark-ckpt", "pyspark", "deltalake", "pyarrow", "pandas", "num
 
 @dataclass(frozen=True)
 class Prepared:
-    """An environment that is there. `site_packages`: None for the one that measures."""
+    """An installed environment. `site_packages`: None for that of the measuring process."""
 
     python: Path
     site_packages: Path | None
@@ -32,7 +32,7 @@ class Prepared:
 
 
 def prepare(environment: Environment) -> Prepared:
-    """Install what is missing; nothing if the last installation was of the same requirements."""
+    """Install missing packages; none if the last installation had the same requirements."""
     found = tuple(jars.fetch([[_jar(text)] for text in environment.jars], f"the environment {environment.name!r}"))
     if environment.class_archive and not class_archive.options():
         class_archive.create()
@@ -46,7 +46,7 @@ def prepare(environment: Environment) -> Prepared:
 
 
 def _own_versions() -> Iterator[tuple[str, str]]:
-    """A checkout on the path is no installed package, and has no version."""
+    """Versions of this process; a checkout on the path is not an installed package and has no version."""
     for name in _OWN_PACKAGES:
         with suppress(PackageNotFoundError):
             yield name, version(name)
@@ -61,7 +61,7 @@ def cache_folder() -> Path:
 
 
 def _install(folder: Path, requirements: Sequence[str]) -> None:
-    """The stamp stands beside the folder and is written last: half an installation has none."""
+    """Install. The stamp is next to the folder and is written last, so an incomplete installation has none."""
     stamp = folder.with_suffix(".requirements")
     content = "\n".join((f"python=={sys.version_info.major}.{sys.version_info.minor}", *requirements)) + "\n"
     if stamp.exists() and stamp.read_text() == content and folder.exists():

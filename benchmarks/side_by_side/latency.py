@@ -1,4 +1,4 @@
-"""How long an input waits for its output, at a rate that every system keeps up with, to a reader of committed records."""
+"""Time from an input to its output for a reader of committed records, at a rate that every system keeps up with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEVER = np.inf
 
 
 class Receipts(Sampling):
-    """Reads a target in a thread, as a context, and notes when each record came."""
+    """A context whose thread reads a target and notes the arrival of each record."""
 
     def __init__(self, topics: Topics, target: str) -> None:
         self._batches: list[tuple[float, pa.Array]] = []
@@ -39,8 +39,8 @@ class Receipts(Sampling):
         self._consumer.close()
 
     def _sample(self) -> None:
-        """The first of a batch is waited for, what is there with it is taken along. Messages are not kept: with millions of them
-        Python's collector would stop this thread for seconds, and the systems would seem to wait."""
+        """Wait for the first message of a batch; take those that are already there. Messages are not kept: with millions of them
+        Python's garbage collector would stop this thread for seconds, which would count as waits of the systems."""
         try:
             while not self._ended.is_set():
                 if (first := self._consumer.poll(0.1)) is not None:
@@ -50,7 +50,7 @@ class Receipts(Sampling):
             self._failure = error
 
     def by_slot(self, inputs: Inputs) -> np.ndarray:
-        """When the first output of each slot came, in seconds of the epoch. Raises what the reader failed with."""
+        """Arrival of the first output of each slot, in seconds since 1970. Raises the reader's error."""
         if self._failure is not None:
             raise self._failure
         came = np.full(len(inputs), NEVER)
@@ -62,7 +62,7 @@ class Receipts(Sampling):
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """An entry per slot: when the input was due, in seconds of the epoch, `NEVER` if it was not written; its place."""
+    """An entry per slot: due time of the input, in seconds since 1970, `NEVER` if it was not written; its position."""
 
     created: np.ndarray
     partition: np.ndarray
@@ -71,7 +71,7 @@ class Written:
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """One trial at a rate: the window, when each slot's input was due and its output `came`, what the system `told` meanwhile."""
+    """One trial at a rate: the window, each slot's due time and output time `came`, and the `program_records`."""
 
     start: float
     stop: float
@@ -79,11 +79,11 @@ class Observed:
     written: Written
     came: np.ndarray
     verdict: Verdict
-    told: str
+    program_records: str
 
 
 def observe(subject: Subject, workload: str, topics: Topics, folder: Path, plan: Plan) -> Observed:
-    """A system under a steady load. The source must be fresh: it is filled meanwhile."""
+    """Run a system under a steady load. The source must be new: it is filled meanwhile."""
     writing = paced(topics.servers, subject.source, workload, len(subject.inputs), plan.rate)
     with trial(subject, topics, folder) as one, writing, Receipts(topics, one.target) as receipts:
         one.start()
@@ -96,35 +96,35 @@ def observe(subject: Subject, workload: str, topics: Topics, folder: Path, plan:
         one.processes.kill()
         seen_until = time.time()
         verdict, _ = one.verdict()
-        told = one.told()
+        records = one.program_records()
     came = receipts.by_slot(subject.inputs)
     if not subject.system.every_input:
         came = covered_from(came, subject.inputs)
-    return Observed(start, stop, seen_until, written_by_slot(topics, subject), came, verdict, told)
+    return Observed(start, stop, seen_until, written_by_slot(topics, subject), came, verdict, records)
 
 
 def measure(subject: Subject, workload: str, topics: Topics, folder: Path, plan: Plan) -> dict[str, float]:
-    """Values of the result line."""
+    """Return the values of the result line."""
     seen = observe(subject, workload, topics, folder, plan)
     latencies = waits_ms(seen.written.created, seen.came, seen.start, seen.stop, seen.seen_until)
     return {"rate": float(plan.rate), **_percentiles(latencies), **faults(seen.verdict)}
 
 
 def waits_ms(created: np.ndarray, came: np.ndarray, start: float, stop: float, seen_until: float) -> np.ndarray:
-    """Of the inputs created in the window. One that was not answered has waited until `seen_until` at least."""
+    """Waiting times of the inputs created in the window. An unanswered input has waited at least until `seen_until`."""
     measured = (created >= start) & (created < stop)
     return (np.minimum(came[measured], seen_until) - created[measured]) * 1000
 
 
 def covered_from(came: np.ndarray, inputs: Inputs) -> np.ndarray:
-    """An input is answered when it, or a later one of its key, is."""
+    """Time at which each input was answered: when it, or a later one of its key, was."""
     answered_at = came[np.isfinite(came)]
     if not len(answered_at):
         return came
-    # Relative to the first: moments of the epoch, times the number of keys, have no milliseconds left in a float.
+    # Relative to the first: moments since 1970, times the number of keys, have no milliseconds left in a float.
     first = answered_at.min()
     span = answered_at.max() - first + 1
-    # Backwards, the smallest so far; each key lies three spans below the ones before it, so that it begins anew.
+    # A running minimum backwards; each key lies three spans below the previous keys, so that it starts again with each key.
     keys = inputs.keys[inputs.order][::-1]
     shifted = np.where(np.isfinite(came), came - first, 2 * span)[::-1] + keys * (3 * span)
     smallest = (np.minimum.accumulate(shifted) - keys * (3 * span))[::-1]
@@ -132,7 +132,7 @@ def covered_from(came: np.ndarray, inputs: Inputs) -> np.ndarray:
 
 
 def written_by_slot(topics: Topics, subject: Subject) -> Written:
-    """When each input was due, as the source's records say, and where it is in the source."""
+    """Due time of each input from the source's records, and its position in the source."""
     count = len(subject.inputs)
     written = Written(np.full(count, NEVER), np.zeros(count, int), np.zeros(count, int))
     for partition, end in enumerate(topics.ends(subject.source)):

@@ -1,4 +1,4 @@
-"""What is wrong with a target, from its records alone: nothing of the system, nothing of the broker.
+"""Find the faults of a target from its records alone, independent of the system and the broker.
 
 Every output `key,n,rest` answers the input in one slot (see `workloads.Inputs`), or none.
 """
@@ -28,8 +28,8 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of all partitions. `wrong`: not what is expected for its slot, or for none. `reordered`: behind a later one of its key in
-    the same partition, repetitions aside.
+    """Faults of all partitions. `wrong`: not the expected output of its slot, or without a slot. `reordered`: after a later record
+    of its key in the same partition, without repetitions.
     """
 
     records: int
@@ -41,7 +41,7 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """For each partition: the inputs that its records cover, up to each of its offsets."""
+    """For each partition: the inputs that its records cover, by offset."""
 
     offsets: list[np.ndarray]
     covered: list[np.ndarray]
@@ -87,7 +87,7 @@ def _all_slots(partitions: Sequence[Outputs], inputs: Inputs, expected: pa.Array
 
 
 def answered(values: pa.Array, inputs: Inputs) -> np.ndarray:
-    """The slot that each value is for, or `NO_SLOT`."""
+    """Slot of each value's input, or `NO_SLOT`."""
     keys, n = _fields(values)
     known = (keys >= 0) & (keys < inputs.key_count)
     known[known] = (n[known] >= 1) & (n[known] <= inputs.counts[keys[known]])
@@ -97,7 +97,7 @@ def answered(values: pa.Array, inputs: Inputs) -> np.ndarray:
 
 
 def _wrong(values: pa.Array, slots: np.ndarray, expected: pa.Array) -> int:
-    """The whole value is compared, so that reading key and n from it need not be strict."""
+    """Compare whole values, so that parsing key and n from them need not be strict."""
     known = slots != NO_SLOT
     wanted = expected.take(pa.array(slots[known])).cast(pa.binary())
     right = pc.sum(pc.equal(values.filter(pa.array(known)), wanted)).as_py() or 0
@@ -116,7 +116,7 @@ def _fields(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _fields_of_well_formed(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Several times faster than an expression; refuses the chunk if one of its values has another shape."""
+    """Several times faster than an expression; rejects the chunk if one of its values has another shape."""
     parts = pc.split_pattern(values.cast(pa.string()), ",", max_splits=2)
     if values.null_count or not pc.all(pc.equal(pc.list_value_length(parts), 3)).as_py():
         raise pa.ArrowInvalid("not key,n,rest")
@@ -135,25 +135,25 @@ def _missing(times: np.ndarray, inputs: Inputs) -> int:
     answers = np.flatnonzero(times)
     keys = inputs.keys[inputs.order[answers]]
     last = np.full(inputs.key_count, NO_SLOT)
-    last[keys] = answers  # slots rise within a key, so its largest stays
+    last[keys] = answers  # slots rise within a key, so the largest remains
     seen = last != NO_SLOT
     return int((last[seen] - inputs.starts[seen] + 1).sum()) - len(answers)
 
 
 def _reordered(slots: np.ndarray, inputs: Inputs) -> int:
-    """Records of one partition whose key had a later one before: among the first of each slot."""
+    """Records of one partition after a later one of their key, among the first records of each slot."""
     firsts = slots[_first(slots, len(inputs))]
     keys = inputs.keys[inputs.order[firsts]]
-    # Slots rise with keys, so the largest so far never is another key's.
+    # Slots rise with keys, so the running maximum always belongs to the same key.
     by_key = firsts[np.argsort(keys, kind="stable")]
     return int((by_key < np.maximum.accumulate(by_key)).sum()) if len(firsts) else 0
 
 
 def _first(slots: np.ndarray, inputs: int) -> np.ndarray:
-    """Which records are the first of their slot."""
+    """Mask of the records that are the first of their slot."""
     known = np.flatnonzero(slots != NO_SLOT)
     first = np.empty(inputs, np.int64)
-    first[slots[known[::-1]]] = known[::-1]  # of several the last assignment stays
+    first[slots[known[::-1]]] = known[::-1]  # of several assignments the last one remains
     return (slots != NO_SLOT) & (first[slots] == np.arange(len(slots)))
 
 
@@ -164,7 +164,7 @@ def _first_ones(slots: list[np.ndarray], inputs: int) -> list[np.ndarray]:
 
 
 def _advances(slots: np.ndarray, inputs: Inputs) -> np.ndarray:
-    """By how much each record of one partition raises its key's largest n: a running value stands for all up to it."""
+    """Increase of each key's largest n by each record of one partition: a running value covers all inputs up to it."""
     gains = np.zeros(len(slots), np.int64)
     known = np.flatnonzero(slots != NO_SLOT)
     if not len(known):

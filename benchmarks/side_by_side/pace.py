@@ -1,6 +1,6 @@
 """Writes a workload at a fixed rate until it is killed: `python -m benchmarks.side_by_side.pace`, a process of its own.
 
-Every record carries the moment at which it was due, so that a late one does not hide waiting time.
+Every record carries its due time, so that a late write does not hide waiting time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from benchmarks.side_by_side.processes import ROOT
 from benchmarks.side_by_side.workloads import WORKLOADS
 
 _TICK_S = 0.02
-"""Records due within a tick go out together, encoded from columns: one by one the writer and the broker take more than one of
-the two processors at 100,000 records per second, which are the measured system's."""
+"""Records due within a tick are sent together, encoded from columns: one by one, the writer and the broker need more than one of
+the two processors at 100,000 records per second, which belong to the measured system."""
 _MOST_AT_ONCE = 10_000
 _TIMEOUT_S = 30.0
 _TUNING = Tuning()
@@ -35,7 +35,7 @@ _TUNING = Tuning()
 
 @contextmanager
 def paced(servers: str, topic: str, workload: str, records: int, rate: int) -> Iterator[None]:
-    """It writes meanwhile."""
+    """Let a process write in the background."""
     command = [sys.executable, "-m", "benchmarks.side_by_side.pace", servers, topic, workload, str(records), str(rate)]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "connectors")])}
     process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL)
@@ -49,7 +49,7 @@ def paced(servers: str, topic: str, workload: str, records: int, rate: int) -> I
 
 
 def write(servers: str, topic: str, workload: str, records: int, rate: int) -> None:
-    """All records, each when it is due."""
+    """Write all records, each when it is due."""
     cluster = open_cluster(Connection(servers), _TUNING)
     leaders = cluster.leaders(topic, _TIMEOUT_S)
     began, written = time.time(), 0
@@ -66,7 +66,7 @@ def write(servers: str, topic: str, workload: str, records: int, rate: int) -> N
 
 
 def _send(cluster: Cluster, leaders: list[int], chunk: Chunk) -> None:
-    """One request: the broker has all of them before the next one. The cluster has one broker."""
+    """Send one request, and wait until the broker has it before the next one. The cluster has one broker."""
     partitions = choose_partitions(chunk, len(leaders), 0)
     data = [
         ProduceRequest.TopicProduceData.PartitionProduceData(
@@ -88,7 +88,7 @@ def _send(cluster: Cluster, leaders: list[int], chunk: Chunk) -> None:
 
 
 def main() -> None:
-    """From the command line."""
+    """Write with the arguments of the command line."""
     parser = argparse.ArgumentParser()
     for name, kind in (("servers", str), ("topic", str), ("workload", str), ("records", int), ("rate", int)):
         parser.add_argument(name, type=kind)

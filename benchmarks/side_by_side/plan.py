@@ -1,4 +1,4 @@
-"""The sizes of a run: how long, how many, how often."""
+"""The sizes of a run: durations, numbers of records, repeats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Window:
-    """Measured is from `warm_up_s` after the first committed record, for `measured_s`."""
+    """The measurement begins `warm_up_s` after the first committed record and lasts `measured_s`."""
 
     warm_up_s: float
     measured_s: float
@@ -15,8 +15,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Plan:
-    """`interval_ms`: between commits where throughput and recovery are measured. `rate`: inputs per second where latency
-    and parts are. `events`: in NEXMark's topic.
+    """`interval_ms`: between commits, for throughput and recovery. `rate`: inputs per second, for latency and parts. `events`: in
+    NEXMark's topic.
     """
 
     records: int = 20_000_000
@@ -29,11 +29,11 @@ class Plan:
 
     @property
     def paced_records(self) -> int:
-        """More than are written until a slow starter's window is over."""
+        """More records than are written until a slow starter's window is over."""
         return int(self.rate * (240 + self.latency.warm_up_s + self.latency.measured_s))
 
 
 QUICK = Plan(
     records=500_000, events=500_000, interval_ms=2000, throughput=Window(3, 8), latency=Window(5, 8), rate=1000
 )  # fmt: skip
-"""To see that everything works. The numbers are warm-up."""
+"""A test that everything works. The numbers are warm-up."""

@@ -1,4 +1,4 @@
-"""The processes of a system under measurement: started in sessions of their own, killed whole."""
+"""The processes of a system under measurement: started in sessions of their own, killed completely."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KILL_TIMEOUT_S = 30.0
 
 
 class Processes:
-    """All processes of one system. Whatever they write lands in `folder`, next to their logs."""
+    """All processes of one system. Their files are in `folder`, next to their logs."""
 
     def __init__(self, system: System, prepared: Prepared, run: Run, folder: Path) -> None:
         self._command = [str(prepared.python), "-m", system.module, *run.arguments()]
@@ -30,7 +30,7 @@ class Processes:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        """All of them, at once."""
+        """Start all of them at once."""
         self._running = [self._start(number) for number in range(self._count)]
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
@@ -47,16 +47,16 @@ class Processes:
 
     @property
     def sessions(self) -> list[int]:
-        """A session has the number of the process that began it."""
+        """Sessions; each has the number of its first process."""
         return [process.pid for process in self._running]
 
     @property
     def one_has_ended(self) -> bool:
-        """None should."""
+        """True if a process has ended, which none should."""
         return any(process.poll() is not None for process in self._running)
 
     def kill(self) -> None:
-        """SIGKILL to everything in the sessions, until nothing lives in them: between a look and the signals more may start."""
+        """Kill all processes of the sessions with SIGKILL, repeatedly, since new ones may start between a look and the signals."""
         deadline = time.monotonic() + _KILL_TIMEOUT_S
         while left := usage.processes(self.sessions):
             for each in left:
@@ -72,7 +72,7 @@ class Processes:
         self._running = []
 
     def log_tail(self) -> str:
-        """The end of what each one wrote."""
+        """The end of each process's log."""
         return "\n".join(f"--- process {number}\n{text}" for number, text in self._tails())
 
     def _tails(self) -> Iterator[tuple[int, str]]:
@@ -85,8 +85,8 @@ class Processes:
 
 
 def variables(prepared: Prepared, folder: Path) -> Mapping[str, str]:
-    """The environment variables of a system. Python workers that a JVM starts find the same packages, temporary files go where
-    they are removed with the rest.
+    """Environment variables of a system. Python workers that a JVM starts find the same packages; temporary files are in `folder`
+    and are removed with it.
     """
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)

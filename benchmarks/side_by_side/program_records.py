@@ -1,4 +1,4 @@
-"""What a system's program has told of itself while it ran (`benchmarks.systems.telling`), as passages of its records."""
+"""Turn the records of a system's program (`benchmarks.systems.telling`) into passages of its records."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ BEFORE_THE_ACTION = (
     ("getBatch", "planning"),
     ("queryPlanning", "planning"),
 )
-"""Spark's phases in their order, and the parts that they belong to."""
+"""Spark's phases in their order, and their parts."""
 OF_THE_ACTION = ("fetch", "operator", "snapshot", "staging")
 OF_A_PUBLISH = ("ahead", "init", "verify", "send", "commit")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One of Spark's micro-batches. `ended`: when its action was over, by what Spark and we say."""
+    """One of Spark's micro-batches. `ended`: end of its action, from Spark's phases and ours."""
 
     ends: Ends
     spans: tuple[Span, ...]
@@ -33,24 +33,24 @@ class Batch:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One decided epoch, and the spans from its decision to its output."""
+    """One committed epoch, and the spans from its commit to its output."""
 
     ends: Ends
     spans: tuple[Span, ...]
 
 
 def passages(lines: Iterable[str]) -> list[Passage]:
-    """Of each batch: its own spans, and of a system with epochs those of the epoch that has it."""
-    told = [json.loads(line) for line in lines]
-    batches = [batch_of(each["progress"]) for each in told if each["what"] == "batch"]
-    epochs = list(_epochs(told))
-    if not any(each["what"] == "decided" for each in told):
+    """Passages of all batches: each batch's own spans, and for a system with epochs those of the batch's epoch."""
+    records = [json.loads(line) for line in lines]
+    batches = [batch_of(each["progress"]) for each in records if each["what"] == "batch"]
+    epochs = list(_epochs(records))
+    if not any(each["what"] == "decided" for each in records):
         return [Passage(each.ends, in_turn([*each.spans, Span(VISIBLE, each.ended, NEVER)])) for each in batches]
     return [Passage(each.ends, in_turn(_with_epoch(each, batches, epochs))) for each in batches]
 
 
 def _with_epoch(batch: Batch, batches: list[Batch], epochs: list[Epoch]) -> Iterator[Span]:
-    """Behind the batch it waits for the last batch of its epoch."""
+    """After the batch its records wait for the last batch of its epoch."""
     yield from batch.spans
     epoch = next((each for each in epochs if _covers(each.ends, batch.ends)), None)
     if epoch is None:
@@ -68,9 +68,9 @@ def _covers(ends: Ends, others: Ends) -> bool:
 
 
 def batch_of(progress: ProgramRecord) -> Batch:
-    """From a progress record, Spark's or ours with Spark's phases.
+    """Read a progress record, Spark's or ours with Spark's phases.
 
-    Spark says when a trigger began and how long its phases took, which follow each other. What it does not account for lies before
+    Spark reports the start of a trigger and the durations of its phases, which follow each other. Time without a phase lies before
     the action, as do the preparations of a batch.
     """
     took_s = {name: ms / 1000 for name, ms in progress["durationMs"].items()}
@@ -86,7 +86,7 @@ def batch_of(progress: ProgramRecord) -> Batch:
 
 
 def _action(start: float, took_s: Mapping[str, float]) -> Iterator[Span]:
-    """As we divide it; Spark alone has one phase for it."""
+    """Our parts of the action; Spark alone has one phase for it."""
     if "fetch" not in took_s:
         yield Span("action", start, start + took_s.get("batch", took_s["addBatch"]))
         return
@@ -96,7 +96,7 @@ def _action(start: float, took_s: Mapping[str, float]) -> Iterator[Span]:
 
 
 def _ends(progress: ProgramRecord) -> Ends:
-    """Of the one Kafka topic that a job reads."""
+    """End offsets of the one Kafka topic that a job reads."""
     sources = progress["sources"]
     if isinstance(sources, list):
         offsets = sources[0]["endOffset"]
@@ -114,11 +114,11 @@ def _moment(text: str) -> float:
 # -- an epoch ----------------------------------------------------------------------------------------------------------
 
 
-def _epochs(told: Iterable[ProgramRecord]) -> Iterator[Epoch]:
-    """Decided ones, with what became of them; one that was not published yet ends with its decision."""
-    told = list(told)
-    published = {each["epoch"]: each for each in told if each["what"] == "published"}
-    for each in told:
+def _epochs(records: Iterable[ProgramRecord]) -> Iterator[Epoch]:
+    """Committed epochs with their publishes; an unpublished epoch ends with its commit."""
+    records = list(records)
+    published = {each["epoch"]: each for each in records if each["what"] == "published"}
+    for each in records:
         if each["what"] == "decided" and each["ends"]:
             spans = [_decision(each), *_publish(published.get(each["epoch"]))]
             yield Epoch(_ends({"sources": each["ends"]}), tuple(spans))
@@ -130,7 +130,7 @@ def _decision(decided: ProgramRecord) -> Span:
 
 
 def _publish(published: ProgramRecord | None) -> Iterator[Span]:
-    """Parts that the sink tells lie at its end, in their order; before them the epoch waited for the sink's turn."""
+    """Parts that the sink reports lie at its end, in their order; before them the epoch waited for the sink."""
     if published is None:
         return
     end, took_s = published["at"], published["duration_ms"] / 1000

@@ -1,5 +1,5 @@
-"""From `kill -9` of everything and an immediate restart to the first new committed record, and the faults that it cost. Where a
-standby waits nothing is restarted: it goes on."""
+"""From `kill -9` of all processes and an immediate restart to the first new committed record, and the faults of the output. With
+a standby nothing is restarted: the standby takes over."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from benchmarks.side_by_side.trial import FIRST_RECORD_TIMEOUT_S, Failed, Subjec
 _COMMITS = 3
 _LONGEST_WAIT_S = 120.0
 _SETTLE_S = 0.3
-"""After the kill, what was on its way still arrives: less than any system needs to start."""
+"""After the kill, records in transit still arrive: for less time than any system needs to start."""
 _LEAST_AFTER_S = 8.0
 
 
 def measure(subject: Subject, topics: Topics, folder: Path, repeat: int) -> dict[str, float]:
-    """Values of the result line."""
+    """Return the values of the result line."""
     with trial(subject, topics, folder) as one:
         started = one.start()
         began = one.wait_for_first_record()
@@ -27,7 +27,7 @@ def measure(subject: Subject, topics: Topics, folder: Path, repeat: int) -> dict
         _run_to_the_kill(one, began, repeat)
         killed = time.monotonic()
         one.processes.kill()
-        one.go_on()
+        one.continue_after_kill()
         _run_after_the_kill(one, topics)
         one.kill()
         verdict, progress = one.verdict()
@@ -40,7 +40,7 @@ def measure(subject: Subject, topics: Topics, folder: Path, repeat: int) -> dict
 
 
 def _run_to_the_kill(one: Trial, first: float, repeat: int) -> None:
-    """Some commits and intervals, so that there is something to recover from, and a moment of no system's choice."""
+    """Run for some commits and intervals, so that there is something to recover, and kill at a moment that no system chooses."""
     interval_s = one.subject.interval_ms / 1000
     reason = f"fewer than {_COMMITS} commits in {_LONGEST_WAIT_S:.0f} s"
     one.wait(lambda: len(one.watch.changes(first - 1)) >= _COMMITS, _LONGEST_WAIT_S, reason)
@@ -51,7 +51,7 @@ def _run_to_the_kill(one: Trial, first: float, repeat: int) -> None:
 
 
 def _run_after_the_kill(one: Trial, topics: Topics) -> None:
-    """Offsets move by themselves when a dead process's transaction is aborted; only a reader tells records from that."""
+    """Offsets also move when a dead process's transaction is aborted; only a reader can distinguish that from records."""
     time.sleep(_SETTLE_S)
     consumer = _at_the_end(topics, one.target)
     try:

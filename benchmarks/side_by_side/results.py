@@ -1,4 +1,4 @@
-"""The file of result lines. A run replaces the lines of what it measures again, and keeps the rest."""
+"""The file of result lines. A run replaces the lines that it measures again, and keeps the rest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Cell = tuple[str, str, str, str, int, float | None]
 
 
 class Results:
-    """Lines of one run among those of former ones."""
+    """Lines of one run among those of earlier runs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,7 +24,7 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def add(self, line: Line) -> None:
-        """On the disk when this returns: a run that is broken off has its lines."""
+        """Add a line. It is on disk when this returns, so an interrupted run keeps its lines."""
         if line.measure != "machine" and cell(line) not in self._new:
             self._new.add(cell(line))
             self._forget(cell(line))
@@ -41,18 +41,18 @@ class Results:
 
 
 def _without_empty_runs(lines: list[Line]) -> list[Line]:
-    """A machine's line whose measurements are all replaced goes too; the last one's are still to come."""
+    """Also drop a machine's line whose measurements are all replaced, except the last one, whose measurements are still to come."""
     pairs = zip(lines, [*lines[1:], None], strict=True)
     return [line for line, after in pairs if line.measure != "machine" or after is None or after.measure != "machine"]
 
 
 def cell(line: Line) -> Cell:
-    """All repeats of one measurement, at one rate if the rate is chosen. How fast a job was is no choice, so it has other names."""
+    """Key of all repeats of one measurement, at one rate if the rate is chosen. A job's own rate is a result, under other names."""
     return line.measure, line.job, line.workload, line.system, line.interval_ms, line.number("rate")
 
 
 def machine(versions: dict[str, str]) -> Line:
-    """What a run is on, and with."""
+    """The machine and the versions of a run."""
     number = re.search(r'version "([^"]+)"', jars.reported_version(jars.find_java()))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     own = {"python": platform.python_version(), "java": number[1] if number else "unknown"}
@@ -68,7 +68,7 @@ def machine(versions: dict[str, str]) -> Line:
 
 
 def inside_lines(module: str, printed: str, code: int) -> list[Line]:
-    """Of what a measurement inside spark_ckpt printed: its own result lines, and its tables, or its failure, as one."""
+    """Result lines in the output of a measurement inside spark_ckpt, and one line with its tables, or with its failure."""
     texts = printed.splitlines()
     lines = [Line.model_validate(json.loads(text)) for text in texts if text.startswith("{")]
     if code:

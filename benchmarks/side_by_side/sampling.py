@@ -1,4 +1,4 @@
-"""A thread that looks at something while a context lasts."""
+"""A thread that takes samples while a context lasts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Sampling(ABC):
-    """`_sample` runs in a thread until `_ended` is set, which leaving the context does."""
+    """A context that runs `_sample` in a thread; leaving the context sets `_ended`, which ends the thread."""
 
     def __init__(self, name: str) -> None:
         self._ended = threading.Event()
@@ -24,4 +24,4 @@ class Sampling(ABC):
 
     @abstractmethod
     def _sample(self) -> None:
-        """Look, again and again."""
+        """Take samples until `_ended` is set."""

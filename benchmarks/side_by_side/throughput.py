@@ -1,4 +1,4 @@
-"""How many records per second a system answers while there is always more, and what that costs."""
+"""Records per second that a system answers while more input is always available, and the cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST_WARM_UP_S = 1.0
 
 
 def measure(subject: Subject, topics: Topics, folder: Path, window: Window) -> dict[str, float]:
-    """Values of the result line."""
+    """Return the values of the result line."""
     with trial(subject, topics, folder) as one, Usage(lambda: one.processes.sessions) as usage:
         started = one.start()
         first = one.wait_for_first_record()
@@ -49,14 +49,14 @@ def measure(subject: Subject, topics: Topics, folder: Path, window: Window) -> d
 
 
 def checkpoint_times(one: Trial, since: float) -> dict[str, float]:
-    """How long one takes, for systems that keep that; those that began after the warm-up, or the last one."""
+    """Durations of checkpoints, for systems that keep them: of those that began after the warm-up, or of the last one."""
     asked = one.subject.system.checkpoints_s
     took_s = [] if asked is None else asked(str(one.state), since) or asked(str(one.state), 0)[-1:]
     return {"checkpoint_s": statistics.median(took_s), "checkpoint_most_s": max(took_s)} if took_s else {}
 
 
 def _standby_s(one: Trial, first: float) -> float:
-    """Seconds until a standby is warm that waits beside it; then the warm-up begins. CPU and memory are without it."""
+    """Seconds until the standby is warm; then the warm-up begins. CPU and memory are measured without the standby."""
     one.start_standby()
     return 0.0 if one.standby is None else time.monotonic() - first
 
@@ -64,7 +64,7 @@ def _standby_s(one: Trial, first: float) -> float:
 def rate_after_warm_up(
     timeline: Timeline, first_output: float, stop: float, inputs: int, warm_up_s: float
 ) -> tuple[Rate, float]:
-    """A system that is through with the topic too early for two commits has half the warm-up, and so on; the line tells."""
+    """Measure after the warm-up. If the topic ends before two commits, halve the warm-up and try again; the line reports it."""
     while (found := rate(timeline, first_output + warm_up_s, stop, inputs)) is None:
         if warm_up_s < _LEAST_WARM_UP_S or timeline.total_at(stop) < inputs:
             raise Failed(f"fewer than two commits after a warm-up of {warm_up_s:.0f} s")
@@ -73,7 +73,7 @@ def rate_after_warm_up(
 
 
 def _run(one: Trial, start: float, measured_s: float) -> None:
-    """Until the window is over, or longer if it saw too few commits, or until all is answered."""
+    """Run until the window is over and has enough commits, or until all inputs are answered."""
     deadline_s = start + measured_s - one.watch.moments[-1]
     if one.wait(lambda: one.all_answered, deadline_s):
         one.rest(_SETTLE_S + one.subject.interval_ms / 1000)

@@ -1,4 +1,4 @@
-"""How far a target has come at each moment, from its committed ends, and the rates that follow."""
+"""Progress of a target over time, from its committed ends, and the rates."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _TOGETHER_S = 1.0
 
 
 class Watch(Sampling):
-    """Samples the committed ends of a target in a thread, as a context. One failure to ask is a moment missed, several in a row
-    are the caller's to raise.
+    """A context whose thread samples the committed ends of a target. A single failed request loses one moment; several in a row are
+    raised to the caller.
     """
 
     def __init__(self, ends: Callable[[], tuple[int, ...]]) -> None:
@@ -44,7 +44,7 @@ class Watch(Sampling):
 
     @property
     def total(self) -> int:
-        """Offsets now."""
+        """Current offsets, summed up."""
         return sum(self.ends[-1]) if self.moments else 0
 
     @property
@@ -54,14 +54,14 @@ class Watch(Sampling):
         return next((self.moments[i] for i in range(count) if sum(self.ends[i])), None)
 
     def changes(self, since: float) -> list[float]:
-        """Moments after `since` at which an end had moved: commits, of transactional systems."""
+        """Moments after `since` at which an end moved: commits, for transactional systems."""
         count = len(self.moments)
         return [
             self.moments[i] for i in range(1, count) if self.moments[i] > since and self.ends[i] != self.ends[i - 1]
         ]
 
     def timeline(self, progress: Progress) -> Timeline:
-        """Ends read as inputs, which only the records can tell."""
+        """Translate ends to inputs, which only the records can show."""
         count = len(self.moments)
         return Timeline(np.array(self.moments), progress.at(np.array(self.ends[:count])))
 
@@ -75,23 +75,23 @@ class Timeline:
 
     @property
     def totals(self) -> np.ndarray:
-        """Over all partitions."""
+        """Inputs covered over all partitions."""
         return self.covered.sum(axis=1)
 
     def first_above(self, count: int) -> float | None:
-        """When more than `count` inputs were covered."""
+        """First moment with more than `count` covered inputs."""
         rows = np.flatnonzero(self.totals > count)
         return float(self.moments[rows[0]]) if len(rows) else None
 
     def total_at(self, moment: float) -> int:
-        """Inputs covered then."""
+        """Inputs covered at a moment."""
         row = np.searchsorted(self.moments, moment, side="right") - 1
         return int(self.totals[row]) if row >= 0 else 0
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Inputs per second, and the window that it was measured in."""
+    """Inputs per second, and the measured window."""
 
     per_s: float
     start: float
@@ -99,10 +99,10 @@ class Rate:
 
 
 def rate(timeline: Timeline, start: float, stop: float, inputs: int) -> Rate | None:
-    """Between the first and the last commit in the window, each partition by its own: processes of one system may commit at
-    different moments, and counting one process's commits to the other's clock would be wrong by up to a commit.
+    """Rate between the first and the last commit in the window, for each partition by its own commits. Processes of one system may
+    commit at different moments; measuring one process's commits by another's clock would be wrong by up to a commit.
 
-    The window ends early where the first partition has no more to come, if all `inputs` came out. If they did not, a partition
+    If all `inputs` are covered, the window ends early, at the first partition without more input. If they are not, a partition
     that stands still at the end was slow: its time counts to the end.
     """
     commits = [_commits(timeline, partition, start, stop) for partition in range(timeline.covered.shape[1])]
@@ -120,7 +120,7 @@ def rate(timeline: Timeline, start: float, stop: float, inputs: int) -> Rate | N
 
 
 def _commits(timeline: Timeline, partition: int, start: float, stop: float) -> np.ndarray:
-    """Rows in the window at which the partition had moved."""
+    """Rows in the window at which the partition moved."""
     column, moments = timeline.covered[:, partition], timeline.moments
     moved = np.flatnonzero(np.diff(column, prepend=column[:1]) > 0)
     return moved[(moments[moved] >= start) & (moments[moved] <= stop)]
@@ -135,6 +135,6 @@ def _partition_rate(timeline: Timeline, partition: int, commits: np.ndarray, end
     taken = moments[last] - moments[first]
     waited = end - moments[last]
     usual = float(np.diff(moments[commits]).max())
-    if waited > 2 * usual and not exhausted:  # it did not merely wait for its next commit
+    if waited > 2 * usual and not exhausted:  # longer than a wait for its next commit
         taken += waited
     return float((column[last] - column[first]) / taken)

@@ -1,4 +1,4 @@
-"""Topics of one broker: made, filled, asked for their ends, read back, deleted."""
+"""Topics of one broker: create, fill, read their ends, read back, delete."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Topics:
         self._admin = _admin(servers)
 
     def create(self, prefix: str) -> str:
-        """A fresh topic, which every client finds."""
+        """Create a new topic, and wait until every client can find it."""
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         for future in self._admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
             future.result(_TIMEOUT_S)
@@ -47,7 +47,7 @@ class Topics:
         return name
 
     def _has_leaders(self, topic: str) -> bool:
-        """Asked by name first: the client remembers for long that a topic which it asks of too early has none."""
+        """Describe the topic by name first: a client that asks too early remembers for long that it has no leaders."""
         partitions = self._admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
         if len(partitions) < PARTITIONS or any(each.leader < 0 for each in partitions.values()):
             return False
@@ -59,16 +59,16 @@ class Topics:
         return True
 
     def delete(self, topic: str) -> None:
-        """It must exist."""
+        """Delete an existing topic."""
         for future in self._admin.delete_topics([topic]).values():
             future.result(_TIMEOUT_S)
 
     def fill(self, topic: str, records: Iterable[tuple[str, str]]) -> None:
-        """Write all of them, by key, and wait until the broker has them."""
+        """Write all records, by key, and wait until the broker has them."""
         self._fill(topic, ((key, value, {}) for key, value in records))
 
     def fill_in_turn(self, topic: str, values: Iterable[str], first: int = 0) -> None:
-        """The same without keys: into one partition after the other."""
+        """Write records without keys, to one partition after the other."""
         self._fill(topic, ((None, value, {"partition": n % PARTITIONS}) for n, value in enumerate(values, first)))
 
     def _fill(self, topic: str, records: Iterable[tuple[str | None, str, dict[str, int]]]) -> None:
@@ -86,7 +86,7 @@ class Topics:
             raise KafkaException(failures[0])
 
     def ends(self, topic: str) -> tuple[int, ...]:
-        """Of each partition, as a `read_committed` reader sees it: markers and aborted records below it count as offsets."""
+        """End offset of each partition for a `read_committed` reader: markers and aborted records below it count as offsets."""
         wanted = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(PARTITIONS)}
         found = self._admin.list_offsets(
             wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
@@ -130,7 +130,7 @@ def _admin(servers: str) -> AdminClient:
 
 
 def produce(producer: Producer, topic: str, key: str | None, value: str, delivered: Any, **more: int) -> None:
-    """Hand a record to the producer, waiting while its queue is full."""
+    """Pass a record to the producer; wait while its queue is full."""
     while True:
         try:
             producer.produce(topic, value, key, on_delivery=delivered, **more)
@@ -156,7 +156,7 @@ def reader(servers: str, settings: dict[str, str | int | bool]) -> Consumer:
 
 
 def _next_offset(message: Message) -> int:
-    """After the end of the partition (an "error" of its own) that is the end; after a record, the one behind it."""
+    """Next offset: of an end-of-partition event (an "error" in this client) its own offset, of a record the offset after it."""
     error = message.error()
     if error is None:
         return int(message.offset()) + 1

@@ -1,4 +1,4 @@
-"""One system on one job and one topic, from its first start to the oracle's verdict; nothing is left behind."""
+"""One system on one job and one topic, from its first start to the oracle's verdict; it removes all that it created."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIRST_RECORD_TIMEOUT_S = STANDBY_TIMEOUT_S = 120.0
 
 
 class Failed(Exception):
-    """The system brought no numbers. The log's end belongs to it."""
+    """The system produced no numbers; `log` is the end of its log."""
 
     def __init__(self, reason: str, log: str = "") -> None:
         super().__init__(reason)
@@ -40,7 +40,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Subject:
-    """What is tried. `tells`: its program writes down what it does. `busy`: other processes that compute."""
+    """The system, job and topic of a trial. `tells`: its program records batches and epochs. `busy`: other busy processes."""
 
     system: System
     prepared: Prepared
@@ -55,8 +55,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class Trial:
-    """A system that can be started and killed, and the watch over its target. `standby`: the same program once more, for systems
-    that have one."""
+    """A system that can be started and killed, and the watch over its target. `standby`: a second process of the same program, for
+    systems that have one."""
 
     subject: Subject
     topics: Topics
@@ -67,30 +67,30 @@ class Trial:
     standby: Processes | None = None
 
     def start(self) -> float:
-        """The moment before."""
+        """Start; return the moment before."""
         moment = time.monotonic()
         self.processes.start()
         return moment
 
     def start_standby(self) -> None:
-        """If the system has one: start it, until it is warm."""
+        """Start the standby, if the system has one, and wait until it is warm."""
         is_warm = self.subject.system.has_warm_standby
         if self.standby is not None and is_warm is not None:
             self.standby.start()
             self.wait(lambda: is_warm(str(self.state)), STANDBY_TIMEOUT_S, "the standby is not warm")
 
-    def go_on(self) -> None:
-        """After a kill: start again, unless a standby is there."""
+    def continue_after_kill(self) -> None:
+        """After a kill: start again, unless there is a standby."""
         if self.standby is None:
             self.start()
 
     def kill(self) -> None:
-        """All of it."""
+        """Kill all processes."""
         for processes in filter(None, (self.processes, self.standby)):
             processes.kill()
 
     def wait(self, until: Callable[[], bool], timeout_s: float, failure: str | None = None) -> bool:
-        """Whether it came true in time; `failure` says what it means if not. A process that ends ends the trial."""
+        """Wait; return False after the timeout, or raise `failure`. A process that ends fails the trial."""
         deadline = time.monotonic() + timeout_s
         while not until():
             if self.watch.failure is not None:
@@ -106,7 +106,7 @@ class Trial:
         return True
 
     def wait_for_first_record(self) -> float:
-        """The moment of its commit."""
+        """Wait for the first commit; return its moment."""
         timeout_s = FIRST_RECORD_TIMEOUT_S
         reason = f"no committed record within {timeout_s:.0f} s"
         self.wait(lambda: self.watch.first_moment is not None, timeout_s, reason)
@@ -115,21 +115,21 @@ class Trial:
         return moment
 
     def rest(self, seconds: float) -> None:
-        """Let it work."""
+        """Let the system work for a while."""
         self.wait(lambda: False, seconds)
 
     @property
     def all_answered(self) -> bool:
-        """No more to come. Systems that leave inputs out cannot tell."""
+        """True if no more output is expected. Always False for systems that leave out inputs."""
         return self.subject.system.every_input and self.watch.total >= len(self.subject.inputs)
 
-    def told(self) -> str:
-        """What the program has written down, its last line whole or left out."""
-        path = told_in(self.state)
+    def program_records(self) -> str:
+        """Records that the program has written; an incomplete last line is left out."""
+        path = records_file(self.state)
         return path.read_text().rpartition("\n")[0] if path.exists() else ""
 
     def verdict(self) -> tuple[Verdict, Progress]:
-        """The oracle's, after the kill."""
+        """Verdict of the oracle, after the kill."""
         outputs = self.topics.outputs(self.target)
         subject = self.subject
         return judge(outputs, subject.inputs, subject.expected, every_input=subject.system.every_input)
@@ -137,7 +137,7 @@ class Trial:
 
 @contextmanager
 def computing(count: int) -> Iterator[None]:
-    """So many processes that compute until the end."""
+    """Run `count` busy processes until the end."""
     busy = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -149,18 +149,18 @@ def computing(count: int) -> Iterator[None]:
 
 @contextmanager
 def trial(subject: Subject, topics: Topics, folder: Path) -> Iterator[Trial]:
-    """Target, folder and processes, gone afterwards whatever happened."""
+    """Create target, folder and processes, and remove them at the end, even after a failure."""
     work = Path(mkdtemp(prefix=f"{subject.system.name}-", dir=folder))
     state = work / "state"
     state.mkdir()
     target = topics.create("target")
     jars = ":".join(map(str, subject.prepared.jars))
     hook, interval_ms = subject.system.hook, subject.interval_ms
-    told = str(told_in(state)) if subject.tells else ""
-    run = Run(hook, subject.job, topics.servers, subject.source, target, interval_ms, str(state), jars, told)
+    records = str(records_file(state)) if subject.tells else ""
+    run = Run(hook, subject.job, topics.servers, subject.source, target, interval_ms, str(state), jars, records)
     processes = Processes(subject.system, subject.prepared, run, work)
     standby = _standby(subject, run, work / "standby")
-    os.sync()  # what filling the topic, or the trial before, left to be written would be written at this one's expense
+    os.sync()  # so that this trial does not pay for earlier pages that are still to be written to disk
     try:
         with computing(subject.busy), Watch(lambda: topics.ends(target)) as watch:
             yield Trial(subject, topics, target, processes, watch, state, standby)
@@ -171,8 +171,8 @@ def trial(subject: Subject, topics: Topics, folder: Path) -> Iterator[Trial]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def told_in(state: Path) -> Path:
-    """Where a program writes down what it does."""
+def records_file(state: Path) -> Path:
+    """The file of a program's records."""
     return state / "told.jsonl"
 
 
@@ -184,10 +184,10 @@ def _standby(subject: Subject, run: Run, folder: Path) -> Processes | None:
 
 
 def faults(verdict: Verdict) -> dict[str, float]:
-    """As every result line has them."""
+    """Faults in the form of a result line."""
     return {name: float(value) for name, value in asdict(verdict).items()}
 
 
 def some_moment(interval_ms: int, repeat: int) -> float:
-    """Seconds, up to one interval: different in each repeat, the same for every system."""
+    """A delay in seconds, up to one interval: different in each repeat, the same for every system."""
     return random.Random(repeat).uniform(0, interval_ms / 1000)

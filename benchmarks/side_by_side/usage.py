@@ -1,6 +1,6 @@
-"""CPU and memory of sessions (the operating system's: a process and all it started), ended processes included.
+"""CPU and memory of operating-system sessions (a process and all that it started), ended processes included.
 
-Read from /proc: Spark's Python workers leave the process group, but nothing leaves its session unasked.
+Read from /proc: Spark's Python workers leave the process group, but no process leaves its session unless it asks to.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CPU_EVERY_S = 0.5
 _MEMORY_EVERY = 4
-"""In CPU samples: summing up a process's pages takes the kernel milliseconds per GiB."""
+"""Interval of memory samples, in CPU samples: adding up a process's pages takes the kernel milliseconds per GiB."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """One line of /proc: a number can be given to another process later, number and start together cannot."""
+    """One line of /proc. Process ids are reused; the pair of id and start time is unique."""
 
     pid: int
     started: int
@@ -34,14 +34,14 @@ class Process:
 
 
 def processes(sessions: Iterable[int]) -> list[Process]:
-    """The living ones of some sessions."""
+    """Living processes of some sessions."""
     wanted = set(sessions)
     found = (_read(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdigit())
     return [each for each in found if each is not None and each.session in wanted]
 
 
 def _read(pid: int) -> Process | None:
-    """None if it has ended, also if nobody has waited for it yet."""
+    """None if it has ended, even if its parent has not waited for it yet."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -50,7 +50,7 @@ def _read(pid: int) -> Process | None:
 
 
 def parsed(pid: int, stat: str) -> Process | None:
-    """proc(5): fields are counted behind the name, which may contain anything."""
+    """Parse a line of proc(5): fields are counted after the name, which may contain anything."""
     fields = stat[stat.rindex(")") + 2 :].split()
     if fields[0] in "ZX":
         return None
@@ -78,14 +78,14 @@ def status_kib(pid: int | str, field: str) -> int:
 
 @dataclass
 class Cpu:
-    """CPU used up to each moment. What a process was last seen to have used stays counted when it is gone."""
+    """CPU used up to each moment. The last known use of an ended process remains counted."""
 
     moments: list[float] = field(default_factory=list)
     used_s: list[float] = field(default_factory=list)
     _last_seen: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def add(self, moment: float, found: Iterable[Process]) -> None:
-        """One sample."""
+        """Add one sample."""
         self._last_seen.update({(each.pid, each.started): each.cpu_s for each in found})
         self.moments.append(moment)
         self.used_s.append(sum(self._last_seen.values()))
@@ -97,7 +97,7 @@ class Cpu:
 
 
 class Usage(Sampling):
-    """Samples some sessions in a thread, as a context."""
+    """A context whose thread samples some sessions."""
 
     def __init__(self, sessions: Callable[[], Iterable[int]]) -> None:
         self.cpu = Cpu()

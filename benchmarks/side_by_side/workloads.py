@@ -1,4 +1,4 @@
-"""The inputs: the same records on every machine, computed, so that what must come out is known without reading them back."""
+"""The inputs, computed: the same records on every machine, so that the expected output is known without reading them back."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Inputs:
 
     @cached_property
     def n(self) -> np.ndarray:
-        """Which one of its key each record is, from 1."""
+        """Number of each record within its key, from 1."""
         return self.slots - self.starts[self.keys] + 1
 
     @property
@@ -63,7 +63,7 @@ class Inputs:
         return FIRST_EVENT_MS + np.arange(len(self), dtype=np.int64)
 
     def frame(self) -> pd.DataFrame:
-        """What a job's `expected` gets. A key is its number: grouping by numbers is faster, and nothing shows the key."""
+        """Input of a job's `expected`. A key is its number: grouping by numbers is faster, and the output has no key text."""
         return pd.DataFrame({"key": self.keys, "n": self.n, "amount": self.amounts, "event_ms": self.event_ms})
 
     def records(self) -> Iterator[tuple[str, str]]:
@@ -86,8 +86,8 @@ def _joined(*parts: pa.Array | pa.Scalar, by: str) -> pa.Array:
 
 @dataclass(frozen=True)
 class Workload:
-    """How keys are drawn: uniformly, or the key of rank r with a weight of r to the power of -`zipf`. `usual`: measured where
-    nothing is selected. `busy`: other processes that compute all the time on the same machine."""
+    """Distribution of keys: uniform, or the key of rank r with a weight of r to the power of -`zipf`. `usual`: measured by default.
+    `busy`: number of other processes that compute all the time on the same machine."""
 
     name: str
     keys: int
@@ -96,7 +96,7 @@ class Workload:
     busy: int = 0
 
     def inputs(self, records: int) -> Inputs:
-        """Always the same ones."""
+        """Return the same inputs at every call."""
         numbers = np.random.default_rng(1)
         weights = np.cumsum(np.arange(1, self.keys + 1, dtype=float) ** -self.zipf)
         keys = np.searchsorted(weights, numbers.random(records) * weights[-1])
@@ -116,20 +116,20 @@ WORKLOADS = {
 
 
 def expected(job: str, inputs: Inputs) -> pa.Array:
-    """The output that each slot must have."""
+    """Expected output of each slot."""
     rests = pa.array(job_module(job).expected(inputs.frame()), pa.string(), from_pandas=True)
     keys, n = (pa.array(each).cast(pa.string()) for each in (inputs.keys, inputs.n))
     return _joined(_joined(pa.scalar("k"), keys, by=""), n, rests, by=",").take(pa.array(inputs.order))
 
 
 class Expectations:
-    """`expected` of jobs on workloads, kept in a folder: to compute one takes seconds, to read it back none."""
+    """Results of `expected` for jobs on workloads, cached in a folder: computing one takes seconds, reading it back none."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def of(self, job: str, workload: str, inputs: Inputs) -> pa.Array:
-        """Computed at most once."""
+        """Return the cached output, computed at most once."""
         path = self._folder / f"{workload}-{job}.arrow"
         if not path.exists():
             table = pa.table({"output": expected(job, inputs)})

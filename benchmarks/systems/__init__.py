@@ -1,9 +1,8 @@
 """The systems that are compared, one file each.
 
-A file names its `System` records, which is all that the measuring side imports of it, and is itself the program that runs a
-job: `python -m benchmarks.systems.<file> <arguments of Run>`, in the system's own virtual environment. Only the
-standard library may be imported at its top. What a job means in a system stands in the job's file (`benchmarks/jobs/`),
-under the system's `hook`.
+A file defines its `System` records; the measuring side imports only these. The file is also the program that runs a job:
+`python -m benchmarks.systems.<file> <arguments of Run>`, in the system's own virtual environment. Only the standard library may
+be imported at its top. The job's file (`benchmarks/jobs/`) has the job's code for a system under the system's `hook`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Guarantee = Literal["exactly-once", "at-least-once"]
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment of its own. No requirements: the one that measures. `jars`: `group:artifact:version:sha256`,
+    """A virtual environment. Without requirements it is that of the measuring process. `jars`: `group:artifact:version:sha256`,
     from Maven Central. `class_archive`: set up with `spark-ckpt prepare`, as spark_ckpt's users do.
     """
 
@@ -33,12 +32,14 @@ class Environment:
 
 @dataclass(frozen=True)
 class System:
-    """One contender. `hook`: its name in the jobs' files. `processes`: how many of the program run side by side.
-    `every_input`: it puts out one record per input; else only some of the running values. `note`: what a reader of its
-    numbers has to know. `measures`: those that it is for, if not for all. `has_warm_standby`: the program is started twice, and the
-    second waits for the end of the first; whether it is ready for that, by the folder that both share. `tells`: where
-    a record's time goes is measured by what it tells. `checkpoints_s`: how long its checkpoints took that began
-    since a moment (seconds of the epoch), by the folder that it keeps them in.
+    """One contender.
+
+    `hook`: its name in the jobs' files. `processes`: number of processes of the program. `every_input`: it
+    emits one record per input; else only some of the running values. `note`: a remark for readers of its numbers. `measures`: its
+    only measures; empty for all. `has_warm_standby`: tests by the shared folder if the standby is ready; the program
+    is then started twice, and the second process waits for the end of the first. `tells`: the program records its batches and
+    epochs, from which the parts of a record's time are computed. `checkpoints_s`: durations of the checkpoints that began since a
+    moment (seconds since 1970), a function of their folder.
     """
 
     name: str
@@ -58,9 +59,9 @@ class System:
 
 @dataclass(frozen=True)
 class Run:
-    """One start of a system's program; it runs until it is killed. A second start with the same `folder` resumes from what
-    the system itself kept there. `interval_ms`: between checkpoints (epochs, commits). `jars`: files, joined by a colon.
-    `told`: the file in which it writes down what it does (`telling`), if any.
+    """One start of a system's program, which runs until it is killed. A second start with the same `folder` resumes from the state
+    that the system kept there. `interval_ms`: between checkpoints (epochs, commits). `jars`: files, joined by a colon. `told`: the
+    file to which it writes its records (`telling`), if any.
     """
 
     hook: str
@@ -74,12 +75,12 @@ class Run:
     told: str = ""
 
     def arguments(self) -> list[str]:
-        """For the command line."""
+        """Arguments for the command line."""
         return [f"--{name.replace('_', '-')}={value}" for name, value in asdict(self).items()]
 
     @classmethod
     def of_command_line(cls, arguments: Sequence[str] | None = None) -> Self:
-        """What `arguments` wrote."""
+        """Parse the arguments that `arguments` wrote."""
         parser = argparse.ArgumentParser()
         for field in fields(cls):
             kind = int if field.name == "interval_ms" else str
@@ -88,21 +89,21 @@ class Run:
 
     @property
     def implementation(self) -> object:
-        """The job as this system expresses it: a function or a text."""
+        """The job's code for this system: a function or a text."""
         return getattr(job_module(self.job), self.hook)
 
 
 def job_module(job: str) -> ModuleType:
-    """The file of a job."""
+    """Import the file of a job."""
     return import_module(f"benchmarks.jobs.{job}")
 
 
 def is_nexmark(job: str) -> bool:
-    """Whether it is one of NEXMark's queries, which have a topic, answers and a measurement of their own (`benchmarks.nexmark`)."""
+    """NEXMark's queries have a topic, answers and a measurement of their own (`benchmarks.nexmark`)."""
     return job.startswith("nexmark_")
 
 
 def systems() -> dict[str, System]:
-    """All of them, by name, in the order of `FILES`."""
+    """All systems by name, in the order of `FILES`."""
     modules = [import_module(f"benchmarks.systems.{file}") for file in FILES]
     return {system.name: system for module in modules for system in module.SYSTEMS}

@@ -23,7 +23,7 @@ HERE = Environment("bytewax", ("bytewax[kafka]==0.21.1",))
 SYSTEMS = (System("bytewax", "Bytewax", "bytewax", "at-least-once", HERE, "benchmarks.systems.bytewax"),)
 # Processes, not two workers of one process (`-w 2`): workers are threads, which would contend for the interpreter's lock.
 PROCESSES = 2
-# Fivefold the default, as the performance guide has it: the sink waits for the broker once a batch.
+# Five times the default, as the performance guide advises: the sink waits for the broker once a batch.
 BATCH = 5000
 
 
@@ -32,14 +32,14 @@ def main() -> None:
     run = Run.of_command_line()
     store = recovery_store(Path(run.folder))
     addresses = free_addresses(PROCESSES)
-    fork = multiprocessing.get_context("fork")  # nothing is imported yet that a fork could harm
+    fork = multiprocessing.get_context("fork")  # safe: no module is imported yet that a fork could harm
     for number in range(1, PROCESSES):
         fork.Process(target=work, args=(run, store, addresses, number), daemon=True).start()
     work(run, store, addresses, 0)
 
 
 def recovery_store(folder: Path) -> Path:
-    """As `python -m bytewax.recovery folder 2`, whole or not at all; in a child, so that this process can still fork."""
+    """Run `python -m bytewax.recovery folder 2`, atomically; in a child, so that this process can still fork."""
     store, unfinished = folder / "recovery", folder / f"recovery-{multiprocessing.current_process().pid}"
     if not store.exists():
         unfinished.mkdir(parents=True)
@@ -51,14 +51,14 @@ def recovery_store(folder: Path) -> Path:
 
 
 def create(store: Path) -> None:
-    """A recovery partition per worker, the advised number."""
+    """Create a recovery partition per worker, the advised number."""
     from bytewax.recovery import init_db_dir
 
     init_db_dir(store, PROCESSES)
 
 
 def free_addresses(number: int) -> list[str]:
-    """Of ports that were free a moment ago, all different."""
+    """Addresses of different ports that were free a moment ago."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for one in sockets:
@@ -67,7 +67,7 @@ def free_addresses(number: int) -> list[str]:
 
 
 def work(run: Run, store: Path, addresses: list[str], number: int) -> None:
-    """One process of the cluster. The function behind `python -m bytewax.run`, whose `-s` takes whole seconds only."""
+    """One process of the cluster, by the function that `python -m bytewax.run` calls, whose `-s` takes whole seconds only."""
     from bytewax.recovery import RecoveryConfig
     from bytewax.run import cli_main
 
@@ -82,7 +82,7 @@ def work(run: Run, store: Path, addresses: list[str], number: int) -> None:
 
 
 def dataflow(run: Run) -> Dataflow:
-    """The job between a Kafka source and a Kafka sink; the connectors as such, without the error streams of their operators."""
+    """The job between a Kafka source and a Kafka sink, which are used without the error streams of their operators."""
     from bytewax import operators as op
     from bytewax.connectors.kafka import KafkaSink, KafkaSource
     from bytewax.dataflow import Dataflow
@@ -90,7 +90,7 @@ def dataflow(run: Run) -> Dataflow:
     flow = Dataflow(run.job)
     job: Job = run.implementation  # type: ignore[assignment]
     source = KafkaSource([run.servers], [run.source], batch_size=BATCH)
-    # All that arrived at the sink is queued before it waits; a full queue would be an error.
+    # All records that have arrived at the sink are queued before it waits; a full queue would be an error.
     sink = KafkaSink([run.servers], run.target, {"queue.buffering.max.messages": 1_000_000})
     op.output("target", job(op.input("source", flow, source)), sink)
     return flow

@@ -1,4 +1,4 @@
-"""What the two Flink systems share: Flink 2.3.0 from the package index, its Kafka connector, and the local cluster they run in."""
+"""Shared by the two Flink systems: Flink 2.3.0 from the package index, its Kafka connector, and their local cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRODUCER = {"batch.size": "131072", "linger.ms": "20", "transaction.timeout.ms":
 
 def prepare(run: Run) -> None:
     """Set the environment of the JVM, which the first use of PyFlink starts. The workers' Python is in the JVM: it finds
-    the packages of a virtual environment by `PYTHONPATH` only. The heap holds both managers and the state of all keys.
+    the packages of a virtual environment only through `PYTHONPATH`. The heap holds both managers and the state of all keys.
     """
     paths = [str(Path(__file__).parents[2]), sysconfig.get_paths()["purelib"], os.environ.get("PYTHONPATH", "")]
     logs = Path(run.folder, "log")
@@ -34,7 +34,7 @@ def prepare(run: Run) -> None:
 
 
 def configuration(run: Run) -> Configuration:
-    """A cluster in this process's JVM, state on the heap. It does not restart a failed job: the program ends, visibly."""
+    """A cluster in this process's JVM, state on the heap. It does not restart a failed job, so a failure ends the program."""
     from pyflink.common import Configuration
 
     settings = Configuration()
@@ -44,7 +44,7 @@ def configuration(run: Run) -> Configuration:
 
 
 def guarantee(run: Run) -> str:
-    """Transactions end with checkpoints: without these there can be none."""
+    """Transactions end with checkpoints, so without checkpoints there are none."""
     return "exactly-once" if run.interval_ms else "at-least-once"
 
 
@@ -71,7 +71,7 @@ def _checkpoints(run: Run) -> dict[str, str]:
 
 
 def _start(run: Run) -> dict[str, str]:
-    """Without high availability a new cluster knows of no checkpoint: it is told. `_metadata` is written last."""
+    """Restore from the newest checkpoint: without high availability a new cluster knows none. `_metadata` is written last."""
     complete = list(_checkpoint_folder(run).glob("*/chk-*/_metadata"))
     if not complete:
         return {}

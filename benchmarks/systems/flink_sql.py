@@ -1,4 +1,4 @@
-"""Flink SQL, exactly once: the job is a query, all of it runs in the JVM. What the machine can do at most.
+"""Flink SQL, exactly once: the job is a query, and all of it runs in the JVM. It shows the most that this machine can do.
 
 The job's text is a query on `input`; its columns are those of the output's value, `key` is also the Kafka key.
 """
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def statements(run: Run) -> tuple[str, ...]:
-    """The last one is the job."""
+    """Statements of the program; the last one is the job."""
     target = _target(run) | KEYED
     return (
         f"CREATE TABLE input ({COLUMNS}) WITH ({_options(_source(run, 'csv'))})",
@@ -45,7 +45,7 @@ def statements(run: Run) -> tuple[str, ...]:
 
 
 def nexmark_statements(run: Run) -> tuple[str, ...]:
-    """A running answer (`flink_columns`) goes out by key, one that only grows as it comes."""
+    """A running answer (`flink_columns`) is upserted by key; an append-only answer is inserted."""
     events = f"CREATE TABLE events ({nexmark.INPUT}) WITH ({_options(_source(run, 'json'))})"
     running = getattr(job_module(run.job), "flink_columns", None)
     if running is None:

@@ -1,6 +1,6 @@
-"""Flink SQL with RocksDB and incremental checkpoints: a running sum over many keys, fed by numbered rows of its own.
+"""Flink SQL with RocksDB and incremental checkpoints: a running sum over many keys, from numbered rows that it generates.
 
-The first rows bring every key once, the later ones change the same 1 % of the keys, as `benchmarks.inside.state_size` does. It runs
+The first rows bring every key once. Later rows change the same 1 % of the keys, as `benchmarks.inside.state_size` does. It runs
 until killed, and continues from its newest checkpoint.
 """
 
@@ -14,16 +14,16 @@ from benchmarks.systems.flink_cluster import configuration, prepare
 
 SHARE = 100
 _EACH_TASK = 1_000_000_000_000
-"""Numbers of a task: the first half of the sequence is one task's, the second half the other's."""
+"""Numbers of a task: one task has the first half of the sequence, the other the second half."""
 _TASKS = 2
 _SETTINGS = {
     "state.backend.type": "rocksdb",
     "execution.checkpointing.incremental": "true",
-    # Without it the first checkpoint after a restart writes the whole state again.
+    # Without it the first checkpoint after a restart writes the whole state.
     "execution.state-recovery.claim-mode": "CLAIM",
     # RocksDB's caches and write buffers. The default of a local cluster is 128 MiB.
     "taskmanager.memory.managed.size": "2 gb",
-    # Ten seconds by default, too rare for what is measured.
+    # The default of ten seconds is too rare for this measurement.
     "metrics.fetcher.update-interval": "500",
 }
 _ROW = f"MOD(f0, {_EACH_TASK}) * {_TASKS} + f0 / {_EACH_TASK}"

@@ -1,6 +1,6 @@
 """Plain PySpark, Kafka to Kafka through Spark's own sink, which is at-least-once.
 
-Per-key state in Python by either of Spark's two interfaces, or an aggregation in the JVM. The aggregation in update mode puts out
+Per-key state in Python by either of Spark's two interfaces, or an aggregation in the JVM. The aggregation in update mode emits
 a key's newest values once per batch, not one record per input.
 """
 
@@ -44,7 +44,7 @@ SYSTEMS = (
 # Large enough that a batch's fixed cost (log, shuffle, state commit) is small, small enough that a batch takes seconds.
 # Python pays per key and batch: 10 records of a key in a batch share one call.
 RECORDS_PER_BATCH = 1_500_000
-# A Python call per key and batch takes half a millisecond: 10,000 keys alone take 2.5 s on two cores, whatever the batch holds.
+# A Python call per key and batch takes half a millisecond: 10,000 keys alone take 2.5 s on two cores, for any size of batch.
 RECORDS_IN_5_S = 200_000
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SETTINGS = {
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def session(run: Run) -> SparkSession:
-    """Nothing of spark_ckpt but its locked Kafka jars."""
+    """Rows per batch: a batch costs a third of a second before its first record, so large batches suit a backlog best."""
     from pyspark.sql import SparkSession
 
     from spark_ckpt import connectors
@@ -82,27 +82,27 @@ def session(run: Run) -> SparkSession:
 
 
 def start(run: Run, spark: SparkSession) -> None:
-    """Source, the job's frame, sink.
+    """Start the query: source, the job's frame, sink.
 
-    A Spark batch is its own checkpoint, so `interval_ms` has nothing to set: a trigger interval would only leave the cores
-    idle between batches. The default trigger begins a batch when the last is done. The sink has no transactions: records are
-    readable as they are written, before their batch has ended.
+    A Spark batch is its own checkpoint, so `interval_ms` sets nothing: a trigger interval would only leave the cores idle between
+    batches. The default trigger starts a batch when the last one has ended. The sink has no transactions: records are readable as
+    soon as they are written, before their batch has ended.
     """
-    from benchmarks.systems.telling import tell_progress
+    from benchmarks.systems.telling import write_progress
 
     express: Callable[[DataFrame], DataFrame] = run.implementation  # type: ignore[assignment]
     writer = express(records(run, spark)).writeStream.format("kafka").outputMode("update")
     writer = writer.option("kafka.bootstrap.servers", run.servers).option("topic", run.target)
-    # The producer's defaults are for latency: without a wait it sends many small requests.
+    # The producer's defaults favour latency: without a wait it sends many small requests.
     writer = writer.option("kafka.linger.ms", 20).option("kafka.batch.size", 128 * 1024)
     query = writer.option("checkpointLocation", f"{run.folder}/checkpoint").start()
     if run.told:
-        tell_progress(query, run.told)
+        write_progress(query, run.told)
     query.awaitTermination()
 
 
 def records(run: Run, spark: SparkSession) -> DataFrame:
-    """`key`, `value` (both texts), `amount`, `event_ms`. Parsed in the JVM."""
+    """`key`, `value` (both strings), `amount`, `event_ms`. Parsed in the JVM."""
     from pyspark.sql import functions as F
 
     source = (
@@ -117,7 +117,7 @@ def records(run: Run, spark: SparkSession) -> DataFrame:
 
 
 def joined(rows: DataFrame) -> DataFrame:
-    """`key`, and all columns as one text. In the JVM: on a key's ten rows, pandas takes several times a sum's time for it."""
+    """`key`, and all columns as one string. In the JVM: for a key's ten rows, pandas takes several times as long as their sum."""
     from pyspark.sql import functions as F
 
     return rows.select("key", F.concat_ws(",", *rows.columns).alias("value"))

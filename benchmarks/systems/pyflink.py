@@ -1,7 +1,7 @@
-"""PyFlink's DataStream API, exactly once: the job's functions are Python, called in the JVM's own process (thread mode).
+"""PyFlink's DataStream API, exactly once: the job's functions are Python, called in the JVM's process (thread mode).
 
-Lines in, lines out: PyFlink's Kafka source hands over values alone, and its sink has no key apart from the value. Thread mode
-spares the way to a Python process and back, the default, which costs several times the work of functions this small.
+Lines in, lines out: PyFlink's Kafka source emits values only, and its sink can set no key besides the value. Thread mode avoids
+the exchange with a Python process, the default, which costs several times the work of functions this small.
 """
 
 from __future__ import annotations

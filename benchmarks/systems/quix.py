@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def group(folder: Path) -> str:
-    """A consumer group as old as the folder: a new folder reads from the beginning, and its changelog topics are new."""
+    """A consumer group per folder: a new folder reads from the beginning, and gets new changelog topics."""
     name = folder / "group"
     if not name.exists():
         own = folder / uuid.uuid4().hex
@@ -49,7 +49,7 @@ def group(folder: Path) -> str:
 
 
 def seat(folder: Path) -> IO[str]:
-    """The first number that no other living process holds; the lock ends with the process, however it ends."""
+    """The lowest number that no other living process holds. The lock ends with the process, even if it is killed."""
     for number in count():
         file = (folder / f"seat-{number}").open("w")
         try:
@@ -74,21 +74,21 @@ def application(run: Run, group: str, seat: str) -> Application:
         state_dir=Path(run.folder) / "state",
         consumer_extra_config=consumer(group, seat),
         producer_extra_config=producer(group, seat),
-        # The commit interval is looked at between polls: with the default of 1 s, a pause of the input delays a commit so long.
+        # The commit interval is checked between polls: with the default of 1 s, a pause of the input delays a commit that long.
         consumer_poll_timeout=0.05,
         **intervals,
     )
 
 
 def consumer(group: str, seat: str) -> dict[str, object]:
-    """A static member: a restarted process takes over its predecessor's partitions at once, not after the session's 45 s."""
+    """Settings of a static member: a restarted process gets its predecessor's partitions at once, not after the session's 45 s."""
     return {"group.instance.id": f"{group}-{seat}"}
 
 
 def producer(group: str, seat: str) -> dict[str, object]:
-    """For `confluent_kafka.Producer`."""
+    """Settings for `confluent_kafka.Producer`."""
     return {
-        # The default is a random one: then what a killed process left open blocks readers until the transaction times out.
+        # The default is random; then a killed process's open transaction blocks readers until it times out.
         "transactional.id": f"{group}-{seat}",
         # Nothing is visible before the commit, which sends at once: fuller batches cost no latency.
         "linger.ms": 100,

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def has_warm_standby(folder: str) -> bool:
-    """What `spark-ckpt lease` shows."""
+    """Read `spark-ckpt lease`."""
     notes = (Path(folder) / "store" / "standbys").glob("*.json")
     return any(json.loads(note.read_text())["warm"] for note in notes)
 
 
 def checkpoints_s(folder: str, since: float) -> list[float]:
-    """What `spark-ckpt list` shows."""
+    """Read `spark-ckpt list`."""
     from spark_ckpt.store.existing import existing_store
 
     epochs = existing_store(f"{folder}/store").log.state().epochs
@@ -36,9 +36,9 @@ def checkpoints_s(folder: str, since: float) -> list[float]:
 
 
 FAR_LEASE = "6 seconds"
-"""Of a driver whose standby is on another host: here as if each process had a kernel of its own, so that only the lease tells."""
+"""Lease of a driver whose standby is on another host: each process gets another kernel id, so only the lease counts."""
 SHORT = "1 second"
-"""Between two epochs while a standby waits, in a job that sets `standby_interval`."""
+"""Interval between epochs while a standby waits, in a job that sets `standby_interval`."""
 HERE = Environment("spark_ckpt", class_archive=True)
 MODULE = "benchmarks.systems.spark_ckpt"
 _VARIANTS = (
@@ -61,14 +61,14 @@ _VARIANTS = (
         MODULE, measures=("latency", "throughput", "parts"), tells=True,
     ),
     System(
-        "spark_ckpt-ahead", "spark_ckpt, built-in, an epoch per batch, rows sent ahead", "spark_ckpt_ahead", "exactly-once", HERE,
+        "spark_ckpt-ahead", "spark_ckpt, built-in, an epoch per batch, early send", "spark_ckpt_ahead", "exactly-once", HERE,
         MODULE, measures=("latency", "throughput"),
     ),
     System("spark_ckpt-dropin", "spark_ckpt, per-key function", "spark_ckpt_dropin", "exactly-once", HERE, MODULE),
 )  # fmt: skip
 SYSTEMS = tuple(replace(each, checkpoints_s=checkpoints_s) for each in _VARIANTS)
 RECORDS_PER_BATCH = 1_500_000
-"""A batch costs a third of a second before its first record (planning, logs, tasks): a backlog is best read in large ones."""
+"""Rows per batch: a batch costs a third of a second before its first record, so large batches suit a backlog best."""
 NEVER_MS = 24 * 3600 * 1000
 
 
@@ -77,7 +77,7 @@ def main() -> None:
     from benchmarks.systems.telling import listener
 
     run = Run.of_command_line()
-    settings = apart() if run.hook == "spark_ckpt_standby_far" else {}
+    settings = on_its_own_host() if run.hook == "spark_ckpt_standby_far" else {}
     settings |= {"standby_interval": SHORT} if run.hook == "spark_ckpt_standby_short" else {}
     described = job(run, session(run), **settings)
     if run.told:
@@ -85,8 +85,8 @@ def main() -> None:
     described.start(standby=run.hook.startswith("spark_ckpt_standby")).awaitTermination()
 
 
-def apart() -> dict[str, object]:
-    """From now on this process is on a host of its own, to whoever asks whether another one's process is there."""
+def on_its_own_host() -> dict[str, object]:
+    """Simulate a host per process: a check if another process lives cannot use the kernel, only the lease."""
     from spark_ckpt.store import holder
 
     holder.boot_id = lambda: f"kernel of {os.getpid()}"  # type: ignore[assignment]
@@ -125,7 +125,7 @@ def job(run: Run, spark: SparkSession, **settings: object) -> ckpt.Job:
 
 
 def parsed(records: ckpt.Stream) -> ckpt.Stream:
-    """`key`, `value` (both texts), `amount`, `event_ms`. Parsed in the JVM."""
+    """`key`, `value` (both strings), `amount`, `event_ms`. Parsed in the JVM."""
     texts = records.selectExpr("CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
     return texts.selectExpr(
         "key",
@@ -136,7 +136,7 @@ def parsed(records: ckpt.Stream) -> ckpt.Stream:
 
 
 def joined(key: pa.ChunkedArray, *columns: npt.NDArray[np.int64]) -> pa.Table:
-    """`key`, and all columns as one text: what vectorised functions put out."""
+    """`key`, and all columns as one string: the output of vectorised functions."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,6 +1,6 @@
-"""A system's program writes down what its library tells of each batch and epoch, a JSON text a line, for the measurement of parts.
+"""A system's program records its batches and epochs, one JSON text a line, for the measurement of parts.
 
-Ours is heard by a listener. Plain Spark's progress is asked for now and then: a listener in Python would cost each batch 120 ms.
+For spark_ckpt a listener records them. Plain Spark's progress is polled: a listener in Python would cost each batch 120 ms.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ if TYPE_CHECKING:
 ASKED_EVERY_S = 2.0
 
 
-def teller(path: str) -> Callable[[Mapping[str, object]], None]:
-    """What it is called with is a line, with the moment."""
+def line_writer(path: str) -> Callable[[Mapping[str, object]], None]:
+    """Return a function that appends its argument, with the current time, as a line."""
 
-    def tell(what: Mapping[str, object]) -> None:
+    def write(record: Mapping[str, object]) -> None:
         with open(path, "a") as file:  # noqa: PTH123 - the standard library alone, on every Python
-            file.write(json.dumps({"at": time.time(), **what}) + "\n")
+            file.write(json.dumps({"at": time.time(), **record}) + "\n")
 
-    return tell
+    return write
 
 
 def listener(path: str) -> ckpt.RunListener:
-    """Of a job."""
+    """Listener of a job."""
     import spark_ckpt as ckpt
 
-    tell = teller(path)
+    write = line_writer(path)
 
-    class Telling(ckpt.RunListener):
+    class Records(ckpt.RunListener):
         def onPhases(self, event: ckpt.ProgressEvent) -> None:
-            tell({"what": "batch", "progress": dict(event.progress)})
+            write({"what": "batch", "progress": dict(event.progress)})
 
         def onEpochCommitted(self, event: ckpt.EpochEvent) -> None:
             manifest, parts_ms = event.manifest, event.detail["parts_ms"]
             assert manifest is not None and isinstance(parts_ms, Mapping)
             decided = {"began_ms": manifest.created_ms, "decision_ms": parts_ms["decision"], "ends": manifest.cursors}
-            tell({"what": "decided", "epoch": event.epoch, **decided})
+            write({"what": "decided", "epoch": event.epoch, **decided})
 
         def onEpochPublished(self, event: ckpt.EpochEvent) -> None:
             known = {name: event.detail[name] for name in ("duration_ms", "parts_ms") if name in event.detail}
-            tell({"what": "published", "epoch": event.epoch, **known})
+            write({"what": "published", "epoch": event.epoch, **known})
 
-    return Telling()
+    return Records()
 
 
-def tell_progress(query: StreamingQuery, path: str) -> None:
-    """Until the query ends. Records that Spark has forgotten meanwhile would be lost: it keeps a hundred."""
-    tell, told = teller(path), -1
+def write_progress(query: StreamingQuery, path: str) -> None:
+    """Record progress until the query ends. Spark keeps a hundred records; older ones would be lost."""
+    write, written = line_writer(path), -1
     while not query.awaitTermination(ASKED_EVERY_S):
         for progress in query.recentProgress:
-            if progress["batchId"] > told and "addBatch" in progress["durationMs"]:
-                tell({"what": "batch", "progress": json.loads(progress.json)})
-                told = progress["batchId"]
+            if progress["batchId"] > written and "addBatch" in progress["durationMs"]:
+                write({"what": "batch", "progress": json.loads(progress.json)})
+                written = progress["batchId"]

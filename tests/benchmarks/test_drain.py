@@ -61,31 +61,31 @@ def test_the_target_is_not_read_while_the_system_works(target: Target, ending: E
     """A batch may take longer than the target is quiet. Whoever reads it then takes a core from the system that is measured."""
     cpu.used_s[-1] = cpu.moments[-1]
     target.at(1 + QUIET_S * 3)
-    assert not ending.has_come()
+    assert not ending.is_over()
     assert target.reads == 0
 
 
 def test_a_pause_with_half_an_answer_is_not_the_end(target: Target, ending: Ending) -> None:
     target.at(1 + QUIET_S * 3)
-    assert not ending.has_come()
+    assert not ending.is_over()
     target.at(STUCK_S, ANSWER[1])
     target.at(STUCK_S + QUIET_S / 2)
-    assert not ending.has_come(), "something put out twice would still come"
+    assert not ending.is_over(), "something put out twice would still come"
     target.at(STUCK_S + QUIET_S * 2)
-    assert ending.has_come()
+    assert ending.is_over()
 
 
 def test_a_target_that_is_stuck_is_given_up(target: Target, ending: Ending) -> None:
     target.at(STUCK_S)
-    assert not ending.has_come()
+    assert not ending.is_over()
     target.at(STUCK_S + 2)
-    assert ending.has_come()
+    assert ending.is_over()
 
 
 def test_the_target_is_read_once_for_each_time_that_it_stands(target: Target, ending: Ending) -> None:
     for moment_s in range(2, 100):
         target.at(moment_s)
-        ending.has_come()
+        ending.is_over()
     ending.judged()
     assert target.reads == 1
     target.at(100, ANSWER[1])

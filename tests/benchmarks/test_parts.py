@@ -1,4 +1,4 @@
-"""Where a record's time goes: on made-up progress, every record's parts are its whole time, and nothing counts twice."""
+"""Parts of a record's time: on made-up progress, every record's parts are its whole time, and nothing counts twice."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from benchmarks.side_by_side.accounting import (
     Span,
     in_turn,
     passage_of,
-    spent_s,
+    seconds_by_part,
     values_of,
 )
 from benchmarks.side_by_side.campaign import is_for
-from benchmarks.side_by_side.parts import answered_ones
+from benchmarks.side_by_side.parts import answered
 from benchmarks.side_by_side.program_records import passages
 from benchmarks.side_by_side.trial import Failed
 from benchmarks.systems import systems
@@ -74,7 +74,7 @@ def records(*each):
 
 def spent_ms(some, told):
     """Parts of each record that took any time, in ms."""
-    spent = spent_s(some, passages(told))
+    spent = seconds_by_part(some, passages(told))
     return [
         {part: round(seconds[at] * 1000) for part, seconds in spent.items() if seconds[at] > 1e-4}
         for at in range(len(some))
@@ -109,13 +109,13 @@ def test_the_parts_of_every_record_are_its_whole_time():
     rng = np.random.default_rng(1)
     created = rng.uniform(-1, 0.6, 1000)
     some = Records(T + created, T + created + rng.uniform(0.5, 3, 1000), np.zeros(1000, int), rng.integers(0, 40, 1000))
-    spent = spent_s(some, passages(TWO_BATCHES_ONE_EPOCH))
+    spent = seconds_by_part(some, passages(TWO_BATCHES_ONE_EPOCH))
     assert np.allclose(sum(spent.values()), some.came - some.created)
     assert all(seconds.min() >= 0 for seconds in spent.values())
 
 
 def test_means_of_parts_are_a_result_line_that_adds_up():
-    values = values_of(spent_s(records((3, -0.4, 1.35), (15, 0.2, 1.35)), passages(TWO_BATCHES_ONE_EPOCH)))
+    values = values_of(seconds_by_part(records((3, -0.4, 1.35), (15, 0.2, 1.35)), passages(TWO_BATCHES_ONE_EPOCH)))
     exact = {"rate": 1.0, "duplicates": 0.0, "missing": 0.0, "wrong": 0.0}
     line = Line(measure="parts", values=values | exact)
     assert line.number("mean_ms") == pytest.approx((1750 + 1150) / 2)
@@ -157,10 +157,10 @@ def test_a_system_that_does_not_keep_up_fails_instead_of_having_a_mean_without_i
     came[:unanswered] = np.inf
     due = Records(np.zeros(100), came, np.zeros(100, int), np.arange(100))
     if keeps_up:
-        assert len(answered_ones(due)) == 100 - unanswered
+        assert len(answered(due)) == 100 - unanswered
     else:
         with pytest.raises(Failed, match=f"did not keep up: {unanswered} of 100"):
-            answered_ones(due)
+            answered(due)
 
 
 def test_each_partition_has_its_own_ends():
@@ -174,9 +174,9 @@ def test_spans_that_overlap_would_count_a_moment_twice_and_are_found_out():
     twice = (Span("wait", T, T + 1), Span("action", T + 0.5, T + 2))
     some = records((0, 0.0, 2.0))
     with pytest.raises(ValueError, match=r"0\.500 s more than it had"):
-        spent_s(some, [Passage({0: 1}, twice)])
+        seconds_by_part(some, [Passage({0: 1}, twice)])
     assert in_turn(twice) == (Span("wait", T, T + 1), Span("action", T + 1, T + 2))
-    assert spent_s(some, [Passage({0: 1}, in_turn(twice))])[UNEXPLAINED].tolist() == [0]
+    assert seconds_by_part(some, [Passage({0: 1}, in_turn(twice))])[UNEXPLAINED].tolist() == [0]
 
 
 def test_parts_are_measured_of_systems_that_tell_them():

@@ -45,7 +45,7 @@ def test_a_kill_takes_the_first_and_the_standby_goes_on_alone(tmp_path):
         one.start_standby()
         assert living(one) == [1, 1]
         one.processes.kill()
-        one.go_on()
+        one.continue_after_kill()
         assert living(one) == [0, 1]
         one.kill()
         assert living(one) == [0, 0]
@@ -57,7 +57,7 @@ def test_a_system_without_one_is_started_again(tmp_path):
         started(one)
         one.start_standby()
         one.processes.kill()
-        one.go_on()
+        one.continue_after_kill()
         assert (one.standby, len(one.processes.sessions)) == (None, 1)
     assert list(tmp_path.iterdir()) == []
 
