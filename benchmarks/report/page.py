@@ -42,9 +42,9 @@ LATENCY = (
 )
 PARTS = (
     "Every input of the measured window, from its creation to the receipt of its output by a `read_committed` reader, divided by "
-    "the system's own records of its batches and epochs: means, which add up to the whole, and percentiles, which do not. Time that "
-    "no record covers is unexplained. Plain Spark's sink is at-least-once: its rows are readable while the batch runs, so its action "
-    "ends for a record when its output is read. Of several repeats the table shows the middle one."
+    "the system's own records of its batches and epochs: means, which add up to the whole, and percentiles, which do not. Time "
+    "that no record covers is unexplained. Plain Spark's sink is at-least-once: its rows are readable while the batch runs, so "
+    "its action ends for a record when its output is read. Of several repeats the table shows the middle one."
 )
 RECOVERY = "SIGKILL ends all processes of the system, which start again at once. The last column has the time of the first start."
 INTERVALS = "spark_ckpt alone: the same job with epochs, between two runs without. A negative loss is noise."

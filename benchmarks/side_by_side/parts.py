@@ -25,7 +25,7 @@ def measure(subject: Subject, workload: str, topics: Topics, folder: Path, plan:
     records = answered(due)
     parts = seconds_by_part(records, passages(seen.program_records.splitlines()))
     counts = {"inputs": float(len(records)), "unanswered": float(len(due) - len(records))}
-    return {"rate": float(plan.rate), **counts, **values_of(spent), **faults(seen.verdict)}
+    return {"rate": float(plan.rate), **counts, **values_of(parts), **faults(seen.verdict)}
 
 
 def answered(due: Records) -> Records:

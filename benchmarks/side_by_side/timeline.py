@@ -49,7 +49,7 @@ class Watch(Sampling):
 
     @property
     def first_moment(self) -> float | None:
-        """When the first offsets were committed."""
+        """Moment of the first committed offsets."""
         count = len(self.moments)
         return next((self.moments[i] for i in range(count) if sum(self.ends[i])), None)
 

@@ -173,7 +173,7 @@ def trial(subject: Subject, topics: Topics, folder: Path) -> Iterator[Trial]:
 
 def records_file(state: Path) -> Path:
     """The file of a program's records."""
-    return state / "told.jsonl"
+    return state / "records.jsonl"
 
 
 def _standby(subject: Subject, run: Run, folder: Path) -> Processes | None:

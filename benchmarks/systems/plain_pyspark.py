@@ -96,8 +96,8 @@ def start(run: Run, spark: SparkSession) -> None:
     # The producer's defaults favour latency: without a wait it sends many small requests.
     writer = writer.option("kafka.linger.ms", 20).option("kafka.batch.size", 128 * 1024)
     query = writer.option("checkpointLocation", f"{run.folder}/checkpoint").start()
-    if run.told:
-        write_progress(query, run.told)
+    if run.records_file:
+        write_progress(query, run.records_file)
     query.awaitTermination()
 
 

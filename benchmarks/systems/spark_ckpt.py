@@ -80,8 +80,8 @@ def main() -> None:
     settings = on_its_own_host() if run.hook == "spark_ckpt_standby_far" else {}
     settings |= {"standby_interval": SHORT} if run.hook == "spark_ckpt_standby_short" else {}
     described = job(run, session(run), **settings)
-    if run.told:
-        described.addListener(listener(run.told))
+    if run.records_file:
+        described.addListener(listener(run.records_file))
     described.start(standby=run.hook.startswith("spark_ckpt_standby")).awaitTermination()
 
 

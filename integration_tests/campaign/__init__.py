@@ -1,1 +1,1 @@
-"""Long trials of a real job: kills, zombies, broker deaths, damage, full disks, a long run at short epochs."""
+"""Long trials of a real job: kills, zombies, broker failures, damage, full disks, a long run at short epochs."""

@@ -1,4 +1,4 @@
-"""The command line of the campaigns. Each goes on where the results file ends; `page` writes `docs/reliability.md`."""
+"""The command line of the campaigns. Each appends to the results file; `page` writes `docs/reliability.md`."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ USUAL = {
 @app.command()
 def run(
     campaign: Annotated[str, typer.Argument(help=", ".join(USUAL))],
-    trials: Annotated[int | None, typer.Option(help="How many; minutes for the soak.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Number of trials; minutes for the soak.")] = None,
     seed: Annotated[int | None, typer.Option(help="Draws data, moments and kinds.")] = None,
-    results: Annotated[Path, typer.Option(help="Lines are appended to it.")] = RESULTS,
+    results: Annotated[Path, typer.Option(help="File to which lines are appended.")] = RESULTS,
 ) -> None:
     """Run one campaign."""
     if campaign not in USUAL:
@@ -150,7 +150,7 @@ def page() -> None:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Kept if the campaign breaks off, so that it can be looked into."""
+    """A temporary folder that is kept if the campaign fails, for inspection."""
     folder = Path(tempfile.mkdtemp(prefix="campaign-"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)

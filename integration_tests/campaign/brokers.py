@@ -1,4 +1,4 @@
-"""The broker dies and comes back while one driver works: it has to go on by itself."""
+"""The broker dies and restarts while one driver runs: the driver must continue by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from integration_tests.campaign.trial import Results
 
 
 def broker_kills(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` deaths of the broker, each between 0 and 2 s after a commit, each lasting up to 5 s, under one driver."""
+    """Kill the broker `trials` times under one driver, each time 0 to 2 s after a commit and for up to 5 s."""
     draw = random.Random(seed)
     job = hard_job(broker, folder / "brokers", draw.randrange(10**6))
     try:
@@ -21,9 +21,9 @@ def broker_kills(broker: Broker, folder: Path, trials: int, seed: int, results: 
             job.ledger.write(RECORDS_A_LIFE)
             committed = len(driver.events("committed"))
             driver.wait_for_events("committed", committed + 1)
-            time.sleep(draw.uniform(0, 2))  # the moment of death is what is random here
+            time.sleep(draw.uniform(0, 2))  # a random moment of the kill
             broker.kill()
-            time.sleep(draw.uniform(0, 5))  # and how long it lasts
+            time.sleep(draw.uniform(0, 5))  # a random duration
             broker.start()
             results.add("broker killed", {"incarnations": len(driver.events("started"))})
         driver.kill()

@@ -1,4 +1,4 @@
-"""The damaged job is started: its table is exact in the end, or the start ends with a typed error and the way out is named."""
+"""The damaged job is started: its table is exact in the end, or the start fails with a typed error that has recovery advice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Figures = Counter[tuple[str, int, int]]
 
 
 def damaged_starts(folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` damages, each followed by a start that drains the input."""
+    """Damage the store `trials` times, and each time start the job, which drains the input."""
     patient, draw = Patient.made(folder, seed), random.Random(seed)
     lives = Lives(folder / "starts", [*patient.arguments(), "--available-now"], program=PROGRAM)
     lives.drain()
@@ -38,8 +38,8 @@ def damaged_starts(folder: Path, trials: int, seed: int, results: Results) -> No
 def _judged(driver: Driver, patient: Patient, wanted: Figures) -> str:
     if driver.wait_for_end(300) != 0:
         failed = driver.events("failed")
-        told = bool(failed) and "  next: " in failed[0]["message"]
-        return "" if told else f"not told: {driver.log(30)}"
+        advised = bool(failed) and "  next: " in failed[0]["message"]
+        return "" if advised else f"no advice: {driver.log(30)}"
     found = _rows(patient)
     return "" if found == wanted else f"lost {(wanted - found).total()}, too many {(found - wanted).total()}"
 

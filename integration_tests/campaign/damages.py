@@ -1,4 +1,4 @@
-"""Damage to every kind of file of a store: each answer is the same as before, or a typed error. Never another one."""
+"""Damage to every kind of file of a store: each answer is the same as before, or a typed error, never a different one."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from spark_ckpt.store.existing import existing_store
 
 OPERATOR, FILES = "sums", 12
 LIVES = ("EPOCH_COMMITTED:kill:3", "PUBLISH_COMMITTED:kill:2", "EPOCH_COMMITTED:kill:4")
-"""How the lives of the damaged job ended: the last one decided an epoch that nobody published."""
+"""Ends of the damaged job's incarnations: the last one committed an epoch that was not published."""
 
 
 @dataclass(frozen=True)
 class Patient:
-    """A job's folder, and a copy of it as it was before any damage."""
+    """A job's folder, and a copy of it from before any damage."""
 
     folder: Path
     whole: Path
 
     @classmethod
     def made(cls, folder: Path, seed: int) -> Patient:
-        """A real job of some epochs and incarnations; its newest epoch is decided and not published."""
+        """Run a real job for some epochs and incarnations; its newest epoch is committed and unpublished."""
         patient = cls(folder / "job", folder / "whole")
         (patient.folder / "in").mkdir(parents=True)
         inbox = Inbox(patient.folder / "in", random.Random(seed))
@@ -46,25 +46,25 @@ class Patient:
                 driver.wait_for_end()
         store = patient.folder / "store"
         wait_until(
-            lambda: '"holds_lease": false' in answer_of(("list", str(store), "--json"))[1], "the last life's lease ends"
+            lambda: '"holds_lease": false' in answer_of(("list", str(store), "--json"))[1], "the last lease expires"
         )
         shutil.rmtree(store / "runs")
         shutil.copytree(patient.folder, patient.whole)
         return patient
 
     def arguments(self) -> list[str]:
-        """Of the job's program."""
+        """Arguments of the job's program."""
         named = {"--input": "in", "--table": "table", "--store": "store", "--local-dir": "."}
         return [word for name, path in named.items() for word in (name, str(self.folder / path))]
 
     def heal(self) -> None:
-        """Everything is again as it was."""
+        """Restore the folder from the copy."""
         shutil.rmtree(self.folder)
         shutil.copytree(self.whole, self.folder)
 
 
 def damages(folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` damages, spread evenly over the kinds of files; every command is asked after each."""
+    """Damage the store `trials` times, spread evenly over the kinds of files; run every command after each."""
     patient, draw = Patient.made(folder, seed), random.Random(seed)
     questions = list(_questions(patient))
     healthy = {question: answer_of(question) for question in questions}
@@ -85,7 +85,7 @@ def damages(folder: Path, trials: int, seed: int, results: Results) -> None:
 
 
 def _questions(patient: Patient) -> Iterator[tuple[str, ...]]:
-    """What a user asks the command line about the store, answers as JSON."""
+    """Commands that a user runs on the store, with answers as JSON."""
     store = str(patient.folder / "store")
     log_state = existing_store(store).log.state()
     yield ("list", store, "--json")
@@ -97,7 +97,7 @@ def _questions(patient: Patient) -> Iterator[tuple[str, ...]]:
 
 
 def answer_of(question: Sequence[str]) -> tuple[int, str]:
-    """Exit code and standard output."""
+    """Run a command; return its exit code and standard output."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         code = exit_code(question)
@@ -105,22 +105,22 @@ def answer_of(question: Sequence[str]) -> tuple[int, str]:
 
 
 def judged(healthy: tuple[int, str], question: Sequence[str]) -> tuple[str, str]:
-    """How an answer compares with that of the whole store, and why that is wrong if it is."""
+    """Compare an answer with that of the intact store; return the result, and the reason if it is wrong."""
     try:
         code, out = answer_of(question)
-    except Exception as error:  # noqa: BLE001 - whatever is not typed is what is looked for
+    except Exception as error:  # noqa: BLE001 - the campaign looks for untyped errors
         return "untyped", f"{type(error).__name__}: {error}"
     if code != 0:
         return "told", ""
     if out == healthy[1]:
         return "same", ""
     before, after = json.loads(healthy[1]), json.loads(out)
-    told = question[0] == "list" and _differ_as_told(before, after)
-    return ("told", "") if told else ("different", _first_difference(before, after))
+    listed = question[0] == "list" and _differ_only_as_listed(before, after)
+    return ("told", "") if listed else ("different", _first_difference(before, after))
 
 
-def _differ_as_told(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether a list of epochs is as before but for what it calls damaged: there, only the weight of the state is unknown."""
+def _differ_only_as_listed(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Compare lists of epochs. Only an epoch that is listed as damaged may differ: the size of its state is unknown."""
     named = {each["epoch"] for each in after["epochs"] if each.get("damage")}
     unknown = {"state_bytes": None, "damage": None}
     expected = [each | unknown if each["epoch"] in named else each for each in before["epochs"]]
@@ -136,7 +136,7 @@ def _first_difference(before: Json, after: Json) -> str:
 
 
 def kinds_of(patient: Patient) -> Mapping[str, list[Path]]:
-    """The files that decided epochs stand on, by kind."""
+    """Files that committed epochs need, by kind."""
     found: dict[str, list[Path]] = defaultdict(list)
     store = patient.folder / "store"
     for path in sorted(path for path in store.rglob("*") if path.is_file()):
@@ -151,7 +151,7 @@ def kinds_of(patient: Patient) -> Mapping[str, list[Path]]:
 
 
 def _kind_of(path: Path) -> str:
-    """Which table, and which part of it."""
+    """The table of a file, and its part of the table."""
     part = "log" if "_delta_log" in path.parts else "data"
     form = path.suffix.removeprefix(".") if not path.name.endswith(".checkpoint.parquet") else "checkpoint"
     return f"{path.parts[0]} {part} {form}"

@@ -1,4 +1,4 @@
-"""More ways to die than the tests of survival know: in a recovery, and one process of the family alone."""
+"""More kills than the tests of survival have: during a recovery, and of a single process of the driver."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ WORKER, PUBLISHER, JVM = (
     "spark_ckpt_kafka.publisher_process",
     "org.apache.spark.deploy.SparkSubmit",
 )
-"""Pieces of command lines. The JVM's has the daemon's module too, in a setting."""
+"""Parts of command lines. The JVM's has the daemon's module too, in a setting."""
 
 
 def drawn(draw: random.Random, folder: Path) -> Kill:
-    """The next death. `folder` is its own."""
+    """Draw the next kill. `folder` is its own."""
     folder.mkdir()
     chosen = draw.choices(("point", "random", "recovery", "jvm", "worker", "publisher"), (36, 30, 16, 6, 6, 6))[0]
     match chosen:
@@ -40,7 +40,7 @@ def drawn(draw: random.Random, folder: Path) -> Kill:
 
 
 def in_recovery(draw: random.Random) -> Kill:
-    """Everything dies while the life begins: before it holds the lease, while it restores, at its first batch."""
+    """Kill all processes while the driver starts: before it holds the lease, during the restore, or in its first batch."""
     delay_s, behind = draw.uniform(0, 1.5), draw.random() < 0.6
 
     def strike(driver: Driver) -> None:
@@ -48,23 +48,23 @@ def in_recovery(draw: random.Random) -> Kill:
             driver.wait_for_events("started", 1)
         else:
             driver.wait_for(lambda: bool(of_family(driver, JVM)), "the JVM starts")
-        time.sleep(delay_s)  # the moment of death is what is random here
+        time.sleep(delay_s)  # a random moment of the kill
         driver.kill()
 
     return Kill("in recovery", strike)
 
 
 def jvm_alone(driver: Driver) -> None:
-    """The driver program has to notice, say so and end; nothing of it may stay behind."""
+    """Kill the JVM. The driver program must notice, report and end, and leave no process running."""
     driver.wait_for_events("committed", 1)
-    os.kill(of_family(driver, JVM)[0], signal.SIGKILL)  # whom it starts has its command line for a moment
+    os.kill(of_family(driver, JVM)[0], signal.SIGKILL)  # a child of the JVM has its command line for a moment
     code = driver.wait_for_end()
     assert code not in (0, -signal.SIGKILL), f"the driver ended with {code} without its JVM\n{driver.log()}"
     driver.kill()
 
 
 def then_all(name: str, part: str, draw: random.Random) -> Kill:
-    """One process dies; the job goes on by itself and commits again; then everything dies."""
+    """Kill one process; the job continues by itself and commits again; then kill all processes."""
     delay_s = draw.uniform(0, 0.5)
 
     def strike(driver: Driver) -> None:
@@ -73,24 +73,24 @@ def then_all(name: str, part: str, draw: random.Random) -> Kill:
         before = len(driver.events("committed"))
         slay(driver, part)
         driver.wait_for_events("committed", before + 1)
-        time.sleep(delay_s)  # the moment of death is what is random here
+        time.sleep(delay_s)  # a random moment of the kill
         driver.kill()
 
     return Kill(name, strike)
 
 
 def slay(driver: Driver, part: str) -> None:
-    """SIGKILL to the youngest process of the family whose command line holds `part`."""
+    """Send SIGKILL to the youngest process of the driver's session whose command line contains `part`."""
     os.kill(of_family(driver, part)[-1], signal.SIGKILL)
 
 
 def of_family(driver: Driver, part: str) -> Sequence[int]:
-    """Living processes of the driver's session by a piece of their command line, oldest first."""
+    """Living processes of the driver's session whose command line contains `part`, oldest first."""
     return sorted((pid for pid in driver.family() if part in command_of(pid)), key=started)
 
 
 def command_of(pid: int) -> str:
-    """The command line; empty for a process that is gone."""
+    """The command line; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:

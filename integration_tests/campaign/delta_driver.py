@@ -22,7 +22,7 @@ def run(options: argparse.Namespace, events: Events) -> int:
         job = ckpt.Job(
             spark, "delta", store=options.store, interval="1 second", local_dir=options.local_dir, key_groups=4
         )
-        at_once = 100 if options.available_now else 2  # lives that are cut short leave a lot to the last one
+        at_once = 100 if options.available_now else 2  # drivers that are killed leave many files to the last one
         rows = job.source("rows", FilesSource(options.input, "json", RECORD, maxFilesPerTrigger=at_once))
         mode = "update" if merging else "each row"
         sums = rows.groupBy("k").agg(mode, "sums", count=ckpt.count(), total=ckpt.sum("v"))

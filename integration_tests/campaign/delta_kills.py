@@ -1,4 +1,4 @@
-"""Files to Delta, appended and merged, killed again and again beside another writer of the same table."""
+"""Files to Delta, appended and merged, killed repeatedly while another writer commits to the same table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POINTS = (*IN_DRIVER, "STAGED")
 
 @dataclass
 class Inbox:
-    """The folder of input files, and what they must lead to."""
+    """The folder of input files, and the expected output."""
 
     folder: Path
     draw: random.Random
@@ -33,7 +33,7 @@ class Inbox:
     files: int = 0
 
     def write(self) -> None:
-        """One more file."""
+        """Write one more file."""
         new = [
             (f"key-{self.draw.randrange(KEYS)}", self.draw.randrange(100), len(self.rows) + n)
             for n in range(ROWS_A_FILE)
@@ -55,7 +55,7 @@ class Inbox:
         return found
 
     def merged(self) -> Counter[tuple[str, int, int]]:
-        """(key, count, total) in the end."""
+        """(key, count, total) at the end."""
         counts, totals = Counter(k for k, _, _ in self.rows), Counter[str]()
         for key, value, _ in self.rows:
             totals[key] += value
@@ -63,7 +63,7 @@ class Inbox:
 
 
 class OtherWriter(threading.Thread):
-    """Somebody else who appends to the table, a commit a second. `yields`: one between two commits of others, no more."""
+    """Another writer that appends to the table once a second. `yields`: at most once between two commits of other writers."""
 
     def __init__(self, table: Path, yields: bool) -> None:
         super().__init__(name="other-writer", daemon=True)
@@ -94,7 +94,7 @@ class OtherWriter(threading.Thread):
 
 
 def delta_kills(folder: Path, kills: int, seed: int, results: Results) -> None:
-    """`kills` deaths: two thirds of a job that appends, one third of a job that merges."""
+    """Kill a job that appends two thirds of `kills` times, and one that merges one third."""
     draw = random.Random(seed)
     merging = kills // 3
     for mode, share in (("append", kills - merging), ("merge", merging)):
@@ -106,7 +106,7 @@ def _one_job(folder: Path, mode: str, kills: int, draw: random.Random, results: 
     inbox, table = Inbox(folder / "in", draw), folder / "table"
     arguments = ["--input", str(inbox.folder), "--table", str(table), "--store", str(folder / "store")]
     lives = Lives(folder, [*arguments, "--local-dir", str(folder), "--mode", mode], program=PROGRAM)
-    writer = OtherWriter(table, yields=mode == "merge")  # a merge that is overtaken begins anew, for ever
+    writer = OtherWriter(table, yields=mode == "merge")  # otherwise every MERGE conflicts and retries for ever
     writer.start()
     try:
         for number in range(kills):

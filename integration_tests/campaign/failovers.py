@@ -1,7 +1,7 @@
-"""Two drivers of one job, one of which waits: the leading one is killed, or frozen past the takeover and woken; the other goes on.
+"""A driver and its standby: the leading driver is killed, or frozen until after the takeover and woken; the other one continues.
 
-The whole schedule (who dies, behind which event, after how long) is drawn from the seed before anything starts. A seed repeats the
-schedule exactly; the moments are still moments of real time.
+The seed draws the whole schedule before anything starts: the driver to kill, the event before the kill, and the delay. So a seed
+repeats the schedule exactly, but the moments are still moments of real time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from integration_tests.survival.ledger import Watcher
 from integration_tests.survival.process import STALLED_S, Driver, wait_until
 
 FENCED_CODE = 4
-WENT_ON = "it went on behind its successor"
+COMMITTED_LATE = "it committed after its successor began"
 OF_A_JOB = 50
 READY = ("waits", "follows", "is warm", "is warm")
 POINTS = ("", "", "", *IN_CHILDREN[1:])
@@ -33,15 +33,15 @@ WAKES = ("started", "started", "committed", "published")
 UNFENCED = "integration_tests.campaign.unfenced_driver"
 FAR_AWAY = "integration_tests.campaign.far_driver"
 GONE, SILENT = "the process that held it is gone", "not renewed for its"
-"""What a standby sees of the other driver's end: on its host, and from another one."""
+"""Reasons for which a standby takes over: on the driver's host, and on another host."""
 SETTLE_S = 0.3
-"""After a kill, what was on its way is still read: less than any takeover takes."""
+"""After a kill, records in transit are still read: for less time than any takeover takes."""
 
 
 @dataclass(frozen=True)
 class Failover:
-    """The primary dies `delay_s` after its standby has said `ready`. `standby_dies_s`: before that, another standby dies so long
-    after it began to wait; None if none does."""
+    """The primary dies `delay_s` after its standby has reported `ready`. `standby_dies_s`: before that, another standby dies this
+    long after it began to wait; None if none does."""
 
     ready: str
     delay_s: float
@@ -49,7 +49,7 @@ class Failover:
 
     @property
     def kind(self) -> str:
-        """Without its moment."""
+        """The failover without its moment."""
         before = "" if self.standby_dies_s is None else ", a standby killed before"
         return f"primary killed when its standby '{self.ready}'{before}"
 
@@ -57,7 +57,7 @@ class Failover:
 @dataclass(frozen=True)
 class Pause:
     """The primary freezes `delay_s` after its first epoch, its publisher at `point` if one is named. It is woken `wake_s` after its
-    successor's first event `wake`."""
+    successor's first `wake` event."""
 
     point: str
     delay_s: float
@@ -66,7 +66,7 @@ class Pause:
 
     @property
     def kind(self) -> str:
-        """Without its moment."""
+        """The pause without its moment."""
         frozen = f"its publisher at {self.point}" if self.point else "at a random moment"
         return f"frozen {frozen}, woken behind '{self.wake}'"
 
@@ -81,7 +81,7 @@ def failovers_of(seed: int, trials: int) -> list[Failover]:
 
 
 def pauses_of(seed: int, trials: int) -> list[Pause]:
-    """The schedule of a campaign. A successor whose own publisher is going to freeze may publish nothing: nobody waits for that."""
+    """The schedule of a campaign. A successor whose own publisher will freeze may publish nothing, so no trial waits for it."""
     draw = random.Random(seed)
     points = [draw.choice(POINTS) for _ in range(trials)] + [""]
     return [
@@ -91,7 +91,7 @@ def pauses_of(seed: int, trials: int) -> list[Pause]:
 
 
 class Pair:
-    """The leading driver of a job and the one that waits behind it. `program`: what the first leading one runs."""
+    """The leading driver of a job and its standby. `program`: the program of the first leading driver."""
 
     def __init__(self, job: KafkaJob, lease: str, first: Mapping[str, str], program: str = "") -> None:
         self.job = job
@@ -101,13 +101,13 @@ class Pair:
         job.lives.program = program or usual
         self.primary = self._start(first)
         job.lives.program = usual
-        # Of two that start at once either may lead; only one that leads has a standby.
+        # Of two drivers that start at the same time either may lead, and only a leading driver has a standby.
         self.primary.wait_for_events("started", 1)
 
     def stand_by(self, environment: Mapping[str, str] | None = None) -> Driver:
-        """Start a standby, and wait until it waits."""
+        """Start a standby, and wait until it is waiting."""
         standby = self._start(environment or {})
-        wait_until_it_says(standby, "waits")
+        wait_until_reported(standby, "waits")
         return standby
 
     def _start(self, environment: Mapping[str, str]) -> Driver:
@@ -115,12 +115,12 @@ class Pair:
 
 
 def failovers(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` deaths of a leading driver under load; before some of them a standby dies. The output of each fifty is compared."""
+    """Kill a leading driver under load `trials` times, sometimes after a standby. The output is compared after every fifty."""
     _fail_over_in_jobs(broker, folder, trials, seed, results, ("30 seconds", GONE))
 
 
 def silences(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
-    """The same from host to host: no driver sees another one's process, and nothing but the lease tells of its end."""
+    """The same on different hosts: no driver sees another one's process, so only the lease shows its end."""
     _fail_over_in_jobs(broker, folder, trials, seed, results, ("6 seconds", SILENT))
 
 
@@ -146,7 +146,7 @@ def _fail_over_often(job: KafkaJob, schedule: Sequence[Failover], results: Resul
 def in_turn(
     job: KafkaJob, lease: str, trials: Iterable[tuple[str, Callable[[Pair], dict[str, float]]]], results: Results
 ) -> None:
-    """Each trial, by its kind, with the pair that the one before has left; with a new one behind a promise that was broken."""
+    """Each trial, by its kind, with the pair that the previous trial left; with a new pair after a broken promise."""
     pair: Pair | None = None
     for kind, trial in trials:
         figures: dict[str, float] = {}
@@ -164,14 +164,14 @@ def in_turn(
 
 
 def _fail_over(pair: Pair, failover: Failover, seen: str) -> dict[str, float]:
-    """One failover: seconds from the death to the successor's first epoch, and to the next record that a committed reader gets."""
+    """One failover: seconds from the death to the successor's first epoch, and to the next record of a committed reader."""
     if failover.standby_dies_s is not None:
         with pair.stand_by():
-            time.sleep(failover.standby_dies_s)  # the moment of death is what is random here
+            time.sleep(failover.standby_dies_s)  # a random moment of the kill
     successor = pair.stand_by()
-    wait_until_it_says(successor, failover.ready)
+    wait_until_reported(successor, failover.ready)
     pair.primary.wait_for_events("committed", 1)
-    time.sleep(failover.delay_s)  # the moment of death is what is random here
+    time.sleep(failover.delay_s)  # a random moment of the kill
     pair.primary.kill()
     died_s = time.monotonic()
     time.sleep(SETTLE_S)
@@ -183,7 +183,7 @@ def _fail_over(pair: Pair, failover: Failover, seen: str) -> dict[str, float]:
 
 
 def _firsts(watcher: Watcher, successor: Driver, died_s: float) -> dict[str, float]:
-    """Seconds from the death. A record may come before the epoch: of what was decided and not published."""
+    """Seconds from the death. A record may come before the epoch, from an epoch that was committed and unpublished."""
     before, seen = watcher.records, dict[str, float]()
 
     def look() -> bool:
@@ -194,12 +194,12 @@ def _firsts(watcher: Watcher, successor: Driver, died_s: float) -> dict[str, flo
             seen.setdefault("first record after s", after_s)
         return len(seen) == 2
 
-    successor.wait_for(look, "an epoch and a record behind the takeover")
+    successor.wait_for(look, "an epoch and a record after the takeover")
     return seen
 
 
 def paused(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` leading drivers, each frozen until its standby leads, then woken: it decides nothing, says so and ends."""
+    """Freeze `trials` leading drivers until their standby leads, then wake them: each must commit nothing, report and end."""
     draw, schedule = random.Random(seed), pauses_of(seed, trials)
     for begin in range(0, trials, OF_A_JOB):
         job = hard_job(broker, folder / f"paused-{begin}", draw.randrange(10**6))
@@ -230,17 +230,17 @@ def _pause_often(job: KafkaJob, schedule: Sequence[Pause], results: Results) -> 
 
 
 def _pause(pair: Pair, pause: Pause, successor: Driver) -> str:
-    """Freeze, wait for the takeover, wake; what the woken driver did that it must not."""
+    """Freeze, wait for the takeover, wake; return the fault of the woken driver, if any."""
     zombie = pair.primary
-    # A publisher that stands still at its point may hold the first epoch back.
+    # A publisher that is frozen at its point may delay the first epoch.
     zombie.wait_for(lambda: bool(zombie.events("committed") or (pause.point and frozen(zombie))), "it works")
-    time.sleep(pause.delay_s)  # the moment of the freeze is what is random here
+    time.sleep(pause.delay_s)  # a random moment of the freeze
     zombie.stop()
     seen = len(zombie.events())
     assert not successor.events("started"), "the standby led before the primary was frozen"
     try:
         successor.wait_for_events(pause.wake, 1)
-        time.sleep(pause.wake_s)  # the moment of the awakening is what is random here
+        time.sleep(pause.wake_s)  # a random moment of the wake-up
         zombie.resume()
         base = successor.events("started")[0]["base"]
         wait_until(
@@ -252,22 +252,26 @@ def _pause(pair: Pair, pause: Pause, successor: Driver) -> str:
         pair.primary = successor
 
 
-def judged(code: int | None, told: Sequence[Mapping[str, Any]], seen: int, base: int) -> str:
-    """What a woken driver did that it must not, if anything. `code`: None if it still runs. `told`: its events, `seen` of them told
-    before it was frozen. `base`: the epoch behind which its successor began."""
-    if late := _late(told, seen, base):
-        return f"{WENT_ON}, which began at epoch {base}: {late}"
-    said = [event["condition"] for event in told if event["event"] == "failed"]
-    return "" if (code, said) == (FENCED_CODE, ["CKPT_FENCED"]) else f"it ended with {code} and said {said}"
+def judged(code: int | None, events: Sequence[Mapping[str, Any]], seen: int, base: int) -> str:
+    """The fault of a woken driver, if any. `code`: None if it still runs. `events`: its events, the first `seen` of them from
+    before the freeze. `base`: the epoch that its successor continues from."""
+    if late := _late(events, seen, base):
+        return f"{COMMITTED_LATE}, which continues from epoch {base}: {late}"
+    conditions = [event["condition"] for event in events if event["event"] == "failed"]
+    return (
+        ""
+        if (code, conditions) == (FENCED_CODE, ["CKPT_FENCED"])
+        else f"it ended with {code} and reported {conditions}"
+    )
 
 
-def _late(told: Sequence[Mapping[str, Any]], seen: int, base: int) -> list[Mapping[str, Any]]:
-    """What was decided before the takeover, and told behind it, is in the base."""
-    return [e for e in told[seen:] if e["event"] in ("committed", "published") and e["epoch"] > base]
+def _late(events: Sequence[Mapping[str, Any]], seen: int, base: int) -> list[Mapping[str, Any]]:
+    """Epochs committed before the takeover but reported after it are in the base."""
+    return [e for e in events[seen:] if e["event"] in ("committed", "published") and e["epoch"] > base]
 
 
 def unfenced(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
-    """The campaign's own trial: a primary that commits without looking at the lease is found, each of `trials` times."""
+    """Test the campaign: a primary that commits without a check of the lease is found in each of `trials` trials."""
     draw = random.Random(seed)
     for number in range(trials):
         job, found = hard_job(broker, folder / f"unfenced-{number}", draw.randrange(10**6)), ""
@@ -276,9 +280,9 @@ def unfenced(broker: Broker, folder: Path, trials: int, seed: int, results: Resu
             pause = Pause("", draw.uniform(0, 1.5), "started", draw.uniform(0, 1))
             with feeding(job.ledger.write, RECORDS_A_FEED):
                 found = _pause(pair, pause, pair.stand_by())
-            why = "" if found.startswith(WENT_ON) else f"it was not found: {found}"
+            why = "" if found.startswith(COMMITTED_LATE) else f"it was not found: {found}"
         except AssertionError as error:
-            why = f"it was not tried: {error}"
+            why = f"the trial failed: {error}"
         finally:
             job.close()
         print(f"found: {found}", flush=True)
@@ -293,6 +297,6 @@ def _armed(job: KafkaJob, point: str, number: int) -> Mapping[str, str]:
     return {"SPARK_CKPT_FAILPOINT": f"{point}:stop", "SPARK_CKPT_FAILPOINT_ONCE": str(once)}
 
 
-def wait_until_it_says(standby: Driver, what: str) -> None:
-    """Until a standby has told so: it waits, follows an epoch, is warm."""
+def wait_until_reported(standby: Driver, what: str) -> None:
+    """Wait until a standby reports that it waits, follows an epoch, or is warm."""
     standby.wait_for(lambda: any(e["what"] == what for e in standby.events("standby")), f"it {what}")

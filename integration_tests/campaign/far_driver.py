@@ -1,4 +1,4 @@
-"""The job under test as if each driver had a host of its own: none sees another one's process, only the lease tells of its end."""
+"""The job under test as if each driver had its own host: none sees another one's process, so only the lease shows its end."""
 
 from __future__ import annotations
 

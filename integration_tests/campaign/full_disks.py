@@ -1,4 +1,4 @@
-"""The disk under the store runs full while a job works, and has room again: the job waits and goes on, exactly."""
+"""The disk under the store is full for a while as a job runs: the job waits and continues, with exact output."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from integration_tests.survival.process import Driver
 SIZE = "256m"
 LONGEST_S = 12.0
 BEGUN = 2
-"""Epochs after which a job works: the first one is only where its sources start, and a disk that is full then fails the start."""
+"""Epochs after which a job has started: the first one only has the sources' start, and a full disk then fails the start."""
 
 
 def full_disks(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` times full for up to 12 s, under one driver. Needs the right to mount a tmpfs."""
+    """Fill the disk `trials` times for up to 12 s, under one driver. Needs the right to mount a tmpfs."""
     draw, disk = random.Random(seed), folder / "disk"
     with mounted(disk):
         job = hard_job(broker, folder / "full-disks", draw.randrange(10**6))
@@ -44,11 +44,11 @@ def _one(write: Callable[[int], None], driver: Driver, disk: Path, draw: random.
     write(RECORDS_A_LIFE)
     try:
         driver.wait_for_events("committed", max(BEGUN, len(driver.events("committed")) + 1))
-        time.sleep(draw.uniform(0, 1))  # the moment is what is random here
+        time.sleep(draw.uniform(0, 1))  # a random moment
         held_s = draw.uniform(1, LONGEST_S)
         with ballast(disk):
             write(RECORDS_A_LIFE)
-            time.sleep(held_s)  # how long the disk is full
+            time.sleep(held_s)  # duration of the full disk
         driver.wait_for_events("committed", len(driver.events("committed")) + 1)
     except AssertionError as error:
         return {}, str(error)
@@ -57,7 +57,7 @@ def _one(write: Callable[[int], None], driver: Driver, disk: Path, draw: random.
 
 @contextmanager
 def mounted(folder: Path, size: str = SIZE) -> Iterator[None]:
-    """A small file system of its own at `folder`."""
+    """Mount a small file system at `folder`."""
     folder.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
     try:
@@ -68,13 +68,13 @@ def mounted(folder: Path, size: str = SIZE) -> Iterator[None]:
 
 @contextmanager
 def ballast(folder: Path) -> Iterator[None]:
-    """Not a byte is free below `folder`."""
+    """Fill the file system of `folder` to its last byte."""
     path = folder / "ballast"
     try:
         with path.open("wb", buffering=0) as file:
             with contextlib.suppress(
                 OSError
-            ):  # the job writes meanwhile: there may be less by now, and the rest is filled up
+            ):  # the job writes at the same time: there may be less space by now, and the rest is filled up
                 os.posix_fallocate(file.fileno(), 0, max(1, shutil.disk_usage(folder).free))
             _fill_up(file.fileno())
         yield
@@ -83,7 +83,7 @@ def ballast(folder: Path) -> Iterator[None]:
 
 
 def _fill_up(descriptor: int) -> None:
-    """What others freed meanwhile is taken too."""
+    """Also fill space that others free meanwhile."""
     os.lseek(descriptor, 0, os.SEEK_END)
     while True:
         try:

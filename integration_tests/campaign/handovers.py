@@ -1,4 +1,4 @@
-"""Planned handovers under load: the leading driver is asked to hand over, takes a final epoch and ends; its standby goes on."""
+"""Planned handovers under load: the leading driver takes a final epoch and ends; its standby takes over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from integration_tests.broker import Broker
-from integration_tests.campaign.failovers import OF_A_JOB, Pair, in_turn, wait_until_it_says
+from integration_tests.campaign.failovers import OF_A_JOB, Pair, in_turn, wait_until_reported
 from integration_tests.campaign.kafka_kills import drain, hard_job
 from integration_tests.campaign.trial import Results
 from integration_tests.survival.job import KafkaJob
@@ -23,7 +23,7 @@ READY = ("follows", "is warm", "is warm", "is warm")
 
 
 def handovers(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` handovers under load, to a standby that is warm or only follows. The output of each fifty is compared."""
+    """Hand over `trials` times under load, to a standby that is warm or only follows. The output is compared after every fifty."""
     draw = random.Random(seed)
     for begin in range(0, trials, OF_A_JOB):
         job = hard_job(broker, folder / f"handovers-{begin}", draw.randrange(10**6))
@@ -37,27 +37,27 @@ def handovers(broker: Broker, folder: Path, trials: int, seed: int, results: Res
 
 
 def _hand_over(pair: Pair, ready: str) -> dict[str, float]:
-    """One handover: seconds between the two drivers' epochs, if the command waited for both."""
+    """One handover: seconds between both drivers' epochs, if the command waited for both."""
     successor = pair.stand_by()
-    wait_until_it_says(successor, ready)
+    wait_until_reported(successor, ready)
     pair.primary.wait_for_events("committed", 1)
-    told = _told(pair.job)
+    answer = _handover_answer(pair.job)
     pair.primary.check_ended_well()
     former, pair.primary = pair.primary, successor
-    _check(told, former, successor)
-    gap_s = told["gap_s"]
+    _check(answer, former, successor)
+    gap_s = answer["gap_s"]
     return {} if gap_s is None else {"gap between the epochs s": gap_s}
 
 
-def _check(told: Mapping[str, Any], former: Driver, successor: Driver) -> None:
+def _check(answer: Mapping[str, Any], former: Driver, successor: Driver) -> None:
     final, base = former.events("committed")[-1]["epoch"], successor.events("started")[0]["base"]
-    assert told["final_epoch"] == final == base, f"{told}, the last epoch is {final}, the next begins at {base}"
+    assert answer["final_epoch"] == final == base, f"{answer}, the last epoch is {final}, the next begins at {base}"
 
 
-def _told(job: KafkaJob) -> Mapping[str, Any]:
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+def _handover_answer(job: KafkaJob) -> Mapping[str, Any]:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
         code = exit_code(["handover", str(job.store), "--json"])
-    assert code == 0, f"the command ended with {code}: {said.getvalue()}"
-    known: Mapping[str, Any] = json.loads(said.getvalue())
+    assert code == 0, f"the command ended with {code}: {out.getvalue()}"
+    known: Mapping[str, Any] = json.loads(out.getvalue())
     return known

@@ -1,4 +1,4 @@
-"""An input topic as real ones are: few hot keys, nulls, long texts, aborted transactions, partitions that are added."""
+"""A realistic input topic: few hot keys, nulls, long values, aborted transactions, new partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_PARTITIONS = 12
 
 @contextmanager
 def feeding(write: Callable[[int], None], records: int) -> Iterator[None]:
-    """`records` more every half second, as long as the context lasts."""
+    """Write `records` records every half second while the context lasts."""
     over = threading.Event()
     failed: list[BaseException] = []
 
@@ -56,7 +56,7 @@ class HardLedger(Ledger):
         self._upstream.init_transactions(60)
 
     def write(self, count: int) -> None:
-        """`count` records in committed transactions, others in aborted ones between them."""
+        """Write `count` records in committed transactions, and others in aborted ones between them."""
         while count > 0:
             part = min(count, self._draw.randrange(50, 400))
             if self._draw.random() < 0.3:
@@ -65,7 +65,7 @@ class HardLedger(Ledger):
             count -= part
 
     def add_partition(self) -> bool:
-        """One more partition, for keys that are new from now on. False if there are enough."""
+        """Add a partition, for keys that are new from now on. False if there are enough."""
         if self.partitions >= MOST_PARTITIONS:
             return False
         admin = AdminClient({"bootstrap.servers": self.servers})
@@ -76,7 +76,7 @@ class HardLedger(Ledger):
         return True
 
     def _known_partitions(self) -> int:
-        """What the producer itself knows: it refuses to write to a partition that it has not heard of."""
+        """Partitions that the producer knows: it refuses to write to others."""
         return len(self._upstream.list_topics(self.topic, 30).topics[self.topic].partitions)
 
     def _transaction(self, records: int, write: Callable[[], None], end: Callable[[float], None]) -> None:
@@ -99,7 +99,7 @@ class HardLedger(Ledger):
         self._produce(key, key.encode(), {"k": key, "v": 10**12, "n": -1})
 
     def _key(self) -> str:
-        """Zipf's law: the first key has a tenth of all records, new keys never end."""
+        """Zipf's law: the first key has a tenth of all records, and new keys never end."""
         rank = int(self._draw.paretovariate(0.7)) % self._keys
         return f"key-{rank}"
 

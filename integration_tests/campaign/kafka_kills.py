@@ -1,4 +1,4 @@
-"""Kafka to Kafka: one job, killed again and again, on an input as real ones are."""
+"""Kafka to Kafka: one job, killed repeatedly, on realistic input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARGUMENTS = ("--wide", "--interval", "1 second")
 
 
 def hard_job(broker: Broker, folder: Path, seed: int) -> KafkaJob:
-    """A job of its own in `folder` whose input is a `HardLedger`."""
+    """A new job in `folder` whose input is a `HardLedger`."""
     folder.mkdir()
     job = KafkaJob.new(broker, folder, seed)
     job.ledger = HardLedger(broker.servers, job.ledger.topic, KEYS, seed)
@@ -29,7 +29,7 @@ def hard_job(broker: Broker, folder: Path, seed: int) -> KafkaJob:
 
 
 def kafka_kills(broker: Broker, folder: Path, kills: int, seed: int, results: Results) -> None:
-    """`kills` deaths, fifty of a job; Spark's own checkpoint is damaged after each; every job's output is compared at its end."""
+    """Kill `kills` times, fifty times per job; damage Spark's own checkpoint after each; compare every job's output at its end."""
     draw = random.Random(seed)
     for number in count():
         left = kills - number * 50
@@ -55,7 +55,7 @@ def _one_job(job: KafkaJob, kills: int, draw: random.Random, results: Results) -
 
 
 def _die(job: KafkaJob, kill: Kill) -> str:
-    """What was not as promised in one life, if anything."""
+    """Run a driver until its kill; return the broken promise, if any."""
     try:
         with (
             job.lives.start(*ARGUMENTS, environment=kill.environment) as driver,
@@ -69,7 +69,7 @@ def _die(job: KafkaJob, kill: Kill) -> str:
 
 
 def drain(job: KafkaJob, results: Results) -> None:
-    """A last life to the end of the input; then the whole output is compared."""
+    """Run a last driver to the end of the input; then compare the whole output."""
     try:
         job.lives.drain(*ARGUMENTS, "--max-offsets", "20000", timeout_s=600)
         found = job.ledger.differences(job.output)
@@ -83,5 +83,5 @@ def drain(job: KafkaJob, results: Results) -> None:
 
 
 def named(kill: Kill) -> str:
-    """The kind of death, without its moment."""
+    """The kind of kill, without its moment."""
     return "random moment" if " s after " in kill.name else kill.name

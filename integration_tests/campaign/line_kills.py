@@ -1,7 +1,7 @@
-"""Two programs, killed again and again: joined by an edge, with the index protocol, or by a topic of Kafka.
+"""Two programs, killed repeatedly: joined by an edge, with the index protocol, or by a topic of Kafka.
 
-After each ten deaths both drain. The reader's state must be that of a run without failure; every line of programs that are
-joined by an edge is judged offline.
+After every ten kills both drain. The reader's state must be that of a run without failure; every line of programs that an edge
+joins is judged offline.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ROLES = ("orders", "totals")
 KEYS, ROWS_A_FILE, FILES_A_LIFE, OF_A_PAIR = 7, 25, 3, 10
 POINTS = (*IN_DRIVER, "STAGED")
 OF_A_TOPIC = {"orders": (*POINTS, "MID_SEND", "PRE_COMMIT", "PUBLISH_COMMITTED"), "totals": POINTS}
-"""Points of programs that Kafka joins, by program."""
+"""Failpoints of programs that Kafka joins, by program."""
 
 State = dict[str, tuple[int, int, int]]
-"""By key: the newest number, the sum of the values, how often a number was not the next one."""
+"""By key: the newest number, the sum of the values, the count of numbers out of sequence."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Inbox:
     files: int = 0
 
     def write(self) -> None:
-        """One more file."""
+        """Write one more file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         numbers = range(self.files * ROWS_A_FILE, (self.files + 1) * ROWS_A_FILE)
         hidden = self.folder / f".{self.files:05}.json"
@@ -50,7 +50,7 @@ class Inbox:
 
 
 def line_kills(folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` deaths of either program; after each ten both drain, and every line that both have is judged."""
+    """Kill either program `trials` times; after every ten kills both drain, and every line that both have is judged."""
     draw = random.Random(seed)
     for begin in range(0, trials, OF_A_PAIR):
         root = folder / f"pair-{begin}"
@@ -60,7 +60,7 @@ def line_kills(folder: Path, trials: int, seed: int, results: Results) -> None:
 
 
 def topic_kills(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` deaths of either program, which a topic joins."""
+    """Kill either program `trials` times; a topic joins them."""
     draw = random.Random(seed)
     for begin in range(0, trials, OF_A_PAIR):
         arguments = ["--servers", broker.servers, "--topic", create_topic(broker.servers, "numbered", 2)]
@@ -104,14 +104,14 @@ def compare_state(root: Path, files: int, kind: str, results: Results) -> None:
 
 
 def state_of_reader(root: Path) -> State:
-    """Of the newest epoch."""
+    """State of the newest epoch."""
     store = existing_store(str(root / "totals"))
     rows = store.state("check").read(store.log.state().latest).to_pylist()
     return {row["k"]: (row["last"], row["total"], row["wrong"]) for row in rows}
 
 
 def expected_state(files: int) -> State:
-    """Of a run without failure that has read all rows of these files."""
+    """State of a run without failure that has read all rows of these files."""
     values = range(files * ROWS_A_FILE)
     counts = Counter(f"k{value % KEYS}" for value in values)
     return {key: (count, sum(v for v in values if f"k{v % KEYS}" == key), 0) for key, count in counts.items()}

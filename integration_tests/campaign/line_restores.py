@@ -1,5 +1,5 @@
-"""Two programs that run, taken back to a line by a command that takes their leases, again and again; a part of the commands is
-killed between two rows that they write. Then the same command runs to its end, and both programs go on.
+"""Two running programs, restored to a line by a command that takes their leases, again and again. Some of the commands are killed
+between two rows that they write. Then the same command runs to its end, and both programs continue.
 
 After every ten restores both drain: their states must be those of a run without any restore, and every named line is judged.
 """
@@ -44,7 +44,7 @@ class Broken(AssertionError):
 
 
 def line_restores(folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` restores of programs that run; three of eight are killed, and run again."""
+    """Restore running programs `trials` times; three of eight commands are killed, and run again."""
     draw = Random(seed)
     for spark in connected_session():
         spark.sparkContext.setLogLevel("OFF")
@@ -69,15 +69,15 @@ class RunningPair:
         )
 
     def start(self) -> None:
-        """Both, sender first; what it has committed already is there for the reader."""
+        """Start both, the sender first, so that the reader finds its committed rows."""
         for role in ROLES:
             self.runs[role] = described(self.spark, self.options(role)).start()
 
     def stores(self) -> StoreLines:
         return read_stores([existing_store(str(self.root / role)) for role in ROLES])
 
-    def goes_on(self) -> None:
-        """New input, until both programs have committed an epoch more."""
+    def check_progress(self) -> None:
+        """Write new input until both programs have committed another epoch."""
         before = {role: self._last(role) for role in ROLES}
         for _ in range(FILES_A_RESTORE):
             self.inbox.write()
@@ -96,22 +96,22 @@ class RunningPair:
                 raise Broken(f"not within {ENOUGH_S:.0f} s: {what}")
             time.sleep(0.1)
 
-    def ended_fenced(self) -> None:
-        """Both runs end, and say why."""
+    def check_fenced(self) -> None:
+        """Wait until both runs end, and check their reasons."""
         for role, run in self.runs.items():
             try:
                 if not run.awaitTermination(f"{ENOUGH_S:.0f} s"):
-                    raise Broken(f"{role} runs on after the restore")
+                    raise Broken(f"{role} still runs after the restore")
             except Fenced:
                 continue
             except CkptError as error:
-                # The reader may see first that its sender has undone what it has read.
+                # The reader may first find that its sender has undone rows that it has read.
                 if error.condition != "CKPT_SOURCE_UNDONE":
                     raise Broken(f"{role} ends with {error}") from error
         self.runs = {}
 
     def drained(self) -> None:
-        """Read all there is, one after the other."""
+        """Read all input, one program after the other."""
         for role in ROLES:
             described(self.spark, self.options(role)).start(availableNow=True).awaitTermination()
 
@@ -124,7 +124,7 @@ def _one_pair(spark: SparkSession, root: Path, restores: int, draw: Random, resu
         pair.start()
         kind, why = "restored while they run", ""
         try:
-            pair.goes_on()
+            pair.check_progress()
             target = _drawn(pair.stores(), draw)
             death = draw.choice(DEATHS) if draw.random() < 3 / 8 else ""
             kind = f"killed {death}" if death else kind
@@ -145,34 +145,34 @@ def _restore(pair: RunningPair, target: str, death: str) -> None:
         code = carried_out(places, target, death)
         if code != -signal.SIGKILL:
             raise Broken(f"the restore to {target} ends with {code} instead of dying {death}")
-        # The programs of these stores are fenced; the others are fenced by the second command.
+        # The killed command has fenced the programs of these stores; the second command fences the others.
         _refused(pair, [role for role, place in zip(ROLES, places, strict=True) if restoring(place)])
     code = carried_out(places, target, "")
     if code != 0:
         raise Broken(f"the restore to {target} ends with {code}")
-    pair.ended_fenced()
+    pair.check_fenced()
     compare(pair.root, line)
 
 
 def _refused(pair: RunningPair, half: list[str]) -> None:
-    """No program of a restore that is half done may start."""
+    """Check that no program of an incomplete restore can start."""
     for role in half:
         try:
             run = described(pair.spark, pair.options(role)).start()
         except RestoreUnderWay:
             continue
         run.stop()
-        raise Broken(f"{role} starts while the restore is half done")
+        raise Broken(f"{role} starts while the restore is incomplete")
 
 
 def restoring(place: str) -> bool:
-    """True if a restore of several stores has this one."""
+    """True if the store is in an incomplete restore of several stores."""
     known = existing_store(place).log.state()
     return not known.is_free and known.holder is not None and known.holder.name.startswith(RESTORING_LINE)
 
 
 def compare(root: Path, line: Line) -> None:
-    """Each store is at its epoch of the line."""
+    """Check that each store is at its epoch of the line."""
     for role in ROLES:
         at = existing_store(str(root / role)).log.state().latest
         if at != line.epochs[role]:
@@ -180,7 +180,7 @@ def compare(root: Path, line: Line) -> None:
 
 
 def _drawn(known: StoreLines, draw: Random) -> str:
-    """A target that stays the same while programs run: a named line, or an epoch of the sender that the reader has passed."""
+    """A target that does not move while programs run: a named line, or an epoch of the sender that the reader has passed."""
     named = [line.name for line in lines(known.programs, 12) if line.number]
     orders, totals = (known.programs[role].epochs for role in ROLES)
     newest = totals[-1].epoch
@@ -193,7 +193,7 @@ def _drawn(known: StoreLines, draw: Random) -> str:
 
 
 def carried_out(places: list[str], target: str, death: str) -> int:
-    """Exit code of the command in a process of its own."""
+    """Run the command in its own process; return its exit code."""
     process = _SERVER.Process(target=_command, args=(places, target, death))
     process.start()
     process.join(ENOUGH_S)
@@ -222,7 +222,7 @@ def _arm(death: str) -> None:
     def released(self: EpochLog, *arguments: object, **named: object) -> None:
         release(self, *arguments, **named)  # type: ignore[arg-type]
         hits["released"] += 1
-        # the first of these rows frees no lease: it says that all stores are restored
+        # the first of these rows releases no lease: it says that all stores are restored
         _die_if(death == DEATHS[3] and hits["released"] == 2)
 
     EpochLog.begin_incarnation = begun  # type: ignore[method-assign, assignment]

@@ -1,4 +1,4 @@
-"""A plain query with an outbox over Kafka and Delta, killed again and again; its operators and state stores in turn."""
+"""A plain query with an outbox over Kafka and Delta, killed repeatedly, with alternating operators and state stores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST_S = 25.0
 
 
 def outbox_kills(broker: Broker, folder: Path, kills: int, seed: int, results: Results) -> None:
-    """`kills` deaths, six of each query. The drivers have the PySpark of this environment, or of `PYTHON_VARIABLE`."""
+    """Kill `kills` times, six times per query. Drivers run in the PySpark of this environment, or of `PYTHON_VARIABLE`."""
     draw = random.Random(seed)
     kinds = list(product(QUERIES, STORES))
     pyspark = pyspark_of(os.environ.get(PYTHON_VARIABLE, sys.executable))
@@ -74,7 +74,7 @@ def _one_query(
 
 
 def die(place: Place, draw: random.Random, arguments: tuple[str, ...]) -> str:
-    """Let the driver run until a death; return the moment. A life may also end by itself, before its moment."""
+    """Let the driver run until a kill; return the moment. A driver may also end by itself, before its moment."""
     if draw.random() < 0.7:
         point = draw.choice((*POINTS, *IN_CHILDREN))
         once = place.folder / "once"

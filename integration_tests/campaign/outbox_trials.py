@@ -47,7 +47,7 @@ class _Query:
         self.files += files
 
     def run(self, *more: str, points: str = "") -> tuple[int, list[str], str]:
-        """Run the program to its end. Return its exit code, the conditions of its errors, and what it said."""
+        """Run the program to its end. Return its exit code, the conditions of its errors, and its output."""
         log = self.place.folder / "driver.log"
         before = log.stat().st_size if log.exists() else 0
         code = live(self.place, points, *self.arguments(*more), timeout_s=_ENDED_S)
@@ -58,7 +58,7 @@ class _Query:
         return self.place.rows("gold"), records(self.broker.servers, self.topic)
 
     def wrong(self, again: int = 0) -> str:
-        """Return the difference between the sinks and the input; both together have `again` rows a second time."""
+        """Return the difference between the sinks and the input; together the sinks have `again` repeated rows."""
         wanted, more = expected(range(self.files)), 0
         for sink, found in zip(("Delta", "Kafka"), self.found(), strict=True):
             lost, extra = wanted - found, found - wanted
@@ -77,7 +77,7 @@ def _query(broker: Broker, folder: Path, draw: random.Random) -> _Query:
 
 
 def outbox_zombies(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` drivers, each frozen, replaced by one that reads all input, and woken."""
+    """Freeze `trials` drivers, replace each by one that reads all input, and wake it."""
     draw = random.Random(seed)
     for number in range(trials):
         if number % _TRIALS_A_QUERY == 0:
@@ -100,7 +100,7 @@ def _zombie(query: _Query) -> tuple[str, str]:
             reached = "the driver at its point"
             wait_until(lambda: zombie.poll() is not None or (once.is_dir() and any(once.iterdir())), reached, _ENDED_S)
         else:
-            time.sleep(query.draw.uniform(4, 15))  # the moment of the freeze is what is random here
+            time.sleep(query.draw.uniform(4, 15))  # a random moment of the freeze
         kind = f"frozen at {point}" if point else "frozen at a random moment"
         if zombie.poll() is not None:
             return f"{kind}: it had ended", "" if zombie.returncode == 0 else f"ended with {zombie.returncode}"
@@ -113,7 +113,7 @@ def _zombie(query: _Query) -> tuple[str, str]:
         code = zombie.wait(_ENDED_S)
         said = log.read_bytes()[before:].decode(errors="replace")
         conditions = list(dict.fromkeys(_CONDITION.findall(log.read_bytes()[replaced:].decode(errors="replace"))))
-        # One that had done its last batch, or none yet, ends well or goes on where its successor ended.
+        # A driver after its last batch, or before its first one, ends without an error or continues where its successor ended.
         typed = code == 0 or bool(conditions) or "CKPT_" in said
         return (
             f"{kind}: {conditions[0] if code and conditions else 'ended well' if not code else 'an error of Spark'}",
@@ -141,14 +141,14 @@ def _signal(session: int, number: signal.Signals) -> None:
 
 
 def outbox_checkpoints(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` checkpoints that are deleted, copied, edited or rewound. Each is refused or branches."""
+    """Delete, copy, edit or rewind `trials` checkpoints. Each start is refused or branches."""
     draw = random.Random(seed)
     kinds = tuple(_CHANGES)
     for number in range(trials):
         query = _query(broker, folder / f"{number:03}", draw)
         kind = kinds[number % len(kinds)]
         query.feed(draw.randint(3, 6))
-        # Half of them die first, so that a batch is open when its checkpoint is changed.
+        # Half of the queries are killed first, so that a batch is open when the checkpoint is changed.
         if draw.random() < 0.5:
             query.run(points=f"{draw.choice(POINTS)}:kill:{draw.randint(2, 3)}")
         else:
@@ -160,15 +160,15 @@ def outbox_checkpoints(broker: Broker, folder: Path, trials: int, seed: int, res
 
 
 def _refused(query: _Query, *condition: str, more: tuple[str, ...] = ()) -> None:
-    """Raise `AssertionError` unless a start is refused by name and shows nothing."""
+    """Raise `AssertionError` unless a start is refused with its condition and publishes nothing."""
     before = query.found()
     code, conditions, said = query.run(*more)
-    assert code != 0, "a changed checkpoint was taken"
+    assert code != 0, "a changed checkpoint was accepted"
     assert set(conditions) & set(condition), f"refused with {conditions}: {said[-800:]}"
     assert query.found() == before, "a refused start has changed a sink"
 
 
-def _goes_on(query: _Query, *more: str) -> str:
+def _continues(query: _Query, *more: str) -> str:
     query.feed(2)
     code, conditions, said = query.run(*more)
     return f"ended with {code}, {conditions}: {said[-800:]}" if code else query.wrong()
@@ -180,11 +180,11 @@ def _deleted(query: _Query) -> str:
     _refused(query, "CKPT_QUERY_FOREIGN")
     shutil.rmtree(query.place.checkpoint, ignore_errors=True)
     kept.rename(query.place.checkpoint)
-    return _goes_on(query)
+    return _continues(query)
 
 
 def _copied(query: _Query) -> str:
-    """The query goes on, and then an older copy of its checkpoint does. It is the same as a rewound query: a branch."""
+    """The query continues, and then an older copy of its checkpoint does: a branch, as for a rewound query."""
     copy = query.place.folder / "copy"
     _well(query)
     shutil.copytree(query.place.checkpoint, copy)
@@ -194,7 +194,7 @@ def _copied(query: _Query) -> str:
 
 
 def _moved(query: _Query) -> str:
-    """A copy of the checkpoint goes on, and then the query itself does: a branch, too."""
+    """A copy of the checkpoint continues, and then the query itself does: also a branch."""
     copy = query.place.folder / "copy"
     _well(query)
     shutil.copytree(query.place.checkpoint, copy)
@@ -204,7 +204,7 @@ def _moved(query: _Query) -> str:
 
 
 def _edited(query: _Query) -> str:
-    """The offsets of the newest batch are other ones. If the outbox has not decided that batch, it is Spark's to change."""
+    """The offsets of the newest batch change. Before the outbox has committed that batch, Spark may change it."""
     offsets = query.place.checkpoint / "offsets"
     newest = max((path for path in offsets.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
     (query.place.checkpoint / "commits" / newest.name).unlink(missing_ok=True)
@@ -213,10 +213,10 @@ def _edited(query: _Query) -> str:
     text = newest.read_text()
     newest.write_text(re.sub(r'"batchTimestampMs":\d+', '"batchTimestampMs":1', text))
     if int(newest.name) > _newest_decided(query):
-        return _goes_on(query)
+        return _continues(query)
     _refused(query, "CKPT_BATCH_UNEXPECTED", "CKPT_QUERY_FOREIGN")
     newest.write_text(text)
-    return _goes_on(query)
+    return _continues(query)
 
 
 def _newest_decided(query: _Query) -> int:
@@ -225,7 +225,7 @@ def _newest_decided(query: _Query) -> int:
 
 
 def _rewound(query: _Query) -> str:
-    """The query goes back by one to three batches."""
+    """The query rewinds by one to three batches."""
     _well(query)
     offsets = [int(path.name) for path in (query.place.checkpoint / "offsets").iterdir() if path.name.isdigit()]
     query.place.rewind(max(0, max(offsets) - query.draw.randint(1, 3)))
@@ -239,7 +239,7 @@ def _well(query: _Query, *more: str) -> str:
 
 
 def _branches(query: _Query, *more: str) -> str:
-    """Start the query twice. The sinks have to show again exactly as many rows as the report counts."""
+    """Start the query twice. The sinks must repeat exactly as many rows as the report counts."""
     said = _confirmed(query, *more)
     query.feed(2)
     said += _confirmed(query, *more)
@@ -249,7 +249,7 @@ def _branches(query: _Query, *more: str) -> str:
 
 
 def _confirmed(query: _Query, *more: str) -> str:
-    """Run the query. If its newest batch is another one, confirm by the argument that the error names: it may be edited."""
+    """Run the query. If its newest batch differs, confirm with the argument that the error names: it may be edited."""
     code, conditions, said = query.run(*more)
     if code and conditions == ["CKPT_BATCH_UNEXPECTED"] and (named := _RESTORE.search(said)):
         return _well(query, "--restore", named[1], *more)
@@ -270,7 +270,7 @@ _CHANGES: dict[str, Callable[[_Query], str]] = {
 
 
 def outbox_connect(broker: Broker, folder: Path, kills: int, seed: int, results: Results) -> None:
-    """`kills` deaths of a query through Spark Connect: of the function's process, its tasks and publishers, or of all."""
+    """Kill a query through Spark Connect `kills` times: the function's process, its tasks and publishers, or all."""
     draw = random.Random(seed)
     for number in range(0, kills, _TRIALS_A_QUERY):
         query = _query(broker, folder / f"{number:03}", draw)

@@ -1,4 +1,4 @@
-"""`docs/reliability.md`: what was tried and what it led to, from the lines of all campaigns."""
+"""`docs/reliability.md`: the trials and their results, from the lines of all campaigns."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ PAGE = ROOT / "docs" / "reliability.md"
 MARK = "<!-- figures: python -m integration_tests.campaign page -->"
 WORDS = {
     "kafka": "Kafka to Kafka: kill -9",
-    "delta": "files to Delta, append and MERGE, beside another writer: kill -9",
+    "delta": "files to Delta, append and MERGE, with another writer: kill -9",
     "sparks": "operators of Spark inside of a job, on both of its state stores: kill -9",
     "sparks-zombies": "a driver with operators of Spark frozen, replaced, and woken",
-    "sparks-damages": "a file of the state of Spark's operators damaged, asked for and started",
+    "sparks-damages": "a file of the state of Spark's operators damaged, then verified and started",
     "programs": "a history of drawn programs of Spark's operators, failed and restored: compared with plain Spark",
     "lines": "two programs joined by an edge, named lines judged: kill -9",
     "topics": "two programs joined by a topic of Kafka: kill -9",
-    "line-restores": "two such programs, taken back to a line while they run, by a command that lives or is killed",
+    "line-restores": "two such programs, restored to a line while they run, by a command that finishes or is killed",
     "stages": "one of several stages of a program: kill -9, by protocol, graph, stage and point of the kill",
     "zombies": "a driver frozen, replaced, and woken",
     "brokers": "the Kafka broker killed and started again",
-    "damages": "a file of the store damaged, every command asked",
+    "damages": "a file of the store damaged, every command run",
     "starts": "a file of the store damaged, the job started",
     "disks": "the store's disk full for up to 12 s",
     "soak": "a long run, an epoch each second",
-    "failovers": "the leading driver killed, a standby goes on",
-    "silences": "the leading driver killed, a standby on another host goes on when the lease is over",
+    "failovers": "the leading driver killed, a standby takes over",
+    "silences": "the leading driver killed, a standby on another host takes over after the lease expires",
     "handovers": "the leading driver hands over to its standby",
     "paused": "the leading driver frozen past the takeover, and woken",
-    "unfenced": "a driver with the bug that it does not look at the lease, frozen and woken: found",
+    "unfenced": "a driver with the planted bug that it does not check the lease, frozen and woken: found",
     "outbox": "a plain query with an outbox, files to Kafka and Delta: kill -9",
     "outbox-zombies": "drivers of such a query frozen, replaced, and woken",
     "outbox-checkpoints": "the checkpoint of such a query deleted, copied, edited or rewound by hand",
     "outbox-connect": "a plain query with an outbox through Spark Connect: kill -9",
-    "rewinds": "plain queries taken back and put back by commands that are killed",
+    "rewinds": "plain queries rewound, and the rewind undone, by commands that are killed",
     "tables-behind": "a sink has fewer epochs than the store",
     "tables-changed": "the sink's table or topic, or the source, is changed while the job runs",
-    "poisoned-records": "rows that a topic never takes",
+    "poisoned-records": "rows that a topic rejects",
     "odd-settings": "session settings that change types, names or layouts",
     "odd-paths": "odd names of folders, columns and files",
     "future-times": "times far from now, in files and in values",
@@ -57,11 +57,11 @@ COUNTED = {
     "advice fails": "advice that does not work",
 }
 ENDED = {"right": "right", "recovered": "refused, right after the advice"}
-"""How a trial may end that keeps the promise, in campaigns whose errors' advice is followed."""
+"""Ends of a trial that keep the promise, in campaigns whose errors' advice is followed."""
 
 
 def write_page(results: Path = RESULTS, page: Path = PAGE) -> None:
-    """Replace everything behind the mark by the figures."""
+    """Replace the page after the mark by the figures."""
     head = page.read_text().partition(MARK)[0]
     page.write_text(head + MARK + "\n\n" + figures(list(read(results))))
 
@@ -106,7 +106,7 @@ def _details(name: str, trials: Sequence[Trial]) -> str:
         )
     ends = [end for end in ENDED if any(end in trial.figures for trial in trials)]
     heads = ["times", *(ENDED[end] for end in ends), "broken"]
-    lines += ["| what was done | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
+    lines += ["| action | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
     broken = Counter(t.kind for t in trials if t.why)
     times, ended = Counter[str](), {end: Counter[str]() for end in ends}
     for trial in trials:
@@ -122,7 +122,7 @@ def _details(name: str, trials: Sequence[Trial]) -> str:
 
 
 def _seconds(trials: Sequence[Trial]) -> list[str]:
-    """What was measured in seconds, by kind. Other work beside is in them."""
+    """Measurements in seconds, by kind. They include other work on the machine."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for trial in trials:
         for name, value in trial.figures.items():

@@ -1,4 +1,4 @@
-"""Drawn programs of Spark's operators, plain Spark against a job: equal output, whatever fails and is restored."""
+"""Drawn programs of Spark's operators, plain Spark against a job: equal output after failures and restores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from integration_tests.programs.histories import History, verdict
 from integration_tests.spark import plain_session
 
 PROGRAMS = 10
-"""Programs of one history: they share a query, the rows and the failures."""
+"""Programs of one history, which share a query, the rows and the failures."""
 
 
 def programs(folder: Path, trials: int, seed: int, results: Results) -> None:

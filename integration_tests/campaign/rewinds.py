@@ -1,7 +1,7 @@
-"""Plain queries taken back, and put back, by a command that is killed at every step, again and again.
+"""Plain queries rewound, and the rewind undone, by a command that is killed at every step.
 
-After each death every query is asked to start, as Spark would: unless everything is as it was, or everything is done, none may.
-Then the same command runs to its end, and the queries run with mended code: the tables are judged from the input alone.
+After each kill every query is tested for a start: none may be able to start, unless all or nothing is done. Then the same command
+runs to its end, and the queries run with fixed code. The tables are judged from the input alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REPEATED = (
 """Points that are hit once per query or commit."""
 
 NEVER_HIT = 0
-"""Exit code of a command that lived, because the drawn moment came too late."""
+"""Exit code of a command that survived, because the drawn moment came too late."""
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["integration_tests.campaign.rewinds"])
@@ -50,7 +50,7 @@ class Broken(AssertionError):
 
 @dataclass
 class Trial:
-    """One history, one plan. `verb`: what is killed. `deaths`: failpoints, one for each death."""
+    """One history, one plan. `verb`: the command to kill. `deaths`: failpoints, one for each kill."""
 
     root: Path
     seed: int
@@ -73,7 +73,7 @@ class Trial:
         self.before = world(self.lake)
 
     def run(self) -> int:
-        """Die as often as drawn, look at what is there each time, then live; the number of deaths."""
+        """Kill the command as often as drawn, check the state each time, then let it finish; return the number of kills."""
         died, seen = 0, []
         for death in self.deaths:
             code = carried_out(self.verb, self.file, death)
@@ -111,7 +111,7 @@ class Trial:
             compare(self.lake.held(), self.never.held())
 
     def _judge_kept(self) -> None:
-        """Every checkpoint that was replaced is kept as it was."""
+        """Every replaced checkpoint is kept unchanged."""
         for path in (self.lake.root / "checkpoints").glob("*.before-rewind-*"):
             name = path.name.partition(".before-rewind-")[0]
             require(files_of(path) == self.original[name], f"what is kept of {name} is not what it was")
@@ -122,7 +122,7 @@ def settings_for(plan: RewindPlan) -> ApplySettings:
 
 
 def carried_out(verb: str, plan: Path, death: str) -> int:
-    """Run the command in a process of its own; its exit code, negative for a signal."""
+    """Run the command in its own process; return its exit code, negative for a signal."""
     process = _SERVER.Process(target=_carry_out, args=(verb, plan, death))
     process.start()
     process.join(120)
@@ -144,7 +144,7 @@ def _carry_out(verb: str, file: Path, death: str) -> None:
 
 
 def startable(lake: SmallLake) -> list[str]:
-    """Queries that would run if somebody started them now."""
+    """Queries that could be started now."""
     found = []
     for path in checkpoints(lake):
         try:
@@ -159,7 +159,7 @@ World = Mapping[str, object]
 
 
 def world(lake: SmallLake) -> World:
-    """What queries would go by, fences aside: logs of the checkpoints, and versions of the tables. Hidden files are nobody's."""
+    """All that queries read, without fences: logs of the checkpoints, and versions of the tables. Hidden files do not count."""
     found: dict[str, object] = {name: table.newest() for name, table in lake.tables.items()}
     found |= {f"files of {folder.name}": shown_in(folder) for folder in lake.folders}
     for path in checkpoints(lake):
@@ -177,7 +177,7 @@ def world(lake: SmallLake) -> World:
 
 
 def shown_in(folder: Path) -> dict[str, bytes]:
-    """What readers go by: the log, and files whose folders are not hidden."""
+    """All that readers read: the log, and files whose folders are not hidden."""
     there = {Path(each).parts: text for each, text in files_of(folder).items()}
     return {
         "/".join(parts): text
@@ -208,7 +208,7 @@ def compare(held: Mapping[str, list[int]], wanted: Mapping[str, list[int]]) -> N
 
 
 def deaths(draw: Random, number: int) -> tuple[str, ...]:
-    """Every point in turn, at its first hits; every fourth at a random moment; a third dies once more on the way back."""
+    """Every failpoint in turn, at its first hits; every fourth at a random moment; a third has another kill in the recovery."""
     if number % 4 == 3:
         first = f"REWIND_PREPARING:kill:1:{draw.randint(1, 120)}"
     else:
@@ -219,7 +219,7 @@ def deaths(draw: Random, number: int) -> tuple[str, ...]:
 
 
 def rewinds(folder: Path, trials: int, seed: int, results: Results) -> None:
-    """Two of three kill `apply`, one kills `undo`."""
+    """Kill `apply` in two of three trials, and `undo` in the third."""
     draw = Random(seed)
     for number in range(trials):
         verb = "undo" if number % 3 == 2 else "apply"

@@ -1,4 +1,4 @@
-"""A long run at short epochs: memory, files and epoch time have to stay flat."""
+"""A long run at short epochs: memory, files and epoch time must stay constant."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ RATE, SAMPLE_S = 300, 15.0
 
 @dataclass(frozen=True)
 class Sample:
-    """What one look finds: resident memory of driver, JVM and all children, files of the store, the newest epochs' time.
+    """One sample: resident memory of driver, JVM and all children, files of the store, duration of the newest epochs.
 
-    Files of the three tables' logs are counted by themselves: on a file system they stay for five minutes (`store/trim.py`), so
-    they grow that long.
+    Log files of the three tables have their own count: on a file system they stay for five minutes (`store/trim.py`), so they grow
+    that long.
     """
 
     memory_mib: float
@@ -31,7 +31,7 @@ class Sample:
 
 
 def soak(broker: Broker, folder: Path, minutes: float, seed: int, results: Results) -> None:
-    """One driver for `minutes`, an epoch each second; the second and the last sixth of the time are compared."""
+    """Run one driver for `minutes`, an epoch each second; compare the second and the last sixth of the time."""
     job = hard_job(broker, folder / "soak", seed)
     samples: list[Sample] = []
     try:
@@ -73,7 +73,7 @@ def _look(driver: Driver, store: Path) -> Sample:
 
 
 def _resident_mib(pid: int) -> float:
-    """The process's share of memory: what forked workers have in common counts once."""
+    """The process's share of memory: pages that forked workers share count once."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

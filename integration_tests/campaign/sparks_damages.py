@@ -1,7 +1,7 @@
-"""Damage to the files of the state of Spark's operators: every way to them ends in an error that names epoch and file.
+"""Damage to the state files of Spark's operators: every use of a damaged file ends in an error that names epoch and file.
 
-Most trials ask without Spark: `verify --deep`, and the first step of a start, which lays the files out in a new
-checkpoint. One in twenty starts the job.
+Most trials run without Spark: `verify --deep`, and the first step of a start, which copies the files to a new checkpoint.
+One in twenty starts the job.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WAYS = (*(how for how in sorted(HOW) if how != "last line dropped"), SWAPPED)
 
 @dataclass(frozen=True)
 class Patient:
-    """A store with epochs, the epochs by the files of their state, and a copy of its files as they were."""
+    """A store with epochs, the epochs by the files of their state, and a copy of its intact files."""
 
     site: JobSite
     epochs: dict[str, list[int]]
@@ -42,7 +42,7 @@ class Patient:
 
     @classmethod
     def made(cls, spark: SparkSession, folder: Path, seed: int, store: str) -> Patient:
-        """Run a drawn history as a job; `folder` is its place."""
+        """Run a drawn history as a job in `folder`."""
         site = JobSite(spark, folder / "job", History.drawn(seed, PROGRAMS, store, "append"))
         for files in site.history.rounds:
             site.tape.put(files, site.position())
@@ -51,13 +51,13 @@ class Patient:
         return cls(site, dict(files_of(site.store)), folder / "whole")
 
     def heal(self) -> None:
-        """Everything is again as it was."""
+        """Restore the files from the copy."""
         shutil.rmtree(self.site.store / "spark")
         shutil.copytree(self.whole, self.site.store / "spark")
 
 
 def files_of(store: Path) -> Iterator[tuple[str, list[int]]]:
-    """Yield every file of the state of Spark's operators, and the epochs that need it."""
+    """Yield every state file of Spark's operators, and the epochs that need it."""
     opened, found = existing_store(str(store)), dict[str, list[int]]()
     for manifest in opened.log.manifests():
         if manifest.spark_state is not None:
@@ -68,7 +68,7 @@ def files_of(store: Path) -> Iterator[tuple[str, list[int]]]:
 
 
 def sparks_damages(folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` damages, half of them on each state store."""
+    """Damage files `trials` times, half of them on each state store."""
     draw, lent = random.Random(seed), plain_session()
     spark = next(lent)
     for number, store in enumerate(STORES):
@@ -96,7 +96,7 @@ def _one(patient: Patient, draw: random.Random, store: str, results: Results, st
 
 
 def damage(folder: Path, name: str, way: str, draw: random.Random) -> None:
-    """Damage a file; the content always changes."""
+    """Damage a file so that its content changes."""
     path = folder / name
     before = path.read_bytes()
     if way == SWAPPED:
@@ -109,13 +109,13 @@ def damage(folder: Path, name: str, way: str, draw: random.Random) -> None:
 
 
 def judged(store: Path, scratch: Path, name: str, epochs: dict[str, list[int]]) -> str:
-    """Return why an answer is wrong: every epoch of the file is refused by its name, and no other epoch is."""
+    """Return the fault of an answer: every epoch of the file must be refused by its name, and no other epoch."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         code = exit_code(["verify", str(store), "--deep", "--json"])
     found = {each["epoch"]: each["damage"] for each in json.loads(out.getvalue())["epochs"]}
-    told = [epoch for epoch, damage in found.items() if damage and name in damage]
-    if code != EpochDamaged.exit_code or told != epochs[name] or len(told) < sum(map(bool, found.values())):
+    named = [epoch for epoch, damage in found.items() if damage and name in damage]
+    if code != EpochDamaged.exit_code or named != epochs[name] or len(named) < sum(map(bool, found.values())):
         return f"verify --deep: code {code}, {found}"
     return "".join(_laid_out(store, scratch, name, epoch, epoch in epochs[name]) for epoch in found)
 
@@ -136,14 +136,14 @@ def _laid_out(store: Path, scratch: Path, name: str, epoch: int, is_damaged: boo
 
 
 def _started(patient: Patient, name: str) -> str:
-    """Start the job at the newest epoch that needs the file: a refusal that names both, and no row more."""
+    """Start the job at the newest epoch that needs the file: the error names both, and the table gets no row."""
     epoch, before = patient.epochs[name][-1], patient.site.rows()
     asked = "latest" if epoch == patient.site.latest() else epoch
     try:
         patient.site.run(restore=asked)
     except ckpt.CkptError as error:
-        told = str(error)
-        if error.condition != "CKPT_EPOCH_DAMAGED" or name not in told:
-            return f"the start from epoch {epoch} ended with {told}"
+        text = str(error)
+        if error.condition != "CKPT_EPOCH_DAMAGED" or name not in text:
+            return f"the start from epoch {epoch} ended with {text}"
         return "" if patient.site.rows() == before else "the refused start changed the table"
     return f"the start from epoch {epoch} was not refused"

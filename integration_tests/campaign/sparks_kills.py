@@ -1,4 +1,4 @@
-"""Spark's own operators inside of a job, killed again and again, on both of Spark's state stores."""
+"""Spark's own operators inside of a job, killed repeatedly, on both of Spark's state stores."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ POINTS = (*IN_DRIVER, "STAGED")
 FENCED_CODE = 4
 TAKING_OVER = ("--takeover", "--lease", "10 minutes")
 REST = ("--batch-files", "200")
-"""For the end: on a loaded machine thousands of files wait then."""
+"""Timeout of the end: on a loaded machine thousands of files wait then."""
 STORES = {"HDFS-backed": (), "RocksDB": ("--rocksdb",)}
 
 
 def sparks_kills(folder: Path, kills: int, seed: int, results: Results) -> None:
-    """`kills` deaths, half of them on each state store."""
+    """Kill `kills` times, half of them on each state store."""
     draw = random.Random(seed)
     for store, share in zip(STORES, (kills - kills // 2, kills // 2), strict=True):
         with feeding(folder / store, "sparks", "rows", options=STORES[store]) as feed:
@@ -37,7 +37,7 @@ def sparks_kills(folder: Path, kills: int, seed: int, results: Results) -> None:
 
 
 def sparks_zombies(folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` drivers frozen at a random moment, each woken after its successor began; half on each state store."""
+    """Freeze `trials` drivers at a random moment and wake each after its successor began; half on each state store."""
     draw = random.Random(seed)
     for store, share in zip(STORES, (trials - trials // 2, trials // 2), strict=True):
         with feeding(folder / store, "sparks", "rows", options=(*STORES[store], *TAKING_OVER)) as feed:
@@ -54,17 +54,17 @@ def sparks_zombies(folder: Path, trials: int, seed: int, results: Results) -> No
 
 
 def _woken(feed: Feed, zombie: Driver, draw: random.Random) -> tuple[Driver, str]:
-    """Freeze the living driver, start its successor, wake the frozen one; return the successor, and what went wrong."""
+    """Freeze the living driver, start its successor, wake the frozen one; return the successor, and the fault."""
     with growing(lambda _: feed.put(), 1):
         zombie.wait_for_events("committed", 1)
-        time.sleep(draw.uniform(0, 1.5))  # the moment of the freeze is what is random here
+        time.sleep(draw.uniform(0, 1.5))  # a random moment of the freeze
     zombie.stop()
     seen = len(zombie.events())
     feed.put()
     successor, why = feed.lives.start(), ""
     try:
         successor.wait_for_events("started", 1)
-        time.sleep(draw.uniform(0, 2))  # the moment of the awakening is what is random here
+        time.sleep(draw.uniform(0, 2))  # a random moment of the wake-up
         zombie.resume()
         code = zombie.wait_for_end()
         said = [event["condition"] for event in zombie.events("failed")]

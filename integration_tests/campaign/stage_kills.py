@@ -1,8 +1,8 @@
-"""Stages of one program, one of them killed in a process of its own: protocol x graph x point of the kill x stage.
+"""Stages of one program, one of them killed in its own process: protocol x graph x point of the kill x stage.
 
-The other stages run in this process and must not restart. Afterwards every table is that of a run without failure, the
-numbers of each key have no gap and no repetition, every line of the program is judged by the states alone, the search for
-lines agrees with trying every cut, the rules replay what each stage has recorded, and TLC accepts all of it as a behaviour of
+The other stages run in this process and must not restart. Afterwards every table equals that of a run without failure. The numbers
+of each key have no gap and no repetition. The states alone judge every line of the program, and the search for lines agrees with a
+trial of every cut. The rules replay the trace of each stage, and TLC accepts all traces as a behaviour of
 `specs/StageLines.tla`.
 """
 
@@ -52,10 +52,10 @@ POINTS = {
     "ACKED": 1,
     RANDOM: 1,
 }
-"""Points of the kill, each with the hit that kills: the first epoch of a stage has no rows."""
+"""Failpoints of the kill, each with the hit that kills: the first epoch of a stage has no rows."""
 KEYS, ROWS_A_FILE, FILES_MOST, ENOUGH_S = 5, 20, 25, 300.0
 TRIED = 6
-"""Newest epochs of each stage whose cuts are all tried."""
+"""Number of newest epochs of each stage whose cuts are all tried."""
 
 
 class Broken(AssertionError):
@@ -90,7 +90,7 @@ def cells() -> list[Cell]:
 
 
 def stage_kills(folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` cells in an order drawn by `seed`, all of them if there are as many."""
+    """Try `trials` cells in an order drawn by `seed`, all cells if there are as many."""
     draw = random.Random(seed)
     chosen = draw.sample(cells(), min(trials, len(cells())))
     for spark in connected_session():
@@ -99,7 +99,7 @@ def stage_kills(folder: Path, trials: int, seed: int, results: Results) -> None:
 
 
 def tried(spark: SparkSession, root: Path, cell: Cell, draw: random.Random) -> tuple[dict[str, float], str]:
-    """Run one cell. Return its figures, and the broken promise if there is one."""
+    """Run one cell. Return its figures, and the broken promise, if any."""
     program = StagedProgram(spark, root, cell)
     try:
         return program.survive(draw), ""
@@ -109,12 +109,12 @@ def tried(spark: SparkSession, root: Path, cell: Cell, draw: random.Random) -> t
 
 @dataclass
 class Overloads(ckpt.RunListener):
-    """How often each job waited since the host was too busy to start Spark's Python workers."""
+    """Counts, by job, the waits for a host that was too busy to start Spark's Python workers."""
 
     heard: Counter[str] = field(default_factory=Counter)
 
     def onOutage(self, event: ckpt.OutageEvent) -> None:
-        """One more."""
+        """Count one more."""
         if event.condition == WorkersNotStarted.condition:
             self.heard[event.job] += 1
 
@@ -136,7 +136,7 @@ class StagedProgram:
         self.given = ["--root", str(self.root), "--graph", self.cell.graph, "--protocol", self.cell.protocol]
 
     def survive(self, draw: random.Random) -> dict[str, float]:
-        """Kill the victim while rows arrive, start it again, and judge the end."""
+        """Kill the victim while rows arrive, start it again, and judge the result."""
         self._write()
         lives = Lives(self.root / "lives", self.given, program=PROGRAM)
         try:
@@ -155,7 +155,7 @@ class StagedProgram:
         return self._judge()
 
     def run_undisturbed(self) -> dict[str, float]:
-        """Run all stages in this process, without a kill, and judge the end."""
+        """Run all stages in this process, without a kill, and judge the result."""
         self._write()
         try:
             self._start(list(self.graph.stages))
@@ -228,7 +228,7 @@ class StagedProgram:
             judge_table(stage, self._rows(stage), expected)
 
     def _judge_incarnations(self) -> None:
-        """Only the victim has restarted. A kill before its first commit may leave no second incarnation in the log."""
+        """Only the victim has restarted. After a kill before its first commit, the log may lack a second incarnation."""
         judge_incarnations(
             {store.job: store.log.state().incarnation for store in self.stores().values()},
             self.stores()[self.cell.victim].job,
@@ -267,7 +267,7 @@ def judged(stores: dict[str, Store], hops: tuple[Hop, ...], protocol: Between) -
 
 
 def judge_traces(traces: Sequence[Recorded], protocol: Between) -> None:
-    """Raise `Broken` if the rules answer other than recorded, or if the rules between the stages are not recorded."""
+    """Raise `Broken` if the rules answer differently from the trace, or if the traces lack the rules between the stages."""
     if found := differences(traces):
         raise Broken(str(found[0]))
     silent = [each.name for each in traces if (each.begun.stage is not None) is not protocol.indexed]
@@ -276,7 +276,7 @@ def judge_traces(traces: Sequence[Recorded], protocol: Between) -> None:
 
 
 def judge_run(folder: Path, traces: Sequence[Recorded]) -> int:
-    """Return how many steps of the stages TLC has accepted as a behaviour of `StageLines`. Raises `Broken`.
+    """Return the number of the stages' steps that TLC accepts as a behaviour of `StageLines`. Raises `Broken`.
 
     `folder`: a new one, for the checker's files.
     """
@@ -285,7 +285,7 @@ def judge_run(folder: Path, traces: Sequence[Recorded]) -> int:
     result = check(folder, MODULE, more=runs_module([run]), flags=())
     shutil.rmtree(folder)
     if not result.ok:
-        # An invariant is violated after a step; a step that no action allows is not in the counterexample.
+        # A violated invariant shows after its step; a step that no action allows is missing in the counterexample.
         wrong = run.steps[result.depth - 1 - (result.violated != "deadlock")]
         raise Broken(
             f"the specification objects ({result.violated}) to step {result.depth} of {len(run.steps)}: {wrong}"

@@ -1,4 +1,4 @@
-"""The campaigns find what they look for, and the page says what their lines say."""
+"""The campaigns find planted faults, and the page agrees with their result lines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WHOLE = (0, json.dumps({"epochs": [{"epoch": 1}, {"epoch": 2}], "latest": 2}))
 
 @pytest.fixture(scope="module")
 def hazards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """One session and one broker for the trials of all kinds."""
+    """One session and one broker for trials of all kinds."""
     folder = tmp_path_factory.mktemp("hazards")
     with running_broker(folder / "broker") as broker, site_of(folder, broker.servers) as site:
         yield site
@@ -56,7 +56,7 @@ def trials(path: Path) -> list[Trial]:
     return list(read(path))
 
 
-def test_an_answer_that_changed_without_a_word_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silently_different_answer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(damages, "answer_of", lambda question: (0, json.dumps({"epochs": [{"epoch": 1}], "latest": 1})))
 
     verdict, why = damages.judged(WHOLE, ("list", "store"))
@@ -72,8 +72,8 @@ LISTED = [
 
 
 def _listed(*changed: dict[str, object]) -> tuple[int, str]:
-    told = [epoch | change for epoch, change in zip(LISTED, changed, strict=True)]
-    return 0, json.dumps({"epochs": told, "latest": 2})
+    epochs = [epoch | change for epoch, change in zip(LISTED, changed, strict=True)]
+    return 0, json.dumps({"epochs": epochs, "latest": 2})
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def _listed(*changed: dict[str, object]) -> tuple[int, str]:
         ({"state_bytes": None, "damage": "[CKPT_EPOCH_DAMAGED]", "rows_in": 7}, "different"),
     ],
 )
-def test_a_list_that_names_its_damaged_epoch_has_told_it_and_may_differ_in_nothing_else(
+def test_a_list_may_differ_only_at_the_epoch_that_it_calls_damaged(
     monkeypatch: pytest.MonkeyPatch, second: dict[str, object], verdict: str
 ) -> None:
     monkeypatch.setattr(damages, "answer_of", lambda question: _listed({}, second))
@@ -93,7 +93,7 @@ def test_a_list_that_names_its_damaged_epoch_has_told_it_and_may_differ_in_nothi
     assert damages.judged(_listed({}, {}), ("list", "store"))[0] == verdict
 
 
-def test_a_worker_is_found_by_its_own_command_line_and_the_youngest_by_when_it_began(
+def test_a_worker_is_found_by_its_command_line_and_the_youngest_by_its_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     commands = {
@@ -105,7 +105,7 @@ def test_a_worker_is_found_by_its_own_command_line_and_the_youngest_by_when_it_b
     monkeypatch.setattr(deaths, "started", {90: 100, 40: 150, 5: 200}.__getitem__)
     driver = cast(Driver, SimpleNamespace(family=lambda: list(commands)))
 
-    assert deaths.of_family(driver, deaths.WORKER) == [90, 5], "ids begin anew at some number"
+    assert deaths.of_family(driver, deaths.WORKER) == [90, 5], "process ids wrap around"
 
 
 def test_an_error_without_a_type_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_a_merged_table_holds_the_newest_figures_of_each_key(tmp_path: Path) -> 
     assert inbox.merged() == Counter(last.values())
 
 
-def test_a_driver_whose_number_another_process_has_by_now_has_no_family() -> None:
+def test_a_driver_whose_process_id_is_reused_has_no_processes() -> None:
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
         driver = object.__new__(Driver)
         driver.process, driver.started_ticks = other, started(other.pid)
@@ -174,16 +174,16 @@ FENCED = {"event": "failed", "condition": "CKPT_FENCED"}
 BEFORE = {"event": "committed", "epoch": 4}
 
 
-def test_a_driver_that_is_woken_behind_its_successor_says_that_it_is_fenced_and_ends() -> None:
+def test_a_driver_that_wakes_after_its_successor_began_reports_that_it_is_fenced_and_ends() -> None:
     assert judged(4, [BEFORE, FENCED], 1, 4) == ""
 
 
-def test_what_was_decided_before_the_takeover_may_be_told_behind_it() -> None:
+def test_a_commit_before_the_takeover_may_be_reported_after_it() -> None:
     assert judged(4, [BEFORE, {"event": "committed", "epoch": 5}, FENCED], 1, 5) == ""
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "events"),
     [
         (4, [BEFORE, {"event": "committed", "epoch": 5}, FENCED]),
         (4, [BEFORE, {"event": "published", "epoch": 5}, FENCED]),
@@ -193,8 +193,8 @@ def test_what_was_decided_before_the_takeover_may_be_told_behind_it() -> None:
     ],
     ids=["commits", "publishes", "ends well", "says nothing", "says something else"],
 )
-def test_a_woken_driver_that_goes_on_or_hides_its_end_is_found(code: int, told: list[dict[str, object]]) -> None:
-    assert judged(code, told, 1, 4)
+def test_a_woken_driver_that_continues_or_hides_its_end_is_found(code: int, events: list[dict[str, object]]) -> None:
+    assert judged(code, events, 1, 4)
 
 
 def test_a_seed_repeats_the_schedule_of_failovers_and_of_pauses() -> None:
@@ -202,7 +202,7 @@ def test_a_seed_repeats_the_schedule_of_failovers_and_of_pauses() -> None:
     assert pauses_of(5, 40) == pauses_of(5, 40) != pauses_of(6, 40)
 
 
-def test_nobody_waits_for_more_than_the_start_of_a_successor_whose_publisher_will_freeze() -> None:
+def test_a_trial_waits_only_for_the_start_of_a_successor_whose_publisher_will_freeze() -> None:
     pauses = pauses_of(5, 200)
     behind = [one.wake for one, following in pairwise(pauses) if following.point]
 
@@ -210,7 +210,7 @@ def test_nobody_waits_for_more_than_the_start_of_a_successor_whose_publisher_wil
     assert set(behind) == {"started"}
 
 
-def test_the_page_says_how_the_trials_ended_whose_advice_was_followed(tmp_path: Path) -> None:
+def test_the_page_has_the_ends_of_trials_whose_advice_was_followed(tmp_path: Path) -> None:
     page, lines = tmp_path / "page.md", tmp_path / "results.jsonl"
     page.write_text(f"{MARK}\n")
     results = Results(lines, "odd-paths", 1)
@@ -237,7 +237,7 @@ def test_a_trial_of_each_kind_ends_right(kind: str, hazards: Site, tmp_path: Pat
     assert [trial.why for trial in trials(results)] == [""]
 
 
-def test_the_page_counts_what_the_lines_say(tmp_path: Path) -> None:
+def test_the_page_counts_the_result_lines(tmp_path: Path) -> None:
     page, lines = tmp_path / "page.md", tmp_path / "results.jsonl"
     page.write_text(f"# Head\n\n{MARK}\n\nold figures\n")
     results = Results(lines, "kafka", 1)

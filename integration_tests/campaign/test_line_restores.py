@@ -1,4 +1,4 @@
-"""The campaign's deaths of a restore, and its verdict, on stores made without Spark."""
+"""The campaign's kills of a restore, and its verdict, on stores made without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The campaign of damaged state files finds a store that does not look at their bytes."""
+"""The campaign of damaged state files finds a store that does not check their bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_ckpt.store.location import Location
 pytestmark = [pytest.mark.spark, pytest.mark.long]  # tests/store/test_sparks_state_files.py has every kind of damage
 
 
-def test_each_damage_is_told_and_a_store_that_reads_no_bytes_is_found(
+def test_each_damage_is_reported_and_a_store_that_reads_no_bytes_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lent = plain_session()

@@ -1,4 +1,4 @@
-"""The verdicts of the campaign on stages, on tables and states with a planted defect, and a few cells on Spark."""
+"""Verdicts of the campaign on stages, on tables and states with a planted defect, and a few cells on Spark."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_search_that_finds_another_line_is_found(monkeypatch: pytest.MonkeyPat
         judge_search(cut_of(UNDONE))
 
 
-def test_a_stage_may_restart_beside_the_victim_only_if_its_host_was_overloaded() -> None:
+def test_another_stage_may_restart_only_if_its_host_was_overloaded() -> None:
     judge_incarnations({"main": 1, "second": 4}, "second", {})
     judge_incarnations({"main": 3, "second": 2}, "second", {"main": 2})
     with pytest.raises(Broken, match="restarted, too"):
@@ -153,7 +153,7 @@ def test_a_loop_over_stages_passes_each_row_twice(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.kill
 def test_a_run_with_a_killed_stage_is_a_behaviour_of_the_specification(tmp_path: Path, protocol: Between) -> None:
-    """Each protocol once. It is none if a batch has not counted the rows that it passes, or without a commit of a survivor."""
+    """Each protocol once. The specification rejects a batch without its row count, and a trace without a survivor's commit."""
     for spark in connected_session():
         cell = Cell(protocol, "pipeline", "EPOCH_COMMITTED", "second")
         figures, why = tried(spark, tmp_path / "cell", cell, random.Random(1))
@@ -169,7 +169,7 @@ def test_a_run_with_a_killed_stage_is_a_behaviour_of_the_specification(tmp_path:
 
 
 def without_rows(traces: Sequence[Recorded], job: str) -> list[Recorded]:
-    """The traces with the first batch of a stage that has read rows, as if its tasks had counted none."""
+    """The traces without the row counts of a stage's first batch that has read rows."""
     lines = [line for trace in traces if trace.begun.shape.job == job for line in trace.lines]
     first = next(line for line in lines if any(each["body"].get("rows_in") for each in line.event.get("reports", ())))
     uncounted = first.model_copy(update={"event": {**first.event, "reports": []}})
@@ -177,7 +177,7 @@ def without_rows(traces: Sequence[Recorded], job: str) -> list[Recorded]:
 
 
 def without_epoch(traces: Sequence[Recorded], job: str, epoch: int) -> list[Recorded]:
-    """The traces without what a stage has heard of the index of one epoch, which says that it is committed."""
+    """The traces without a stage's notice that one epoch's index is committed."""
     return [
         replace(
             trace, lines=[line for line in trace.lines if not (trace.begun.shape.job == job and is_of(line, epoch))]

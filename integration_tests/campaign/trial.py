@@ -19,7 +19,7 @@ RESULTS = Path(__file__).with_name("results.jsonl")
 
 @dataclass(frozen=True)
 class Trial:
-    """One thing that was done to the product, and what it led to. `figures` are counts or measures, by name.
+    """One trial of the product, and its result. `figures` are counts or measures, by name.
 
     `times`: number of trials in this line, whose figures are sums. Its seed is that of the first one.
     """
@@ -35,12 +35,12 @@ class Trial:
 
     @property
     def adds_up(self) -> bool:
-        """True if it can be added to its like: it kept its promise, and its figures are counts."""
+        """True if it can be added to others of its kind: it kept its promise, and its figures are counts."""
         return not self.why and self.campaign != "soak" and not any(name.endswith(" s") for name in self.figures)
 
 
 class Results:
-    """The file of trials, and the campaign's own account on the terminal."""
+    """The file of trials, and the campaign's progress on the terminal."""
 
     def __init__(self, path: Path, campaign: str, seed: int) -> None:
         self._path = path
@@ -52,7 +52,7 @@ class Results:
     def add(
         self, kind: str, figures: Mapping[str, float] | None = None, why: str = "", seed: int | None = None
     ) -> None:
-        """Write a trial down. `why` is empty unless a promise was broken. `seed`: the trial's own, if it has one."""
+        """Record a trial. `why` is empty unless a promise was broken. `seed`: the trial's own, if it has one."""
         day = time.strftime("%Y-%m-%d", time.gmtime())
         drawn_from = self._seed if seed is None else seed
         trial = Trial(self._campaign, kind, drawn_from, figures or {}, why, self._commit, day)
@@ -83,6 +83,6 @@ def merge(path: Path) -> None:
 
 
 def current_commit() -> str:
-    """The commit that is tried."""
+    """The commit under test."""
     command = ["git", "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""The job under test with a bug in it: its driver decides and publishes epochs without a look at who holds the lease."""
+"""The job under test with a planted bug: its driver commits and publishes epochs without a check of the lease."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from spark_ckpt.store.log_table import NewRow
 
 
 def _looks_at_nothing(*_: object) -> None:
-    """Instead of the comparison with the log's newest incarnation."""
+    """Replaces the comparison with the log's newest incarnation."""
 
 
 def _row_whatever_the_log_holds(log_state: LogState, manifest: Manifest, now_ms: int) -> NewRow:
-    """Instead of a row that extends the log's newest epoch."""
+    """Replaces the check that a row extends the log's newest epoch."""
     brief = EpochBrief.of(manifest, now_ms + log_state.lease_ms)
-    told = brief.model_dump_json(), manifest.model_dump_json()
-    return NewRow("epoch", manifest.epoch, manifest.incarnation, manifest.attempt, *told)
+    row = brief.model_dump_json(), manifest.model_dump_json()
+    return NewRow("epoch", manifest.epoch, manifest.incarnation, manifest.attempt, *row)
 
 
 if __name__ == "__main__":

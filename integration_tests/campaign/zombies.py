@@ -1,4 +1,4 @@
-"""Drivers that are frozen, replaced, and wake up: each one's successor is the next to be frozen."""
+"""Drivers that are frozen, replaced, and wake up: each successor is the next driver to freeze."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POINTS = ("", "", "", *IN_CHILDREN[1:])
 
 
 def zombies(broker: Broker, folder: Path, trials: int, seed: int, results: Results) -> None:
-    """`trials` drivers of one job, each frozen at a random moment or at a named point, each woken behind its successor."""
+    """Freeze `trials` drivers of one job, at a random moment or at a named failpoint; wake each after its successor began."""
     draw = random.Random(seed)
     job = hard_job(broker, folder / "zombies", draw.randrange(10**6))
     try:
@@ -40,11 +40,11 @@ def _start(job: KafkaJob, point: str, number: int = 0) -> Driver:
 
 
 def _one(job: KafkaJob, zombie: Driver, draw: random.Random, point: str, number: int, results: Results) -> Driver:
-    """Freeze the living driver, start its successor, wake the frozen one; the successor, for the next trial."""
+    """Freeze the living driver, start its successor, wake the frozen one; return the successor for the next trial."""
     job.ledger.write(RECORDS_A_LIFE)
     with feeding(job.ledger.write, RECORDS_A_FEED):
         zombie.wait_for_events("committed", 1)
-        time.sleep(draw.uniform(0, 1.5))  # the moment of the freeze is what is random here
+        time.sleep(draw.uniform(0, 1.5))  # a random moment of the freeze
     zombie.stop()
     seen = len(zombie.events())
     job.ledger.write(RECORDS_A_LIFE)
@@ -52,7 +52,7 @@ def _one(job: KafkaJob, zombie: Driver, draw: random.Random, point: str, number:
     why = ""
     try:
         successor.wait_for_events("started", 1)
-        time.sleep(draw.uniform(0, 2))  # the moment of the awakening is what is random here
+        time.sleep(draw.uniform(0, 2))  # a random moment of the wake-up
         zombie.resume()
         code = zombie.wait_for_end()
         said = [event["condition"] for event in zombie.events("failed")]

@@ -1,1 +1,1 @@
-"""Campaigns of what users, other tools and the platform do to a job: each trial ends right, or refused with advice that works."""
+"""Campaigns of actions of users, tools and platforms on a job: each trial ends right, or refused with advice that works."""

@@ -42,7 +42,7 @@ FAR = (
     "2262-04-11T23:47:17", "9999-12-31T23:59:59.999999",
 )  # fmt: skip
 TWICE = datetime(2024, 11, 3, 5, 30, tzinfo=UTC)
-"""01:30 in New York for the first time; an hour later for the second time."""
+"""01:30 in New York for the first time, and an hour later for the second time."""
 
 
 class OddModification(Scene):
@@ -56,7 +56,7 @@ class OddModification(Scene):
         self._drains = draw.choice((1, 2, 4))
         self._age: str | None = None
         self._missing = draw.random() < 0.3
-        """Consumed files are deleted before the next ones come."""
+        """Consumed files are deleted before the next files arrive."""
 
     def _job(self) -> ckpt.Job:
         job = new_job(self._site, self._folder / "store")
@@ -94,7 +94,7 @@ class OddModification(Scene):
         return Counter(table_rows(self._folder / "out", ("k", "v")))
 
     def ways(self) -> Sequence[Way]:
-        def go_on() -> None:
+        def continue_job() -> None:
             drained(self._job())
             for drain in range(self._fed, self._drains):
                 self._feed(drain)
@@ -104,21 +104,21 @@ class OddModification(Scene):
             for path in self._inbox.iterdir():
                 if path.name in str(error):
                     path.touch()
-            go_on()
+            continue_job()
 
         def older(error: CkptError, found: Any) -> None:
             self._age = found[1] or "100000 days"
-            go_on()
+            continue_job()
 
         return [
-            ways.next_start(go_on),
+            ways.next_start(continue_job),
             Way("touch the file", r"\btouch\b", touched),
             Way("longer maxFileAge", r"maxFileAge(?:=['\"]([^'\"]+)['\"])?", older),
         ]
 
 
 class FarValues(Scene):
-    """Timestamps of far years in files of one format, through a job to a table and through a second job that reads that table."""
+    """Timestamps of distant years in files of one format, through a job to a table and through a second job that reads it."""
 
     def __init__(self, site: Site, folder: Path, draw: random.Random, format_: str) -> None:
         self.kind = f"far timestamps, {format_}"
@@ -198,7 +198,7 @@ class FarValues(Scene):
 
 
 class TwiceHour(Scene):
-    """Rows merged by a key with a timestamp that is the partition, too, in the hour that the session's zone has twice."""
+    """Rows merged by a key and a timestamp, which is also the partition, in the hour that occurs twice in the session's zone."""
 
     def __init__(self, site: Site, folder: Path, draw: random.Random) -> None:
         self.kind = "merge by a timestamp partition in the hour that occurs twice"
@@ -207,7 +207,7 @@ class TwiceHour(Scene):
         moments = [TWICE, TWICE + timedelta(hours=1), TWICE + timedelta(hours=2), TWICE - timedelta(hours=1)]
         self._moments = draw.sample(moments, draw.randint(2, 4))
         self._text = draw.random() < 0.4
-        """The partition is a text, and one of them is empty."""
+        """The partition is a string, and one of them is empty."""
         self._rejects = False
 
     def _values(self) -> list[str]:
@@ -240,7 +240,7 @@ class TwiceHour(Scene):
         return job
 
     def wanted(self) -> Rows:
-        """Delta keeps an empty text of a partition as null."""
+        """Delta stores an empty string of a partition as null."""
         if not self._text:
             return Counter((_micros(moment), self._epochs - 1) for moment in self._moments)
         gone = ("", "__HIVE_DEFAULT_PARTITION__")
@@ -260,7 +260,7 @@ class TwiceHour(Scene):
         return Counter((p if self._text else _micros(p), n) for p, n in rows)  # type: ignore[arg-type]
 
     def ways(self) -> Sequence[Way]:
-        def go_on() -> None:
+        def continue_job() -> None:
             drained(self._job())
             for epoch in range(self._fed, self._epochs):
                 self._feed(epoch)
@@ -268,9 +268,12 @@ class TwiceHour(Scene):
 
         def filtered(error: CkptError, found: Any) -> None:
             self._rejects = True
-            go_on()
+            continue_job()
 
-        return [ways.next_start(go_on), Way("filter the row", r"filter|coalesce|leave .{0,40}out|replace", filtered)]
+        return [
+            ways.next_start(continue_job),
+            Way("filter the row", r"filter|coalesce|leave .{0,40}out|replace", filtered),
+        ]
 
     def close(self) -> None:
         self._site.spark.conf.set("spark.sql.session.timeZone", "UTC")

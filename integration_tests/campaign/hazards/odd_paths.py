@@ -1,4 +1,4 @@
-"""Drawn names of folders, tables, columns and files: everything that a file system and Delta allow works, or is refused by name."""
+"""Drawn names of folders, tables, columns and files: a name that a file system and Delta allow works, or an error names it."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class OddPath(Scene):
             self._drained = drain + 1
             drained(self._job())
 
-    def _go_on(self) -> None:
-        """Start again; what has not come yet comes."""
+    def _continue_job(self) -> None:
+        """Start again; input that has not arrived yet arrives."""
         drained(self._job())
         for drain in range(self._drained, 2):
             self._write(drain, self._rows[drain])
@@ -117,15 +117,15 @@ class OddPath(Scene):
 
     def ways(self) -> Sequence[Way]:
         def renamed(error: CkptError, found: Any) -> None:
-            """A plain name, and a job from its beginning: nothing has run in the odd one."""
+            """A plain name, and a job from its beginning: none has run under the odd one."""
             self._plain = True
             for drain in range(self._drained):
                 self._write(drain, self._rows[drain])
             drained(self._job())
-            self._go_on()
+            self._continue_job()
 
         return [
-            ways.next_start(self._go_on),
+            ways.next_start(self._continue_job),
             Way(
                 "another name",
                 r"rename|another (name|folder|path|place|location)|without (such|these|those|the)|choose",
@@ -135,7 +135,7 @@ class OddPath(Scene):
 
 
 class OddColumn(Scene):
-    """A column with a drawn name, as plain data, key of a state, partition, or key of a merge; read back as a source, too."""
+    """A column with a drawn name, as plain data, key of a state, partition, or key of a merge; also read back as a source."""
 
     def __init__(self, site: Site, folder: Path, draw: random.Random, role: str) -> None:
         self.kind = f"column as {role}"
@@ -189,7 +189,7 @@ class OddColumn(Scene):
         return delta_rows(self._site, self._folder / "out", (self._name, "count" if self._role == "key" else "v"))
 
     def ways(self) -> Sequence[Way]:
-        def go_on() -> None:
+        def continue_job() -> None:
             drained(self._job())
             self.act()
 
@@ -201,7 +201,7 @@ class OddColumn(Scene):
             self.act()
 
         return [
-            ways.next_start(go_on),
+            ways.next_start(continue_job),
             Way(
                 "another name", r"rename|another name|choose|select it as|alias|without (such|these|those|the)", renamed
             ),
@@ -263,14 +263,14 @@ class OddFile(Scene):
         return delta_rows(self._site, self._folder / "out", ("k", "v"))
 
     def ways(self) -> Sequence[Way]:
-        def go_on() -> None:
+        def continue_job() -> None:
             for file in range(3):
                 if file not in self._there:
                     self._write(file)
             drained(self._job())
 
-        def mended(error: CkptError, found: Any) -> None:
-            """The odd file gets a plain name, or line ends that are read; files that have not come yet come."""
+        def fixed(error: CkptError, found: Any) -> None:
+            """The odd file gets a plain name, or readable line ends; files that have not arrived yet arrive."""
             self._renamed = True
             for name in os.listdir(os.fsencode(self._folder / "in")):  # noqa: PTH208 - names as bytes
                 if self._csv or not name.startswith(b"plain-"):
@@ -288,18 +288,18 @@ class OddFile(Scene):
             drained(self._job())
 
         return [
-            ways.next_start(go_on),
+            ways.next_start(continue_job),
             Way(
                 "convert or rename the file",
                 r"rename|another name|line end|\\n|convert|dos2unix|mac2unix|newline",
-                mended,
+                fixed,
             ),
         ]
 
 
 def delta_rows(site: Site, table: Path, columns: Sequence[str]) -> Rows:
-    """The rows by the table's log and files, read without any Delta reader; delta-spark has to find as many. A table that only
-    stands under another spelling of its path has no rows."""
+    """Rows by the table's log and files, read without any Delta reader; delta-spark must find as many. A table that exists only
+    under another spelling of its path has no rows."""
     log = table / "_delta_log"
     if not log.is_dir():
         return Counter()

@@ -72,7 +72,7 @@ STATE = "seen string, raw binary, total decimal(20,2)"
 
 
 def fold(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[tuple[object, ...]]:
-    """Texts, bytes and decimals in state. Rows of one key come in any order within a batch, so texts are counted, not joined."""
+    """Strings, bytes and decimals in state. Rows of a key come in any order within a batch, so strings are counted, not joined."""
     seen, raw, total = state.get if state.exists else ("", b"", 0)
     for frame in frames:
         for row in frame.itertuples():
@@ -82,7 +82,7 @@ def fold(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> 
 
 
 class Setting(Scene):
-    """State in pandas and rows as they are, or totals and a merged table, for two drains; the setting is on in one or both."""
+    """State in pandas with unchanged rows, or totals with a merged table, for two drains; the setting is on in one or both."""
 
     def __init__(self, site: Site, folder: Path, draw: random.Random, conf: Mapping[str, str]) -> None:
         self._in = draw.choice(((True, True), (False, True), (True, False)))
@@ -206,7 +206,7 @@ class Setting(Scene):
         return [Way("set the setting back", says, unset), Way("cast the column", r"cast the columns", cast)]
 
     def _finish(self) -> None:
-        """Drain what is there, then what is left to come."""
+        """Drain the present input, then the rest of the input."""
         self._job.drain()
         if self._drained == 1:
             self._feed(self._job, 1)

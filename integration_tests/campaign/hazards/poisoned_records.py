@@ -1,4 +1,4 @@
-"""Rows that a topic never takes, or only with care: each record arrives as it is, or a typed error names the way to go on."""
+"""Rows that a topic rejects, always or by its settings: each record arrives unchanged, or a typed error has recovery advice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMA = f"bad boolean, key string, value string, timestamp timestamp, partition
 
 @dataclass(frozen=True)
 class Poison:
-    """Fields of the one odd row, and the topic's settings. `legal`: Kafka takes it, so the output has to have it or be refused."""
+    """Fields of the odd row, and the topic's settings. `legal`: Kafka accepts it, so the job must write it or refuse it."""
 
     name: str
     row: Mapping[str, Any]
@@ -138,7 +138,7 @@ class Poisoned(Scene):
 
 
 class SmallRecords(Scene):
-    """One epoch has far more small records than the topic takes in one batch."""
+    """One epoch has far more small records than the topic accepts in one batch."""
 
     def __init__(self, site: Site, folder: Path, draw: random.Random) -> None:
         self.kind = "small records, together over the topic's limit"

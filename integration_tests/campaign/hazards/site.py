@@ -35,7 +35,7 @@ PUBLISH = "90 seconds"
 @dataclass
 class Site:
     """The session and the broker's address (empty if the campaign needs none); a new folder for every trial. `known`: outputs that
-    several trials compare with."""
+    several trials are compared with."""
 
     spark: SparkSession
     servers: str
@@ -44,7 +44,7 @@ class Site:
     known: dict[str, list[Rows]] = field(default_factory=dict)
 
     def fresh(self) -> Path:
-        """The folder of the next trial. Those of earlier trials are deleted."""
+        """The folder of the next trial. Folders of earlier trials are deleted."""
         shutil.rmtree(self.folder / f"trial-{self.trials}", ignore_errors=True)
         self.trials += 1
         path = self.folder / f"trial-{self.trials}"
@@ -52,7 +52,7 @@ class Site:
         return path
 
     def forget_tables(self) -> None:
-        """Let delta-spark forget the tables that it knows, as a new process would."""
+        """Clear delta-spark's cache of tables, as in a new process."""
         jvm_of(self.spark).org.apache.spark.sql.delta.DeltaLog.clearCache()
 
     def name(self, stem: str) -> str:
@@ -77,7 +77,7 @@ def site_of(folder: Path, servers: str = "") -> Iterator[Site]:
 
 @dataclass
 class FileJob:
-    """A job over JSON files. Every start calls `describe`, which gives the rows to sinks: a scene can change the program."""
+    """A job over JSON files. Every start calls `describe`, which connects the rows to sinks, so a scene can change the program."""
 
     site: Site
     folder: Path
@@ -101,7 +101,7 @@ class FileJob:
         return str(self.folder / "store")
 
     def write(self, rows: Sequence[Mapping[str, object]]) -> Path:
-        """One more file; it appears whole."""
+        """Write one more file atomically."""
         path = self.inbox / f"part-{self.files:04}.json"
         hidden = self.inbox / f".part-{self.files:04}.json"
         hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -110,7 +110,7 @@ class FileJob:
         return path
 
     def job(self) -> ckpt.Job:
-        """The job as the program describes it now."""
+        """The job as the program now describes it."""
         job = new_job(self.site, Path(self.store), **({"interval": "every batch"} | self.settings))
         source = {"maxFilesPerTrigger": 1} | self.source
         stream = job.source("s", FilesSource(str(self.inbox), "json", self.schema, **source))
@@ -118,22 +118,22 @@ class FileJob:
         return job
 
     def drain(self, **start: Any) -> None:
-        """Start, read what is there, end. Raises what the job raises."""
+        """Start, read the present input, end. Raises the job's error."""
         drained(self.job(), **start)
 
     def start(self, **start: Any) -> ckpt.Run:
-        """Start without an end."""
+        """Start a run without an end."""
         return self.job().start(**start)
 
 
 def new_job(site: Site, store: Path, name: str = "hazard", **settings: object) -> ckpt.Job:
-    """A job that gives up soon."""
+    """A job with short timeouts."""
     usual = {"interval": "1 second", "max_failed_epochs": 2, "publish_timeout": PUBLISH}
     return ckpt.Job(site.spark, name, store=str(store), **(usual | settings))
 
 
 def drained(job: ckpt.Job, **start: Any) -> None:
-    """Start, read what is there, end. Raises what the job raises, `TimeoutError` if it does not end."""
+    """Start, read the present input, end. Raises the job's error, or `TimeoutError` if it does not end."""
     run = job.start(availableNow=True, **start)
     if not run.awaitTermination(DRAIN_S):
         with suppress(Exception):
@@ -142,7 +142,7 @@ def drained(job: ckpt.Job, **start: Any) -> None:
 
 
 def ended(run: ckpt.Run) -> None:
-    """Stop a run in order. Raises what it raises."""
+    """Stop a run in order. Raises its error."""
     if run.isActive:
         run.stop(90)
     if not run.awaitTermination(90):
@@ -150,7 +150,7 @@ def ended(run: ckpt.Run) -> None:
 
 
 def happens(question: Callable[[], object], seconds: float) -> bool:
-    """Wait at most `seconds` until the answer is true, and return it. An answer that cannot be had yet is no."""
+    """Wait at most `seconds` until the answer is true, and return it. A question that fails counts as false."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with suppress(Exception):
@@ -170,7 +170,7 @@ def wait_for(question: Callable[[], object], what: str, seconds: float = 120.0) 
 
 
 def table_rows(path: Path | str, columns: Sequence[str]) -> list[tuple[object, ...]]:
-    """All rows of a Delta table, these columns; a column that is not there is null. No table: no rows."""
+    """All rows of a Delta table with these columns; a missing column is null. A missing table has no rows."""
     if not (Path(path) / "_delta_log").is_dir() or not any((Path(path) / "_delta_log").glob("*.json")):
         return []
     table = DeltaTable(str(path)).to_pyarrow_table()
@@ -186,7 +186,7 @@ def admin(servers: str) -> AdminClient:
 
 
 def make_topic(servers: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-    """Create the topic and wait until the broker names it."""
+    """Create the topic and wait until the broker lists it."""
     client = admin(servers)
 
     def made() -> bool:
@@ -207,7 +207,7 @@ def delete_topic(servers: str, name: str) -> None:
 
 
 def forget_groups(servers: str, sink: str) -> int:
-    """Delete the consumer groups that hold the markers of a sink; how many there were."""
+    """Delete the consumer groups that hold the markers of a sink; return their number."""
     client = admin(servers)
     listed = client.list_consumer_groups(request_timeout=30).result()
     groups = [each.group_id for each in listed.valid if re.fullmatch(rf".+\.{re.escape(sink)}\.\d+", each.group_id)]
@@ -218,7 +218,7 @@ def forget_groups(servers: str, sink: str) -> int:
 
 
 def produce(servers: str, topic: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write records; each is the arguments of confluent-kafka's `produce`."""
+    """Write records; each has the arguments of confluent-kafka's `produce`."""
     failed: list[object] = []
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 5, "log_level": 0})
     for row in rows:
@@ -255,13 +255,13 @@ def records(servers: str, topic: str) -> list[Any]:
 
 
 def command(words: Sequence[str]) -> tuple[int, str]:
-    """Run a command line of the product, as an operator does; exit code and everything it prints."""
+    """Run a command of the product in a new process, as an operator does; return its exit code and all output."""
     done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
 def asked(words: Sequence[str]) -> tuple[int, str]:
-    """The same, inside this process."""
+    """Run a command in this process."""
     import contextlib
     import io
 
@@ -274,10 +274,10 @@ def asked(words: Sequence[str]) -> tuple[int, str]:
 
 
 def counted(rows: Sequence[tuple[object, ...]]) -> Rows:
-    """Rows and how often each is there."""
+    """Rows with their counts."""
     return Counter(rows)
 
 
 def key_text(draw: random.Random) -> str:
-    """A short text that no other call gives, most likely."""
+    """A short text that is most likely unique."""
     return base64.b32encode(draw.randbytes(5)).decode()

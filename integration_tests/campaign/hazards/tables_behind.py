@@ -1,4 +1,4 @@
-"""A sink has fewer epochs than the store says: its table is an older copy or lacks commits, or its topic lost the marker."""
+"""A sink has fewer epochs than the store: its table is an older copy or lacks commits, or its topic has lost the marker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COMMANDS = ("verify", "doctor", "restore")
 
 
 class Behind(Scene):
-    """Some epochs are published to one to three sinks; then one sink falls behind; then the job is started again."""
+    """Some epochs are published to one to three sinks; then one sink loses epochs; then the job is started again."""
 
     def __init__(self, site: Site, folder: Path, draw: random.Random, sink: str, damage: str) -> None:
         self.kind = f"{sink}, {damage}"
@@ -92,7 +92,7 @@ class Behind(Scene):
         )
 
     def tolerated(self) -> Rows:
-        """A merged table may show any value that a key had."""
+        """A merged table may show any earlier value of a key."""
         found: Rows = Counter()
         for name in self._sinks:
             found |= Counter({(name, k, n): 1 for rows in self._written for k, n in rows})
@@ -109,7 +109,7 @@ class Behind(Scene):
         return found
 
     def ways(self) -> Sequence[Way]:
-        """Those that fit what happened: advice says `if the rows are there` and `if the rows are gone`."""
+        """Actions that fit the damage: advice says `if the rows are there` and `if the rows are gone`."""
         back = r"backup|bring .{0,60}back|restore the table|put .{0,40}back|created anew: restore it"
         accept = ways.accept(self._job, "accept_new_sink", self._begin_new)
         again = ways.restore(self._job, self._published_twice)
@@ -121,7 +121,7 @@ class Behind(Scene):
         return [*starts, again, ways.start_again(self._job.drain, back, "backup", self._put_back)]
 
     def _published_twice(self, error: CkptError) -> None:
-        """The advice says that the other sinks get rows of those epochs twice."""
+        """Check that the advice warns: the other sinks get rows of those epochs twice."""
         self._twice = "twice" in str(error)
 
     # -- the job ----------------------------------------------------------------------------------------------------------
@@ -169,11 +169,11 @@ class Behind(Scene):
         self._site.forget_tables()
 
     def _begin_new(self) -> None:
-        """The sink begins with the next epoch: rows of the epochs before are not promised any more."""
+        """The sink starts with the next epoch: rows of earlier epochs are no longer promised."""
         self._lost_for_good = self._drains * self._files
 
     def _ask(self) -> None:
-        """An operator's question about the store must not be answered with `whole`."""
+        """An operator's command on the store must not answer `whole`."""
         if not self._asked:
             return
         words = {
@@ -187,7 +187,7 @@ class Behind(Scene):
 
 
 def cut(table: Path, damage: str, draw: random.Random) -> None:
-    """Take commits off the end of a table's log. An older copy has none of their data files either."""
+    """Remove the newest commits of a table's log. An older copy lacks their data files, too."""
     log = table / "_delta_log"
     newest = max(int(path.stem) for path in log.glob("*.json") if path.stem.isdigit())
     keep = {NEWEST: newest - 1, OLDER: draw.randint(0, newest - 1) if newest else -1, EMPTY: 0}.get(damage, -1)

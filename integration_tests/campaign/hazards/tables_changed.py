@@ -41,13 +41,13 @@ from spark_ckpt.errors import CkptError
 FOREIGN = (100, "q")
 POSITIVE, THERE = "id >= 0", "id IS NOT NULL"
 SEEN_S = 40.0
-"""So long the trial waits for the rows behind the change; then it stops the job in order."""
+"""Seconds to wait for the rows after the change; then the trial stops the job in order."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a table (id long, v string). `replaces`: it takes the rows that are there and leaves one of its own. `allows`: a
-    condition that rows must meet from then on."""
+    """A change of a table (id long, v string). `replaces`: it deletes the present rows and leaves one of its own. `allows`: a
+    condition on all later rows."""
 
     name: str
     make: Callable[[Site, str], None]
@@ -192,7 +192,7 @@ class TableChanged(Scene):
         return first + (Counter([FOREIGN]) if self._change.make is _added else Counter()) + more
 
     def required(self) -> Rows:
-        """Into a new table the job gives the epochs that are not published yet."""
+        """The job writes its unpublished epochs to a new table."""
         if self._accepted:
             return Counter(self._more)
         allowed = set(self._change.allowed(self._more))
@@ -209,7 +209,7 @@ class TableChanged(Scene):
         if self.kind == RECREATED:
             again = ways.start_again(self._job.drain, r"the start names the other ways", "start again")
             removed = ways.accept(self._job, "accept_new_sink", self._removed)
-            # Advice to remove the folder first is not followed by a start that leaves it there.
+            # A start that leaves the folder in place does not follow advice to remove it first.
             removed = replace(removed, name="remove the folder", says=f"remove the folder.*?{accept.says}")
             accept = replace(accept, says=f"^(?!.*remove the folder).*?{accept.says}")
             return [removed, accept, ways.restore(self._job), again]
@@ -230,13 +230,13 @@ class TableChanged(Scene):
         self._site.forget_tables()
 
     def _accept(self) -> None:
-        """A sink is accepted as another one only if it is another one."""
+        """A sink is accepted as another one only if it differs."""
         if self.kind != RECREATED:
             self._where = self._new_table
         self._accepted = True
 
     def _removed(self) -> None:
-        """Remove a folder whose log a statement wrote to while somebody removed it."""
+        """Remove a folder whose log a statement wrote to during its removal."""
         shutil.rmtree(self._table)
         self._site.forget_tables()
         self._accept()
@@ -247,7 +247,7 @@ class TableChanged(Scene):
 
 
 def _read(site: Site, table: Path, columns: Sequence[str]) -> list[tuple[object, ...]]:
-    """By deltalake; by delta-spark if columns are mapped, which deltalake does not follow, or if it cannot read a feature."""
+    """Read by deltalake; by delta-spark if columns are mapped, which deltalake ignores, or if it lacks a table feature."""
     if not any((table / "_delta_log").glob("*.json")):
         return []
     try:
@@ -376,7 +376,7 @@ class SinkTopicChanged(Scene):
             self._gone = True
             make_topic(self._site.servers, self._topic)
         else:
-            client = admin(self._site.servers)  # a client that is collected ends its pending requests
+            client = admin(self._site.servers)  # a client that is garbage-collected ends its pending requests
             for future in client.create_partitions([NewPartitions(self._topic, 3)]).values():
                 future.result(30)
 

@@ -1,4 +1,4 @@
-"""The judge condemns what it is there for: a lost, repeated or changed row, an error without a type, advice that does not work."""
+"""The judge condemns every fault: a lost, repeated or changed row, an error without a type, advice that does not work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REFUSED = PublishConflict("the table has lost epochs", hint="bring the table bac
 
 
 class Played(Scene):
-    """A scene in memory. `raises`: the errors of the first run and of the runs after it; `rows`: what readers see in the end."""
+    """A scene in memory. `raises`: errors of the first run and of the later runs; `rows`: the final output of readers."""
 
     kind = "played"
 
@@ -128,7 +128,7 @@ def test_an_error_without_a_type_after_the_advice_is_condemned() -> None:
         SinkInvalid("the column is of another type"),
         PublishConflict("the marker is gone", hint="the next start publishes the rows"),
     ],
-    ids=["no advice", "advice that nobody can follow"],
+    ids=["no advice", "advice without an action"],
 )
 def test_an_error_that_names_no_action_is_condemned(error: Exception) -> None:
     assert verdict(Played(WANTED, [error])) is Verdict.NO_WAY

@@ -1,4 +1,4 @@
-"""The trials of one kind: scenes in turn, each drawn from a seed of its own, judged, and written down."""
+"""Trials of one kind: scenes in turn, each drawn from its own seed, judged, and recorded."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from integration_tests.campaign.hazards.verdicts import Scene, judged
 from integration_tests.campaign.trial import Results
 
 Drawn = Callable[[Site, Path, random.Random], Scene]
-"""Draws a scene in a folder of its own."""
+"""Draw a scene in its own folder."""
 
 
 def tried(scenes: Sequence[Drawn], site: Site, seed: int, results: Results) -> None:
-    """One trial. The seed says which scene and draws its details, so that `--trials 1 --seed SEED` repeats the trial."""
+    """Run one trial. The seed selects the scene and draws its details, so `--trials 1 --seed SEED` repeats the trial."""
     draw = random.Random(seed)
     scene = scenes[seed % len(scenes)](site, site.fresh(), draw)
     began = time.monotonic()

@@ -1,7 +1,6 @@
 """The judge of one trial: the output is exact, or a typed error stops the job and its recovery advice leads to the exact output.
 
-The judge follows the advice: it looks in the error's text for an action that the scene knows how to do, does it, and starts
-the job again.
+The judge follows the advice: it searches the error's text for an action of the scene, does it, and starts the job again.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from spark_ckpt.errors import CkptError
 
 Rows = Counter[tuple[object, ...]]
 MOST_ACTIONS = 3
-"""Advice that needs more actions in a row, each named by the error of the one before, counts as advice that does not work."""
+"""Advice that needs more actions in a row, each named by the previous error, counts as advice that does not work."""
 _RAW = re.compile(r"\b[\w.]+(?:Error|Exception)\b|\bpyarrow\.lib\.")
-"""A library's own exception, which says nothing to an operator."""
+"""A library's own exception, which does not help an operator."""
 _UNNAMED = ("CKPT_RUN_FAILED", "CKPT_QUERY_FAILED")
 
 
@@ -35,7 +34,7 @@ class Verdict(Enum):
 
 
 class Unnoticed(Exception):
-    """A command that was asked about the damage calls everything whole."""
+    """A command on the damaged store answers that all is intact."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +55,20 @@ class Way:
 
 
 class Scene(ABC):
-    """One trial: a job, what happens to it, and the output that it must have."""
+    """One trial: a job, an event, and the output that the job must have."""
 
     kind: str
 
     @abstractmethod
     def act(self) -> None:
-        """Run the job and do to it what the trial is about. Raises what the job raises."""
+        """Run the job and let the event happen. Raises the job's error."""
 
     @abstractmethod
     def wanted(self) -> Rows:
         """The exact output."""
 
     def required(self) -> Rows:
-        """The least output, where the advice leaves a choice. Otherwise `wanted`."""
+        """The least output, if the advice leaves a choice. Otherwise `wanted`."""
         return self.wanted()
 
     def tolerated(self) -> Rows:
@@ -82,10 +81,10 @@ class Scene(ABC):
 
     @abstractmethod
     def ways(self) -> Sequence[Way]:
-        """The actions that this scene can do, in the order of how much they ask."""
+        """Actions of this scene, in the order of their effort."""
 
     def close(self) -> None:  # noqa: B027 - few scenes change anything outside of their folder
-        """Put back what the scene changed outside of its folder."""
+        """Undo the scene's changes outside of its folder."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Judgement:
 
     @property
     def figures(self) -> dict[str, float]:
-        """The line of the results."""
+        """Figures for the results file."""
         return {self.verdict.value: 1, **self.counts}
 
 
@@ -151,7 +150,7 @@ def raised_by(act: Callable[[], None]) -> BaseException | None:
 
 
 def _wrong_rows(scene: Scene) -> str:
-    """Rows that readers see though the job is refused."""
+    """Rows that are visible although the job is refused."""
     try:
         found = scene.visible()
     except Exception as error:  # noqa: BLE001

@@ -1,4 +1,4 @@
-"""Actions that the product's errors name, as an operator does them: words are taken from the error's own text."""
+"""Actions that the product's errors name, done as by an operator: arguments come from the error's own text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def restore(job: FileJob, before: Callable[[CkptError], None] = lambda _: None) 
 
 
 def start_again(drain: Callable[[], None], says: str, name: str, before: Callable[[], None] = lambda: None) -> Way:
-    """Do something to the surroundings, then start as always."""
+    """Change the surroundings, then start as usual."""
 
     def follow(error: CkptError, found: re.Match[str]) -> None:
         before()
@@ -32,12 +32,12 @@ def start_again(drain: Callable[[], None], says: str, name: str, before: Callabl
 
 
 def next_start(drain: Callable[[], None]) -> Way:
-    """The error says that the next start publishes by itself."""
+    """Start again: the error says that the next start publishes by itself."""
     return start_again(drain, r"the next start publishes", "start again")
 
 
 def filtered(job: FileJob, change: Callable[[], None]) -> list[Way]:
-    """The program leaves the row out; from the epoch that the error names, if it names one."""
+    """Let the program leave the row out; restore to the epoch that the error names, if any."""
 
     def follow(error: CkptError, found: re.Match[str]) -> None:
         change()
@@ -55,7 +55,7 @@ def filtered(job: FileJob, change: Callable[[], None]) -> list[Way]:
 
 
 def accept(job: FileJob, setting: str, then: Callable[[], None] = lambda: None) -> Way:
-    """Confirm what the error asks about; the error's text says the value: `accept_new_sink='out'`."""
+    """Confirm the error's question with the value in its text: `accept_new_sink='out'`."""
 
     def follow(error: CkptError, found: re.Match[str]) -> None:
         then()
@@ -68,7 +68,7 @@ def accept(job: FileJob, setting: str, then: Callable[[], None] = lambda: None) 
 
 
 def repair(job: FileJob, servers: str, topic: str) -> Way:
-    """Declare, with the command that the error names, that the epoch which the log calls published is in the topic."""
+    """Declare, with the command that the error names, that the topic has the epoch which the log calls published."""
 
     def follow(error: CkptError, found: re.Match[str]) -> None:
         text = str(error)
