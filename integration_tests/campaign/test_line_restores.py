@@ -27,7 +27,7 @@ def two_programs(root: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("death", "half"), list(zip(DEATHS, (0, 1, 2, 1), strict=True)))
-def test_a_restore_that_dies_leaves_stores_that_refuse_and_is_done_by_the_next_one(
+def test_a_killed_restore_leaves_stores_that_refuse_and_the_next_one_completes_it(
     tmp_path: Path, death: str, half: int
 ) -> None:
     places = two_programs(tmp_path)

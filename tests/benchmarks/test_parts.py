@@ -170,10 +170,10 @@ def test_each_partition_has_its_own_ends():
 
 
 def test_spans_that_overlap_would_count_a_moment_twice_and_are_found_out():
-    """What `in_turn` prevents: the planted fault is a passage made without it."""
+    """`in_turn` prevents this: the planted fault is a passage made without it."""
     twice = (Span("wait", T, T + 1), Span("action", T + 0.5, T + 2))
     some = records((0, 0.0, 2.0))
-    with pytest.raises(ValueError, match=r"0\.500 s more than it had"):
+    with pytest.raises(ValueError, match=r"exceed its time by 0\.500 s"):
         seconds_by_part(some, [Passage({0: 1}, twice)])
     assert in_turn(twice) == (Span("wait", T, T + 1), Span("action", T + 1, T + 2))
     assert seconds_by_part(some, [Passage({0: 1}, in_turn(twice))])[UNEXPLAINED].tolist() == [0]

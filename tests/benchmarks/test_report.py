@@ -315,7 +315,7 @@ def test_a_row_has_ratio_spread_repeats_and_what_the_oracle_found():
     cells = row(text.partition("## Throughput")[2], "Native")
     assert cells[:6] == ["Native [1]", "at-least-once", "5 s", "**2.00x**", "50.0 (40.0 to 60.0)", "3"]
     assert cells[-1] == "**6 / 0 / 0**"
-    assert "[1] does not answer every input" in text
+    assert "[1] Does not answer every input" in text
 
 
 def test_the_fastest_is_first_even_when_it_is_a_peer():
