@@ -60,7 +60,7 @@ class System:
 @dataclass(frozen=True)
 class Run:
     """One start of a system's program, which runs until it is killed. A second start with the same `folder` resumes from the state
-    that the system kept there. `interval_ms`: between checkpoints (epochs, commits). `jars`: files, joined by a colon. `records_file`:
+    that the system kept there. `interval_ms`: between checkpoints or epochs. `jars`: files, joined by a colon. `records_file`:
     the file to which it writes its records (`telling`), if any.
     """
 
