@@ -1,7 +1,7 @@
 """A real Kafka broker (one KRaft node) for tests, which can be frozen, killed and started again on its data.
 
-`with running_broker(folder) as broker:` gives a container where a Docker engine answers, else a JVM from the
-locked jars.  SPARK_CKPT_TEST_BROKER=docker|jars decides instead.  Waiting is polling, with a deadline.
+`with running_broker(folder) as broker:` starts a container if a Docker engine answers, else a JVM from the locked jars.
+SPARK_CKPT_TEST_BROKER=docker|jars overrides this. Waits poll, with a deadline.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ READY_TIMEOUT_S = 300.0
 IMAGE = "apache/kafka:4.1.1"
 BROKER_LOCK = Path(__file__).with_name("broker.lock.json")
 
-# One broker, so one replica. Timed-out transactions are looked for often, and a killed broker's registration
+# One broker, so one replica. The broker looks for timed-out transactions often, and a killed broker's registration
 # ends soon, so that tests need not wait.
 DEFAULTS: Mapping[str, str] = {
     "process.roles": "broker,controller",
@@ -49,13 +49,13 @@ DEFAULTS: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
 }
 SERVER_PORTS = (10_000, 30_000)
-"""Below what Linux and others take for outgoing connections."""
+"""Below the ports that Linux and others use for outgoing connections."""
 SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Of the JVM: up fast, little memory."""
+"""Flags of the JVM: a quick start and little memory."""
 
 
 class Broker(Protocol):
-    """What a test may do to a broker."""
+    """Operations of a test on a broker."""
 
     @property
     def servers(self) -> str:
@@ -65,16 +65,16 @@ class Broker(Protocol):
         """Start (again) on the same port and data; returns when the broker answers."""
 
     def kill(self) -> None:
-        """SIGKILL: the log keeps what reached the operating system."""
+        """Send SIGKILL: the log keeps all that reached the operating system."""
 
     def pause(self) -> None:
         """Freeze the process: connections stay open and nothing answers."""
 
     def resume(self) -> None:
-        """Let a paused broker go on."""
+        """Let a paused broker continue."""
 
     def stop(self) -> None:
-        """End it for good."""
+        """End it permanently."""
 
 
 class JarBroker:
@@ -144,7 +144,7 @@ class JarBroker:
 
 
 class DockerBroker:
-    """The same broker in a container. The host port is fixed, so that it survives a restart."""
+    """The same broker in a container. The host port is fixed, so that it stays the same after a restart."""
 
     def __init__(
         self, properties: Mapping[str, str], login: Mapping[str, object], flags: Sequence[str] = SMALL
@@ -157,7 +157,7 @@ class DockerBroker:
         container = DockerContainer(IMAGE).with_bind_ports(9092, self._port)
         for name, value in settings.items():
             container = container.with_env(environment_name(name), value)
-        # The image chooses its collector itself, and two are refused.
+        # The image chooses its collector itself, and Java refuses two.
         memory = " ".join(flag for flag in flags if flag.startswith("-Xm"))
         self._container: Any = container.with_env("KAFKA_HEAP_OPTS", memory)
         self._started = False
@@ -197,9 +197,9 @@ def running_broker(
     login: Mapping[str, object] | None = None,
     flags: Sequence[str] = SMALL,
 ) -> Iterator[Broker]:
-    """A started broker, gone afterwards whatever happened.
+    """Start a broker, and remove it at the end, even after a failure.
 
-    `properties` override `DEFAULTS`; `login` is what kafka-python needs to get in, if it asks for a login; `flags` are its JVM's.
+    `properties` override `DEFAULTS`; `login` is kafka-python's login, if the broker requires one; `flags` are its JVM's.
     """
     broker = _make(folder, properties or {}, login or {}, flags)
     try:
@@ -217,7 +217,7 @@ def _make(folder: Path, properties: Mapping[str, str], login: Mapping[str, objec
 
 
 def docker_answers() -> bool:
-    """Whether a Docker engine can be asked to run containers."""
+    """True if a Docker engine can run containers."""
     if not os.environ.get("DOCKER_HOST") and not Path("/var/run/docker.sock").is_socket():
         return False
     try:
@@ -235,8 +235,8 @@ def docker_answers() -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different, and none that the system gives to clients: while a broker is down, its
-    clients' next connection could take its port, even by connecting to itself.
+    """Different ports that were just free, outside of the range for outgoing connections: while a broker is down, a client's
+    next connection could take its port, even by a connection to itself.
     """
     draw, sockets = random.SystemRandom(), []
     try:
@@ -255,7 +255,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_until_ready(servers: str, check_alive: Callable[[], None], login: Mapping[str, object]) -> None:
-    """Poll until the broker answers a metadata request; `check_alive` raises when waiting is pointless."""
+    """Poll until the broker answers a metadata request; `check_alive` raises if it has died."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     while not answers(servers, login):
         check_alive()
@@ -265,7 +265,7 @@ def wait_until_ready(servers: str, check_alive: Callable[[], None], login: Mappi
 
 
 def answers(servers: str, login: Mapping[str, object]) -> bool:
-    """Whether the broker serves metadata right now."""
+    """True if the broker serves metadata now."""
     host, _, port = servers.rpartition(":")
     settings = {"bootstrap_servers": servers, "request_timeout_ms": 2000, "bootstrap_timeout_ms": 2000, **login}
     with suppress(OSError, kafka_errors.KafkaError):
@@ -279,7 +279,7 @@ def answers(servers: str, login: Mapping[str, object]) -> bool:
 
 
 def environment_name(name: str) -> str:
-    """How the image spells a broker property as an environment variable."""
+    """Name of the image's environment variable for a broker property."""
     return "KAFKA_" + name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
 
 

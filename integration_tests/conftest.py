@@ -1,4 +1,4 @@
-"""What all tests on Spark share: their order, a broker, and processes that start fast and end in time."""
+"""Shared by all tests on Spark: their order, a broker, and processes that start fast and end in time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from spark_ckpt.spark_internals.launching import PYTHON_START
 from spark_ckpt.spark_session import class_archive
 
 HERE = Path(__file__).parent
-sys.path.append(PYTHON_START)  # tests hand their path on to the programs that they start
+sys.path.append(PYTHON_START)  # tests pass their path on to the programs that they start
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PYTHON_START, os.environ.get("PYTHONPATH")]))
 
 
 FOLDERS = ("spark_private", "delta", "kafka", "survival", "rewind", "adopt", "docs", "nexmark", "demo", "side_by_side")
-"""What Spark does not promise comes first: what it finds would fail many others, and less plainly. Behind it what needs connectors,
-which have one session, and last, by itself, what needs none: a worker starts Java twice."""
+"""First Spark's unpromised behaviour, since a fault there would fail other tests less plainly. Then tests with connectors, which
+share one session, and last tests without connectors: so a worker starts Java twice."""
 TOGETHER = {
     "delta/": "delta-spark", "adopt/": "delta-spark", "docs/test_examples": "delta-spark",
     "kafka/test_publish": "no Spark",
@@ -32,20 +32,20 @@ TOGETHER = {
     "outbox/test_outbox_killed": "survival",
     "survival/": "survival",
 }  # fmt: skip
-"""Files whose paths begin so, and with none before it, and that have the same name here, run in one worker, one behind another.
-A new session costs 10 s of processor time, delta-spark's first write and merge in it 15 s more: Java loads and compiles what it
-needs. A broker costs 8 s."""
+"""Files with the same name in this table run in one worker, one after the other; the first entry that a path starts with counts. A
+new session costs 10 s of processor time, and delta-spark's first write and merge in it 15 s more, since Java loads and compiles
+classes. A broker costs 8 s."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order within a folder is kept, and that of other folders."""
+    """Order the folders; the order within a folder remains, and that of other folders."""
     items.sort(key=lambda item: _place(item.path))
 
 
 @cache
 def _place(path: Path) -> int:
     if path.name == "test_class_archive_start.py":
-        return -1  # it makes what later drivers start from
+        return -1  # it creates the archive that later drivers start from
     if not path.is_relative_to(HERE):
         return len(FOLDERS) + 1
     folder = path.relative_to(HERE).parts[0]
@@ -53,7 +53,7 @@ def _place(path: Path) -> int:
 
 
 class _Together(LoadFileScheduling):
-    """A file's tests run in one worker, and those of some files."""
+    """Runs all tests of a file in one worker, and those of some files together."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.removeprefix(f"{HERE.name}/")
@@ -68,7 +68,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Together
 
 @pytest.fixture(scope="session", autouse=True)
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of modules that Spark's workers can import: Java hands its environment on to them, as it was at its start."""
+    """Folder of modules that Spark's workers can import: Java passes on its environment of the start to them."""
     folder = tmp_path_factory.mktemp("modules")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ["PYTHONPATH"]])
     return folder
@@ -76,15 +76,15 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One for all tests of a worker, whose topics have names of their own; who kills it starts it again."""
+    """One broker for all tests of a worker, whose topics have their own names; a test that kills it starts it again."""
     with running_broker(tmp_path_factory.mktemp("broker"), {"log.cleaner.backoff.ms": "500"}) as running:
         yield running
-    gc.collect()  # kafka-python leaves refused sockets to it
+    gc.collect()  # kafka-python leaves refused sockets to the garbage collector
 
 
 @pytest.fixture(autouse=True)
 def small_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For programs that a test starts."""
+    """Settings of Java for programs that a test starts."""
     monkeypatch.setenv("JDK_JAVA_OPTIONS", f"{SMALL_JAVA} {class_archive.options()}")
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", SUBMIT_ARGUMENTS)
 

@@ -1,12 +1,12 @@
-"""Does the wheel install, and work, where users are: each Python with each PySpark, each in an empty environment.
+"""Installs and uses the wheel as users do: each Python with each PySpark, each in an empty environment.
 
 python -m integration_tests.matrix                               every cell; about three minutes each
 python -m integration_tests.matrix --python 3.13 --pyspark 4.2.1 --demo
 
-A cell builds an environment, installs the wheel with connectors and extras, asks `spark-ckpt doctor`, and runs two of the examples
-to their end, whose output is counted; `--demo` runs `spark-ckpt demo` as well. A PySpark that delta-spark does not take is tried
-without the extra `delta`, and the table says so. Of a PySpark outside of the wheel's range the other requirements are installed as
-they are, without delta-spark, and the wheel comes without its requirements: such a cell says what would break, no more.
+A cell builds an environment, installs the wheel with connectors and extras, runs `spark-ckpt doctor`, and runs two of the examples
+to their end, whose output is counted; `--demo` also runs `spark-ckpt demo`. A PySpark that delta-spark does not support is tried
+without the extra `delta`, and the table says so. For a PySpark outside of the wheel's range, the other requirements are installed
+without delta-spark, and the wheel without its requirements: such a cell only shows what would break.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ EXAMPLES = ROOT / "docs" / "examples"
 PYTHONS = ("3.11", "3.12", "3.13")
 PYSPARKS = ("4.1.4", "4.2.0", "4.2.1", "4.3.0")
 EXTRAS = ("jobs", "kafka", "registry", "metrics", "lineage", "ui", "demo", "delta")
-"""The last one's delta-spark has a range of PySpark of its own, narrower than ours: where it does not fit, it is left out."""
+"""The last PySpark is outside of the narrower range of its delta-spark, which is then left out."""
 JOBS: Mapping[str, tuple[str, int]] = {"deduplicate": ("payments", 3), "sessions": ("visits", 2)}
-"""Of an example: the table that it fills, and with how many rows."""
+"""For each example: its output table, and the number of its rows."""
 INSTALL_TIMEOUT_S, RUN_TIMEOUT_S, DEMO_TIMEOUT_S = 1800, 300, 1800
 MIB = 1024 * 1024
 
 
 class Failed(Exception):
-    """A step of a cell, and what it said last."""
+    """A failed step of a cell, and its last output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What happened to one Python with one PySpark. `said`: "works", or which step failed with what."""
+    """Result of one Python with one PySpark. `said`: "works", or the step that failed and its error."""
 
     python: str
     pyspark: str
@@ -57,14 +57,14 @@ class Cell:
 
 
 def wheel(folder: Path) -> Path:
-    """Build it. Raises `Failed`."""
+    """Build the wheel. Raises `Failed`."""
     step("wheel", [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(ROOT)])
     [built] = folder.glob("spark_ckpt-*.whl")
     return built
 
 
 def requirements(built: Path) -> list[Requirement]:
-    """What the wheel asks for with its extras, those of extras inside extras included."""
+    """Requirements of the wheel with its extras, including those of extras inside extras."""
     with zipfile.ZipFile(built) as opened:
         [name] = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = Parser().parsestr(opened.read(name).decode())
@@ -82,14 +82,14 @@ def requirements(built: Path) -> list[Requirement]:
 
 
 def is_in_range(asked: Sequence[Requirement], pyspark: str) -> bool:
-    """Whether the wheel says that it works with this version."""
+    """True if the wheel supports this version."""
     return all(each.specifier.contains(pyspark) for each in asked if each.name == "pyspark")
 
 
 def installations(
     built: Path, asked: Sequence[Requirement], pyspark: str, extras: Sequence[str] = EXTRAS
 ) -> list[list[str]]:
-    """What pip is told, call by call."""
+    """Arguments of pip, call by call."""
     if is_in_range(asked, pyspark):
         return [[f"{built}[{','.join(extras)}]", f"pyspark=={pyspark}"]]
     others = [without_marker(each) for each in asked if each.name not in ("pyspark", "delta-spark")]
@@ -97,7 +97,7 @@ def installations(
 
 
 def without_marker(requirement: Requirement) -> str:
-    """As pip takes it on its command line: the extra that asked for it is chosen already."""
+    """The form for pip's command line: the extra is already selected."""
     return str(requirement).partition(";")[0].strip()
 
 
@@ -112,7 +112,7 @@ def interpreter(version: str) -> Path | None:
 
 
 def tried(python: str, pyspark: str, built: Path, demo: bool) -> Cell:
-    """One cell, in a folder that is gone afterwards."""
+    """Run one cell in a folder that is removed afterwards."""
     asked = requirements(built)
     in_range = is_in_range(asked, pyspark)
     home = interpreter(python)
@@ -134,8 +134,8 @@ def tried(python: str, pyspark: str, built: Path, demo: bool) -> Cell:
 
 
 def installed(program: Path, built: Path, asked: Sequence[Requirement], pyspark: str) -> str:
-    """What is not there although it was asked for, in words. Raises `Failed`."""
-    pip = [str(program), "-m", "pip", "install", "--progress-bar=off"]  # quiet it would not say what conflicts
+    """Install; return the missing requirements as text. Raises `Failed`."""
+    pip = [str(program), "-m", "pip", "install", "--progress-bar=off"]  # with --quiet it would not report conflicts
     try:
         for arguments in installations(built, asked, pyspark):
             step("install", [*pip, *arguments], INSTALL_TIMEOUT_S)
@@ -149,7 +149,7 @@ def installed(program: Path, built: Path, asked: Sequence[Requirement], pyspark:
 
 
 def used(program: Path, folder: Path, in_range: bool, demo: bool) -> str:
-    """Doctor, examples, demo, each with nothing but this environment; "works", or the first that failed."""
+    """Run doctor, examples, and the demo in this environment only; return "works", or the first failure."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))
     }
@@ -170,7 +170,7 @@ def used(program: Path, folder: Path, in_range: bool, demo: bool) -> str:
 
 
 def check_rows(name: str, table: Path, rows: int) -> None:
-    """Raises `Failed`."""
+    """Count the rows. Raises `Failed`."""
     counted = QueryBuilder().register("t", DeltaTable(str(table))).execute("select count(*) as n from t").read_all()
     if (found := counted["n"][0].as_py()) != rows:
         raise Failed(f"{name}: {found} rows instead of {rows}")
@@ -183,7 +183,7 @@ def step(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> None:
-    """Run it. Raises `Failed` with the last line that tells of an error."""
+    """Run a step. Raises `Failed` with the last line of its output that reports an error."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=False, env=environment, cwd=folder
@@ -195,16 +195,16 @@ def step(
 
 
 def last_error(text: str) -> str:
-    """The line that a reader would look for."""
+    """The most helpful line of the output."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if "The conflict is caused by:" in lines:  # the last line is an address
         return next(line for line in lines if " depends on pyspark" in line and not line.startswith("spark-ckpt"))
     telling = [line for line in lines if "Error" in line or "ERROR" in line or "CKPT_" in line or "fail" in line]
-    return (telling or lines or ["nothing was said"])[-1][:200]
+    return (telling or lines or ["no output"])[-1][:200]
 
 
 def table(cells: Sequence[Cell]) -> Iterator[str]:
-    """Markdown."""
+    """The table in Markdown."""
     yield "| Python | PySpark | in the wheel's range | what it did | installed |"
     yield "|---|---|---|---|---|"
     for cell in cells:

@@ -1,4 +1,4 @@
-"""Does an outbox survive a killed driver on each PySpark? Each one in an empty environment, with the wheel of this checkout.
+"""Kills the driver of an outbox on each PySpark, in an empty environment with the wheel of this checkout.
 
 python -m integration_tests.outbox_matrix                                   every PySpark; ten minutes each on two cores
 python -m integration_tests.outbox_matrix --pyspark 3.5.6 --case windows/HDFS
@@ -49,7 +49,7 @@ class Cell:
 
 
 def tried(pyspark: str, python: str, built: Path, cases: Sequence[str], connect: bool) -> Cell:
-    """Run everything on one PySpark, in a folder that is gone afterwards."""
+    """Run everything on one PySpark, in a folder that is removed afterwards."""
     began_s = time.monotonic()
     home = interpreter(python)
     if home is None:
@@ -80,7 +80,7 @@ def wanted(pyspark: str) -> str:
 
 
 def environment_of(folder: Path) -> dict[str, str]:
-    """Of this environment all but what leads to another Python or Spark. The program is copied: the library is the wheel's."""
+    """This environment without variables that name another Python or Spark. The program is copied: the library is the wheel's."""
     package = folder / "program" / "integration_tests" / "outbox"
     package.mkdir(parents=True)
     for name in ("outbox_query.py", "outbox_cases.py"):
@@ -116,18 +116,18 @@ def through_connect(folder: Path, pyspark: str, program: Path, environment: Mapp
 def last_line(error: Unfinished) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("\tat ")]
     telling = [line for line in lines if "Error" in line or "CKPT_" in line]
-    return (telling or lines or ["nothing was said"])[-1][:300]
+    return (telling or lines or ["no output"])[-1][:300]
 
 
 def versions(folder: Path, python: str) -> str:
-    """Return the versions beside PySpark that matter to the tasks."""
+    """Return the versions of other packages that matter to the tasks."""
     packages = (folder / "venv" / "lib" / f"python{python}" / "site-packages").glob("*.dist-info")
     found = dict(path.name.removesuffix(".dist-info").rsplit("-", 1) for path in packages)
     return ", ".join([f"Python {python}", *(f"{name} {found[name]}" for name in ("pyarrow", "pandas", "numpy"))])
 
 
 def table(cells: Sequence[Cell]) -> Iterator[str]:
-    """Markdown."""
+    """The table in Markdown."""
     yield "| PySpark | with | killed and started again | the same through Spark Connect |"
     yield "|---|---|---|---|"
     for cell in cells:

@@ -19,14 +19,14 @@ SECRET = "not-for-anybodys-eyes"
 
 @contextmanager
 def running_s3(log: Path | None = None) -> Iterator[dict[str, str]]:
-    """Yield options of deltalake for a server of its own; no word about conditional writes: they are the default.
+    """Start a server and yield its options of deltalake, without one for conditional writes, which are the default.
 
     `log`: gets a line per request, see `Requests`.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    # A process of its own: deltalake holds the interpreter's lock while it lists.
+    # A separate process: deltalake holds the interpreter's lock while it lists.
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with Path(os.devnull if log is None else log).open("wb") as written:
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=written)
@@ -43,7 +43,7 @@ def running_s3(log: Path | None = None) -> Iterator[dict[str, str]]:
 
 
 class Requests:
-    """Counts requests of a server with a log, by method and path. A GET that lists is a LIST."""
+    """Counts requests of a server with a log, by method and path. A GET that lists counts as LIST."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -63,7 +63,7 @@ class Requests:
 
 
 def _make_bucket(url: str, server: subprocess.Popen[bytes]) -> None:
-    """Ask until the server is there."""
+    """Make the bucket; retry until the server answers."""
     while server.poll() is None:
         try:
             urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", method="PUT"), timeout=10).close()

@@ -1,7 +1,7 @@
-"""S3Proxy: a server that speaks S3's protocol and keeps objects as files, so that it can be killed and started again on its data.
+"""S3Proxy: a server that speaks S3's protocol and keeps objects as files, so it can be killed and started again on its data.
 
-It refuses `If-None-Match: *` where the object is there, but it looks first and writes then: of two writers at the same moment both
-may win. So it is good for one driver after the other, and it is the counter-example of whoever says that a server is good for two.
+It refuses `If-None-Match: *` for an existing object, but checks first and writes later: of two concurrent writers both may succeed.
+So it suits drivers that run one after the other, and it is the counter-example for checks of a server for two drivers.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _LOGBACK = """<configuration>
   <root level="warn"><appender-ref ref="out"/></root>
 </configuration>
 """
-"""By itself it tells everything: ten thousand lines a test."""
+"""Default logging writes ten thousand lines a test."""
 
 
 class S3Proxy:
-    """One server with one bucket, in a folder of its own."""
+    """One server with one bucket, in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,19 +54,19 @@ class S3Proxy:
 
     @property
     def url(self) -> str:
-        """The same after every restart."""
+        """Address, the same after every restart."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def options(self) -> dict[str, str]:
-        """Of deltalake; no word about conditional writes: they are the default."""
+        """Options of deltalake, without one for conditional writes, which are the default."""
         return {
             "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
             "AWS_ALLOW_HTTP": "true", "AWS_ENDPOINT_URL": self.url,
         }  # fmt: skip
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Start, and wait until it answers."""
         paths = jars.fetch(jars.read_lock(LOCK), "the test's S3 server")
         quiet = f"-Dlogback.configurationFile={self._folder / 'logback.xml'}"
         command = [
@@ -87,7 +87,7 @@ class S3Proxy:
             time.sleep(0.1)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill it with SIGKILL."""
         assert self._process is not None, "the server was never started"
         self._process.kill()
         self._process.wait(30)
@@ -96,7 +96,7 @@ class S3Proxy:
         try:
             urllib.request.urlopen(self.url, timeout=5).close()
         except urllib.error.HTTPError:
-            return True  # it wants to know who asks
+            return True  # it asks for credentials
         except OSError:
             return False
         return True
@@ -104,7 +104,7 @@ class S3Proxy:
 
 @contextmanager
 def running_s3proxy(folder: Path) -> Iterator[S3Proxy]:
-    """Started; killed at the end."""
+    """Start a server; kill it at the end."""
     folder.mkdir(parents=True)
     server = S3Proxy(folder)
     server.start()

@@ -1,4 +1,4 @@
-"""A file system of its own, a few MiB large, that a test can really fill, turn read-only and take away. Needs root."""
+"""A file system of a few MiB that a test can fill, turn read-only and remove. Needs root."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK = 4096
 
 @dataclass(frozen=True)
 class SmallDisk:
-    """A tmpfs at `device`, bound to `folder`, from where it can be taken away and put back as it was."""
+    """A tmpfs at `device`, bound to `folder`, from which it can be removed, and bound again unchanged."""
 
     folder: Path
     device: Path
@@ -30,7 +30,7 @@ class SmallDisk:
         _run("mount", "--bind", str(self.device), str(self.folder))
 
     def fill(self) -> None:
-        """Leave not one byte: small files are as impossible as large ones."""
+        """Fill it to the last byte, so that small files are as impossible as large ones."""
         with self._ballast.open("ab", buffering=0) as ballast:
             for piece in (b"\0" * _BLOCK, b"\0"):
                 _write_until_full(ballast, piece)
@@ -51,16 +51,16 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder: Path, mib: int = 8) -> Iterator[SmallDisk]:
-    """Skips the test where nothing can be mounted."""
+    """Mount a small disk. Skips the test if mounting is impossible."""
     device = folder.with_name(f"{folder.name}-device")
     for each in (folder, device):
         each.mkdir()
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root on Linux can mount a file system of its own to fill")
+        pytest.skip("only root on Linux can mount a file system to fill")
     command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(device)]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode:
-        pytest.skip(f"this machine lets nobody mount: {mounted.stderr.strip()}")
+        pytest.skip(f"this machine allows no mount: {mounted.stderr.strip()}")
     disk = SmallDisk(folder, device)
     try:
         disk.put_back()

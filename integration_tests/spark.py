@@ -1,6 +1,6 @@
-"""Spark for tests. A module gets the session of the module before it, if that has the same jars: starting Java and warming it
-up is most of what a short module costs. What the module sets, caches or leaves running ends with it. More jars need another Java
-process, for they do not reach one that runs; a session without jars runs in one that has some."""
+"""Spark for tests. A module gets the session of the previous module if it has the same jars: starting and warming up Java is most
+of a short module's cost. Settings, caches and queries of a module end with it. More jars need another Java process, since a running
+one cannot load them; a session without jars can use a process with jars."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from spark_ckpt.spark_session.class_archive import DRIVER_OPTIONS
 from spark_ckpt.spark_session.session import session as new_session
 
 SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Up fast, on one or two processors; code that runs for a minute does not earn the optimising compiler's time."""
+"""Flags for a quick start on one or two processors; code that runs for a minute does not repay the optimising compiler's time."""
 HEAP = "-XX:MetaspaceSize=320m -Xms640m -Xmn400m"
-"""Of a driver. One that begins small is collected twenty times in the first half minute, a tenth of a driver's processor time."""
+"""Heap of a driver. A small initial heap is collected twenty times in the first half minute, a tenth of its processor time."""
 SUBMIT_ARGUMENTS = f"--properties-file {Path(__file__).with_name('spark-defaults.conf')} pyspark-shell"
-"""PySpark's for programs that a test starts: Spark's defaults. A folder of settings (SPARK_CONF_DIR) would be on the class path,
+"""PySpark settings for programs that a test starts: Spark's defaults. A settings folder (SPARK_CONF_DIR) is on the class path,
 and Java uses no class archive of another class path."""
 SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
-    "spark.databricks.delta.snapshotPartitions": "2",  # of 50, which tables of a few commits do not fill
-    # Compiling costs a short query more than it gains. For programs: spark-defaults.conf
+    "spark.databricks.delta.snapshotPartitions": "2",  # instead of 50, which tables of a few commits do not fill
+    # Compiling costs a short query more than it saves. For programs: spark-defaults.conf
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # Each worker would load pandas and pyarrow by itself. With Spark's own daemon: test_worker_python.py
+    # Each worker would load pandas and pyarrow itself. With Spark's own daemon: test_worker_python.py
     DAEMON_MODULE: "spark_ckpt.tasks.python_daemon",
-    # Each call of a column's function would look for its caller, and Java for seven classes that no jar has: 4 ms.
+    # Each call of a column's function would search for its caller, and Java for seven classes that no jar has: 4 ms.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 
 
 @dataclass(frozen=True)
 class _Idle:
-    """A session that nobody uses now. `jars`: the connectors whose jars it has, or nothing."""
+    """A session that no module uses now. `jars`: the connectors of its jars, or empty."""
 
     jars: str
     session: SparkSession
@@ -51,7 +51,7 @@ class _Idle:
 
 _idle: _Idle | None = None
 _jars_of_java: str | None = None
-"""Jars of the Java process that runs, if it was started here: the next session with these jars, or without any, runs in it."""
+"""Jars of the running Java process, if it was started here: the next session with these jars, or without any, uses it."""
 _OF_ANY_SESSION = ("spark.app.", "spark.master", "spark.submit.")
 """Settings that Java has from its start in each session here. The others are those of its first session."""
 
@@ -63,13 +63,13 @@ def plain_session(zone: str = "UTC", conf: Mapping[str, str] | None = None) -> I
 
 
 def connected_session(conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """As `plain_session`, but as `spark_ckpt.session` makes it, with the jars of all connectors: who needs one minds no other."""
+    """As `plain_session`, made by `spark_ckpt.session` with the jars of all connectors, which do not disturb one another."""
     with _lent("kafka delta", _connected, conf or {}) as session:
         yield session
 
 
 def ending(session: SparkSession) -> Iterator[SparkSession]:
-    """A quiet session of a module's own, stopped with its JVM afterwards."""
+    """A quiet session for one module, stopped with its JVM afterwards."""
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
@@ -77,7 +77,7 @@ def ending(session: SparkSession) -> Iterator[SparkSession]:
 
 
 def end_idle_session() -> None:
-    """End the session that waits for a module to use it, and its Java, if there is one."""
+    """End the idle session and its Java, if there is one."""
     global _idle
     if _idle is not None:
         _stop(_idle.session)
@@ -86,8 +86,8 @@ def end_idle_session() -> None:
 
 
 def end_jvm() -> None:
-    """End the JVM of the last session, if there is one, and wait for it: jars of a later session do not reach it. A session that a
-    test left behind ends too: the tests behind it are not to fail for that."""
+    """End the JVM of the last session, if there is one, and wait for it: a running JVM cannot load jars of a later session. A
+    session that a test left running ends too, so that later tests do not fail."""
     global _jars_of_java
     end_idle_session()
     _stop(SparkContext._active_spark_context)
@@ -100,16 +100,16 @@ def end_jvm() -> None:
 
 
 def _stop(running: SparkSession | SparkContext | None) -> None:
-    """Stop it, also where its Java has died: the modules behind are not to fail for that."""
+    """Stop it, even if its Java has died, so that later modules do not fail."""
     with suppress(Py4JError, OSError):
         if running is not None:
             running.stop()
     if SparkContext._active_spark_context is not None:
-        SparkContext._active_spark_context.stop()  # the first time it forgot its Java
+        SparkContext._active_spark_context.stop()  # the first call only forgot its Java
 
 
 def _death() -> str | None:
-    """How the Java of the session ended by itself, with the words that Java left; nothing if it lives."""
+    """Exit code of the session's Java and its last output, if it ended by itself; None while it runs."""
     process = SparkContext._gateway.proc if SparkContext._gateway is not None else None
     if process is None or process.poll() is None:
         return None
@@ -132,7 +132,7 @@ def _connected() -> SparkSession:
 
 @contextmanager
 def _lent(jars: str, make: Callable[[], SparkSession], conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """The idle session if it has these jars, else a new one; idle again afterwards, as it was before."""
+    """Lend the idle session if it has these jars, else a new one; afterwards it is idle again, with its old settings."""
     global _idle
     session = _taken(jars) or _new(jars, make)
     before = session.conf.getAll
@@ -185,7 +185,7 @@ def _is_alive(session: SparkSession) -> bool:
 
 
 def _leave_as(session: SparkSession, before: Mapping[str, str]) -> None:
-    """Stop what runs, forget what is cached, set the settings back."""
+    """Stop queries, clear caches, and restore the settings."""
     for query in session.streams.active:
         query.stop()
     session.catalog.clearCache()

@@ -1,4 +1,4 @@
-"""One session for the whole folder, with Spark's Kafka and Delta connectors: plain queries need both, and jobs do not mind."""
+"""One session for the whole folder, with Spark's Kafka and Delta connectors, which plain queries need and jobs tolerate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain query as somebody has run it for months: Kafka, applyInPandasWithState, Delta. It runs until it is killed.
+"""A plain query that has run for a long time: Kafka, applyInPandasWithState, Delta. It runs until it is killed.
 
 python -m integration_tests.adopt.plain_query --servers HOST:PORT --topic TOPIC --table DIR --checkpoint DIR --events FILE
 """

@@ -11,7 +11,7 @@ GAP_MS = 20_000
 
 
 def sessions(key: tuple[str], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-    """How many records a user had, told when none came for `GAP_MS` of event time."""
+    """Emit a user's number of records after `GAP_MS` of event time without one."""
     if state.hasTimedOut:
         yield pd.DataFrame({"user": [key[0]], "n": [state.get[0]]})
         state.remove()

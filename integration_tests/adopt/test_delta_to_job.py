@@ -1,4 +1,4 @@
-"""Adopting from RocksDB with files that have ids, from Delta, with a watermark and timeouts; and what the oracle catches."""
+"""Adoption from RocksDB with files that have ids, from Delta, with a watermark and timeouts; and the planted faults."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ JOB, KEY_GROUPS = "sessions", 8
 
 @dataclass
 class World:
-    """A table `bronze` that a plain query has read, its checkpoint, its output."""
+    """A table `bronze` that a plain query has read, its checkpoint, and its output."""
 
     spark: SparkSession
     root: Path
@@ -63,7 +63,7 @@ class World:
         return self.root / "checkpoint"
 
     def feed(self, rows: list[tuple[str, int, int]], files: int = 1) -> None:
-        """(user, seconds after T0, value) as one version of so many files."""
+        """Write (user, seconds after T0, value) as one version of `files` files."""
         frame = self.spark.createDataFrame(
             [(user, T0_S + after, v) for user, after, v in rows], "user string, at long, v long"
         )
@@ -127,7 +127,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A snapshot of two files, and two versions more of two; a file is a batch."""
+    """A snapshot of two files, and two more versions of two files; a file is a batch."""
     world = World(spark, tmp_path_factory.mktemp("delta"), {})
     world.feed([(user, 0, 1) for user in USERS], files=2)
     world.run_plain()
@@ -138,11 +138,11 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Worl
 
 
 COUNTS = {user: 1 + (number < 20) + (number < 10) for number, user in enumerate(USERS)}
-"""What the plain query has counted."""
+"""Counts of the plain query."""
 
 
 def faults(world: World, store: str) -> list[str]:
-    """What is wrong with an adopted epoch, found without its code: each key is looked up as the operator does, by Spark's hash."""
+    """Faults of an adopted epoch, found without its code: each key is looked up as the operator does, by Spark's hash."""
     opened = world.store(store)
     manifest = opened.log.manifest(1)
     opened.verify(manifest, deep=True)
@@ -151,7 +151,7 @@ def faults(world: World, store: str) -> list[str]:
     if unread:
         found.append(f"{unread} rows would be read again")
     if manifest.cursors["bronze"]["version"] != DeltaTable(world.bronze).version() + 1:
-        found.append("the next version would be left out")
+        found.append("the next version would be skipped")
     snapshot = manifest.operators["sessions"]
     schema = StateSchema(arrow_schema(snapshot.key_schema), arrow_schema(snapshot.state_schema))
     frame = world.spark.createDataFrame([(user,) for user in USERS], "user string")
@@ -169,8 +169,8 @@ def faults(world: World, store: str) -> list[str]:
     return found + ([] if rows == len(USERS) else [f"{rows} keys"])
 
 
-def test_wherever_a_batch_ended_our_source_reads_what_came_after_it(world):
-    """Also inside of a snapshot and of a version: Spark's index and ours count the same files in the same order."""
+def test_our_source_continues_after_the_end_of_any_batch(world):
+    """Also inside of a snapshot or a version: Spark's index and ours count the same files in the same order."""
     inside = 0
     for path in sorted((world.checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name)):
         line = parse_batch(path.read_text()).offsets["0"]
@@ -233,8 +233,8 @@ def test_a_planted_bug_is_found(world: World, bug: Callable[[pytest.MonkeyPatch]
     assert faults(world, bug.__name__) != []
 
 
-def test_a_state_file_that_is_damaged_is_told_and_no_store_is_left(world, capsys):
-    """The names are all there: only Spark's reader sees it."""
+def test_a_damaged_state_file_is_reported_and_leaves_no_store(world, capsys):
+    """All names are there: only Spark's reader notices the damage."""
     partition = world.checkpoint / "state" / "0" / "0"
     newest = max(partition.glob("*.changelog"), key=lambda path: int(path.name.split("_")[0]))
     whole = newest.read_bytes()
@@ -250,7 +250,7 @@ def test_a_state_file_that_is_damaged_is_told_and_no_store_is_left(world, capsys
 
 
 def test_a_batch_that_only_its_output_has_is_not_done_again(world, capsys):
-    """Files without ids are read behind a batch that was not committed; with ids its commit would have to name them."""
+    """Files without ids are read after a batch that was not committed; with ids its commit would have to name them."""
     newest = max((world.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     hidden = newest.rename(world.root / "commit")
     try:
@@ -261,8 +261,8 @@ def test_a_batch_that_only_its_output_has_is_not_done_again(world, capsys):
     assert (code, "may be incomplete" in capsys.readouterr().err) == (5, True)
 
 
-def test_it_goes_on_as_a_job_with_its_watermark_and_its_timeouts(world):
-    """Last, for the job reads more. What a run that was never moved tells: each user once, no late record counted."""
+def test_it_continues_as_a_job_with_its_watermark_and_its_timeouts(world):
+    """The last test, since the job reads more. The result is that of an undisturbed run: each user once, no late record counted."""
     assert world.adopt("store") == 0
     world.feed([*((user, 12, 4) for user in USERS[:5]), ("user-29", -3600, 5), ("tick", 100, 6)])
     world.feed([("tick", 101, 7)])

@@ -1,4 +1,4 @@
-"""A plain query from Kafka to Delta is killed, adopted, and goes on as a job: nothing in its table or its state shows it."""
+"""A plain query from Kafka to Delta is killed, adopted, and continues as a job, with an unchanged table and state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOPIC, JOB, BEFORE, AFTER = "clicks", "totals", 2000, 400
 
 
 def send(broker: Broker, rows: Sequence[Record]) -> None:
-    """Records of one user lie in one partition, in their order."""
+    """Send records; those of one user are in one partition, in their order."""
     producer = Producer({"bootstrap.servers": broker.servers, "enable.idempotence": True})
     for user, seq, amount in rows:
         producer.produce(TOPIC, json.dumps({"user": user, "seq": seq, "amount": amount}), user)
@@ -45,7 +45,7 @@ def send(broker: Broker, rows: Sequence[Record]) -> None:
 
 
 def killed_in_the_middle(broker: Broker, folder: Path) -> Path:
-    """The checkpoint of a plain query that was killed in a batch after its second, with most of the input before it."""
+    """The checkpoint of a plain query that was killed in a batch after its second one, with most of the input before it."""
     checkpoint = folder / "checkpoint"
     where = [
         "--servers",
@@ -65,7 +65,7 @@ def killed_in_the_middle(broker: Broker, folder: Path) -> Path:
 
 
 def run_job(spark: SparkSession, broker: Broker, folder: Path) -> None:
-    """The same query as a job; the function is the plain query's."""
+    """Run the same query as a job; the function is the plain query's."""
     job = ckpt.Job(spark, JOB, store=str(folder / "store"), interval="1 second")
     clicks = job.source("clicks", KafkaSource(broker.servers, TOPIC))
     rows = clicks.select(F.from_json(F.col("value").cast("string"), RECORD).alias("r")).select("r.*")
@@ -90,7 +90,7 @@ def shown(folder: Path) -> list[tuple[str, int, int, int]]:
 
 
 @pytest.mark.long  # in the gate: test_delta_to_job.py, and tests/adopt/test_unfinished_batches.py
-def test_it_goes_on_at_the_next_record_with_its_state_and_shows_each_record_once(spark, broker, tmp_path):
+def test_it_continues_at_the_next_record_with_its_state_and_shows_each_record_once(spark, broker, tmp_path):
     every = records(0, BEFORE + AFTER)
     with KafkaControl(Connection(broker.servers, {})) as control:
         control.create_topic(TOPIC, 3)
@@ -113,7 +113,7 @@ def test_it_goes_on_at_the_next_record_with_its_state_and_shows_each_record_once
 
 
 def taken_as(folder: Path, checkpoint: Path, name: str) -> tuple[object, list[dict[str, object]]]:
-    """Cursors and state behind the newest committed batch, with or without its commit. Spark's reader asks for a commit."""
+    """Cursors and state after the newest committed batch, with or without its commit. Spark's reader needs a commit."""
     copy, store = folder / name, folder / f"{name}-store"
     shutil.copytree(checkpoint, copy)
     newest = max(int(path.name) for path in (copy / "commits").glob("[0-9]*"))

@@ -1,4 +1,4 @@
-"""A plain query with an outbox over Kafka and Delta becomes a job in the store of its outbox: each record once in both."""
+"""A plain query with an outbox over Kafka and Delta becomes a job in the outbox's store: each record once in both sinks."""
 
 from __future__ import annotations
 

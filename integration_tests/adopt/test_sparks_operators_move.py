@@ -1,4 +1,4 @@
-"""A plain query with operators of Spark becomes a job with the same operators inside of `transform`, and its state with it."""
+"""A plain query with operators of Spark becomes a job with the same operators inside of `transform`, and keeps its state."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def rows(folder: Path, name: str) -> Counter[tuple[object, ...]]:
     return Counter(tuple(row.values()) for row in table.to_pylist())
 
 
-@pytest.mark.long  # in the gate: tests/store/test_sparks_state_files.py, and test_delta_to_job.py beside this
+@pytest.mark.long  # in the gate: tests/store/test_sparks_state_files.py, and test_delta_to_job.py in this folder
 @pytest.mark.parametrize("place", ["a folder", "an object store"])
 @pytest.mark.parametrize("provider", [None, ROCKSDB], ids=["HDFS-backed", "RocksDB"])
-def test_the_job_goes_on_with_the_querys_windows_and_first_rows(
+def test_the_job_continues_with_the_querys_windows_and_first_rows(
     spark: SparkSession, tmp_path: Path, provider: str | None, place: str, request: pytest.FixtureRequest
 ) -> None:
     capsys, store, options = request.getfixturevalue("capsys"), str(tmp_path / "store"), dict[str, str]()

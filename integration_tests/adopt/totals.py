@@ -1,7 +1,7 @@
-"""A function with state that both a plain query and a job run, and what it gives: a row for every record, whatever the batches.
+"""A stateful function that both a plain query and a job run, and its output: a row for every record, for any division into batches.
 
-Each record is counted and added up by user, so that a record that is lost, or comes twice, or meets another user's state, shows in
-every later row of its user.
+Each record is counted and added up by user. So a record that is lost, duplicated, or added to another user's state changes every
+later row of its user.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def add_up(key: tuple[str], frames: Iterable[pd.DataFrame], state: Any) -> Itera
 
 
 def rows_of(every: Iterable[Record]) -> list[tuple[str, int, int, int]]:
-    """What a run that was never moved puts out, by an independent computation."""
+    """Output of an undisturbed run, computed independently."""
     n: dict[str, int] = {}
     total: dict[str, int] = {}
     found = []
@@ -48,7 +48,7 @@ def rows_of(every: Iterable[Record]) -> list[tuple[str, int, int, int]]:
 
 
 def state_of(every: Iterable[Record]) -> dict[str, dict[str, object]]:
-    """The state it ends with."""
+    """Final state of an undisturbed run."""
     every = list(every)
     last = {user: {"seq": seq, "amount": amount} for user, seq, amount in every}
     ends = {user: (n, total) for user, _, n, total in sorted(rows_of(every), key=lambda row: row[1])}

@@ -1,4 +1,4 @@
-"""A job in a process of its own: a folder of CSV files into a Delta table, until everything is published."""
+"""A job in its own process: a folder of CSV files into a Delta table, until all epochs are published."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import spark_ckpt as ckpt
 
 
 def run_on(spark: SparkSession, folder: str, table: str, store: str) -> None:
-    """The job from its start to its end."""
+    """Run the job from its start to its end."""
     job = ckpt.Job(spark, "copy", store=store, interval="200 milliseconds")
     rows = job.source("in", FilesSource(folder, "csv", "id long, city string", maxFilesPerTrigger=1))
     rows.filter("id >= 0").to(DeltaSink(table, partition_by=["city"]), name="out")

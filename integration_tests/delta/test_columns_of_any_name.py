@@ -16,7 +16,7 @@ from spark_ckpt_files import FilesSource
 import spark_ckpt as ckpt
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests' folder
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import from the tests' folder
 ODD, TIME = "a b.c`d/e%20f", "t.`t"
 QUOTED, QUOTED_TIME = "`a b.c``d/e%20f`", "`t.``t`"
 ENOUGH_S = 240.0
@@ -62,7 +62,7 @@ def test_a_job_takes_columns_of_any_name(spark: SparkSession, tmp_path: Path, so
         return made
 
     ended(job())
-    ended(job())  # goes on with the state that it has
+    ended(job())  # continues with its state
 
     assert rows_of(spark, tmp_path / "rows", QUOTED, "v") == [("a", 0), ("a", 1), ("b", 2)]
     assert rows_of(spark, tmp_path / "totals", QUOTED, "v") == [("a", 1), ("b", 2)]

@@ -1,4 +1,4 @@
-"""Spark's own Delta source in a job: an older kind of source, which Spark asks for the rows before the cut as well."""
+"""Spark's own Delta source in a job: an older kind of source, from which Spark also requests the rows before the cut."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ids(place: Place) -> Counter[int]:
 
 
 @pytest.mark.long  # in the gate: delta/test_delta_spark.py restarts at every cut
-def test_a_delta_table_is_read_once_across_lives_and_again_from_an_older_epoch(
+def test_a_delta_table_is_read_once_across_incarnations_and_again_from_an_older_epoch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     place, table = Place(spark, tmp_path), tmp_path / "input"

@@ -1,4 +1,4 @@
-"""A table that delta-spark creates with the first rows: its id is recorded when it is there."""
+"""A table that delta-spark creates with the first rows: its id is recorded after its creation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def drain(spark: SparkSession, folder: Path, **confirmed: object) -> None:
 
 
 def recorded(folder: Path) -> list[str]:
-    """The table's id as each epoch has it."""
+    """The table's id in each epoch."""
     log = Store.open(str(folder / "store"), "job").log
     return [log.manifest(brief.epoch).sink_identities["out"].parts["table id"] for brief in log.state().epochs]
 
@@ -39,7 +39,7 @@ def test_the_id_of_a_table_made_by_the_first_publish_is_recorded_with_the_next_e
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.csv").write_text("id\n1\n")
     drain(spark, tmp_path)
-    assert recorded(tmp_path) == ["", ""], "the run ended between the publish and an epoch that could say so"
+    assert recorded(tmp_path) == ["", ""], "the run ended after the publish, before an epoch that could record it"
     table = str(DeltaTable(str(tmp_path / "table")).metadata().id)
     (tmp_path / "in" / "2.csv").write_text("id\n2\n")
     drain(spark, tmp_path)

@@ -1,4 +1,4 @@
-"""A whole job, files to Delta, killed between decision and publish and between publish and acknowledgement."""
+"""A whole job, files to Delta, killed between commit and publish and between publish and acknowledgement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
     ],
     ids=["published", "both"],
 )
-def test_every_row_is_in_the_table_once_whatever_was_killed(
+def test_every_row_is_in_the_table_once_after_any_kill(
     spark: SparkSession, tmp_path: Path, deaths: tuple[str, ...]
 ) -> None:
     (tmp_path / "in").mkdir()

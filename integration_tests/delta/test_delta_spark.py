@@ -1,4 +1,4 @@
-"""delta-spark beside deltalake: exact sources, idempotent merges, and tables that each engine reads of the other."""
+"""delta-spark and deltalake: exact sources, idempotent merges, and tables that each engine reads from the other."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def context(incarnation: int = 1, sink: str = "out") -> SinkContext:
 
 
 def stage(root: Path, rows: list[tuple[Any, ...]], names: tuple[str, ...] = ("key", "total"), **at: str) -> StagedFile:
-    """A staged file below `root`, as a task leaves it."""
+    """Stage a file below `root`, as a task does."""
     folder = "".join(f"{name}={quote(value, safe='')}/" for name, value in at.items())
     path = f"{folder}ckpt-out-i1-b0-t0-0-{uuid.uuid4().hex}.parquet"
     (root / folder).mkdir(parents=True, exist_ok=True)
@@ -69,16 +69,16 @@ def publisher(spark: SparkSession, table: Path, incarnation: int = 1, **options:
     return DeltaSink(str(table), engine="spark", **options).publisher(spark, context(incarnation))
 
 
-def beside(
+def concurrent_appends(
     side: Any, monkeypatch: pytest.MonkeyPatch, table: Path, flags: Path, row: tuple[Any, ...], times: int
 ) -> list[float]:
-    """In each of the first merges another writer appends `row` after the merge has begun; the pauses taken."""
+    """Let another writer append `row` after the start of each of the first `times` merges; return the pauses taken."""
     paused: list[float] = []
     attempts = itertools.count()
     real = side.newest_per_key
     names = DeltaTable(str(table)).schema().to_arrow().names
 
-    def meddled(decided: EpochOutput) -> DataFrame:
+    def with_append(decided: EpochOutput) -> DataFrame:
         attempt = next(attempts)
         flag = flags / f"attempt-{attempt}"
 
@@ -93,7 +93,7 @@ def beside(
 
         return real(decided).where(F.udf(meanwhile, "boolean", useArrow=False)(F.col("key")))
 
-    monkeypatch.setattr(side, "newest_per_key", meddled)
+    monkeypatch.setattr(side, "newest_per_key", with_append)
     monkeypatch.setattr(side, "patience", MergePatience(attempts=4, sleep=paused.append))
     return paused
 
@@ -105,7 +105,7 @@ def test_a_merge_waits_for_another_writer_longer_each_time(
     outbox, table = tmp_path / "outbox", tmp_path / "table"
     side = publisher(spark, table, keys=["key"])
     side.publish(output(outbox, 1, [stage(outbox, [("a", 1)])]))
-    paused = beside(side, monkeypatch, table, tmp_path / "flags", ("other", 0), times=2)
+    paused = concurrent_appends(side, monkeypatch, table, tmp_path / "flags", ("other", 0), times=2)
 
     receipt = side.publish(output(outbox, 2, [stage(outbox, [("a", 2)])]))
 
@@ -114,14 +114,14 @@ def test_a_merge_waits_for_another_writer_longer_each_time(
 
 
 @pytest.mark.long
-def test_a_merge_that_starves_says_so_and_stays_to_be_published(
+def test_a_merge_that_always_conflicts_raises_and_stays_unpublished(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
     side = publisher(spark, table, keys=["key"])
     side.publish(output(outbox, 1, [stage(outbox, [("a", 1)])]))
     second = output(outbox, 2, [stage(outbox, [("a", 2)])])
-    beside(side, monkeypatch, table, tmp_path / "flags", ("other", 0), times=4)
+    concurrent_appends(side, monkeypatch, table, tmp_path / "flags", ("other", 0), times=4)
 
     with pytest.raises(
         PublishFailed, match=r"during each of 4 attempts \((DELTA_CONCURRENT|ConcurrentAppend)"
@@ -141,7 +141,7 @@ def test_a_writer_of_other_partitions_does_not_disturb_a_merge(
     outbox, table = tmp_path / "outbox", tmp_path / "table"
     side = publisher(spark, table, keys=["total", "key"], partition_by=["total"])
     side.publish(output(outbox, 1, [stage(outbox, [("a", 1), ("b", 1)])]))
-    paused = beside(side, monkeypatch, table, tmp_path / "flags", ("other", 7), times=4)
+    paused = concurrent_appends(side, monkeypatch, table, tmp_path / "flags", ("other", 7), times=4)
 
     side.publish(output(outbox, 2, [stage(outbox, [("a", 1), (None, 1)])]))
 
@@ -269,7 +269,7 @@ def test_credentials_never_show_in_a_plan(spark: SparkSession, tmp_path: Path) -
     assert "hidden-value" not in plans + repr(frame)
 
 
-def test_what_deltalake_published_is_what_delta_spark_reads(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_spark_reads_the_rows_that_deltalake_published(spark: SparkSession, tmp_path: Path) -> None:
     table = tmp_path / "table"
     rows = StructType([*ROWS.fields, StructField("city", StringType())])
     sink = DeltaSink(str(table), partition_by=["city"])
@@ -300,7 +300,7 @@ def test_the_spark_engine_appends_an_epoch_once(spark: SparkSession, tmp_path: P
 
 
 def flipped(path: Path, place: int) -> bytes:
-    """Flip a bit of the file; its content before."""
+    """Flip a bit of the file; return its earlier content."""
     whole = path.read_bytes()
     path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
     return whole
@@ -348,7 +348,7 @@ def test_the_spark_engine_writes_nothing_of_an_epoch_with_a_damaged_file(
     assert rows_of(spark, table) == [("a", 1), ("b", 1), ("c", 1)]
 
 
-@pytest.mark.long  # in the gate: the merge of rows with a greatest value, which is published again, too
+@pytest.mark.long  # in the gate: the merge of rows with a greatest value, which is also published again
 def test_a_merge_keeps_the_newest_row_of_every_key_and_repeats_safely(spark: SparkSession, tmp_path: Path) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
     side = publisher(spark, table, keys=["key"])
@@ -433,7 +433,7 @@ def test_a_rule_that_does_not_fit_the_rows_is_refused_at_the_start(
     ).check(spark, rows)
 
 
-# in the gate: the merge, whose statement names the path, too
+# in the gate: the merge, whose statement also names the path
 @pytest.mark.parametrize("keys", [pytest.param([], marks=pytest.mark.long), ["key"]], ids=["append", "merge"])
 def test_the_spark_engine_publishes_at_any_path_that_deltalake_opens(
     spark: SparkSession, tmp_path: Path, keys: list[str]
@@ -469,7 +469,7 @@ def test_an_empty_text_and_a_null_in_a_merges_partition_are_one_key(spark: Spark
 
 
 class Hostile:
-    """A session whose new sessions are set to what would change rows on their way into the table."""
+    """A session whose new sessions have settings that could change rows on their way into the table."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -491,7 +491,7 @@ class Hostile:
 
 
 @pytest.mark.long  # in the gate: tests/delta/test_delta_merging.py
-def test_a_merge_keeps_one_row_of_every_instant_whatever_the_session_is_set_to(
+def test_a_merge_keeps_one_row_of_every_instant_with_any_settings_of_the_session(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
@@ -544,13 +544,13 @@ def test_a_merge_killed_after_its_commit_is_a_replay(spark: SparkSession, tmp_pa
 
 
 class RestoredTable:
-    """The phrases of scenario T16: one table, one sink, epochs published one after the other."""
+    """Steps of scenario T16: one table, one sink, epochs published one after the other."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark, self._outbox, self._table = spark, folder / "outbox", folder / "table"
 
     def perform(self, line: str) -> None:
-        """One line of the scenario."""
+        """Perform one line of the scenario."""
         if found := re.fullmatch(r"epoch (\d+) publishes (\w+)=(\d+)", line):
             self._publish(int(found[1]), found[2], int(found[3]))
         elif found := re.fullmatch(r"the table is restored to version (\d+)", line):
@@ -564,7 +564,7 @@ class RestoredTable:
         publisher(self._spark, self._table).publish(output(self._outbox, epoch, staged))
 
 
-# The literal rule loses a row, so this library never writes one by it.
+# The literal rule loses a row, so this library never writes a row by it.
 @pytest.mark.long  # in the gate: the planted bugs of tests/simulator/test_unkind_surroundings.py
 @pytest.mark.parametrize("after", ["corrected", "literal"])
 def test_t16_an_epoch_of_a_restored_table_is_written_only_under_a_number_of_its_own(
@@ -578,9 +578,7 @@ def test_t16_an_epoch_of_a_restored_table_is_written_only_under_a_number_of_its_
 
 
 @pytest.mark.long
-def test_the_users_own_writes_are_not_swallowed_by_our_transaction_settings(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_our_transaction_settings_do_not_skip_the_users_own_writes(spark: SparkSession, tmp_path: Path) -> None:
     outbox, table = tmp_path / "outbox", tmp_path / "table"
     side = publisher(spark, table, keys=["key"])
     for n in (1, 2):

@@ -38,7 +38,7 @@ def put(folder: Path, number: int, rows: list[dict[str, object]]) -> None:
 
 
 def drawn(folder: Path, files: int) -> None:
-    """Changes of six keys out of order, some without a time, some deletions; no two of a key at one time."""
+    """Changes of six keys out of order, some without a time, some deletions; no two changes of a key at one time."""
     draw = random.Random(98)
     seconds = draw.sample(range(1000), files * 8)
     for number in range(files):

@@ -19,7 +19,7 @@ from integration_tests.ported.pairs import PairDiffers, compare, failing
 from integration_tests.ported.program import Program
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
-# Long: tests/docs/test_ported_page.py checks that each program has run as it is now, and judges the comparison without Spark.
+# Long: tests/docs/test_ported_page.py checks that programs have run as they are now; it judges the comparison without Spark.
 SEED = 2
 TOTALS = PROGRAMS["totals by MERGE"]
 ONCE = PROGRAMS["deduplication"]
@@ -31,7 +31,7 @@ def test_a_ported_program_leaves_the_tables_of_the_plain_query(spark: SparkSessi
 
 
 def forgetful() -> Program:
-    """Return a job that begins with an empty state at each start: its operator has another name each time."""
+    """Return a job that starts with an empty state each time: its operator gets a new name at each start."""
     starts = count()
 
     def job(spark: SparkSession, inputs: str, outputs: str, state: str) -> None:

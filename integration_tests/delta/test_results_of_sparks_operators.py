@@ -103,7 +103,7 @@ def newest_epoch(folder: Path) -> int:
     return existing_store(str(folder / "store")).log.state().latest
 
 
-def test_a_sink_that_merges_takes_no_whole_result(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_sink_that_merges_refuses_a_whole_result(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "in", 0)
     with pytest.raises(ckpt.CkptError, match="cannot replace its rows"):
         job(spark, tmp_path, sums, "complete", keys=["k"]).start(availableNow=True)

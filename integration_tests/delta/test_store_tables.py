@@ -1,4 +1,4 @@
-"""The store's own tables are what delta-spark says they are: state at any epoch by plain `versionAsOf`."""
+"""delta-spark reads the store's own tables: state at any epoch by plain `versionAsOf`."""
 
 from __future__ import annotations
 

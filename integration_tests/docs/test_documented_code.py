@@ -1,4 +1,4 @@
-"""The code that people read is run as it stands."""
+"""Code on the pages runs as printed."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def python_blocks(page: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
 
 
-def test_the_readmes_job_prints_what_the_readme_shows_and_the_state_page_runs(tmp_path, monkeypatch, caplog):
+def test_the_readmes_job_has_the_output_of_the_readme_and_the_state_page_runs(tmp_path, monkeypatch, caplog):
     """Write the output again with: python -m integration_tests.docs.printed README.md"""
     pages = run_as_shown("README.md", tmp_path, monkeypatch, caplog)
     try:
@@ -157,7 +157,7 @@ def test_the_porting_pages_jobs_run_as_written(tmp_path):
     )
     names = {name: str(tmp_path / name) for name in ("store", "inbox", "table", "archive")}
 
-    end_jvm()  # Delta's jars would not reach one that runs
+    end_jvm()  # a running Java cannot load Delta's jars
     exec(compile(python_blocks("docs/porting.md"), "docs/porting.md", "exec"), names)
     try:
         assert DeltaTable(names["table"]).to_pyarrow_table().column("customer").to_pylist() == ["ada"]
@@ -180,7 +180,7 @@ def test_the_migrating_page_moves_a_query_as_written(tmp_path, monkeypatch):
     schema = pa.schema([("customer", pa.string()), ("amount", pa.float64())])
     append(names["orders_table"], schema, [("ada", 4.5), ("bob", 2.0)])
 
-    end_jvm()  # Delta's jars would not reach one that runs
+    end_jvm()  # a running Java cannot load Delta's jars
     try:
         exec(compile(plain, page, "exec"), names)
         append(names["orders_table"], schema, [("ada", 6.0)])
@@ -199,9 +199,9 @@ def append(table, schema, rows):
     write_deltalake(table, pa.table(columns, schema=schema), mode="append")
 
 
-@pytest.mark.long  # in the gate: the README; what the commands print in tests/cli
+@pytest.mark.long  # in the gate: the README; output of the commands in tests/cli
 @pytest.mark.parametrize("name", ["quickstart", "tutorial"])
-def test_a_page_prints_what_it_shows(name, tmp_path, monkeypatch, caplog):
+def test_a_page_has_the_output_of_its_programs(name, tmp_path, monkeypatch, caplog):
     """Write the output again with: python -m integration_tests.docs.printed docs/tutorial.md"""
     run_as_shown(f"docs/{name}.md", tmp_path, monkeypatch, caplog).names["spark"].stop()
 

@@ -1,4 +1,4 @@
-"""Every example runs as its first lines say, on the input beside it, and does what it says it does."""
+"""Every example runs as its first lines say, on its own input, and has the output that it promises."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """Every program gets it when it asks for a session."""
+    """Every program gets this session when it asks for one."""
     yield from connected_session()
 
 
 class Example:
-    """A program and a copy of its input, of which only the first files are there at first."""
+    """A program and a copy of its input; only the first files are present at first."""
 
     def __init__(self, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.program, self.folder = EXAMPLES / f"{name}.py", folder
@@ -48,17 +48,17 @@ class Example:
         }
 
     def run(self, *words: str) -> None:
-        """As `python NAME.py FOLDER WORDS drain`."""
+        """Run `python NAME.py FOLDER WORDS drain`."""
         self._argv.setattr(sys, "argv", [str(self.program), str(self.folder), *words, "drain"])
         runpy.run_path(str(self.program), run_name="__main__")
 
     def more(self) -> None:
-        """The rest of the input comes."""
+        """Add the rest of the input."""
         for path, aside in self._later.items():
             aside.rename(path)
 
     def rows(self, table: str) -> list[tuple[object, ...]]:
-        """What a reader of an output table sees."""
+        """Rows that a reader of an output table sees."""
         return read(str(self.folder / table))
 
 
@@ -84,7 +84,7 @@ def example(
 
 @pytest.fixture(autouse=True)
 def ends(spark: SparkSession) -> Iterator[None]:
-    """A program's job has ended with it."""
+    """Wait for the end of a program's job."""
     yield
     assert spark.streams.active == []
 
@@ -101,7 +101,7 @@ def may(hour: int, minute: int, day: int = 1) -> datetime:
 def test_the_page_about_changes_runs_as_written(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A column more in state and table; then the older program, which does not fit any more."""
+    """Add a column to state and table; then start the older program, which no longer fits."""
 
     def arrived(*orders: tuple[str, float]) -> None:
         number = sum(1 for _ in (tmp_path / "inbox").iterdir())
@@ -126,7 +126,7 @@ def test_the_page_about_changes_runs_as_written(
 
 @pytest.mark.long  # in the gate: integration_tests/runtime/test_deduplication_is_sparks.py
 @of("deduplicate")
-def test_a_payment_whose_notice_comes_again_is_there_once(example: Example) -> None:
+def test_a_payment_with_a_repeated_notice_counts_once(example: Example) -> None:
     example.run()
     assert example.rows("payments") == [("p1", "ada", 4.5), ("p2", "bob", 7.0)]
 
@@ -137,7 +137,7 @@ def test_a_payment_whose_notice_comes_again_is_there_once(example: Example) -> N
 
 @pytest.mark.long  # in the gate: sessions in integration_tests/runtime/test_group_state_is_sparks.py
 @of("sessions")
-def test_a_visit_ends_half_an_hour_behind_its_last_click(example: Example) -> None:
+def test_a_visit_ends_half_an_hour_after_its_last_click(example: Example) -> None:
     example.run()
     assert example.rows("visits") == [], "nothing has come behind the half hour"
 
@@ -148,7 +148,7 @@ def test_a_visit_ends_half_an_hour_behind_its_last_click(example: Example) -> No
 
 @pytest.mark.long  # in the gate: static joins in integration_tests/runtime/test_jobs.py
 @of("enrich")
-def test_an_order_has_its_price_and_one_without_is_told(example: Example) -> None:
+def test_an_order_has_its_price_and_one_without_is_reported(example: Example) -> None:
     example.run()
     assert example.rows("orders") == [("rice", 3, 3, 2.0, 6.0), ("tea", 1, 2, 3.5, 7.0)]
     assert example.rows("unknown") == [(2, "soap")]
@@ -161,11 +161,11 @@ def test_an_order_has_its_price_and_one_without_is_told(example: Example) -> Non
 
 @pytest.mark.long  # in the gate: integration_tests/runtime/test_stream_joins.py
 @of("match_payments")
-def test_an_order_meets_its_payments_and_an_unpaid_one_is_told(example: Example) -> None:
+def test_an_order_is_joined_with_its_payments_and_an_unpaid_one_is_reported(example: Example) -> None:
     example.run("10 milliseconds")
     assert example.rows("paid") == [(1, "ada", 30.0, 10.0), (1, "ada", 30.0, 20.0)]
 
-    example.more()  # by then the patience is over
+    example.more()  # by then the payment's time limit is over
     example.run("10 milliseconds")
     assert example.rows("paid")[2:] == [(4, "joe", 8.0, 8.0)]
     assert example.rows("unpaid") == [(2, "bob", 20.0)]
@@ -189,13 +189,13 @@ def test_accounts_are_in_one_ring_if_cards_lead_from_one_to_the_other(example: E
         "joe": "account eve",
     }
 
-    example.more()  # a card of ada's is eve's, too
+    example.more()  # eve also has one of ada's cards
     example.run()
     assert set(newest_rings(example).values()) == {"account ada"}
 
 
 def newest_rings(example: Example) -> dict[object, object]:
-    """A label only becomes smaller."""
+    """A label only decreases."""
     return dict(sorted(example.rows("rings"), reverse=True))  # type: ignore[arg-type]
 
 
@@ -239,7 +239,7 @@ def test_a_line_that_is_no_reading_is_among_the_rejects(example: Example) -> Non
 
 @pytest.mark.long  # in the gate: integration_tests/survival/test_restore.py
 @of("points")
-def test_a_rule_that_was_a_mistake_is_taken_back_with_the_savepoint(example: Example) -> None:
+def test_a_restore_of_the_savepoint_undoes_a_wrong_rule(example: Example) -> None:
     example.run("1")
     assert exit_code(["savepoint", "add", str(example.folder / "store"), "before-bonus"]) == 0
     example.more()

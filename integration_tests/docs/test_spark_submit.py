@@ -1,4 +1,4 @@
-"""The example program under spark-submit, with the jars that the command line names."""
+"""The example program under spark-submit, with the jars of the command line."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def committed(servers: str, topic: str, count: int) -> list[tuple[str, dict[str,
     return found
 
 
-def test_the_example_runs_under_spark_submit_and_goes_on_where_it_stopped(tmp_path):
+def test_the_example_runs_under_spark_submit_and_continues_where_it_stopped(tmp_path):
     with running_broker(tmp_path / "broker") as broker:
         topics = [NewTopic(name, 1, 1) for name in ("orders", "totals")]
         admin = AdminClient({"bootstrap.servers": broker.servers})

@@ -1,4 +1,4 @@
-"""The connector of docs/writing-a-connector.md in a job on Spark, twice, as the page has it."""
+"""The connector of docs/writing-a-connector.md in a job on Spark, twice, as on the page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ runpy.run_path("job.py")
 
 
 @pytest.mark.long
-def test_the_pages_job_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_the_pages_job_continues_where_it_ended(tmp_path: Path) -> None:
     install(tmp_path)
     (tmp_path / "inbox").mkdir()
     for number, name in ((1, "000001.jsonl"), (2, "later.tmp")):

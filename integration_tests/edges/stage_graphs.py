@@ -2,8 +2,8 @@
 
 python -m integration_tests.edges.stage_graphs STAGE... --graph diamond --protocol unaligned --root DIR --events FILE
 
-`main` gives the rows of each key the numbers 1, 2, 3, ...; every other stage counts, too, and compares. A row that is lost
-or comes twice over an edge breaks a sequence, in the tables and in the states.
+`main` numbers the rows of each key 1, 2, 3, ...; every other stage counts too, and compares. A row that an edge loses or duplicates
+breaks a sequence, in the tables and in the states.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Row = tuple[str, int, int, int, int]
 
 
 def follow(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[Row]:
-    """Number the rows of a key that have no number, compare the others. `first`: rows that are not round a loop yet."""
+    """Number the rows of a key that have no number, and compare the others. `first`: rows that have not been in a loop yet."""
     count, first, wrong = state.get if state.exists else (0, 0, 0)
     for frame in frames:
         for value, hop, number in zip(
@@ -83,7 +83,7 @@ def diamond(job: ckpt.Job, rows: Stream) -> dict[str, Stream]:
 
 
 def loop(job: ckpt.Job, rows: Stream) -> dict[str, Stream]:
-    """Rows pass `main` and `second`, and once more both."""
+    """Rows pass `main` and `second`, and then both once more."""
     back = job.feedback("again", ROW)
     main = _operator(rows.union(back), "main")
     second = _operator(main.through("numbered", stage="second"), "second")
@@ -116,7 +116,7 @@ def _first(count: int, first: int) -> int:
 
 @dataclass(frozen=True)
 class StageGraph:
-    """A program. `rounds`: how often a row passes each stage."""
+    """A program. `rounds`: number of times that a row passes each stage."""
 
     build: Callable[[ckpt.Job, Stream], dict[str, Stream]]
     stages: tuple[str, ...]
@@ -156,7 +156,7 @@ def described(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
     """The program, not started."""
     root = options.root
     settings = {"interval": "1 second", "line_interval": "1 second", "key_groups": 4, "shuffle_partitions": 2}
-    # A poll of an edge asks a process of its own.
+    # Each poll of an edge makes a request to another process.
     settings |= {"trace_dir": str(root / "trace"), "trigger": "300 ms"}
     job = ckpt.Job(
         spark, "staged", store=str(root / "staged"), protocol=options.protocol, local_dir=str(root), **settings

@@ -40,7 +40,7 @@ def spark() -> Iterator[SparkSession]:
 
 @dataclass
 class Three:
-    """The program, its input, and what has to come out."""
+    """The program, its input, and the expected output."""
 
     root: Path
     protocol: str = "independent"
@@ -118,7 +118,7 @@ def test_one_process_drains_all_stages_of_a_program(spark: SparkSession, tmp_pat
 
 
 @pytest.mark.long  # in the gate: unaligned stages, below
-def test_a_killed_stage_restarts_alone_and_the_others_go_on(
+def test_a_killed_stage_restarts_alone_and_the_others_continue(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     three = Three(tmp_path)
@@ -180,7 +180,7 @@ def test_sinks_of_all_stages_publish_decided_lines_although_a_stage_is_killed_an
     around = job.start_stages(["main", "third"])
     with pytest.raises(StoreInUse):
         three.job(spark).start_stages("third")
-    # The first epoch is that of the start. All rows may be in the second one: those of the third are written below.
+    # The first epoch only has the start. All rows may be in the second one: those of the third are written below.
     kill = at_point("EPOCH_COMMITTED", tmp_path, 3)
     with three.lives.start("second", environment=kill.environment) as driver:
         wait_until(lambda: driver.exit_code is not None or bool(published(three, "seconds")), "second has published")

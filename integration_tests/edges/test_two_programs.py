@@ -1,4 +1,4 @@
-"""Two programs joined by an edge: rows pass exactly once through SIGKILL of both, and a restore of the sender is said."""
+"""Two programs joined by an edge: rows pass exactly once despite SIGKILL of both, the reader reports a restore of the sender."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from spark_ckpt.store.store import Store
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 KEYS, FILES, ROWS = 7, 14, 25
 FEW = 6
-"""Files in the gate."""
+"""Files of the test in the gate."""
 ENOUGH_S = 120.0
 
 
@@ -37,7 +37,7 @@ def spark() -> Iterator[SparkSession]:
 
 @dataclass
 class Pair:
-    """Both programs, their input, and what has to come out."""
+    """Both programs, their input, and the expected output."""
 
     spark: SparkSession
     root: Path
@@ -70,11 +70,11 @@ class Pair:
         return folder
 
     def drain(self, role: str, restore: str | int = "latest") -> None:
-        """A life that takes in all there is, in the test's own process."""
+        """Run an incarnation that reads all input, in the test's own process."""
         self.lives.drain_on(self.spark, role, "--restore", str(restore))
 
     def running(self, role: str) -> ckpt.Run:
-        """A life that waits for rows, in the test's own process."""
+        """Run an incarnation that waits for rows, in the test's own process."""
         options = parsed([role, "--root", str(self.root), "--events", str(self.root / "events")])
         return described(self.spark, options).start()
 
@@ -125,7 +125,7 @@ EVERYWHERE = (
 def test_rows_pass_exactly_once_although_programs_are_killed(
     spark: SparkSession, tmp_path: Path, kills: tuple[tuple[str, str, int], ...], protocol: str, files: int
 ) -> None:
-    """With lines, each is one cut."""
+    """With lines, each line is one cut."""
     pair = Pair(spark, tmp_path, protocol=protocol)
     pair.write(files // 2)
     for number, (role, point, nth) in enumerate(kills):
@@ -160,7 +160,7 @@ def test_every_line_of_two_programs_is_one_cut_although_the_reader_is_killed(
 
 
 @pytest.mark.long  # in the gate: tests/edges/test_edges_between_programs.py
-def test_a_reader_of_a_restored_sender_is_told_the_epoch_to_restore(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_error_of_a_restored_senders_reader_names_the_epoch_to_restore(spark: SparkSession, tmp_path: Path) -> None:
     pair = Pair(spark, tmp_path)
     for files in (2, 2, 3):
         pair.write(files)
@@ -190,7 +190,7 @@ def test_a_reader_of_a_restored_sender_is_told_the_epoch_to_restore(spark: Spark
     assert pair.state() == pair.expected()
 
 
-# in the gate: the how-to, which has the other page's steps
+# in the gate: the how-to, which has the steps of the other page
 @pytest.mark.parametrize("name", [pytest.param("edges-between-programs", marks=pytest.mark.long), "two-teams-one-line"])
 def test_the_pages_about_edges_run_as_written(spark: SparkSession, tmp_path: Path, name: str) -> None:
     (tmp_path / "inbox").mkdir()

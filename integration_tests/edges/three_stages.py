@@ -2,7 +2,7 @@
 
 python -m integration_tests.edges.three_stages STAGE... --root DIR --events FILE
 
-`third` has an input of its own, too, so that it has work while `second` is away.
+`third` also has its own input, so that it has work while `second` is down.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LAST = "k string, last long, total long, wrong long"
 def checked_again(
     key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState
 ) -> Iterator[tuple[str, int, int, int]]:
-    """As `checked`, for the rows that it returns."""
+    """Like `checked`, for the rows that it returns."""
     last, wrong = state.get if state.exists else (0, 0)
     for frame in frames:
         for number, total, before in zip(

@@ -4,7 +4,7 @@ python -m integration_tests.edges.two_programs orders|totals --root DIR --events
 
 An edge joins them, or a topic of Kafka.
 
-The numbers are the oracle: a row that is lost or comes twice over the edge breaks a key's sequence.
+The numbers are the oracle: a row that the edge loses or duplicates breaks a key's sequence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_ckpt.api.stream import Stream
 
 
 def numbered(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[tuple[str, int, int]]:
-    """The rows of a key as 1, 2, 3, ..."""
+    """Number the rows of a key 1, 2, 3, ..."""
     [count] = state.get if state.exists else (0,)
     for frame in frames:
         for value in frame["v"].tolist():
@@ -38,7 +38,7 @@ def numbered(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState)
 
 
 def checked(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[tuple[str, int, int, int]]:
-    """The newest number of a key, the sum of its values, and how often a number was not the next one."""
+    """The newest number of a key, the sum of its values, and the count of numbers out of sequence."""
     last, total, wrong = state.get if state.exists else (0, 0, 0)
     for frame in frames:
         for number, value in zip(frame["number"].tolist(), frame["v"].tolist(), strict=True):
@@ -52,7 +52,7 @@ def described(spark: SparkSession, options: argparse.Namespace) -> ckpt.Job:
     """The program's job, not started."""
     root = options.root
     settings = {"interval": options.interval, "key_groups": 4, "shuffle_partitions": 2, "local_dir": root}
-    settings["trigger"] = "300 ms"  # a poll of an edge asks a process of its own
+    settings["trigger"] = "300 ms"  # each poll of an edge makes a request to another process
     if options.protocol == "index":
         settings["line_interval"] = "1 second"
     job = ckpt.Job(spark, options.role, store=str(root / options.role), protocol=options.protocol, **settings)
@@ -85,7 +85,7 @@ def _received(job: ckpt.Job, options: argparse.Namespace) -> Stream:
 
 
 def run_on(spark: SparkSession, options: argparse.Namespace, events: Events) -> None:
-    """The job from its start to its end."""
+    """Run the job from its start to its end."""
     job = described(spark, options)
     job.addListener(events)
     run = job.start(restore=options.restore, availableNow=options.available_now)

@@ -1,4 +1,4 @@
-"""A directory through real Spark queries: exact restarts, replays, bad records, and errors that reach the user."""
+"""A directory in real Spark queries: exact restarts, replays, bad records, and errors that reach the user."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fill(folder: Path, first: int, last: int) -> None:
 
 
 def run(frame: DataFrame, checkpoint: Path, handle: Callable[[DataFrame, int], None]) -> list[dict[str, Any]]:
-    """Run to the end of what is there; returns Spark's logged offsets of the only source, batch by batch."""
+    """Run over the present input; return Spark's logged offsets of the only source, batch by batch."""
     query = (
         frame.writeStream.foreachBatch(handle)
         .option("checkpointLocation", str(checkpoint))
@@ -135,7 +135,7 @@ def test_a_bad_record_fails_the_query_with_file_and_line(spark: SparkSession, tm
     ("mode", "column", "expected"),
     [("keep", "_corrupt_record", "oops,y,"), ("drop", "ckpt_reject", '"line": 3')],
 )
-def test_bad_records_travel_beside_the_good_ones(
+def test_bad_records_are_kept_with_the_good_ones(
     mode: Any, column: str, expected: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -151,9 +151,7 @@ def test_bad_records_travel_beside_the_good_ones(
     assert expected in bad[0]
 
 
-def test_a_file_that_arrives_while_the_query_runs_is_read_whatever_its_name(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_file_that_arrives_while_the_query_runs_is_read_with_any_name(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path / "in", 5, 6)
     source = FilesSource(str(tmp_path / "in"), "csv", SCHEMA)
     seen: list[int] = []
@@ -260,7 +258,7 @@ JSON_VALUES = {
 def test_no_text_is_read_as_another_value_than_sparks(
     format: Any, values: dict[str, list[str]], null: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A text that spark_ckpt refuses is a bad record, whatever Spark makes of it. Each record has text in one column."""
+    """A text that spark_ckpt refuses is a bad record, even if Spark can read it. Each record has text in one column."""
     columns = {f"v{number}": kind for number, kind in enumerate(values)}
     cells = [(column, text) for column, kind in columns.items() for text in values[kind]]
     if format == "csv":
@@ -301,7 +299,7 @@ def test_a_schema_that_cannot_be_parsed_is_an_error_without_a_traceback(spark: S
         FilesSource(str(tmp_path), "csv", "id lnog").check(spark)
 
 
-def test_a_session_without_delta_is_told_how_to_get_it(spark: SparkSession) -> None:
+def test_the_error_of_a_session_without_delta_names_the_cure(spark: SparkSession) -> None:
     with pytest.raises(EnvironmentUnfit, match=r"spark\.sql\.extensions") as caught:
         require_delta_spark(spark)
     assert 'spark_ckpt.session(name, "delta")' in caught.value.hint

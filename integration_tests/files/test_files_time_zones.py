@@ -1,4 +1,4 @@
-"""Timestamps in files are the instants that Spark's own reader makes of them, whatever the session's time zone."""
+"""Timestamps in files are the instants that Spark's own reader returns, for every time zone of the session."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from integration_tests.broker import Broker
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here needs the broker. kafka-python leaves refused sockets to the garbage collector."""
+    """All tests here need the broker. kafka-python leaves refused sockets to the garbage collector."""
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here):
@@ -23,18 +23,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def cluster(broker: Broker) -> Iterator[Cluster]:
-    """A fresh topic and store id. Afterwards nothing may be left open in the topic."""
+    """A new topic and store id. Afterwards no transaction may be open in the topic."""
     one = Cluster(broker)
     yield one
     close_all()
     one.assert_settled()
     one.close()
-    gc.collect()  # what kafka-python left open is found here, where it is expected, not in somebody else's test
+    gc.collect()  # so that sockets which kafka-python leaves open are found here, where they are expected
 
 
 @pytest.fixture
 def staged(tmp_path: Path) -> Callable[..., Staged]:
-    """Make staged Parquet files for one epoch."""
+    """Return a function that stages Parquet files for one epoch."""
     numbers = iter(range(1000))
 
     def make(*arguments: object, **named: object) -> Staged:
@@ -45,7 +45,7 @@ def staged(tmp_path: Path) -> Callable[..., Staged]:
 
 @pytest.fixture
 def failpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Arm the lane processes that are started from now on, each point once."""
+    """Arm the publisher processes that start from now on, each failpoint once."""
 
     def arm(spec: str) -> None:
         once = tmp_path / "once"

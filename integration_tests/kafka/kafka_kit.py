@@ -1,6 +1,4 @@
-"""What the Kafka tests share: staging rows as tasks do, publishing as a driver does, and an independent
-reader.
-"""
+"""Shared by the Kafka tests: stage rows as tasks do, publish as a driver does, and read with an independent reader."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ from spark_ckpt.connector import EpochOutput, PublishReceipt, SinkContext, Stage
 
 
 def kills_at(points: Sequence[str], gate: Sequence[str]) -> pytest.MarkDecorator:
-    """Every point, for `point`. Those that are not in `gate` are long tests."""
+    """Every failpoint, for `point`. Those outside of `gate` are long tests."""
     return pytest.mark.parametrize(
         "point", [pytest.param(point, marks=() if point in gate else pytest.mark.long) for point in points]
     )
@@ -49,7 +47,7 @@ Row = tuple[bytes, bytes]
 
 @dataclass(frozen=True)
 class Staged:
-    """One epoch's files of all lanes, as the staging tasks would have written them."""
+    """One epoch's files of all publishers, as the tasks would have staged them."""
 
     root: Path
     files: tuple[StagedFile, ...]
@@ -57,7 +55,7 @@ class Staged:
 
     @classmethod
     def write(cls, root: Path, epoch: int, rows: int = 600, lanes: int = 1, row_groups: int = 3) -> Staged:
-        """`rows` rows of 20 keys, value = epoch and sequence number, several row groups per file."""
+        """Write `rows` rows of 20 keys, value = epoch and sequence number, several row groups per file."""
         root.mkdir()
         every = [(f"key-{n % 20}".encode(), f"{epoch}:{n:06d}".encode()) for n in range(rows)]
         files = [
@@ -68,7 +66,7 @@ class Staged:
 
     @classmethod
     def table(cls, root: Path, table: pa.Table) -> Staged:
-        """One file with exactly these columns, in lane 0."""
+        """Write one file with exactly these columns, for publisher 0."""
         root.mkdir()
         pq.write_table(table, root / "rows.parquet")
         return cls(root, (_staged(root / "rows.parquet", table.num_rows, lane=0),), ())
@@ -90,7 +88,7 @@ def _staged(path: Path, rows: int, lane: int) -> StagedFile:
 
 @dataclass
 class Cluster:
-    """A broker, a topic of its own and a store id of its own."""
+    """A broker with its own topic and its own store id."""
 
     broker: Broker
     topic: str = field(default_factory=lambda: f"t-{uuid.uuid4().hex[:10]}")
@@ -108,22 +106,22 @@ class Cluster:
         return name
 
     def administer(self, work: Callable[[KafkaAdminClient], object]) -> None:
-        """Do what an operator does with the brokers' tools."""
+        """Do an operator's work with the brokers' tools."""
         admin = KafkaAdminClient(bootstrap_servers=self.broker.servers)
         try:
             work(admin)
         finally:
             admin.close()
 
-    def anew(self, topic: str) -> None:
-        """Delete the topic and make it again."""
+    def recreate(self, topic: str) -> None:
+        """Delete the topic and create it again."""
         self.administer(lambda admin: admin.delete_topics([topic]))
 
         wait_for(lambda: not self._partitions_of(topic), "the topic's deletion")
         self._make(topic)
 
     def _make(self, topic: str) -> None:
-        """A busy broker tells of a new topic only some time after it said that it made it."""
+        """A busy broker lists a new topic only some time after it confirms its creation."""
         self.control.create_topic(topic, PARTITIONS)
         wait_for(lambda: self._partitions_of(topic) == PARTITIONS, "the new topic")
 
@@ -192,14 +190,14 @@ def publish(publisher: KafkaPublisher, epoch: int, staged: Staged) -> PublishRec
 
 
 def close_all() -> None:
-    """End the lane processes of this test, also stopped ones."""
+    """End the publisher processes of this test, including stopped ones."""
     while _open_publishers:
         _open_publishers.pop().close()
 
 
 @dataclass(frozen=True)
 class Record:
-    """A committed record as the oracle saw it."""
+    """A committed record in the oracle's form."""
 
     partition: int
     offset: int
@@ -272,14 +270,14 @@ def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) 
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the process is frozen by SIGSTOP."""
+    """True if SIGSTOP has frozen the process."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     return False
 
 
 def wait_until_stopped(publisher: KafkaPublisher, lane: int = 0) -> int:
-    """The lane's process id, once it is frozen at its failpoint."""
+    """Return the publisher's process id after it is frozen at its failpoint."""
     found: list[int] = []
 
     def stopped() -> bool:
@@ -289,7 +287,7 @@ def wait_until_stopped(publisher: KafkaPublisher, lane: int = 0) -> int:
         found.append(pid)
         return True
 
-    wait_for(stopped, "the lane stops at its failpoint")
+    wait_for(stopped, "the publisher stops at its failpoint")
     return found[0]
 
 

@@ -1,4 +1,4 @@
-"""A job that is behind: a small first batch that ends an epoch, then batches as the sources are configured."""
+"""A job with a backlog: a small first batch that ends an epoch, then batches as the sources are configured."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def inputs(cluster: Cluster) -> tuple[str, str]:
-    """Two topics with as many records each, in one partition, so that limits are met exactly."""
+    """Two topics with the same number of records, in one partition, so that limits are met exactly."""
     topics = (cluster.topic, cluster.new_topic())
     producer = KafkaProducer(bootstrap_servers=cluster.broker.servers)
     for topic in topics:
@@ -40,7 +40,7 @@ def inputs(cluster: Cluster) -> tuple[str, str]:
 def _job(
     spark: SparkSession, cluster: Cluster, inputs: tuple[str, str], output: str, aside: str, store: Path
 ) -> spark_ckpt.Job:
-    """One source with a limit, one without. The limited one is read by a second branch."""
+    """One source with a limit, one without. A second branch reads the limited one."""
     job = spark_ckpt.Job(spark, "behind", store=str(store), interval="1 hour")
     servers = cluster.broker.servers
     limited = job.source("limited", KafkaSource(servers, inputs[0], options={"maxOffsetsPerTrigger": _LIMIT}))
@@ -51,7 +51,7 @@ def _job(
 
 
 def _read_up_to(run: spark_ckpt.Run) -> list[tuple[int, int]]:
-    """How far both sources were read, batch by batch, batches without rows left out."""
+    """Positions of both sources, batch by batch, without batches that have no rows."""
     records: list[Any] = run.recentProgress
     return [tuple(_place(cursor) for cursor in each["sources"].values()) for each in records if each["numInputRows"]]  # type: ignore[misc]
 

@@ -36,7 +36,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """As `python NAME.py WORDS drain`."""
+    """Run `python NAME.py WORDS drain`."""
     monkeypatch.setattr("spark_ckpt.session", lambda *names: spark)
 
     def running(name: str, *words: object) -> None:
@@ -74,7 +74,7 @@ def reading(device: str, celsius: float, minute: int) -> bytes:
 
 
 @pytest.mark.long  # in the gate: integration_tests/kafka/test_registry.py
-def test_a_large_order_leaves_typed_and_what_is_no_order_goes_to_a_topic_of_its_own(
+def test_a_large_order_is_written_typed_and_an_invalid_one_to_its_own_topic(
     run: Callable[..., None], cluster: Cluster, registry: RegistryServer, tmp_path: Path
 ) -> None:
     topics(cluster, "orders", "large-orders", "broken-orders")
@@ -94,7 +94,7 @@ def test_a_large_order_leaves_typed_and_what_is_no_order_goes_to_a_topic_of_its_
 
 
 @pytest.mark.long  # in the gate: integration_tests/survival/test_event_and_processing_time.py
-def test_a_hot_device_and_a_silent_one_are_told_once(
+def test_a_hot_device_and_a_silent_one_are_reported_once(
     run: Callable[..., None], cluster: Cluster, tmp_path: Path
 ) -> None:
     topics(cluster, "readings", "alerts")

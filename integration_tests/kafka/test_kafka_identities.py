@@ -1,4 +1,4 @@
-"""A job whose topic is another one: refused before anything is decided, corrected without a repair, confirmed."""
+"""A job with another topic under the same name: refused before any commit, corrected without a repair, or confirmed."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class World:
         assert self.decided() == before
         return str(caught.value)
 
-    def anew(self, topic: str) -> None:
-        """Delete the topic and make it again."""
-        self.cluster.anew(topic)
+    def recreate(self, topic: str) -> None:
+        """Delete the topic and create it again."""
+        self.cluster.recreate(topic)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def world(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> World:
 
 
 @pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
-def test_another_sink_topic_is_refused_and_the_right_one_goes_on(world: World) -> None:
+def test_another_sink_topic_is_refused_and_the_right_one_continues(world: World) -> None:
     world.put(b"a")
     world.drain()
     world.put(b"b")
@@ -99,7 +99,7 @@ def test_another_sink_topic_is_refused_and_the_right_one_goes_on(world: World) -
 
 
 @pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
-def test_a_confirmed_new_sink_topic_takes_everything_from_here_on_and_so_does_the_old_one_after_it(
+def test_a_confirmed_new_sink_topic_gets_all_later_rows_and_so_does_the_old_one_after_it(
     world: World,
 ) -> None:
     world.put(b"a", b"b")
@@ -117,10 +117,10 @@ def test_a_confirmed_new_sink_topic_takes_everything_from_here_on_and_so_does_th
 
 
 @pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
-def test_a_sink_topic_deleted_and_made_anew_is_told_as_that_and_can_be_confirmed(world: World) -> None:
+def test_a_re_created_sink_topic_is_reported_as_such_and_can_be_confirmed(world: World) -> None:
     world.put(b"a")
     world.drain()
-    world.anew(world.output)
+    world.recreate(world.output)
     world.put(b"b")
     text = world.refused()
     assert text.count(f"topic {world.output} ") == 2
@@ -146,29 +146,29 @@ def test_another_source_topic_is_refused_before_its_offsets_are_compared_and_can
 
 
 @pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
-def test_a_source_topic_made_anew_with_as_many_records_is_not_read_on_in_the_middle(world: World) -> None:
-    """Offsets alone cannot tell: the new topic has more records than the old one had."""
+def test_a_re_created_source_topic_with_as_many_records_is_not_read_from_the_middle(world: World) -> None:
+    """Offsets alone do not show it: the new topic has more records than the old one had."""
     world.put(b"a")
     world.drain()
-    world.anew(world.input)
+    world.recreate(world.input)
     world.put(b"a", b"m", b"n")
     assert "accept_new_source='in'" in world.refused()
     world.drain(accept_new_source="in")
     assert world.got() == [b"a", b"a", b"m", b"n"]
 
 
-@pytest.mark.long  # in the gate: a topic that was created again in test_source.py, and a sink's topic below
+@pytest.mark.long  # in the gate: a re-created topic in test_source.py, and a sink's topic below
 @pytest.mark.parametrize("more", [3, 0])
-def test_a_source_topic_made_again_under_a_running_job_ends_it_and_the_confirmed_one_is_read_once(
+def test_a_source_topic_re_created_under_a_running_job_ends_it_and_is_read_once_after_its_confirmation(
     world: World, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
-    """With more records, the job would go on in the middle; with as many, it would wait for ever."""
+    """With more records, the job would continue in the middle; with as many, it would wait for ever."""
     monkeypatch.setattr("spark_ckpt.driver.source_watch.LOOK_EVERY_S", 0.5)
     names = [f"{n}".encode() for n in range(6)]
     world.put(*names)
     run = world.job(interval="200 ms").start()
     wait_for(lambda: world.got() == names, "the old topic's records", 120)
-    world.anew(world.input)
+    world.recreate(world.input)
     fresh = [*(name + b" again" for name in names), *(f"more {n}".encode() for n in range(more))]
     world.put(*fresh)
     with pytest.raises(IdentityChanged) as caught:
@@ -189,7 +189,7 @@ def test_a_confirmed_new_topic_leaves_the_other_topics_of_a_source_where_they_ar
     world.put(b"a")
     world.put(b"x", into=other)
     world.drain(source)
-    world.anew(other)
+    world.recreate(other)
     world.put(b"b")
     world.put(b"y", into=other)
     with pytest.raises(IdentityChanged):
@@ -213,7 +213,7 @@ def test_a_pattern_reads_topics_of_two_underscores_and_not_those_of_the_brokers(
 
 
 @pytest.mark.long  # in the gate: tests/simulator/test_spark_operated.py
-def test_a_start_beyond_the_topics_end_is_told_as_that_and_its_correction_goes_on(world: World) -> None:
+def test_a_start_beyond_the_topics_end_is_reported_as_such_and_its_correction_continues(world: World) -> None:
     world.put(b"a")
     servers = world.cluster.broker.servers
     beyond = {world.input: {"0": 500}}
@@ -243,13 +243,11 @@ def test_the_identity_of_a_topic_costs_one_answer_of_the_broker(world: World) ->
 
 
 @pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_the_error_of_a_sink_topic_made_anew_under_a_job_names_the_start_that_leads_on(
-    world: World, lanes: int
-) -> None:
+def test_the_error_of_a_sink_topic_re_created_under_a_job_names_the_next_start(world: World, lanes: int) -> None:
     world.put(b"a")
     run = world.job(lanes=lanes, interval="every batch").start()
     wait_for(lambda: world.got() == [b"a"], "the first record", 120)
-    world.anew(world.output)
+    world.recreate(world.output)
     world.put(b"b")
 
     with pytest.raises(IdentityChanged) as caught:

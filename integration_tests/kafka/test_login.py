@@ -18,7 +18,7 @@ from integration_tests.spark import connected_session
 from spark_ckpt.connector import SinkContext
 from spark_ckpt.errors import SinkInvalid
 
-# A broker of its own. In the gate: tests/kafka/test_kafka_options.py for the options of each client, test_refused_login.py
+# It needs its own broker. In the gate: tests/kafka/test_kafka_options.py for the options of each client, test_refused_login.py
 pytestmark = pytest.mark.long
 USER = {
     "security.protocol": "SASL_PLAINTEXT",
@@ -68,7 +68,7 @@ def test_a_sink_publishes_after_logging_in(secure: Broker, staged: Callable[...,
     assert marker.epoch == 1
 
 
-def test_a_wrong_password_is_told_within_seconds_and_not_shown(secure: Broker) -> None:
+def test_a_wrong_password_is_reported_within_seconds_and_not_shown(secure: Broker) -> None:
     from pyspark.sql.types import StringType, StructField, StructType
 
     sink = KafkaSink(secure.servers, "t", options=USER | {"sasl.password": "not-it-at-all"})
@@ -84,7 +84,7 @@ def test_a_wrong_password_is_told_within_seconds_and_not_shown(secure: Broker) -
 def test_spark_reads_after_logging_in(
     spark: SparkSession, secure: Broker, staged: Callable[..., Staged], tmp_path: Path
 ) -> None:
-    """The same options as the Java client's: a JAAS line made from user and password."""
+    """The same options in the Java client: a JAAS line made from user and password."""
     sink = KafkaSink(secure.servers, "t", options=USER)
     publisher = sink.publisher(None, SinkContext("job", "out", "store-spark", Incarnation(1)))  # type: ignore[arg-type]
     publisher.publish(output(1, staged(1)))

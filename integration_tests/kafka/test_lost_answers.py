@@ -1,4 +1,4 @@
-"""A real broker appends a batch once that comes again because its answer was lost.
+"""A real broker appends a batch once, even if the batch is sent again because its answer was lost.
 
 `tests/kafka/test_batches_sent_again.py` has the other faults, and the planted bugs.
 """
@@ -20,7 +20,7 @@ ROWS, CHUNKS, LOST_EVERY = 600, 3, 3
 
 
 class LosesAnswers(cluster.Cluster):
-    """Takes the broker's answer to each third request, and says that the connection ended."""
+    """Drops the broker's answer to each third request, and reports that the connection ended."""
 
     waited = 0
 
@@ -33,7 +33,7 @@ class LosesAnswers(cluster.Cluster):
 
 
 def committed(target: Cluster) -> int:
-    """Commit rows with a producer that loses answers. Return the number of its requests."""
+    """Commit rows with a producer that loses answers. Return its number of requests."""
     tuning = Tuning(batch_size=4_000)
     settings = Connection(target.broker.servers).for_kafka_python() | {"request_timeout_ms": tuning.request_timeout_ms}
     brokers = LosesAnswers(settings, 30_000)

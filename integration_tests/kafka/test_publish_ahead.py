@@ -1,4 +1,4 @@
-"""Rows sent ahead on a real broker: in an open transaction until their epoch is published, and once whatever dies meanwhile."""
+"""Early sends on a real broker: rows are in an open transaction until their epoch is published, and exactly once after any kill."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_rows_sent_ahead_are_read_when_their_epoch_is_published(cluster: Cluster
         shown = cluster.read()
         assert publisher.send_ahead(ahead(number, epoch, 1)) == epoch.files[0].rows
         assert publisher.send_ahead(ahead(number, epoch)) == epoch.files[1].rows
-        assert cluster.read() == shown, "rows are read before their epoch is decided"
-        assert not cluster.is_settled(cluster.control.partitions([cluster.topic])), "nothing was sent ahead"
+        assert cluster.read() == shown, "rows are readable before their epoch is committed"
+        assert not cluster.is_settled(cluster.control.partitions([cluster.topic])), "the early send sent nothing"
         publish(publisher, number, epoch)
 
     cluster.assert_exactly(first, second)
 
 
-def test_asking_what_is_published_neither_waits_for_an_open_transaction_nor_ends_it(
+def test_a_query_for_published_epochs_neither_waits_for_an_open_transaction_nor_ends_it(
     cluster: Cluster, staged: Stages
 ) -> None:
     first, second = staged(1), staged(2)
@@ -85,8 +85,8 @@ def test_kill_9_of_a_process_that_sends_ahead_loses_and_repeats_nothing(
 
 
 @pytest.mark.kill
-def test_what_a_dead_driver_sent_ahead_is_aborted_by_its_successor(cluster: Cluster, staged: Stages) -> None:
-    """The epoch was not decided; its successor stages other files under the same number."""
+def test_a_successor_aborts_the_early_send_of_a_dead_driver(cluster: Cluster, staged: Stages) -> None:
+    """The epoch was not committed; its successor stages other files under the same number."""
     dead, whole = staged(1, rows=100), staged(1)
     driver = cluster.publisher()
     driver.send_ahead(ahead(1, dead))
@@ -100,8 +100,8 @@ def test_what_a_dead_driver_sent_ahead_is_aborted_by_its_successor(cluster: Clus
 
 
 @pytest.mark.kill
-def test_a_zombie_that_sends_ahead_harms_nobody(cluster: Cluster, staged: Stages) -> None:
-    """It has initialised after its successor, so that it aborts what that one sent ahead."""
+def test_a_zombies_early_send_costs_its_successor_no_row(cluster: Cluster, staged: Stages) -> None:
+    """It initialises after its successor, so that it aborts the successor's early send."""
     first, second = staged(1), staged(1, rows=100)
     successor = cluster.publisher(2)
     successor.send_ahead(ahead(1, first))
@@ -117,8 +117,8 @@ def test_a_zombie_that_sends_ahead_harms_nobody(cluster: Cluster, staged: Stages
     cluster.assert_exactly(first, third)
 
 
-def test_what_was_dropped_is_not_read(cluster: Cluster, staged: Stages) -> None:
-    """An epoch is given up; its rows come with the next number, in front of others."""
+def test_rows_of_a_dropped_early_send_are_not_read(cluster: Cluster, staged: Stages) -> None:
+    """An epoch is dropped; its rows come with the next number, in front of others."""
     publisher = cluster.publisher()
     epoch = staged(1)
     publisher.send_ahead(ahead(1, epoch))
@@ -132,10 +132,10 @@ def test_what_was_dropped_is_not_read(cluster: Cluster, staged: Stages) -> None:
     cluster.assert_exactly(epoch)
 
 
-def test_a_transaction_that_timed_out_at_the_broker_is_not_taken_for_committed(
+def test_a_transaction_that_timed_out_at_the_broker_does_not_count_as_committed(
     cluster: Cluster, staged: Stages
 ) -> None:
-    """Every row was acknowledged; nothing but the marker is left to send. The lane's own clock stands still."""
+    """Every row was acknowledged; only the marker remains to be sent. The publisher's own clock stands still."""
     short = {"transaction.timeout.ms": 2000, "delivery.timeout.ms": 900, "request.timeout.ms": 400}
     epoch = staged(1)
     lane, request = _lane(cluster, epoch, options=short)

@@ -1,4 +1,4 @@
-"""A broker that dies in the middle of a publish costs time, and no row."""
+"""A broker that dies during a publish costs time, but no row."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_broker_kill_9_in_the_middle_of_a_publish_loses_and_repeats_nothing(
 def test_a_frozen_broker_delays_the_publish_only(
     cluster: Cluster, staged: Callable[..., Staged], failpoint: Callable[[str], None]
 ) -> None:
-    """Longer than the delivery timeout: records fail, the attempt is given up, the next one succeeds."""
+    """Longer than the delivery timeout: records fail, the attempt ends, and the next one succeeds."""
     failpoint("MID_SEND:stop:2")
     options = {"request.timeout.ms": 500, "delivery.timeout.ms": 1500, "transaction.timeout.ms": 20_000}
     publisher = cluster.publisher(options=options)

@@ -1,4 +1,4 @@
-"""A publisher killed anywhere leaves exactly one copy of every row, in order."""
+"""A publisher killed at any point leaves exactly one copy of every row, in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POINTS = (
     "PUBLISH_COMMITTED:kill",
 )
 IN_GATE = ("MID_SEND:kill:2", "PRE_COMMIT:kill", "COMMITTING:kill:1:1")
-"""Before, at and behind the commit. The other points are judged by tests/simulator/test_spark_sending_ahead.py."""
+"""Before, at and after the commit. tests/simulator/test_spark_sending_ahead.py judges the other failpoints."""
 
 
 @pytest.mark.kill
@@ -99,7 +99,7 @@ def test_publisher_processes_end_with_their_driver(cluster: Cluster) -> None:
 
 
 def _alive(pid: int) -> bool:
-    """Running, and not a zombie that nobody has waited for yet."""
+    """True if it runs, and is not a zombie process that its parent has not waited for yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""Two drivers of one job: the older one cannot publish, and whatever both do, rows are there once."""
+"""Two drivers of one job: the older one cannot publish, and each row is there once, in any interleaving of both."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_two_drivers_on_one_lane_publish_every_row_once(cluster: Cluster, staged
 
 
 def _publish_all(driver: KafkaPublisher, epochs: list[Staged]) -> int:
-    """How many epochs the driver got through before it was fenced."""
+    """Return the number of epochs that the driver published before it was fenced."""
     for number, epoch in enumerate(epochs, start=1):
         try:
             publish(driver, number, epoch)

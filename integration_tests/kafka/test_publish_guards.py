@@ -1,4 +1,4 @@
-"""What a producer promises against a real broker when brokers freeze, transactions time out and coordinators move."""
+"""Promises of a producer on a real broker when brokers freeze, transactions time out and coordinators move."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _rows(cluster: Cluster, count: int, tag: str) -> Chunk:
 
 
 def _begun(cluster: Cluster, tuning: Tuning) -> TransactionalProducer:
-    """20 records are acknowledged."""
+    """A producer with 20 acknowledged records."""
     producer = _producer(cluster, tuning)
     producer.init()
     producer.begin()
@@ -65,8 +65,8 @@ def test_records_without_an_answer_stop_the_publish_before_its_commit(cluster: C
     assert cluster.read() == []
 
 
-def test_records_that_arrive_behind_the_next_init_open_no_transaction(cluster: Cluster) -> None:
-    """The frozen broker has them in its socket, and takes them when it goes on."""
+def test_records_that_arrive_after_the_next_init_open_no_transaction(cluster: Cluster) -> None:
+    """The frozen broker has them in its socket, and takes them when it continues."""
     producer = _begun(cluster, HASTY)
     cluster.broker.pause()
     try:
@@ -82,7 +82,7 @@ def test_records_that_arrive_behind_the_next_init_open_no_transaction(cluster: C
     assert cluster.read() == []
 
 
-def test_a_transaction_that_timed_out_is_not_taken_for_committed(cluster: Cluster) -> None:
+def test_a_transaction_that_timed_out_does_not_count_as_committed(cluster: Cluster) -> None:
     producer = _begun(cluster, SHORT_TRANSACTION)
     partitions = cluster.control.partitions([cluster.topic])
     assert not cluster.is_settled(partitions)
@@ -114,7 +114,7 @@ def test_a_coordinator_that_is_lost_or_moves_does_not_lose_the_commit(
 
 
 def _fail_the_next_answer(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> list[type[Exception]]:
-    """The broker has done what was asked; its answer is lost."""
+    """The broker has done the request; its answer is lost."""
     from spark_ckpt_kafka import cluster
 
     whole, lost = cluster.raise_for, []

@@ -1,4 +1,4 @@
-"""When the marker contradicts the log the sink refuses to guess, and says what it found."""
+"""The sink refuses to publish if the marker contradicts the log, and reports both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_ckpt.errors import CkptError, EpochDamaged, PublishConflict, PublishF
 
 
 def _commit_offset(cluster: Cluster, offset: int, metadata: str) -> None:
-    """What a foreign consumer in the reserved group does."""
+    """Commit as a foreign consumer in the reserved group does."""
     consumer = KafkaConsumer(bootstrap_servers=cluster.broker.servers, group_id=f"{cluster.store_id}.out.0")
     try:
         consumer.commit({TopicPartition(cluster.topic, 0): OffsetAndMetadata(offset, metadata, -1)})
@@ -40,7 +40,7 @@ def test_a_sink_that_was_added_later_needs_no_marker(cluster: Cluster, staged: C
     cluster.assert_exactly(epoch)
 
 
-def test_a_sink_tells_the_newest_epoch_that_its_lanes_have_without_fencing(
+def test_a_sink_reports_the_newest_epoch_of_its_publishers_without_fencing(
     cluster: Cluster, staged: Callable[..., Staged]
 ) -> None:
     assert cluster.sink(lanes=2).newest_published(cluster.context()) is None
@@ -79,7 +79,7 @@ def test_an_offset_of_a_foreign_consumer_is_refused(cluster: Cluster, staged: Ca
     cluster.assert_exactly(first)
 
 
-def test_more_lanes_than_before_start_without_a_marker_and_fewer_leave_one_behind(
+def test_additional_publishers_start_without_a_marker_and_removed_ones_leave_theirs(
     cluster: Cluster, staged: Callable[..., Staged]
 ) -> None:
     lanes = (1, 2, 1, 2)
@@ -91,7 +91,7 @@ def test_more_lanes_than_before_start_without_a_marker_and_fewer_leave_one_behin
     cluster.assert_exactly(*epochs)
 
 
-def test_a_lane_that_lost_its_marker_is_not_taken_for_a_new_one(
+def test_a_publisher_that_lost_its_marker_does_not_count_as_new(
     cluster: Cluster, staged: Callable[..., Staged]
 ) -> None:
     publisher = cluster.publisher(lanes=2)
@@ -113,7 +113,7 @@ def test_a_staged_file_that_lost_rows_is_not_published(cluster: Cluster, staged:
     assert cluster.read() == []
 
 
-def test_a_missing_staged_file_is_told(cluster: Cluster, staged: Callable[..., Staged]) -> None:
+def test_a_missing_staged_file_is_reported(cluster: Cluster, staged: Callable[..., Staged]) -> None:
     epoch = staged(1)
     (epoch.root / "lane0.parquet").unlink()
 
@@ -122,7 +122,7 @@ def test_a_missing_staged_file_is_told(cluster: Cluster, staged: Callable[..., S
 
 
 @pytest.mark.parametrize("share", [0.5, *(pytest.param(share, marks=pytest.mark.long) for share in (0.01, 0.33, 0.98))])
-def test_one_flipped_bit_in_one_lane_is_told_at_once_and_no_lane_publishes(
+def test_one_flipped_bit_is_reported_at_once_and_no_publisher_publishes(
     cluster: Cluster, staged: Callable[..., Staged], share: float
 ) -> None:
     epoch, publisher = staged(1, lanes=2), cluster.publisher(lanes=2)
@@ -143,7 +143,7 @@ def test_one_flipped_bit_in_one_lane_is_told_at_once_and_no_lane_publishes(
 
 
 @pytest.mark.parametrize("servers", ["127.0.0.1:1", None])
-def test_check_tells_within_seconds_what_would_fail_later(cluster: Cluster, servers: str | None) -> None:
+def test_check_reports_later_failures_within_seconds(cluster: Cluster, servers: str | None) -> None:
     from pyspark.sql.types import StringType, StructField, StructType
     from spark_ckpt_kafka import KafkaSink
 

@@ -1,6 +1,4 @@
-"""What arrives in Kafka is what Spark's own sink would have written: keys, headers, partitions, timestamps,
-topics.
-"""
+"""Records in Kafka equal those of Spark's own sink: keys, headers, partitions, timestamps, topics."""
 
 from __future__ import annotations
 
@@ -77,7 +75,7 @@ def test_both_clients_choose_the_same_partition_for_a_key(cluster: Cluster, stag
 
     found = {record.key: record.partition for record in cluster.read()}
 
-    # Java's murmur2 of the keys, as the Java client places them over three partitions.
+    # Java's murmur2 of the keys, as the Java client assigns them to three partitions.
     assert {key: found[key] for key in (b"key-0", b"key-1", b"key-2", b"key-3")} == {
         b"key-0": murmur2_partition(b"key-0"),
         b"key-1": murmur2_partition(b"key-1"),
@@ -116,9 +114,7 @@ def test_audit_headers_name_the_lane_and_the_epoch(cluster: Cluster, staged: Cal
     assert {record.headers for record in cluster.read()} == {expected}
 
 
-def test_a_row_for_a_topic_that_does_not_exist_is_told_at_once_and_goes_through_later(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_row_for_a_missing_topic_is_reported_at_once_and_published_later(cluster: Cluster, tmp_path: Path) -> None:
     missing = f"{cluster.topic}-late"
     table = pa.table({"key": [b"k"], "value": [b"v"], "topic": [missing]})
     staged = Staged.table(tmp_path / "s", table)

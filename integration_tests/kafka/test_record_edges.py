@@ -1,4 +1,4 @@
-"""Edges of a record's columns, and what a broker says of records that it never takes."""
+"""Limits of a record's columns, and a broker's answers to records that it always rejects."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_value_at_its_edge_arrives_as_it_is_or_is_refused_where_it_is_staged(
 
 
 def same(column: str, got: Any, value: Any) -> bool:
-    """Whether a reader sees what the row says. Null in `partition` and `timestamp` leaves the choice to the client."""
+    """True if a reader gets the row's value. Null in `partition` and `timestamp` leaves the choice to the client."""
     match column:
         case "headers":
             return bool(got == tuple((each["key"], each["value"]) for each in value or []))
@@ -86,8 +86,8 @@ def same(column: str, got: Any, value: Any) -> bool:
     return bool(got == value)
 
 
-def test_the_largest_record_that_the_rules_take_is_taken_by_the_topic(cluster: Cluster, tmp_path: Path) -> None:
-    """With a byte more neither does."""
+def test_the_topic_accepts_the_largest_record_that_the_rules_accept(cluster: Cluster, tmp_path: Path) -> None:
+    """With one more byte, both refuse it."""
     topic = cluster.new_topic()
     configure(cluster, topic, {"max.message.bytes": "2000"})
     rules = RecordRules(topic, 1_000_000, limits=TopicLimits(max_message_bytes=2000))  # type: ignore[arg-type]
@@ -114,8 +114,8 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
 @pytest.mark.parametrize(
     "column", ["value", *(pytest.param(name, marks=pytest.mark.long) for name in ("key", "timestamp", "partition"))]
 )
-def test_a_record_that_a_topic_never_takes_is_named_at_once(cluster: Cluster, tmp_path: Path, column: str) -> None:
-    """Its topic became so after the record was staged. Nothing of the epoch is shown; without the record it goes through."""
+def test_a_record_that_a_topic_rejects_is_named_at_once(cluster: Cluster, tmp_path: Path, column: str) -> None:
+    """The topic's limit changed after the record was staged. The epoch stays hidden; without the record it is published."""
     settings, wrong, why = REFUSED[column]
     topic = cluster.new_topic()
     good: dict[str, Any] = {"key": b"k", "value": b"v", "timestamp": None, "partition": None}
@@ -148,8 +148,8 @@ def test_a_record_of_a_topic_that_the_row_names_is_named_too(cluster: Cluster, t
     assert (refused.value.context["topic"], refused.value.context["row"]) == (compacted, "2")
 
 
-def test_batches_are_cut_to_what_the_topic_takes(cluster: Cluster, tmp_path: Path) -> None:
-    """The limit became smaller after the lanes were started."""
+def test_batches_are_cut_to_the_topics_limit(cluster: Cluster, tmp_path: Path) -> None:
+    """The limit decreased after the publishers started."""
     topic = cluster.new_topic()
     publisher = cluster.publisher(topic=topic)
     configure(cluster, topic, {"max.message.bytes": "100000"})
@@ -187,7 +187,7 @@ def value_schema() -> Any:
     return StructType().add("value", BinaryType())
 
 
-def test_a_publisher_that_is_given_up_starts_no_process_and_fences_nobody(
+def test_a_closed_publisher_starts_no_process_and_fences_no_other(
     cluster: Cluster, staged: Callable[..., Staged]
 ) -> None:
     ended, next_one = cluster.publisher(), cluster.publisher(2)

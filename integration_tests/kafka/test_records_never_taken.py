@@ -1,4 +1,4 @@
-"""Jobs whose rows a topic never takes: refused before the commit, or named after it, with a way on that is followed here."""
+"""Jobs whose rows a topic rejects: refused before the commit, or named after it, with recovery advice that the tests follow."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def world(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> World:
     return World(spark, cluster, tmp_path)
 
 
-def test_a_row_that_the_topic_never_takes_is_no_part_of_an_epoch_and_a_filter_leads_on(world: World) -> None:
+def test_a_row_that_the_topic_rejects_is_in_no_epoch_and_a_filter_lets_the_job_continue(world: World) -> None:
     world.configure({"cleanup.policy": "compact"})
     world.put(b"a", b"bad", b"b")
 
@@ -93,7 +93,7 @@ def test_a_row_that_the_topic_never_takes_is_no_part_of_an_epoch_and_a_filter_le
 
 
 @pytest.mark.long  # in the gate: tests/kafka/test_record_rules.py, and the test above
-def test_a_record_that_a_topic_no_longer_takes_ends_the_run_and_the_restore_that_is_named_leads_on(
+def test_a_record_that_a_topic_no_longer_accepts_ends_the_run_and_the_named_restore_continues(
     world: World,
 ) -> None:
     world.put(b"a")
@@ -115,7 +115,7 @@ def test_a_record_that_a_topic_no_longer_takes_ends_the_run_and_the_restore_that
 
 
 @pytest.mark.long  # in the gate: tests/kafka/test_record_rules.py, and the test above
-def test_a_sink_of_dead_letters_takes_the_records_that_the_topic_refuses_from_the_epoch_that_is_named(
+def test_a_sink_of_dead_letters_gets_the_rejected_records_from_the_named_epoch_on(
     world: World,
 ) -> None:
     world.put(b"a")
@@ -133,7 +133,7 @@ def test_a_sink_of_dead_letters_takes_the_records_that_the_topic_refuses_from_th
 
 
 def test_the_first_epochs_are_not_published_twice_when_their_marker_expired(world: World) -> None:
-    """The job knows of its first publish although no later epoch has come, and the repair that the error names leads on."""
+    """The job knows of its first publish although no later epoch exists, and the repair that the error names works."""
     world.put(b"a")
     run = world.start()
     wait_for(lambda: world.got() == [b"a"], "the first record", WAIT_S)

@@ -1,4 +1,4 @@
-"""An operator can find out what was published and say so, after which the sink goes on."""
+"""An operator can find out which epochs were published and declare it; then the sink continues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_epoch_whose_marker_was_lost_is_found_and_declared_published(
     cluster.assert_exactly(first, second)
 
 
-def test_repair_tells_a_missing_topic(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repair_reports_a_missing_topic(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     group = ["--group", "s.out.0", "--servers", cluster.broker.servers]
 
     assert repair.main([*group, "--topic", "no-such-topic", "show"]) == 9

@@ -1,4 +1,4 @@
-"""Kafka's own tools see how far a job has read: a consumer group has the cursors of the newest epoch. The job never reads it."""
+"""Kafka's own tools show a job's position: a consumer group has the cursors of the newest epoch. The job never reads it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_group_shows_the_cursors_and_their_lag_and_a_consumer_in_it_is_left_
     member = Consumer({"bootstrap.servers": cluster.broker.servers, "group.id": group, "auto.offset.reset": "earliest"})
     try:
         member.subscribe([cluster.topic])
-        assert member.consume(1, 60), "somebody reads in the group"
+        assert member.consume(1, 60), "another consumer reads in the group"
         with pytest.raises(SourceInvalid, match=group):
             source.show(cursor)
     finally:

@@ -1,4 +1,4 @@
-"""`KafkaSink` keeps the promises of a sink on a real broker, as the suite for any connector has them."""
+"""`KafkaSink` keeps the promises of a sink on a real broker, by the suite for any connector."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shown(cluster: Cluster) -> list[dict[str, Any]]:
     return [{"key": record.key, "value": record.value} for record in cluster.read()]
 
 
-# One by one, and with less around them: test_publish_*.py. The suite itself: tests/delta, tests/conformance.
+# Single promises, with less overhead: test_publish_*.py. The suite itself: tests/delta, tests/conformance.
 @pytest.mark.long
 class TestKafkaSink(SinkConformance):
     @pytest.fixture
@@ -33,5 +33,5 @@ class TestKafkaSink(SinkConformance):
             rows=rows,
             shown=lambda: shown(cluster),
             staged_in=tmp_path / "outbox",
-            renew=lambda: cluster.anew(cluster.topic),
+            renew=lambda: cluster.recreate(cluster.topic),
         )

@@ -1,6 +1,4 @@
-"""Spark's Kafka source through our cursors: exact restarts, committed rows only, holes told before the query
-starts.
-"""
+"""Spark's Kafka source with our cursors: exact restarts, committed rows only, holes reported before the query starts."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def _drain(rows: DataFrame, folder: Path) -> tuple[list[Any], str]:
-    """Everything that is there now, and the offset line that Spark wrote for it."""
+    """Rows of the present input, and the offset line that Spark wrote for them."""
     found: list[Any] = []
     query = (
         rows.writeStream.foreachBatch(lambda batch, _: found.extend(batch.collect()))
@@ -96,7 +94,7 @@ def _abort_a_transaction(cluster: Cluster) -> None:
         producer.close()
 
 
-def test_headers_are_read_when_asked_for(
+def test_headers_are_read_on_request(
     spark: SparkSession, cluster: Cluster, staged: Callable[..., Staged], tmp_path: Path
 ) -> None:
     publish(cluster.publisher(audit_headers=True), 1, staged(1, rows=1))
@@ -144,7 +142,7 @@ def test_a_pattern_reads_every_topic_that_matches(spark: SparkSession, cluster: 
     assert sorted(json.loads(line)) == cluster.topics
 
 
-def test_what_retention_removed_before_it_was_read_is_an_error_that_names_the_hole(
+def test_an_error_names_the_hole_of_records_that_retention_removed_unread(
     spark: SparkSession, cluster: Cluster
 ) -> None:
     _plain(cluster, [b"a", b"b", b"c"], partition=0)
@@ -171,6 +169,6 @@ def test_a_topic_that_was_created_again_is_an_error(spark: SparkSession, cluster
         source.read(spark, {cluster.topic: {"0": 5, "1": 0, "2": 0}})
 
 
-def test_a_missing_topic_is_told_before_the_query_starts(spark: SparkSession, cluster: Cluster) -> None:
+def test_a_missing_topic_is_reported_before_the_query_starts(spark: SparkSession, cluster: Cluster) -> None:
     with pytest.raises(SourceInvalid, match="does not exist"):
         KafkaSource(cluster.broker.servers, "no-such-topic").check(spark)

@@ -1,4 +1,4 @@
-"""`KafkaSource` keeps the promises of a source in real queries, as the suite for any connector has them."""
+"""`KafkaSource` keeps the promises of a source in real queries, by the suite for any connector."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def lose(cluster: Cluster) -> None:
-    """The first record of partition 0 goes, as retention takes it."""
+    """Delete the first record of partition 0, as retention does."""
     admin = AdminClient({"bootstrap.servers": cluster.broker.servers})
     for future in admin.delete_records([TopicPartition(cluster.topic, 0, 1)]).values():
         future.result(30)
@@ -48,6 +48,6 @@ class TestKafkaSource(SourceConformance):
             add=add,
             reading=SparkReading(spark, tmp_path),
             lose=lambda: lose(cluster),
-            renew=lambda: cluster.anew(cluster.topic),
+            renew=lambda: cluster.recreate(cluster.topic),
         )
         producer.close()

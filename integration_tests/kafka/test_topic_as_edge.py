@@ -1,4 +1,4 @@
-"""An edge of a job that other programs read as a Kafka topic: one log, each row once, for the job and for them."""
+"""An edge of a job that other programs read as a Kafka topic: one log with each row once, for the job and for them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def _job(spark: SparkSession, cluster: Cluster, folder: Path, end: str) -> ckpt.Job:
-    """Rows are counted per key; what comes through the edge is counted per count."""
+    """Rows are counted per key; rows of the edge are counted per count."""
     servers = cluster.broker.servers
     job = ckpt.Job(spark, "edges", store=str(folder / "store"), interval="50 ms", key_groups=2, max_failed_epochs=0)
     rows = job.source("in", FilesSource(str(folder / "in"), "parquet", "k string", maxFilesPerTrigger=1))
@@ -42,10 +42,10 @@ def _job(spark: SparkSession, cluster: Cluster, folder: Path, end: str) -> ckpt.
 
 
 @pytest.mark.long  # in the gate: tests/simulator/test_spark_edges.py
-def test_whoever_reads_the_topic_has_each_row_of_the_edge_once_and_so_has_the_job(
+def test_every_reader_of_the_topic_and_the_job_get_each_row_of_the_edge_once(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Lives end behind a decision and in front of one."""
+    """Incarnations end after a commit and before one."""
     end = cluster.new_topic()
     (tmp_path / "in").mkdir()
     for file in range(4):
