@@ -38,7 +38,7 @@ class Cell:
     """Results on one PySpark: per case the difference, empty if there is none. `connect`: the same, or why it was not run."""
 
     pyspark: str
-    beside: str
+    packages: str
     cases: Mapping[str, str]
     connect: str
     took_s: float
@@ -133,7 +133,7 @@ def table(cells: Sequence[Cell]) -> Iterator[str]:
     for cell in cells:
         faults = [f"{case}: {fault}" for case, fault in cell.cases.items() if fault]
         said = "; ".join(faults) or f"{len(cell.cases)} of {len(cell.cases)} cases exact"
-        yield f"| {cell.pyspark} | {cell.beside} | {said} | {cell.connect} |".replace("\n", " ")
+        yield f"| {cell.pyspark} | {cell.packages} | {said} | {cell.connect} |".replace("\n", " ")
 
 
 def main(

@@ -113,8 +113,8 @@ def _death() -> str | None:
     process = SparkContext._gateway.proc if SparkContext._gateway is not None else None
     if process is None or process.poll() is None:
         return None
-    told = Path(f"hs_err_pid{process.pid}.log")
-    words = told.read_text(errors="replace")[:4000] if told.exists() else "it left no words: was it killed, for memory?"
+    log = Path(f"hs_err_pid{process.pid}.log")
+    words = log.read_text(errors="replace")[:4000] if log.exists() else "no output: was it killed for its memory?"
     return f"the tests' Java ended by itself with {process.returncode}\n{words}"
 
 

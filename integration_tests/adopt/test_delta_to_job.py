@@ -107,10 +107,10 @@ class World:
     def run_job(self, store: str) -> None:
         job = ckpt.Job(self.spark, JOB, store=str(self.root / store), interval="1 second")
         rows = job.source("bronze", DeltaSource(self.bronze, maxFilesPerTrigger=1)).withWatermark("at", DELAY)
-        told = rows.groupBy("user").applyInPandasWithState(
+        counted = rows.groupBy("user").applyInPandasWithState(
             sessions, OUTPUT, STATE, "append", GroupStateTimeout.EventTimeTimeout, name="sessions"
         )
-        told.to(DeltaSink(str(self.root / "table")))
+        counted.to(DeltaSink(str(self.root / "table")))
         assert job.start(availableNow=True).awaitTermination(180)
 
     def shown(self) -> list[tuple[str, int]]:
@@ -185,8 +185,8 @@ def test_each_key_is_where_the_operator_looks_for_it(world, capsys):
     before = content_of(world.checkpoint)
     assert world.adopt("whole") == 0
     assert content_of(world.checkpoint) == before
-    told = json.loads(capsys.readouterr().out)["operators"]["sessions"]
-    assert (told["keys"], told["timeouts"], told["key_groups"]) == (len(USERS), len(USERS), KEY_GROUPS)
+    shown = json.loads(capsys.readouterr().out)["operators"]["sessions"]
+    assert (shown["keys"], shown["timeouts"], shown["key_groups"]) == (len(USERS), len(USERS), KEY_GROUPS)
     assert faults(world, "whole") == []
 
 
@@ -243,9 +243,9 @@ def test_a_damaged_state_file_is_reported_and_leaves_no_store(world, capsys):
         assert world.adopt("damaged") == 5
     finally:
         newest.write_bytes(whole)
-    told = capsys.readouterr()
-    assert told.err.startswith('{"error": {"condition": "CKPT_CHECKPOINT_DAMAGED"')
-    assert "Traceback" not in told.err
+    output = capsys.readouterr()
+    assert output.err.startswith('{"error": {"condition": "CKPT_CHECKPOINT_DAMAGED"')
+    assert "Traceback" not in output.err
     assert not (world.root / "damaged").exists()
 
 

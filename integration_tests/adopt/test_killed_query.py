@@ -98,10 +98,10 @@ def test_it_continues_at_the_next_record_with_its_state_and_shows_each_record_on
     checkpoint = killed_in_the_middle(broker, tmp_path)
     before, taken = content_of(checkpoint), len(shown(tmp_path))
 
-    told = adopt(tmp_path, checkpoint)
+    adopted = adopt(tmp_path, checkpoint)
 
     assert content_of(checkpoint) == before
-    assert sum(told["sources"]["clicks"]["cursor"][TOPIC].values()) == taken < BEFORE
+    assert sum(adopted["sources"]["clicks"]["cursor"][TOPIC].values()) == taken < BEFORE
     send(broker, every[BEFORE:])
     run_job(spark, broker, tmp_path)
     assert shown(tmp_path) == rows_of(every)

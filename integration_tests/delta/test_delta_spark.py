@@ -498,14 +498,14 @@ def test_a_merge_keeps_one_row_of_every_instant_with_any_settings_of_the_session
     hostile: Any = Hostile(spark)
     side = publisher(hostile, table, keys=["at", "name"], partition_by=["at", "name"])
     instants = [dt.datetime(2024, 11, 3, hour, 30, tzinfo=dt.UTC) for hour in (5, 6)]
-    beside = (b"\xff", dt.datetime(1500, 1, 1, 12), dt.date(1500, 1, 1))
+    others = (b"\xff", dt.datetime(1500, 1, 1, 12), dt.date(1500, 1, 1))
     for epoch in (1, 2):
-        rows = [(at, "back\\slash", epoch, *beside) for at in instants]
+        rows = [(at, "back\\slash", epoch, *others) for at in instants]
         side.publish(output(outbox, epoch, [stage(outbox, rows, ("at", "name", "n", "raw", "local", "day"))]))
     found = DeltaTable(str(table)).to_pyarrow_table().sort_by("at").to_pylist()
     names = ("name", "n", "raw", "local", "day")
     assert [row["at"] for row in found] == instants
-    assert [tuple(row[name] for name in names) for row in found] == [("back\\slash", 2, *beside)] * 2
+    assert [tuple(row[name] for name in names) for row in found] == [("back\\slash", 2, *others)] * 2
 
 
 def test_an_epoch_without_rows_marks_an_existing_table_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def wait_for_no_process_in(folder: Path, seconds: float = 60) -> None:
 
 
 def check(answer: dict, flights: int) -> None:
-    assert answer["exact"], told
+    assert answer["exact"], answer
     assert answer["killed"]["exit_code"] == -signal.SIGKILL
     assert 0 < answer["killed"]["flights"] < flights
     assert answer["killed"]["visible"] <= answer["killed"]["flights"]

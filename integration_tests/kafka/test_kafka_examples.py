@@ -104,8 +104,8 @@ def test_a_hot_device_and_a_silent_one_are_reported_once(
     put(cluster, "readings", *(reading("oven", 80, minute) for minute in (8, 14)))
     run("silent_devices", cluster.broker.servers, store)
 
-    told = [json.loads(record.value) for record in read_committed(cluster.broker.servers, "alerts")]
+    alerts = [json.loads(record.value) for record in read_committed(cluster.broker.servers, "alerts")]
 
-    assert sorted((each["device"], each["alert"], each["at"][11:16]) for each in told) == [
+    assert sorted((each["device"], each["alert"], each["at"][11:16]) for each in alerts) == [
         ("door", "silent", "09:01"), ("oven", "hot", "09:02"),
     ]  # fmt: skip

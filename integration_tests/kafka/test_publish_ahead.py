@@ -51,13 +51,13 @@ def test_a_query_for_published_epochs_neither_waits_for_an_open_transaction_nor_
     publish(publisher, 1, first)
     publisher.send_ahead(ahead(2, second))
 
-    told = cluster.sink().newest_published(cluster.context(2))
+    newest = cluster.sink().newest_published(cluster.context(2))
     marker = cluster.marker()
     receipt = publish(publisher, 2, second)
 
-    assert told is not None
+    assert newest is not None
     assert marker is not None
-    assert (told.epoch, marker.epoch, receipt.replayed) == (1, 1, False)
+    assert (newest.epoch, marker.epoch, receipt.replayed) == (1, 1, False)
     cluster.assert_exactly(first, second)
 
 

@@ -48,11 +48,11 @@ def test_a_sink_reports_the_newest_epoch_of_its_publishers_without_fencing(
     first, second = (replace(output(n, staged(n, lanes=2)), decision=name) for n, name in ((1, "a"), (2, "b")))
     publisher.publish(first)
 
-    told = cluster.sink(lanes=2).newest_published(cluster.context(incarnation=7))
+    newest = cluster.sink(lanes=2).newest_published(cluster.context(incarnation=7))
     publisher.publish(second)
 
-    assert told is not None
-    assert (told.epoch, told.incarnation, told.is_of("a"), told.is_of("b")) == (1, 1, True, False)
+    assert newest is not None
+    assert (newest.epoch, newest.incarnation, newest.is_of("a"), newest.is_of("b")) == (1, 1, True, False)
     assert cluster.sink(lanes=2).newest_published(cluster.context()).epoch == 2  # type: ignore[union-attr]
 
 
